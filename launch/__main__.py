@@ -1,0 +1,55 @@
+"""The command line: `./airlock COMMAND`; `./start.sh` is `./airlock run`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+from rich.console import Console
+
+from launch.request import Request
+from rundir.errors import UserError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def airlock() -> None:
+    """Bring training ranks up on one node, and fine-tune language models with native DDP."""
+
+
+@airlock.command()
+@click.argument("profile", required=False)
+@click.option("--num-gpus", type=int, help="Ranks to start; one for each GPU by default.")
+@click.option("--data", metavar="FILE", help="Training data, rows with `prompt` and `response`.")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
+@click.option("--resume", metavar="RUN", help="Go on from the last checkpoint of that run.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and start nothing.")
+def run(  # noqa: PLR0913 - one parameter for each option is how click works
+    profile: str | None,
+    num_gpus: int | None,
+    data: str | None,
+    settings: tuple[str, ...],
+    resume: str | None,
+    dry_run: bool,  # noqa: FBT001
+) -> None:
+    """Train PROFILE (tiny, 14b, 32b, …; 32b by default): what ./start.sh does."""
+    from launch import run as launch_run
+
+    request = Request(
+        profile=profile or os.environ.get("AIRLOCK_PRESET_PROFILE") or "32b",
+        num_gpus=num_gpus,
+        data=data,
+        settings=settings,
+        resume=resume,
+    )
+    do = launch_run.show if dry_run else launch_run.run
+    try:
+        code = do(request, Console(), os.environ)
+    except UserError as error:
+        click.echo(f"airlock: {error}", err=True)
+        sys.exit(int(error.code))
+    sys.exit(int(code))
+
+
+if __name__ == "__main__":
+    airlock(prog_name="airlock")

@@ -1,0 +1,48 @@
+"""Start the children of `launch`: each dies with it, and none hears the terminal's Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO
+
+from launch.processes import end_descendants
+from launch.signals import Interrupted, Signals
+
+_POLL_S = 0.05
+
+
+def start(
+    module: str, *args: str | Path, env: dict[str, str], output: IO[bytes] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start `python -m module args` in a session of its own, its output to `output` if given."""
+    command = [
+        sys.executable, "-P", "-m", "launch.child", str(os.getpid()), module, *map(str, args),
+    ]  # fmt: skip
+    return subprocess.Popen(
+        command,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT if output else None,
+        start_new_session=True,
+    )
+
+
+def run(module: str, *args: str | Path, env: dict[str, str], signals: Signals) -> int:
+    """Run a module to its end and return its exit code; a stop asked for ends it at once.
+
+    Raises Interrupted when it was ended by a stop.
+    """
+    child = start(module, *args, env=env)
+    while child.poll() is None:
+        if signals.num_stops:
+            child.kill()
+            child.wait()
+            end_descendants()
+            raise Interrupted
+        time.sleep(_POLL_S)
+    return child.returncode

@@ -1,0 +1,137 @@
+"""What a person sees while a run goes on: a live view on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+from launch.memory import MIB
+from launch.state import RunState
+from rundir.events import Event
+
+
+class View(Protocol):
+    """Shows the state of a run; `close` leaves the terminal as it was."""
+
+    def show(self, state: RunState, events: list[Event]) -> None:
+        """Show what `events`, already taken into `state`, have changed."""
+
+    def close(self) -> None:
+        """Take a live view off the screen."""
+
+
+def make_view(console: Console) -> View:
+    """The view that fits where `console` writes."""
+    return LiveView(console) if console.is_terminal else PlainView(console)
+
+
+class PlainView:
+    """One line for each thing that happened, in the order of time."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def show(self, state: RunState, events: list[Event]) -> None:
+        """Print the lines of the ranks, the metrics and the checkpoints."""
+        for event in events:
+            text = plain_line(state, event)
+            if text:
+                self._console.out(text, highlight=False)
+
+    def close(self) -> None:
+        """Nothing to take away."""
+
+
+def plain_line(state: RunState, event: Event) -> str | None:
+    """The line for one event, or None where there is nothing to say."""
+    match event["kind"], event["name"]:
+        case "log", "line":
+            return str(event["text"])
+        case "mark", "train.plan":
+            return (
+                f"training {event['num_trainable']:,} of {event['num_parameters']:,} parameters, "
+                f"{event['num_train_samples']:,} samples, {event['total_steps']:,} steps"
+            )
+        case "metric", "train":
+            eta = state.status.eta_s
+            left = "" if eta is None else f"  eta {clock(eta)}"
+            return (
+                f"step {event['step']}/{state.status.total_steps}  loss {event['loss']:.4f}  "
+                f"lr {event['lr']:.2e}  {event['tokens_per_s']:,.0f} tokens/s{left}"
+            )
+        case "metric", "eval":
+            match_ = event["exact_match"]
+            exact = "" if match_ is None else f"  exact match {match_:.1%}"
+            return f"held-out after step {event['step']}  loss {event['loss']:.4f}{exact}"
+        case "end", "checkpoint":
+            return f"checkpoint after step {event['step']} saved"
+        case _:
+            return None
+
+
+def clock(seconds: float) -> str:
+    """Seconds as m:ss, or h:mm:ss."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+class LiveView:
+    """Ranks passing the gate, then progress, redrawn in place."""
+
+    def __init__(self, console: Console) -> None:
+        self._started = time.monotonic()
+        self._progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"),
+            console=console,
+        )  # fmt: skip
+        self._task: TaskID | None = None
+        self._live = Live(console=console, transient=True, refresh_per_second=4)
+        self._live.start()
+
+    def show(self, state: RunState, events: list[Event]) -> None:
+        """Redraw from `state`."""
+        status = state.status
+        head = f"{status.phase}  {clock(time.monotonic() - self._started)}"
+        if status.phase in ("preparing", "starting"):
+            self._live.update(Group(head, _rank_table(state)))
+            return
+        if self._task is None:
+            self._task = self._progress.add_task("", total=status.total_steps, figures="")
+        self._progress.update(
+            self._task, description=head, completed=status.step, figures=_figures(state)
+        )
+        self._live.update(self._progress)
+
+    def close(self) -> None:
+        """Take the view off the screen; what was printed before stays."""
+        self._live.stop()
+
+
+def _rank_table(state: RunState) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("rank", "phase", "private memory", "pid"):
+        table.add_column(heading)
+    for row in state.status.ranks:
+        anon = "" if row.pss_anon_bytes is None else f"{row.pss_anon_bytes // MIB} MiB"
+        table.add_row(str(row.rank), row.phase, anon, str(row.pid or ""))
+    return table
+
+
+def _figures(state: RunState) -> str:
+    status = state.status
+    parts = [f"step {status.step}/{status.total_steps}"]
+    if status.loss is not None:
+        parts.append(f"loss {status.loss:.4f}")
+    if status.tokens_per_s is not None:
+        parts.append(f"{status.tokens_per_s:,.0f} tokens/s")
+    if status.exact_match is not None:
+        parts.append(f"exact match {status.exact_match:.1%}")
+    if status.eta_s is not None:
+        parts.append(f"eta {clock(status.eta_s)}")
+    return "  ".join(parts)

@@ -1,0 +1,148 @@
+"""Which GPUs this run may use, and how many ranks it gets. Asks NVML; never imports torch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from rundir.config import RunConfig
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+
+DEFAULT_CPU_RANKS = 2
+MAX_CPU_RANKS = 64  # more only thrash; a slip of the finger (NUM_GPUS=200) should not start them
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as NVML lists it. `memory_bytes` is its total."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What the ranks of this node run on, and where that number comes from."""
+
+    device: Literal["cuda", "cpu"]
+    num_ranks: int
+    source: str
+    gpus: tuple[Gpu, ...]
+
+
+def installed_gpus() -> list[Gpu]:
+    """Every NVIDIA GPU of this machine, in NVML's (PCI bus) order; none without a driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        return [
+            Gpu(
+                index,
+                pynvml.nvmlDeviceGetUUID(handle),
+                pynvml.nvmlDeviceGetName(handle),
+                int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+            )
+            for index, handle in enumerate(handles)
+        ]
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def visible_gpus(installed: list[Gpu], cuda_visible_devices: str | None) -> list[Gpu]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves visible, in its order.
+
+    CUDA itself drops everything from the first wrong entry on, silently; here a wrong entry
+    raises UserError. Entries are indices or UUID prefixes; "-1" or nothing hides every GPU.
+    """
+    if cuda_visible_devices is None:
+        return installed
+    entries = [entry.strip() for entry in cuda_visible_devices.split(",")]
+    if entries in ([""], ["-1"], ["NoDevFiles"]):
+        return []
+    chosen = [_find_gpu(installed, entry, cuda_visible_devices) for entry in entries]
+    if len(set(chosen)) < len(chosen):
+        raise UserError(
+            f"CUDA_VISIBLE_DEVICES={cuda_visible_devices} names a GPU twice",
+            do="name each GPU once",
+        )
+    return chosen
+
+
+def _find_gpu(installed: list[Gpu], entry: str, spec: str) -> Gpu:
+    for gpu in installed:
+        if entry == str(gpu.index) or (entry.startswith("GPU-") and gpu.uuid.startswith(entry)):
+            return gpu
+    if not installed:
+        raise UserError(
+            f"CUDA_VISIBLE_DEVICES={spec} names GPU {entry!r}, but this machine has no NVIDIA GPU",
+            do="env -u CUDA_VISIBLE_DEVICES ./start.sh tiny   # trains on CPU",
+        )
+    last = len(installed) - 1
+    raise UserError(
+        f"CUDA_VISIBLE_DEVICES={spec} names GPU {entry!r}; this machine has GPUs 0 to {last}",
+        do=f"CUDA_VISIBLE_DEVICES={','.join(str(gpu.index) for gpu in installed)}",
+    )
+
+
+def place(config: RunConfig, asked: tuple[int, str] | None, visible: list[Gpu]) -> Placement:
+    """Device and number of ranks. `asked` is (number, source) if someone named a number.
+
+    Raises UserError when a GPU is needed and none is visible, or the number cannot be had.
+    """
+    wants = config.launch.device
+    device: Literal["cuda", "cpu"] = "cuda" if visible and wants != "cpu" else "cpu"
+    if device == "cpu" and (config.launch.needs_gpu or wants == "cuda"):
+        raise UserError(
+            f"{config.profile} needs an NVIDIA GPU and none is visible",
+            do="./start.sh tiny runs on CPU; on a GPU machine see what `nvidia-smi -L` prints",
+            code=ExitCode.PREFLIGHT,
+        )
+    limit = len(visible) if device == "cuda" else MAX_CPU_RANKS
+    if asked is None:
+        number = limit if device == "cuda" else DEFAULT_CPU_RANKS
+        source = "every visible GPU" if device == "cuda" else "the default on CPU"
+    else:
+        number, source = asked
+    if not 1 <= number <= limit:
+        there = f"{limit} GPUs are visible" if device == "cuda" else f"CPU runs take 1 to {limit}"
+        raise UserError(
+            f"{source} asks for {number} ranks; {there}",
+            do=f"NUM_GPUS={min(max(number, 1), limit)} ./start.sh {config.profile}",
+        )
+    return Placement(device, number, source, tuple(visible[:number]) if device == "cuda" else ())
+
+
+def asked_num_ranks(
+    option: int | None, config: RunConfig, config_source: str, environ: Mapping[str, str]
+) -> tuple[int, str] | None:
+    """The number of ranks someone named, and who: option, NUM_GPUS, the start script's preset.
+
+    Raises UserError when the text is no whole number.
+    """
+    if option is not None:
+        return option, "--num-gpus"
+    if config_source.startswith("option"):
+        return config.launch.num_ranks, "--set launch.num_ranks"
+    for name in ("NUM_GPUS", "AIRLOCK_PRESET_NUM_GPUS"):
+        text = environ.get(name, "").strip()
+        if text:
+            try:
+                return int(text), f"{name}={text}" if name == "NUM_GPUS" else "the start script"
+            except ValueError as error:
+                raise UserError(
+                    f"{name}={text!r} is not a whole number", do=f"{name}=2, or leave it unset"
+                ) from error
+    if config_source != "default" and config.launch.num_ranks != 0:
+        return config.launch.num_ranks, config_source
+    return None

@@ -1,0 +1,51 @@
+"""`python -P -m launch.fetch ID LINK`: have a model of the Hub on this machine, once for all ranks.
+
+Leaves LINK pointing at its folder. Files that are here already are not asked for again.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from rundir.exit_codes import ExitCode
+
+_WANTED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+
+
+def fetch(model_id: str) -> Path:
+    """The local folder of `model_id`, downloaded if need be, with huggingface_hub's progress bars."""
+    from huggingface_hub import snapshot_download
+
+    # Asks the Hub which files there are; without a network it takes what is here, if all is.
+    return Path(snapshot_download(model_id, allow_patterns=_WANTED))
+
+
+def main() -> None:
+    """Fetch, link, or say in a line why not."""
+    model_id, link = sys.argv[1], Path(sys.argv[2])
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HTTPError,  # type: ignore[attr-defined]  # of the HTTP client, which one changes
+        RepositoryNotFoundError,
+    )
+
+    try:
+        link.symlink_to(fetch(model_id))
+        return
+    except GatedRepoError:
+        why = f"{model_id} is gated", "accept its terms on its page, then set HF_TOKEN"
+    except RepositoryNotFoundError:
+        why = f"there is no model {model_id}, or it is private", "check the name, or set HF_TOKEN"
+    except (HTTPError, OSError) as error:
+        first = str(error).strip().splitlines()[0]
+        why = (
+            f"cannot fetch {model_id}: {first}",
+            "check the network, or --set model.path=FOLDER with a copy of it",
+        )
+    print(f"airlock: {why[0]}\n  → {why[1]}", file=sys.stderr)  # noqa: T201
+    sys.exit(int(ExitCode.PREFLIGHT))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""How a run ended: the summary a person wants, or the failure with its traceback last."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from launch.console import clock
+from launch.memory import MIB
+from launch.state import Failure, RunState
+from rundir.exit_codes import ExitCode
+from rundir.paths import RunDir
+
+_NUM_LOG_LINES = 30
+_NUM_ANSWERS = 3
+
+
+def exit_code(state: RunState, agent_code: int, num_stops: int) -> ExitCode:
+    """What the run ends with. Only a rank's own word counts as done, not merely an exit with 0."""
+    result = state.result.get("result")
+    if agent_code == 0 and result == "done":
+        return ExitCode.DONE
+    if num_stops:
+        saved = state.last_checkpoint is not None
+        return ExitCode.INTERRUPTED_SAVED if saved else ExitCode.INTERRUPTED_UNSAVED
+    root = state.root_failure()
+    return ExitCode(root.exit_code) if root else ExitCode.RANK_FAILED
+
+
+def report(console: Console, run: RunDir, state: RunState, code: ExitCode) -> None:
+    """Print how the run ended."""
+    if code is ExitCode.DONE:
+        _summary(console, run, state)
+    elif code in (ExitCode.INTERRUPTED_SAVED, ExitCode.INTERRUPTED_UNSAVED):
+        _interrupted(console, run, state)
+    else:
+        _failure(console, run, state)
+
+
+def _out(console: Console, text: str) -> None:
+    console.out(text, highlight=False)
+
+
+def _summary(console: Console, run: RunDir, state: RunState) -> None:
+    status = state.status
+    elapsed = clock(time.time() - status.started_t)
+    _out(console, f"\n{status.profile}: done in {elapsed}")
+    rows = []
+    if state.first_loss is not None and status.loss is not None:
+        rows.append(("loss", f"{state.first_loss:.4f} → {status.loss:.4f} in {status.step} steps"))
+    rows += _evaluation_rows(run, state)
+    speed = state.result.get("tokens_per_s")
+    if speed:
+        rows.append(("speed", f"{speed:,.0f} tokens/s"))
+    rows.append(("host memory", f"peak {state.peak_pss_bytes // MIB:,} MiB, all processes"))
+    rows.append(("model", _short(run.model)))
+    for name, text in rows:
+        _out(console, f"  {name:<13} {text}")
+
+
+def _evaluation_rows(run: RunDir, state: RunState) -> list[tuple[str, str]]:
+    if not state.evals:
+        return []
+    before, after = state.evals[0], state.evals[-1]
+    rows = [("held-out loss", f"{before['loss']:.4f} → {after['loss']:.4f}")]
+    if after["exact_match"] is None:
+        return rows
+    num = state.plan["num_eval_samples"]
+    figures = f"{before['exact_match']:.1%} → {after['exact_match']:.1%} of {num} held-out prompts"
+    rows.append(("exact match", figures))
+    for answer in _sample_answers(run):
+        mark = "right" if answer["exact_match"] else f"wrong, {answer['expected_output']}"
+        rows.append(("answer", f"{answer['input']}  →  {answer['model_output']}   ({mark})"))
+    return rows
+
+
+def _sample_answers(run: RunDir) -> list[dict[str, Any]]:
+    """Three answers of the last snapshot: a wrong one first, if there is one."""
+    snapshots = sorted((run.path / "evolution").glob("*/step_*.json"), key=lambda path: path.name)
+    if not snapshots:
+        return []
+    examples = json.loads(snapshots[-1].read_text(encoding="utf-8"))["examples"]
+    wrong = [example for example in examples if not example["exact_match"]][:1]
+    right = [example for example in examples if example["exact_match"]]
+    # Far apart in the file, so that not all three are of the same kind.
+    spread = right[:: max(1, len(right) // _NUM_ANSWERS)]
+    return (wrong + spread)[:_NUM_ANSWERS]
+
+
+def _interrupted(console: Console, run: RunDir, state: RunState) -> None:
+    if state.last_checkpoint is None:
+        _out(console, f"\ninterrupted; nothing was saved. What there is: {_short(run.path)}")
+        return
+    _out(console, f"\ninterrupted; the checkpoint after step {state.last_checkpoint} is saved")
+    _out(console, f"  → ./start.sh {state.status.profile} --resume {_short(run.path)}")
+
+
+def _failure(console: Console, run: RunDir, state: RunState) -> None:
+    """Say which rank failed and why; its traceback, or the end of its log, is printed last."""
+    root = state.root_failure()
+    if root is None:
+        _out(console, "\nairlock: the run failed: torch's agent ended before its ranks did")
+        _out(console, f"  log {_short(run.agent_log)}\n\n{_tail(run.agent_log)}")
+        return
+    log = run.rank_log(root.rank, state.status.attempt)
+    first_line = root.title.splitlines()[0]
+    _out(console, f"\nairlock: the run failed: rank {root.rank} {_verb(root)}{first_line}")
+    others = sorted({one.rank for one in state.failures} - {root.rank})
+    if others:
+        _out(console, f"  and, as a consequence, rank {', '.join(map(str, others))}")
+    if state.last_checkpoint is not None:
+        _out(
+            console,
+            f"  last checkpoint: step {state.last_checkpoint}\n"
+            f"  → ./start.sh {state.status.profile} --resume {_short(run.path)}",
+        )
+    _out(console, f"  log {_short(log)}\n\n{root.traceback or _tail(log)}")
+
+
+def _verb(root: Failure) -> str:
+    return "" if root.traceback is None else "raised "
+
+
+def _tail(log: Path) -> str:
+    """The last lines of a log; that it is empty or missing is said, not raised."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        return f"({error.strerror})"
+    return "\n".join(lines[-_NUM_LOG_LINES:]) or "(the log is empty)"
+
+
+def _short(path: Path) -> str:
+    """`path` from the working directory where it is below it, else whole."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,81 @@
+"""From what was typed to a job that can be started: resolved, checked, nothing written yet."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launch.devices import Placement, asked_num_ranks, installed_gpus, place, visible_gpus
+from launch.gate import gate_folder
+from launch.limits import check_limits
+from launch.prepare import check_data, check_model
+from launch.resolve import resolve
+from rundir.checkpoints import complete_checkpoints
+from rundir.config import RunConfig, Sources
+from rundir.errors import UserError
+from rundir.paths import find_run, runs_folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What was asked for on the command line."""
+
+    profile: str
+    num_gpus: int | None
+    data: str | None
+    settings: Sequence[str]
+    resume: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A request, resolved and checked."""
+
+    config: RunConfig
+    sources: Sources
+    placement: Placement
+    resume_from: Path | None
+
+
+def make_job(request: Request, environ: Mapping[str, str]) -> Job:
+    """Resolve and check a request. Raises UserError for the first thing that is wrong."""
+    config, sources = resolve(request.profile, _settings(request), environ)
+    gpus = visible_gpus(installed_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
+    asked = asked_num_ranks(request.num_gpus, config, sources["launch.num_ranks"], environ)
+    placement = place(config, asked, gpus)
+    check_model(config)
+    check_data(config)
+    check_limits(config.limits)
+    gate_folder()
+    launch = dataclasses.replace(config.launch, num_ranks=placement.num_ranks)
+    return Job(
+        config=dataclasses.replace(config, launch=launch),
+        sources=sources | {"launch.num_ranks": placement.source},
+        placement=placement,
+        resume_from=None if request.resume is None else _checkpoint_of(request.resume),
+    )
+
+
+def _settings(request: Request) -> list[str]:
+    settings = list(request.settings)
+    if request.data is not None:
+        if not any(setting.startswith("data.eval_path=") for setting in settings):
+            settings.append("data.eval_path=")  # a profile's held-out data belongs to its own
+        settings.append(f"data.path={request.data}")
+    return settings
+
+
+def _checkpoint_of(name: str) -> Path:
+    """The last whole checkpoint of the run called `name`."""
+    try:
+        run = find_run(name)
+    except ValueError as error:
+        raise UserError(str(error), do=f"ls {runs_folder()}") from error
+    whole = complete_checkpoints(run.checkpoints)
+    if not whole:
+        raise UserError(
+            f"run {run.run_id} has no whole checkpoint", do="start it anew, without --resume"
+        )
+    return whole[-1]

@@ -1,0 +1,166 @@
+"""Profile + environment + options → RunConfig, with the source of every value.
+
+What comes first wins: option (`--set`), environment (AIRLOCK_SECTION_KEY), profile, default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, fields, replace
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from rundir.config import SECTIONS, DataConfig, RunConfig, Sources
+from rundir.errors import UserError
+from rundir.paths import ROOT
+
+PROFILES = ROOT / "profiles"
+
+_ALIASES = {"limits.rlimit_as_gib": "AIRLOCK_RLIMIT_AS_GIB"}  # env names older than the rule
+_BOOLS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+def resolve(
+    profile: str, settings: Sequence[str], environ: Mapping[str, str]
+) -> tuple[RunConfig, Sources]:
+    """The configuration of a run, and `section.key` → where its value came from.
+
+    Raises UserError for an unknown profile or key and for a value of the wrong type or range.
+    """
+    table = load_profile(profile)
+    options = dict(_split_setting(setting) for setting in settings)
+    sources: Sources = {}
+    values: dict[str, Any] = {}
+    for section, cls in SECTIONS.items():
+        hints = get_type_hints(cls)
+        values[section] = cls(
+            **{
+                item.name: _resolve_one(
+                    f"{section}.{item.name}", item, hints[item.name],
+                    (table.get(section, {}), f"{profile}.toml"), environ, options, sources,
+                )
+                for item in fields(cls)
+            }
+        )  # fmt: skip
+    values["data"] = _absolute(values["data"], sources)
+    architecture = table.get("architecture", {})
+    return RunConfig(profile=profile, architecture=architecture, **values), sources
+
+
+def _absolute(data: DataConfig, sources: Sources) -> DataConfig:
+    """Data paths made absolute: a profile's from the clone, a person's from where they stand."""
+    paths = {}
+    for key in ("path", "eval_path"):
+        text = getattr(data, key)
+        base = ROOT if sources[f"data.{key}"].startswith("profile") else Path.cwd()
+        paths[key] = str(base / Path(text).expanduser()) if text else ""
+    return replace(data, **paths)
+
+
+def load_profile(name: str) -> dict[str, Any]:
+    """The tables of profiles/NAME.toml. Raises UserError if there is none, or it is not right."""
+    path = PROFILES / f"{name}.toml"
+    known = sorted(file.stem for file in PROFILES.glob("*.toml"))
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+        raise UserError(
+            f"no profile {name!r}: there are {', '.join(known)}",
+            do=f"./start.sh {near[0] if near else known[0]}",
+        )
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not valid TOML: {error}", do=f"mend {path}") from error
+    for section, content in table.items():
+        if section != "architecture":
+            _check_section(path, section, content)
+    return table
+
+
+def _check_section(path: Path, section: str, content: Any) -> None:
+    if section not in SECTIONS or not isinstance(content, dict):
+        raise UserError(
+            f"{path}: no section [{section}]", do=f"one of {', '.join(SECTIONS)}, architecture"
+        )
+    for key in content:
+        check_key(f"{section}.{key}", where=str(path))
+
+
+def check_key(key: str, *, where: str) -> None:
+    """Raise UserError, with the nearest key, unless `key` is a `section.name` that exists."""
+    known = [f"{section}.{item.name}" for section, cls in SECTIONS.items() for item in fields(cls)]
+    if key not in known:
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+        hint = f"perhaps {near[0]}?" if near else f"keys begin with {', '.join(SECTIONS)}"
+        raise UserError(f"{where}: unknown key {key!r}", do=f"{hint} All: docs/configuration.md")
+
+
+def env_name(key: str) -> str:
+    """The environment variable that sets `section.name`."""
+    return _ALIASES.get(key) or "AIRLOCK_" + key.replace(".", "_").upper()
+
+
+def _split_setting(setting: str) -> tuple[str, str]:
+    key, equals, value = setting.partition("=")
+    if not equals:
+        raise UserError(
+            f"--set {setting!r} has no value", do="--set section.key=value, as in train.max_steps=10"
+        )
+    check_key(key.strip(), where="--set")
+    return key.strip(), value
+
+
+def _resolve_one(
+    key: str,
+    item: Field[Any],
+    hint: Any,
+    profile: tuple[dict[str, Any], str],
+    environ: Mapping[str, str],
+    options: dict[str, str],
+    sources: Sources,
+) -> Any:
+    table, profile_name = profile
+    if key in options:
+        value, source = _from_text(options[key], hint, f"--set {key}"), f"option --set {key}"
+    elif environ.get(env_name(key), "").strip():
+        name = env_name(key)
+        value, source = _from_text(environ[name], hint, name), f"environment {name}"
+    elif item.name in table:
+        value, source = table[item.name], f"profile {profile_name}"
+    else:
+        value, source = item.default, "default"
+    sources[key] = source
+    return _checked(value, hint, item, f"{key} ({source})")
+
+
+def _from_text(text: str, hint: Any, where: str) -> Any:
+    """`text` as the type `hint`; a wrong number is left as text for `_checked` to name."""
+    text = text.strip()
+    if hint is bool:
+        return _BOOLS.get(text.casefold(), text)
+    if hint in (int, float):
+        try:
+            return hint(text)
+        except ValueError:
+            return text
+    assert hint is str or get_args(hint), where
+    return text
+
+
+def _checked(value: Any, hint: Any, item: Field[Any], where: str) -> Any:
+    """`value`, if it has the type and range of its field; an int serves as a float."""
+    choices = get_args(hint)
+    kind = str if choices else hint
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+        raise UserError(f"{where} is {value!r}, not {names[kind]}", do=f"{item.metadata['help']}")
+    if choices and value not in choices:
+        raise UserError(f"{where} is {value!r}", do=f"one of {', '.join(choices)}")
+    at_least = item.metadata["at_least"]
+    if at_least is not None and not at_least <= value < float("inf"):
+        raise UserError(f"{where} is {value}, the least is {at_least:g}", do=item.metadata["help"])
+    return value

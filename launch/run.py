@@ -1,0 +1,138 @@
+"""One run from beginning to end: check → prepare → start the ranks → supervise → report."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from rich.console import Console
+
+from launch import children
+from launch.environment import Variable, child_environment, rank_variables
+from launch.gate import gate_folder
+from launch.prepare import prepare
+from launch.processes import become_subreaper
+from launch.report import exit_code, report
+from launch.request import Job, Request, make_job
+from launch.signals import Interrupted, Signals
+from launch.state import RunState, new_state
+from launch.supervise import Supervisor
+from launch.torchrun import torchrun_args, torchrun_line
+from rundir.atomic import write_text
+from rundir.config_file import config_text
+from rundir.errors import UserError
+from rundir.events import EventWriter
+from rundir.exit_codes import ExitCode
+from rundir.paths import RunDir, create_run, runs_folder
+
+
+def run(request: Request, console: Console, environ: Mapping[str, str]) -> ExitCode:
+    """Do what was asked for. Raises UserError for what a person can mend."""
+    job = make_job(request, environ)
+    signals = Signals()
+    signals.listen()
+    become_subreaper()
+    _run_tests(job, environ, signals)
+    folder, variables = _make_folder(job, environ)
+    console.out(_banner(job, folder), highlight=False)
+    state = new_state(folder.run_id, job.config.profile, job.placement.num_ranks)
+    events = EventWriter(folder.event_file("launch"))
+    supervisor = Supervisor(
+        run=folder, config=job.config.launch, state=state,
+        console=console, signals=signals, events=events,
+    )  # fmt: skip
+    env = child_environment(variables, environ)
+    code = ExitCode.RANK_FAILED  # unless it is found to have ended otherwise
+    try:
+        supervisor.write_status()
+        with events.span("prepare", what="model and data"):
+            prepare(job.config, folder, resume_from=job.resume_from, env=env, signals=signals)
+        agent_code = supervisor.supervise(torchrun_args(folder, job.placement.num_ranks), env)
+        code = exit_code(state, agent_code, signals.num_stops)
+    except Interrupted:
+        code = ExitCode.INTERRUPTED_UNSAVED
+    except UserError as error:
+        code = error.code
+        raise
+    finally:
+        state.end(code)
+        supervisor.write_status()
+        _remove_turns(folder)
+    report(console, folder, state, code)
+    return code
+
+
+def show(request: Request, console: Console, environ: Mapping[str, str]) -> ExitCode:
+    """Print what `run` would do, and start nothing: configuration, environment, torchrun line."""
+    job = make_job(request, environ)
+    folder = RunDir(runs_folder() / "RUN_ID")
+    variables = rank_variables(job.config, job.placement, folder, environ)
+    lines = [_banner(job, folder), "", config_text(job.config, job.sources)]
+    lines += [f"{one.name}={one.value}  # {one.source}: {one.reason}" for one in variables]
+    lines += ["", shlex.join(["torchrun", *torchrun_args(folder, job.placement.num_ranks)])]
+    console.out("\n".join(lines), highlight=False)
+    return ExitCode.DONE
+
+
+def _make_folder(job: Job, environ: Mapping[str, str]) -> tuple[RunDir, list[Variable]]:
+    """The run folder with all that is known before the start, and the ranks' variables."""
+    try:
+        folder = create_run(job.config.profile)
+        variables = rank_variables(job.config, job.placement, folder, environ)
+        line = torchrun_line(folder, job.placement.num_ranks, variables)
+        table = [asdict(variable) for variable in variables]
+        write_text(folder.config, config_text(job.config, job.sources))
+        write_text(folder.environment, json.dumps(table, indent=1) + "\n")
+        write_text(folder.command, f"{shlex.join(sys.argv)}\n\n# with torch's own:\n{line}\n")
+    except OSError as error:
+        raise UserError(
+            f"cannot write the run folder: {error}",
+            do="free space, or AIRLOCK_RUNS_DIR=/elsewhere",
+            code=ExitCode.PREFLIGHT,
+        ) from error
+    return folder, variables
+
+
+def _banner(job: Job, folder: RunDir) -> str:
+    placement, batch = job.placement, job.config.train.global_batch_size
+    ranks = f"{placement.num_ranks} rank{'s' if placement.num_ranks > 1 else ''}"
+    return (
+        f"airlock: {job.config.profile}, {ranks} on {placement.device} ({placement.source}), "
+        f"{batch} samples a step over all ranks\nrun {folder.path}"
+    )
+
+
+def _run_tests(job: Job, environ: Mapping[str, str], signals: Signals) -> None:
+    """Run the diagnostics that RUN_IMPORT_TEST and RUN_SINGLE_GPU_TEST ask for."""
+    variables = rank_variables(job.config, job.placement, RunDir(runs_folder()), environ)
+    env = child_environment(variables, environ)
+    for name, module in (
+        ("RUN_IMPORT_TEST", "diagnostics.imports"),
+        ("RUN_SINGLE_GPU_TEST", "diagnostics.single_gpu"),
+    ):
+        if environ.get(name, "0") in ("", "0"):
+            continue
+        try:
+            code = children.run(module, env=env, signals=signals)
+        except Interrupted as stop:
+            raise UserError(
+                "interrupted", do="nothing was started", code=ExitCode.INTERRUPTED_UNSAVED
+            ) from stop
+        if code != 0:
+            raise UserError(
+                f"the test {module} failed with exit code {code}",
+                do=f"{name}=0 starts without it",
+                code=ExitCode.PREFLIGHT,
+            )
+
+
+def _remove_turns(folder: RunDir) -> None:
+    """Remove what the ranks left at the gate: one small folder an attempt."""
+    for turns in (gate_folder() / "turns").glob(f"{folder.run_id}-*"):
+        shutil.rmtree(turns, ignore_errors=True)

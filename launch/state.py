@@ -1,0 +1,174 @@
+"""The state of a run, folded from its events: what status.json, the console and the report show."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from rundir.events import Event
+from rundir.exit_codes import ExitCode
+from rundir.status import RankStatus, Status
+
+_RANK_FAILED = int(ExitCode.RANK_FAILED)
+
+# What a healthy rank says when another one is gone: never the cause, whichever comes first.
+_CASCADES = ("connection closed by peer", "connection reset", "connection refused", "broken pipe",
+             "socket closed", "connection was aborted", "remote process exited", "nccl communicator"
+             )  # fmt: skip
+# Signals that come from outside or from a crash of the rank's own, never from a lost peer.
+_ROOT_SIGNALS = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
+
+
+@dataclass(slots=True)
+class Failure:
+    """One rank's end: by an exception, or by a signal or exit code that the agent saw."""
+
+    rank: int
+    t: float
+    title: str
+    traceback: str | None
+    exit_code: int
+    order: int  # 0: surely a root cause, 1: may be one, 2: follows from another
+
+
+@dataclass(slots=True)
+class RunState:
+    """Everything known of a run so far. `add` is the only way in."""
+
+    status: Status
+    plan: dict[str, Any] = field(default_factory=dict)
+    result: dict[str, Any] = field(default_factory=dict)
+    first_loss: float | None = None
+    evals: list[Event] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    peak_pss_bytes: int = 0
+    last_checkpoint: int | None = None
+    _first_train: Event | None = None
+
+    def add(self, event: Event) -> None:
+        """Take in one event of the run."""
+        rank = event["rank"]
+        if rank is not None and rank < len(self.status.ranks):
+            _update_rank(self.status.ranks[rank], event)
+        handler = _HANDLERS.get((event["kind"], event["name"]))
+        if handler is not None:
+            handler(self, event)
+
+    def enter(self, phase: str) -> None:
+        """The run is now in `phase`; one that is stopping stays so until it has ended."""
+        if self.status.phase != "stopping":
+            self.status.phase = phase
+
+    def end(self, code: ExitCode) -> None:
+        """The run has ended with `code`."""
+        status, root = self.status, self.root_failure()
+        status.exit_code = int(code)
+        interrupted = (ExitCode.INTERRUPTED_SAVED, ExitCode.INTERRUPTED_UNSAVED)
+        done = code is ExitCode.DONE
+        status.phase = "done" if done else "interrupted" if code in interrupted else "failed"
+        if status.phase == "failed" and root is not None:
+            status.error = f"rank {root.rank}: {root.title}"
+        for row in status.ranks:
+            row.phase = "done" if done else row.phase
+
+    def root_failure(self) -> Failure | None:
+        """The failure that the others follow from: the likeliest root cause, the earliest of them."""
+        return min(self.failures, key=lambda one: (one.order, one.t), default=None)
+
+    def _on_plan(self, event: Event) -> None:
+        self.plan = event
+        self.status.total_steps = event["total_steps"]
+        self.status.step = event["first_step"]
+        self.enter("training")
+
+    def _on_train(self, event: Event) -> None:
+        status = self.status
+        if self._first_train is None:
+            self._first_train, self.first_loss = event, event["loss"]
+        status.step, status.loss, status.lr = event["step"], event["loss"], event["lr"]
+        status.tokens_per_s = event["tokens_per_s"]
+        status.eta_s = self._eta_s(event)
+        if status.step == status.total_steps:
+            self.enter("finishing")
+
+    def _eta_s(self, event: Event) -> float | None:
+        """Seconds left at the pace since the first report; the first steps are slow and not in it."""
+        assert self._first_train is not None
+        num_steps = event["step"] - self._first_train["step"]
+        if num_steps == 0 or self.status.total_steps is None:
+            return None
+        pace_s = (event["mono"] - self._first_train["mono"]) / num_steps
+        return float(round((self.status.total_steps - event["step"]) * pace_s, 1))
+
+    def _on_eval(self, event: Event) -> None:
+        self.evals.append(event)
+        self.status.exact_match = event["exact_match"]
+
+    def _on_checkpoint(self, event: Event) -> None:
+        self.last_checkpoint = event["step"]
+
+    def _on_result(self, event: Event) -> None:
+        self.result = event
+
+    def _on_host(self, event: Event) -> None:
+        self.peak_pss_bytes = max(self.peak_pss_bytes, event["pss_bytes"])
+
+    def _on_exception(self, event: Event) -> None:
+        text = f"{event['exception']}: {event['message']}"
+        order = 2 if any(sign in text.casefold() for sign in _CASCADES) else 1
+        self.failures.append(
+            Failure(event["rank"], event["t"], text, event["traceback"], event["exit_code"], order)
+        )
+
+    def _on_exit(self, event: Event) -> None:
+        rank, signal = event["failed_rank"], event["signal"]
+        if 0 <= rank < len(self.status.ranks):
+            self.status.ranks[rank].phase = "failed"
+        if any(one.rank == rank for one in self.failures):
+            return  # it has told its own story
+        title = f"killed by {signal}" if signal else f"ended with exit code {event['exitcode']}"
+        order = 2 if signal == "SIGTERM" else 0 if signal in _ROOT_SIGNALS else 1
+        self.failures.append(Failure(rank, event["t"], title, None, _RANK_FAILED, order))
+
+
+_HANDLERS = {
+    ("mark", "train.plan"): RunState._on_plan,
+    ("mark", "train.result"): RunState._on_result,
+    ("metric", "train"): RunState._on_train,
+    ("metric", "eval"): RunState._on_eval,
+    ("metric", "host"): RunState._on_host,
+    ("end", "checkpoint"): RunState._on_checkpoint,
+    ("error", "rank.exception"): RunState._on_exception,
+    ("error", "rank.exit"): RunState._on_exit,
+}
+
+# A rank's phase after an event of that kind and name.
+_RANK_PHASES = {
+    ("start", "lock.wait"): "waiting",
+    ("start", "lock.hold"): "importing",
+    ("start", "model.load"): "loading",
+    ("end", "lock.hold"): "ready",
+    ("end", "ddp.wrap"): "training",
+    ("error", "rank.exception"): "failed",
+}
+
+
+def _update_rank(row: RankStatus, event: Event) -> None:
+    row.pid = event["pid"]
+    row.last_event_t = event["t"]
+    row.phase = _RANK_PHASES.get((event["kind"], event["name"]), row.phase)
+    if event["kind"] == "mark" and event["name"].startswith("mem."):
+        row.rss_bytes = event["rss_bytes"]
+        row.pss_anon_bytes = event["pss_anon_bytes"]
+        row.gpu_used_bytes = event["gpu_used_bytes"]
+
+
+def new_state(run_id: str, profile: str, num_ranks: int) -> RunState:
+    """The state of a run that this process has just made."""
+    ranks = [RankStatus(rank=rank) for rank in range(num_ranks)]
+    status = Status(
+        run_id=run_id, profile=profile, started_t=time.time(), launch_pid=os.getpid(), ranks=ranks
+    )
+    return RunState(status)

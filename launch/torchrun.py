@@ -1,0 +1,28 @@
+"""The torchrun command that a run comes to: what the agent is told, and what people may type."""
+
+from __future__ import annotations
+
+import shlex
+
+from launch.environment import Variable
+from rundir.paths import RunDir
+
+
+def torchrun_args(run: RunDir, num_ranks: int) -> list[str]:
+    """The arguments that torchrun takes to start `num_ranks` ranks of `run` on this node."""
+    return [
+        "--nnodes=1",
+        f"--nproc-per-node={num_ranks}",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=localhost:0",  # a free port; a fixed one could be in use
+        f"--rdzv-id={run.run_id}",
+        "--max-restarts=0",
+        "-m",
+        "launch.rank",
+    ]
+
+
+def torchrun_line(run: RunDir, num_ranks: int, variables: list[Variable]) -> str:
+    """The same as one line for a shell, environment included; it needs the run folder prepared."""
+    settings = [f"{variable.name}={variable.value}" for variable in variables]
+    return shlex.join(["env", *settings, "torchrun", *torchrun_args(run, num_ranks)])

@@ -1,0 +1,62 @@
+"""Files and folders that are either whole or not there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def write_text(path: Path, text: str, *, durable: bool = True) -> None:
+    """Replace `path` by `text` in one step; a reader sees the old file or the new one.
+
+    With `durable` the bytes reach the disk before the name does. Raises OSError (a full disk, say)
+    and then leaves the old file as it was.
+    """
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def sync_tree(folder: Path) -> None:
+    """Bring every file below `folder`, and the names that lead to it, to the disk."""
+    for path in [*folder.rglob("*"), folder, folder.parent]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path` that becomes `path`, whole and on disk, at the end.
+
+    If `path` exists by then (two made the same thing), the one already there stays. On any
+    exception the temporary folder is removed and `path` is not made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    temporary.chmod(0o755)
+    try:
+        yield temporary
+        sync_tree(temporary)
+        try:
+            temporary.rename(path)
+        except OSError:
+            if not path.is_dir():
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,17 @@
+"""How checkpoints are named, and which of them are whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+MARKER = "COMPLETE"
+
+
+def checkpoint_name(step: int) -> str:
+    """The folder name of the checkpoint after `step` steps."""
+    return f"step_{step:08d}"
+
+
+def complete_checkpoints(folder: Path) -> list[Path]:
+    """Every whole checkpoint in `folder`, oldest first; one without its marker is passed over."""
+    return sorted(path for path in folder.glob("step_*") if (path / MARKER).is_file())

@@ -1,0 +1,113 @@
+"""RunConfig: everything a run depends on, frozen. Each field says its meaning and unit here.
+
+A profile (TOML), the environment and options fill it (launch/resolve.py); it is written to the
+run folder as config.toml (rundir/config_file.py), and ranks read it from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Sources = dict[str, str]  # "section.key" → where its value came from
+
+
+def _field(default: Any, help_: str, *, at_least: float | None = None) -> Any:
+    """A field with its meaning; `at_least` is the smallest number allowed."""
+    return field(default=default, metadata={"help": help_, "at_least": at_least})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Which model, and how it is held in memory."""
+
+    path: str = _field("", "a Hugging Face id, or a local folder; empty: made from [architecture]")
+    dtype: Literal["float32", "bfloat16"] = _field("bfloat16", "type of the weights in memory")
+    attention: Literal["sdpa", "eager"] = _field("sdpa", "attention implementation")
+    gradient_checkpointing: bool = _field(
+        False, "recompute activations in backward: slower, far smaller"
+    )
+    trust_remote_code: bool = _field(False, "run Python code that comes with the model")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataConfig:
+    """What is trained on. Rows are JSON objects with `prompt` and `response`, one a line."""
+
+    path: str = _field("", "training data, a .jsonl file")
+    eval_path: str = _field("", "held-out data, a .jsonl file; empty: no evaluation")
+    max_samples: int = _field(0, "use only the first so many training samples; 0: all", at_least=0)
+    max_seq_length: int = _field(
+        2048, "tokens; longer samples are left out and counted", at_least=8
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """The optimisation. A step takes `global_batch_size` samples, however many ranks share them."""
+
+    method: Literal["full", "lora"] = _field("lora", "which weights are trained")
+    max_steps: int = _field(0, "optimizer steps; 0: as many as `epochs` come to", at_least=0)
+    epochs: float = _field(1.0, "passes over the data, used when max_steps is 0", at_least=0)
+    global_batch_size: int = _field(64, "samples a step, over all ranks", at_least=1)
+    micro_batch_size: int = _field(1, "samples a rank computes at once, at most", at_least=1)
+    learning_rate: float = _field(1e-4, "peak learning rate", at_least=0)
+    schedule: Literal["cosine", "linear", "constant"] = _field("cosine", "after the warm-up")
+    warmup_steps: int = _field(10, "steps of linear warm-up", at_least=0)
+    weight_decay: float = _field(0.0, "AdamW's decoupled weight decay", at_least=0)
+    max_grad_norm: float = _field(1.0, "gradients are clipped to this norm; 0: not", at_least=0)
+    lora_rank: int = _field(16, "rank of the adapters", at_least=1)
+    lora_alpha: float = _field(32.0, "adapters are scaled by alpha / rank", at_least=0)
+    seed: int = _field(0, "of the data order and of new weights", at_least=0)
+    log_every_steps: int = _field(1, "steps between two metrics", at_least=1)
+    eval_every_steps: int = _field(0, "steps between evaluations; 0: before and after", at_least=0)
+    eval_generate: bool = _field(False, "evaluations also generate answers and count exact matches")
+    checkpoint_every_steps: int = _field(0, "steps between checkpoints; 0: at the end", at_least=0)
+    keep_checkpoints: int = _field(2, "how many of the last checkpoints are kept", at_least=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchConfig:
+    """How ranks are brought up."""
+
+    num_ranks: int = _field(0, "ranks on this node; 0: one for each visible GPU, 2 on CPU")
+    device: Literal["auto", "cuda", "cpu"] = _field("auto", "auto: cuda where there is a GPU")
+    needs_gpu: bool = _field(True, "false: the profile can also be trained on CPU")
+    start: Literal["cold"] = _field("cold", "cold: each rank imports for itself, inside the gate")
+    admit: Literal["serial", "open"] = _field(
+        "serial", "serial: one rank at a time in the gate; open: none waits"
+    )
+    gate_timeout_s: float = _field(3600.0, "longest wait for the gate, seconds", at_least=1)
+    stop_timeout_s: float = _field(
+        300.0, "longest wait, seconds, for ranks to save when a stop is asked for", at_least=0
+    )
+    threads_per_rank: int = _field(0, "CPU threads of a rank; 0: cores ÷ ranks", at_least=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsConfig:
+    """What a rank may use."""
+
+    rlimit_as_gib: float = _field(0.0, "RLIMIT_AS of each rank, GiB; 0: none", at_least=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """One run, resolved. `architecture` is the model's Hugging Face config (field: value)."""
+
+    profile: str
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    launch: LaunchConfig = field(default_factory=LaunchConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    architecture: dict[str, Any] = field(default_factory=dict)
+
+
+SECTIONS: dict[str, type] = {
+    "model": ModelConfig,
+    "data": DataConfig,
+    "train": TrainConfig,
+    "launch": LaunchConfig,
+    "limits": LimitsConfig,
+}

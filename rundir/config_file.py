@@ -1,0 +1,43 @@
+"""config.toml of a run folder: the resolved configuration, with each value's source beside it."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rundir.config import SECTIONS, RunConfig, Sources
+
+
+def config_text(config: RunConfig, sources: Sources) -> str:
+    """The configuration as TOML."""
+    lines = [f"profile = {_toml(config.profile)}"]
+    for section, values in asdict(config).items():
+        if not isinstance(values, dict):
+            continue
+        lines.append(f"\n[{section}]")
+        for key, value in values.items():
+            source = sources.get(f"{section}.{key}", "profile")
+            lines.append(f"{key} = {_toml(value)}  # {source}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """A scalar, list or table as TOML writes it; JSON's strings and numbers are TOML's as well."""
+    if isinstance(value, dict):
+        pairs = (f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items())
+        return "{ " + ", ".join(pairs) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def read_config(path: Path) -> RunConfig:
+    """The configuration that `config_text` wrote. Raises OSError, or ValueError for a torn file."""
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    sections = {name: cls(**table[name]) for name, cls in SECTIONS.items()}
+    return RunConfig(
+        profile=table["profile"], architecture=table.get("architecture", {}), **sections
+    )

@@ -1,0 +1,19 @@
+"""Requests to a run: an empty file in its control folder, so that anyone can ask and see."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rundir.paths import RunDir
+
+Request = Literal["stop", "pause", "resume"]
+
+
+def ask(run: RunDir, request: Request) -> None:
+    """Ask the run to stop, pause or resume; it answers at its next step. Asking twice is once."""
+    (run.control / request).touch()
+
+
+def is_asked(run: RunDir, request: Request) -> bool:
+    """Whether that request stands."""
+    return (run.control / request).exists()

@@ -1,0 +1,17 @@
+"""An error that a person made or can mend, said in a line or two without a traceback."""
+
+from __future__ import annotations
+
+from rundir.exit_codes import ExitCode
+
+
+class UserError(Exception):
+    """What is wrong, with the value seen and the limit, and what to type next."""
+
+    def __init__(self, what: str, *, do: str, code: ExitCode = ExitCode.USAGE) -> None:
+        super().__init__(what)
+        self.do = do
+        self.code = code
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}\n  → {self.do}"

@@ -1,0 +1,115 @@
+"""Writing and reading events, one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rundir.schema import VERSION, spec_of
+
+Event = dict[str, Any]
+
+
+class EventWriter:
+    """Appends events to one file; each is written whole by one `os.write`.
+
+    A full disk must not end a training run that could go on, so a write that fails is counted in
+    `num_lost` and said once on stderr instead of raised.
+    """
+
+    def __init__(
+        self, path: Path, *, rank: int | None = None, node: int = 0, attempt: int = 0
+    ) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._base = {"node": node, "attempt": attempt, "rank": rank}
+        self.num_lost = 0
+
+    def emit(self, kind: str, name: str, **fields: Any) -> None:
+        """Write one event now; `fields` must be those of the table in `rundir.schema`."""
+        self._check(kind, name, fields)
+        event = {
+            "v": VERSION, "t": time.time(), "mono": time.monotonic(),
+            **self._base, "pid": os.getpid(), "kind": kind, "name": name, **fields,
+        }  # fmt: skip
+        try:
+            os.write(self._fd, (json.dumps(event) + "\n").encode())
+        except OSError as error:
+            self.num_lost += 1
+            if self.num_lost == 1:
+                print(f"airlock: events are being lost: {error}", file=sys.stderr)  # noqa: T201
+
+    @staticmethod
+    def _check(kind: str, name: str, fields: dict[str, Any]) -> None:
+        spec = spec_of(kind, name)
+        given = set(fields) - ({"duration_s"} if kind == "end" else set())
+        assert given == set(spec.fields), f"{name}: {given ^ set(spec.fields)} not as in the table"
+        for key, value in fields.items():
+            assert value is not None or key in spec.optional, f"{name}.{key} may not be null"
+
+    @contextmanager
+    def span(self, name: str, **fields: Any) -> Iterator[None]:
+        """Write `start` now, and `end` with its duration when the block is left, however it is."""
+        self.emit("start", name, **fields)
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.emit("end", name, duration_s=round(time.monotonic() - start, 6), **fields)
+
+    def close(self) -> None:
+        """Close the file; nothing can be emitted afterwards."""
+        os.close(self._fd)
+
+
+class EventTail:
+    """Reads what was appended to a file since the last look; a torn last line waits for its rest."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset = 0
+
+    def new_events(self) -> list[Event]:
+        """The events added since the last call; a missing file has none, a broken line is skipped."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        whole = data.rfind(b"\n") + 1
+        self._offset += whole
+        return [event for line in data[:whole].splitlines() if (event := _parse(line)) is not None]
+
+
+def _parse(line: bytes) -> Event | None:
+    try:
+        event = json.loads(line)
+    except ValueError:  # a line torn by a full disk or a kill
+        return None
+    return event if isinstance(event, dict) and "kind" in event else None
+
+
+class RunEvents:
+    """All events of a run, from every writer, as they come in."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._tails: dict[Path, EventTail] = {}
+
+    def new_events(self) -> list[Event]:
+        """Events added since the last call, in the order of their time."""
+        for path in self._folder.glob("*.jsonl"):
+            self._tails.setdefault(path, EventTail(path))
+        events = [event for tail in self._tails.values() for event in tail.new_events()]
+        return sorted(events, key=lambda event: float(event["mono"]))
+
+
+def read_events(folder: Path) -> list[Event]:
+    """Every event of a run so far, in the order of their time."""
+    return RunEvents(folder).new_events()

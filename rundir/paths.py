@@ -1,0 +1,123 @@
+"""Where everything of a run lies."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def runs_folder() -> Path:
+    """Where runs lie: AIRLOCK_RUNS_DIR, or `runs` in the clone."""
+    return Path(os.environ.get("AIRLOCK_RUNS_DIR") or ROOT / "runs").absolute()
+
+
+def cache_folder() -> Path:
+    """What is made once and used by many runs: AIRLOCK_CACHE_DIR, or `.cache` in the clone."""
+    return Path(os.environ.get("AIRLOCK_CACHE_DIR") or ROOT / ".cache").absolute()
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """The paths of one run folder; nothing is read or made by naming them."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        """The folder's name, unique on this machine: time, profile, four random hex digits."""
+        return self.path.name
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration, each value with its source as a comment."""
+        return self.path / "config.toml"
+
+    @property
+    def command(self) -> Path:
+        """The command that was typed, and the torchrun command it came to."""
+        return self.path / "command.txt"
+
+    @property
+    def environment(self) -> Path:
+        """The variables set for the ranks, each with value, source and reason."""
+        return self.path / "environment.json"
+
+    @property
+    def status(self) -> Path:
+        """The state of the run now, one JSON object, replaced whole."""
+        return self.path / "status.json"
+
+    @property
+    def events(self) -> Path:
+        """One append-only JSON-lines file for each writer."""
+        return self.path / "events"
+
+    @property
+    def control(self) -> Path:
+        """Requests to the run: files named stop, pause, resume."""
+        return self.path / "control"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folders step_XXXXXXXX, whole only with their marker."""
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """The trained model as an ordinary Hugging Face folder."""
+        return self.path / "model"
+
+    @property
+    def agent_log(self) -> Path:
+        """What torch's elastic agent printed."""
+        return self.path / "logs" / "agent.log"
+
+    def event_file(self, writer: str) -> Path:
+        """The events of one writer: `launch`, `agent`, `zygote`, `prepare` or `rankN`."""
+        return self.events / f"{writer}.jsonl"
+
+    def rank_log(self, rank: int, attempt: int) -> Path:
+        """What rank `rank` printed in attempt `attempt` (0 is the first)."""
+        return self.path / "logs" / f"attempt{attempt}" / f"rank{rank}.log"
+
+    def evolution(self, dataset: str, step: int) -> Path:
+        """A snapshot of the model's answers on `dataset` at `step`."""
+        return self.path / "evolution" / dataset / f"step_{step:08d}.json"
+
+
+def create_run(profile: str) -> RunDir:
+    """Make a new run folder and point `latest` at it.
+
+    Raises OSError when the folder cannot be made (no space, no permission).
+    """
+    parent = runs_folder()
+    parent.mkdir(parents=True, exist_ok=True)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    run = RunDir(parent / f"{stamp}-{profile}-{secrets.token_hex(2)}")
+    run.path.mkdir()  # exist_ok is left out on purpose: two runs never share a folder
+    for folder in (run.events, run.control, run.checkpoints, run.agent_log.parent):
+        folder.mkdir()
+    _point_latest_at(run)
+    return run
+
+
+def _point_latest_at(run: RunDir) -> None:
+    link = run.path.parent / f".latest.{run.run_id}"
+    link.symlink_to(run.run_id)
+    link.replace(run.path.parent / "latest")  # in one step: `latest` never points nowhere
+
+
+def find_run(name: str) -> RunDir:
+    """The run called `name`: a path, a run id, or `latest`.
+
+    Raises ValueError, naming what was tried, when there is none.
+    """
+    for path in (Path(name), runs_folder() / name):
+        if (path / "config.toml").is_file():
+            return RunDir(path.resolve())
+    raise ValueError(f"no run {name!r}: neither a run folder nor a run in {runs_folder()}")

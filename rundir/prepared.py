@@ -1,0 +1,43 @@
+"""prepared.json: what `launch` made ready before the ranks start, for them to open."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rundir.atomic import write_text
+from rundir.paths import RunDir
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedData:
+    """One tokenised file: an Arrow file, its rows, and the rows left out as too long."""
+
+    path: str
+    num_samples: int
+    num_too_long: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Local paths of all a rank reads; `evaluation` is None where there is no held-out data."""
+
+    model_path: str
+    train: PreparedData
+    evaluation: PreparedData | None
+    resume_from: str | None  # a whole checkpoint folder
+
+
+def write_prepared(run: RunDir, prepared: Prepared) -> None:
+    """Write prepared.json into the run folder. Raises OSError."""
+    write_text(run.path / "prepared.json", json.dumps(asdict(prepared), indent=1) + "\n")
+
+
+def read_prepared(run: RunDir) -> Prepared:
+    """What `write_prepared` wrote. Raises OSError when the run was not prepared."""
+    table = json.loads(Path(run.path / "prepared.json").read_text(encoding="utf-8"))
+    table["train"] = PreparedData(**table["train"])
+    if table["evaluation"] is not None:
+        table["evaluation"] = PreparedData(**table["evaluation"])
+    return Prepared(**table)

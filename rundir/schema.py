@@ -1,0 +1,185 @@
+"""The one table of event names, their fields and who writes them; docs are made from it.
+
+An event is one JSON object on one line::
+
+    {"v": 1, "t": unix seconds, "mono": seconds since boot, "node": 0, "attempt": 0,
+     "rank": 3 or null, "pid": 123, "kind": "start|end|mark|metric|log|error", "name": ..., fields}
+
+A span is a `start` and an `end` of the same name by the same pid; the `end` has `duration_s`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+VERSION = 1
+
+Kind = Literal["span", "mark", "metric", "log", "error"]
+
+PHASES = (
+    "preparing",  # model and data are made ready; no rank is running
+    "starting",  # ranks start, pass the gate, join their process group
+    "training",
+    "finishing",  # last evaluation, checkpoint and export
+    "stopping",  # a stop was asked for
+    "done",
+    "failed",
+    "interrupted",
+)
+RANK_PHASES = ("spawn", "waiting", "importing", "loading", "ready", "training", "done", "failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventSpec:
+    """One row of the table. `fields` maps a field to its meaning; those in `optional` may be null."""
+
+    name: str
+    kind: Kind
+    writer: str
+    meaning: str
+    fields: dict[str, str] = field(default_factory=dict)
+    optional: frozenset[str] = frozenset()
+
+
+_MEMORY = {
+    "rss_bytes": "resident memory, file pages included",
+    "pss_anon_bytes": "proportional share of anonymous memory: what this process really costs",
+    "vms_bytes": "virtual size, what RLIMIT_AS counts",
+    "host_available_bytes": "MemAvailable of the host",
+    "gpu_used_bytes": "memory in use on this rank's GPU, by anyone; null without CUDA",
+}
+_GPU_MAY_BE_NULL = frozenset({"gpu_used_bytes"})
+
+
+def _span(name: str, writer: str, meaning: str, **fields: str) -> EventSpec:
+    return EventSpec(name=name, kind="span", writer=writer, meaning=meaning, fields=fields)
+
+
+def _memory_mark(name: str, meaning: str) -> EventSpec:
+    return EventSpec(
+        name=name, kind="mark", writer="rank", meaning=meaning,
+        fields=_MEMORY, optional=_GPU_MAY_BE_NULL,
+    )  # fmt: skip
+
+
+EVENTS: tuple[EventSpec, ...] = (
+    _span("prepare", "launch, prepare", "model or data made ready", what="model or data"),
+    _span("spawn", "agent", "the ranks are started and watched", num_ranks="ranks on this node"),
+    _span("zygote.import", "zygote", "heavy imports, once for all ranks"),
+    _span("zygote.build", "zygote", "the model, built once for all ranks"),
+    _span("lock.wait", "rank", "waiting to be admitted by the gate"),
+    _span("lock.hold", "rank", "inside the gate"),
+    _span("import", "rank", "heavy imports"),
+    _span("model.load", "rank", "the model is read and put on its device"),
+    _span("all_loaded.wait", "rank", "waiting until every rank has left the gate"),
+    _span("pg.init", "rank", "init_process_group"),
+    _span("ddp.wrap", "rank", "the DistributedDataParallel constructor"),
+    _span("step", "rank", "one optimizer step", step="number of the step, from 1"),
+    _span("eval", "rank", "one evaluation", step="steps trained before it"),
+    _span("checkpoint", "rank 0", "a checkpoint is written", step="steps trained before it"),
+    _span("export", "rank 0", "the model is written as a Hugging Face folder"),
+    _span("evolution", "rank 0", "a snapshot of answers is written", step="steps trained before it"),
+    _memory_mark("mem.start", "before anything heavy"),
+    _memory_mark("mem.post_import", "after the heavy imports"),
+    _memory_mark("mem.post_model", "after the model is loaded"),
+    EventSpec(
+        name="limits", kind="mark", writer="rank", meaning="resource limits as they now are",
+        fields={
+            "rlimit_as_bytes": "address-space limit; null is none",
+            "rlimit_nofile": "open files; null is no limit",
+        },
+        optional=frozenset({"rlimit_as_bytes", "rlimit_nofile"}),
+    ),
+    EventSpec(
+        name="train.plan", kind="mark", writer="rank 0", meaning="what will be trained",
+        fields={
+            "total_steps": "steps in all",
+            "first_step": "steps already done by the run that is resumed, else 0",
+            "num_parameters": "parameters of the model",
+            "num_trainable": "parameters that get gradients",
+            "num_train_samples": "training samples",
+            "num_eval_samples": "held-out samples",
+        },
+    ),
+    EventSpec(
+        name="train.result", kind="mark", writer="rank 0", meaning="the loop has ended well",
+        fields={
+            "result": "done or stopped",
+            "step": "steps trained",
+            "tokens_per_s": "input tokens of all ranks per second, start to end of the loop",
+            "checkpoint": "folder of the last checkpoint, below the run folder",
+        },
+        optional=frozenset({"tokens_per_s", "checkpoint"}),
+    ),
+    EventSpec(
+        name="train", kind="metric", writer="rank 0", meaning="progress, every log_every_steps",
+        fields={
+            "step": "steps trained",
+            "loss": "mean loss per answer token, over all ranks and the steps since the last",
+            "lr": "learning rate",
+            "grad_norm": "gradient norm before clipping",
+            "tokens_per_s": "input tokens per second, all ranks, padding left out",
+            "time_data_s": "mean seconds a step: batches",
+            "time_forward_s": "mean seconds a step: forward and loss",
+            "time_backward_s": "mean seconds a step: backward, with its overlapped all-reduce",
+            "time_comm_s": "mean seconds a step: collectives outside backward",
+            "time_optimizer_s": "mean seconds a step: clipping and the optimizer",
+        },
+        optional=frozenset({"time_forward_s", "time_backward_s", "time_optimizer_s"}),
+    ),
+    EventSpec(
+        name="eval", kind="metric", writer="rank 0", meaning="held-out data, every sample once",
+        fields={
+            "step": "steps trained",
+            "loss": "mean loss per answer token",
+            "exact_match": "share of answers generated exactly; null where answers are not generated",
+        },
+        optional=frozenset({"exact_match"}),
+    ),
+    EventSpec(
+        name="host", kind="metric", writer="launch", meaning="host memory of the run",
+        fields={
+            "pss_bytes": "proportional set size, summed over every process of the run",
+            "pss_anon_bytes": "its anonymous part",
+            "num_processes": "processes of the run",
+            "available_bytes": "MemAvailable of the host",
+        },
+    ),
+    EventSpec(
+        name="gpu", kind="metric", writer="launch", meaning="one GPU of the run",
+        fields={
+            "index": "as nvidia-smi numbers it", "used_bytes": "memory in use by anyone",
+            "total_bytes": "memory it has", "utilization_percent": "share of time a kernel ran",
+        },
+    ),
+    EventSpec(
+        name="line", kind="log", writer="any", meaning="a line for people, as it was printed",
+        fields={"text": "the line"},
+    ),
+    EventSpec(
+        name="rank.exception", kind="error", writer="rank", meaning="a rank ends by an exception",
+        fields={
+            "exception": "its class", "message": "its text", "traceback": "as Python prints it",
+            "exit_code": "what the run would exit with, were this the root cause",
+        },
+    ),
+    EventSpec(
+        name="rank.exit", kind="error", writer="agent", meaning="a rank ended, and not with 0",
+        fields={
+            "failed_rank": "the rank", "exitcode": "its exit code, negative for a signal",
+            "signal": "the signal's name, or null",
+        },
+        optional=frozenset({"signal"}),
+    ),
+)  # fmt: skip
+
+_BY_NAME = {(spec.kind, spec.name): spec for spec in EVENTS}
+
+
+def spec_of(kind: str, name: str) -> EventSpec:
+    """The row of an event as it stands in a file, where a span is `start` or `end`.
+
+    Raises KeyError when the table has no such event.
+    """
+    return _BY_NAME["span" if kind in ("start", "end") else kind, name]

@@ -1,0 +1,129 @@
+"""Held-out data: loss, and answers generated and compared; every sample once, whatever the ranks."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+from rundir.events import EventWriter
+from rundir.paths import RunDir
+from train.data import SampleFile, collate
+from train.evolution import write_snapshot
+from train.model import SummedLoss
+from train.ranks import Ranks
+
+_MAX_NEW_TOKENS = 256
+
+
+class Evaluator:
+    """Evaluates `model` on `samples`, divided among the ranks."""
+
+    def __init__(
+        self, *, model: Any, samples: SampleFile, tokenizer: Any, ranks: Ranks,
+        events: EventWriter, run: RunDir, dataset: str, generate: bool, batch_size: int,
+    ) -> None:  # fmt: skip
+        self.samples = samples
+        self._model, self._tokenizer = model, tokenizer
+        self._ranks, self._events, self._run = ranks, events, run
+        self._dataset, self._generate, self._batch_size = dataset, generate, batch_size
+        self._own = range(ranks.rank, len(samples), ranks.world_size)
+
+    def evaluate(self, step: int) -> None:
+        """Write the `eval` metric, and the snapshot of answers if they are generated."""
+        with self._events.span("eval", step=step), _inference(self._model):
+            loss_sum, num_labels = self._ranks.sum(self._loss())
+            examples = self._examples(step) if self._generate else []
+        exact_match = None
+        if self._generate:
+            correct, count = self._ranks.sum([
+                sum(example["exact_match"] for example in examples), len(examples)
+            ])  # fmt: skip
+            exact_match = correct / count
+            gathered = [row for rows in self._ranks.gather(examples) for row in rows]
+            if self._ranks.is_first:
+                self._write(step, sorted(gathered, key=lambda row: row["example_id"]))
+        if self._ranks.is_first:
+            self._events.emit(
+                "metric", "eval",
+                step=step, loss=loss_sum / max(1.0, num_labels), exact_match=exact_match,
+            )  # fmt: skip
+
+    def _batches(self) -> Iterator[list[int]]:
+        for start in range(0, len(self._own), self._batch_size):
+            yield list(self._own[start : start + self._batch_size])
+
+    def _loss(self) -> tuple[float, float]:
+        """(loss sum, label tokens) of this rank's share."""
+        summed = SummedLoss(self._model)
+        total, num_labels = 0.0, 0
+        for indices in self._batches():
+            batch = collate([self.samples[i] for i in indices])
+            loss = summed(
+                batch.input_ids.to(self._ranks.device), batch.labels.to(self._ranks.device)
+            )
+            total += float(loss)
+            num_labels += batch.num_label_tokens
+        return total, float(num_labels)
+
+    def _examples(self, step: int) -> list[dict[str, Any]]:
+        """This rank's share, answered greedily, in the fields of a snapshot."""
+        examples = []
+        for indices in self._batches():
+            answers = self._answers(indices)
+            examples += [self._example(i, step, a) for i, a in zip(indices, answers, strict=True)]
+        return examples
+
+    def _example(self, index: int, step: int, answer: str) -> dict[str, Any]:
+        prompt, expected = self.samples.texts(index)
+        return {
+            "example_id": index, "step": step, "input": prompt, "expected_output": expected,
+            "model_output": answer, "exact_match": answer.strip() == expected.strip(),
+            "output_length": len(answer),
+            "similarity": round(difflib.SequenceMatcher(None, answer, expected).ratio(), 4),
+        }  # fmt: skip
+
+    def _answers(self, indices: list[int]) -> list[str]:
+        prompts = [self.samples[i][0][: self.samples[i][1]] for i in indices]
+        longest_answer = max(len(self.samples[i][0]) - self.samples[i][1] for i in indices)
+        ids, mask = _pad_left(prompts, self._tokenizer.pad_token_id or 0)
+        generated = self._model.generate(
+            input_ids=ids.to(self._ranks.device),
+            attention_mask=mask.to(self._ranks.device),
+            max_new_tokens=min(_MAX_NEW_TOKENS, longest_answer + 4),
+            do_sample=False,
+            use_cache=True,
+            pad_token_id=self._tokenizer.pad_token_id or 0,
+        )
+        texts = self._tokenizer.batch_decode(generated[:, ids.shape[1] :], skip_special_tokens=True)
+        return [str(text) for text in texts]
+
+    def _write(self, step: int, examples: list[dict[str, Any]]) -> None:
+        timestamp = datetime.now(UTC).isoformat(timespec="seconds")
+        write_snapshot(self._run.evolution(self._dataset, step), step, timestamp, examples)
+
+
+@contextmanager
+def _inference(model: Any) -> Iterator[None]:
+    """Evaluation mode, no gradients; the model is as it was afterwards."""
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train()
+
+
+def _pad_left(prompts: list[Any], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Prompts end at the same column, so that every answer starts there: ids and mask (n, length)."""
+    length = max(len(prompt) for prompt in prompts)
+    ids = torch.full((len(prompts), length), pad_id, dtype=torch.long)
+    mask = torch.zeros((len(prompts), length), dtype=torch.long)
+    for row, prompt in enumerate(prompts):
+        ids[row, length - len(prompt) :] = torch.tensor(prompt, dtype=torch.long)
+        mask[row, length - len(prompt) :] = 1
+    return ids, mask

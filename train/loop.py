@@ -1,0 +1,177 @@
+"""The training loop: native DDP, gradient accumulation, and a loss that is right on any ranks."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from rundir.checkpoints import checkpoint_name
+from rundir.config import RunConfig
+from rundir.control import is_asked
+from rundir.events import EventWriter
+from rundir.paths import RunDir
+from train import checkpoint
+from train.data import Batch, Order, SampleFile, micro_batches
+from train.evaluate import Evaluator
+from train.progress import Progress
+from train.ranks import Ranks
+from train.schedule import learning_rate, num_steps
+
+Result = Literal["done", "stopped"]
+
+
+class Trainer:
+    """One rank's share of the training. Every method is called by all ranks together."""
+
+    def __init__(
+        self, *, config: RunConfig, run: RunDir, ranks: Ranks, events: EventWriter,
+        model: DistributedDataParallel, samples: SampleFile, evaluator: Evaluator | None,
+    ) -> None:  # fmt: skip
+        self._config, self._run, self._ranks, self._events = config.train, run, ranks, events
+        self._model, self._samples, self._evaluator = model, samples, evaluator
+        self._trainable = [p for p in model.parameters() if p.requires_grad]
+        self._optimizer = torch.optim.AdamW(
+            _decay_groups(self._trainable, config.train.weight_decay),
+            lr=config.train.learning_rate, betas=(0.9, 0.95), fused=True,
+        )  # fmt: skip
+        self._order = Order(len(samples), config.train.global_batch_size, config.train.seed)
+        share = math.ceil(config.train.global_batch_size / ranks.world_size)
+        self._num_micro_batches = math.ceil(share / config.train.micro_batch_size)
+        self._total_steps = num_steps(config.train, len(samples))
+        self._step = 0  # steps done
+        self._checkpointed: Path | None = None
+        self._progress = Progress(events, enabled=ranks.is_first)
+
+    def restore(self, resume_from: str | None) -> None:
+        """Go on from a checkpoint folder; then say what is to be trained."""
+        if resume_from is not None:
+            self._step = checkpoint.load(
+                Path(resume_from), self._model.module, self._optimizer, self._ranks
+            )
+        if self._ranks.is_first:
+            self._events.emit(
+                "mark", "train.plan",
+                total_steps=self._total_steps, first_step=self._step,
+                num_parameters=sum(p.numel() for p in self._model.parameters()),
+                num_trainable=sum(p.numel() for p in self._trainable),
+                num_train_samples=len(self._samples),
+                num_eval_samples=len(self._evaluator.samples) if self._evaluator else 0,
+            )  # fmt: skip
+
+    def train(self) -> Result:
+        """Run every step that is left, with evaluations and checkpoints; "stopped" if asked to."""
+        self._evaluate()
+        self._progress.begin()
+        stop = False
+        while self._step < self._total_steps and not stop:
+            stop = self._one_step()
+            save = stop or self._is_due(self._config.checkpoint_every_steps)
+            if save or self._is_due(self._config.log_every_steps):
+                self._progress.report(self._ranks, self._step)  # fails first if the loss is NaN
+            if save:
+                self._save()
+            if self._is_due(self._config.eval_every_steps) and self._step < self._total_steps:
+                self._evaluate()
+        self._progress.report(self._ranks, self._step)
+        self._progress.end()
+        if self._checkpointed is None or self._checkpointed.name != checkpoint_name(self._step):
+            self._save()
+        if stop and self._step < self._total_steps:
+            return "stopped"
+        self._evaluate()
+        return "done"
+
+    def announce(self, result: Result) -> None:
+        """Write the mark that tells the launcher that everything is trained and saved."""
+        if self._ranks.is_first:
+            saved = self._checkpointed
+            self._events.emit(
+                "mark", "train.result", result=result, step=self._step,
+                tokens_per_s=self._progress.total_tokens_per_s,
+                checkpoint=None if saved is None else str(saved.relative_to(self._run.path)),
+            )  # fmt: skip
+
+    def _one_step(self) -> bool:
+        """Train one step; True when a stop was asked for, which all ranks learn together."""
+        timer = self._progress.timer
+        lr = learning_rate(self._config, self._step, self._total_steps)
+        with timer("data"):
+            indices = self._order.step_indices(
+                self._step, self._ranks.rank, self._ranks.world_size
+            )
+            batches = list(micro_batches(
+                self._samples, indices, self._config.micro_batch_size, self._num_micro_batches
+            ))  # fmt: skip
+        with timer("comm"):
+            num_labels, num_inputs, stop = self._ranks.sum([
+                sum(batch.num_label_tokens for batch in batches),
+                sum(batch.num_input_tokens for batch in batches),
+                self._ranks.is_first and is_asked(self._run, "stop"),
+            ])  # fmt: skip
+        loss_sum = self._gradients(batches, num_labels)
+        with timer("optimizer"):
+            grad_norm = self._update(lr)
+        self._step += 1
+        self._progress.add(loss_sum, num_labels, num_inputs, grad_norm, lr)
+        return stop > 0
+
+    def _gradients(self, batches: list[Batch], num_labels: float) -> torch.Tensor:
+        """Accumulate the gradient of the step's mean loss; returns this rank's loss sum.
+
+        DDP averages gradients over ranks, so the sum is scaled by world_size / num_labels: what
+        comes out is the gradient of (sum of all losses) / (labels of all ranks and micro-batches).
+        """
+        scale = self._ranks.world_size / max(1.0, num_labels)
+        timer = self._progress.timer
+        total = torch.zeros((), device=self._ranks.device)
+        for i, batch in enumerate(batches):
+            is_last = i == len(batches) - 1
+            sync: AbstractContextManager[None] = nullcontext() if is_last else self._model.no_sync()
+            with sync:
+                with timer("forward"):
+                    loss_sum = self._model(
+                        batch.input_ids.to(self._ranks.device, non_blocking=True),
+                        batch.labels.to(self._ranks.device, non_blocking=True),
+                    )
+                with timer("backward"):
+                    (loss_sum * scale).backward()
+            total += loss_sum.detach()
+        return total
+
+    def _update(self, lr: float) -> torch.Tensor:
+        limit = self._config.max_grad_norm or float("inf")
+        grad_norm = torch.nn.utils.clip_grad_norm_(self._trainable, limit)
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return grad_norm
+
+    def _is_due(self, every: int) -> bool:
+        return every > 0 and self._step % every == 0
+
+    def _evaluate(self) -> None:
+        if self._evaluator is not None:
+            self._evaluator.evaluate(self._step)
+
+    def _save(self) -> None:
+        with self._events.span("checkpoint", step=self._step):
+            self._checkpointed = checkpoint.save(
+                self._run.checkpoints, self._step, self._model.module, self._optimizer,
+                self._ranks, keep=self._config.keep_checkpoints,
+            )  # fmt: skip
+
+
+def _decay_groups(
+    parameters: list[torch.nn.Parameter], weight_decay: float
+) -> list[dict[str, object]]:
+    """Matrices decay; norms and biases, which have one dimension, do not."""
+    return [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},  # noqa: PLR2004
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},  # noqa: PLR2004
+    ]

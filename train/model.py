@@ -1,0 +1,87 @@
+"""The model: loaded from a Hugging Face folder, and what of it is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from rundir.config import ModelConfig, TrainConfig
+from train.data import IGNORE
+
+
+def load_model(config: ModelConfig, model_path: Path, device: torch.device) -> Any:
+    """The checkpoint in `model_path` on `device`, in `config.dtype`, safetensors memory-mapped.
+
+    Raises OSError for a folder without a usable checkpoint, and torch.OutOfMemoryError.
+    """
+    # On CPU the weights stay the mapped file pages; only a GPU wants a device map.
+    placement = {"device_map": {"": device}} if device.type == "cuda" else {}
+    model = AutoModelForCausalLM.from_pretrained(
+        model_path,
+        dtype=getattr(torch, config.dtype),
+        attn_implementation=config.attention,
+        trust_remote_code=config.trust_remote_code,
+        **placement,
+    )
+    model.config.use_cache = False
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model
+
+
+def add_method(model: Any, config: TrainConfig) -> Any:
+    """Make what `config.method` trains trainable: everything, or adapters on a frozen base."""
+    if config.method == "full":
+        return model
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(config.seed)  # adapters are drawn at random; every rank draws the same
+    model.enable_input_require_grads()  # else checkpointed blocks of a frozen base get no gradient
+    return get_peft_model(
+        model,
+        LoraConfig(
+            r=config.lora_rank,
+            lora_alpha=config.lora_alpha,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        ),
+    )
+
+
+def merged(model: Any) -> Any:
+    """The plain Hugging Face model: adapters, if any, are added into the weights, in place."""
+    return model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
+
+
+def load_tokenizer(model_path: Path, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
+    """The tokenizer of a local model folder."""
+    return AutoTokenizer.from_pretrained(  # type: ignore[no-any-return]
+        model_path, trust_remote_code=trust_remote_code
+    )
+
+
+class SummedLoss(nn.Module):
+    """A language model that returns its loss as a *sum* over label tokens.
+
+    Sums of ranks and micro-batches add up to the loss of the whole step, whatever their lengths;
+    means do not.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Summed cross-entropy in float32, a scalar; (samples, tokens) each, labels not shifted."""
+        logits = self.model(input_ids=input_ids, use_cache=False).logits
+        return F.cross_entropy(
+            logits[:, :-1].flatten(0, 1).float(),
+            labels[:, 1:].flatten(),
+            ignore_index=IGNORE,
+            reduction="sum",
+        )

@@ -1,0 +1,87 @@
+"""The ranks as a group: how they meet, and the small things they agree on."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rundir.events import EventWriter
+
+_TIMEOUT = timedelta(minutes=30)
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """This rank among the others. `control` is a gloo group: saves and stops never block NCCL."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    control: dist.ProcessGroup
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which writes what is written once."""
+        return self.rank == 0
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """The element-wise sum over all ranks, in float64 on the host."""
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor, group=self.control)
+        return tensor.tolist()  # type: ignore[no-any-return]
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's `value`, in rank order, on rank 0; an empty list elsewhere."""
+        gathered: list[Any] = [None] * self.world_size if self.is_first else []
+        dist.gather_object(value, gathered if self.is_first else None, group=self.control)
+        return gathered
+
+    def wait(self) -> None:
+        """A barrier on the control group."""
+        dist.barrier(group=self.control)
+
+
+def meet(device: torch.device, events: EventWriter) -> Ranks:
+    """Wait until every rank has left the gate, then form the process group.
+
+    The wait has no limit of its own: a queue at the gate may be long, and a time-out inside
+    `init_process_group` would end ranks that did nothing wrong. A dead rank ends the wait, because
+    the agent then ends them all.
+    """
+    store, rank, world_size = next(dist.rendezvous("env://", timeout=_TIMEOUT))
+    # A prefix for each attempt: a restarted group must not read the addresses of the last one.
+    store = dist.PrefixStore(f"airlock/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    with events.span("all_loaded.wait"):
+        num_loaded = store.add("loaded", 1)
+        while num_loaded < world_size:
+            time.sleep(_POLL_S)
+            num_loaded = store.add("loaded", 0)
+    is_cuda = device.type == "cuda"
+    with events.span("pg.init"):
+        dist.init_process_group(
+            "nccl" if is_cuda else "gloo",
+            store=dist.PrefixStore("pg", store),
+            rank=rank,
+            world_size=world_size,
+            timeout=_TIMEOUT,
+            device_id=device if is_cuda else None,
+        )
+        control = dist.new_group(backend="gloo", timeout=_TIMEOUT) if is_cuda else dist.group.WORLD
+    assert control is not None
+    return Ranks(rank=rank, world_size=world_size, device=device, control=control)
+
+
+def part(ranks: Ranks) -> None:
+    """Leave the group together; afterwards no collective can run."""
+    ranks.wait()
+    with suppress(RuntimeError):  # all work is done and saved: a failing good-bye changes nothing
+        dist.destroy_process_group()

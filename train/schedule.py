@@ -1,0 +1,28 @@
+"""How many steps there are, and the learning rate at each: pure functions of the step."""
+
+from __future__ import annotations
+
+import math
+
+from rundir.config import TrainConfig
+
+
+def num_steps(config: TrainConfig, num_samples: int) -> int:
+    """Optimizer steps of the whole run: `max_steps`, or what `epochs` come to, rounded up."""
+    if config.max_steps > 0:
+        return config.max_steps
+    return max(1, math.ceil(config.epochs * num_samples / config.global_batch_size))
+
+
+def learning_rate(config: TrainConfig, step: int, total_steps: int) -> float:
+    """The learning rate of step `step` (from 0): linear warm-up, then the schedule, to a tenth.
+
+    Cosine: 0.1 + 0.9 · (1 + cos πx) / 2 of the peak, x the share of the steps after the warm-up.
+    """
+    if step < config.warmup_steps:
+        return config.learning_rate * (step + 1) / config.warmup_steps
+    if config.schedule == "constant":
+        return config.learning_rate
+    after = (step - config.warmup_steps) / max(1, total_steps - config.warmup_steps)
+    left = (1 + math.cos(math.pi * after)) / 2 if config.schedule == "cosine" else 1 - after
+    return config.learning_rate * (0.1 + 0.9 * left)

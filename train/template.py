@@ -1,0 +1,90 @@
+"""Prompt and answer as the model's own chat template writes them, without importing torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+
+
+class Template:
+    """Renders a prompt, and the answer that follows it."""
+
+    def __init__(self, model_path: Path) -> None:
+        """Read the template of a local model folder; one without a template gets plain text."""
+        settings = _tokenizer_config(model_path)
+        source = _template_source(model_path, settings)
+        self._tokens = {
+            key: _token_text(settings.get(key)) for key in ("bos_token", "eos_token", "pad_token")
+        }
+        self._template = None if source is None else _compile(source)
+
+    def render(self, prompt: str, response: str) -> tuple[str, str]:
+        """(text before the answer, the answer to its end mark)."""
+        if self._template is None:
+            return f"{prompt}\n", f"{response}{self._tokens['eos_token']}"
+        user = {"role": "user", "content": prompt}
+        answer = {"role": "assistant", "content": response}
+        before = self._render([user], add_generation_prompt=True)
+        whole = self._render([user, answer], add_generation_prompt=False)
+        if not whole.startswith(before):
+            raise UserError(
+                "this model's chat template changes the prompt once an answer follows it",
+                do="use a model whose template only appends, as most do",
+                code=ExitCode.DATA,
+            )
+        return before, whole[len(before) :]
+
+    def _render(self, messages: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
+        assert self._template is not None
+        text: str = self._template.render(
+            messages=messages, add_generation_prompt=add_generation_prompt, **self._tokens
+        )
+        return text
+
+
+def _tokenizer_config(model_path: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads((model_path / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def _template_source(model_path: Path, settings: dict[str, Any]) -> str | None:
+    file = model_path / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    source = settings.get("chat_template")
+    if isinstance(source, list):  # several, by name
+        source = next((item["template"] for item in source if item["name"] == "default"), None)
+    return source
+
+
+def _token_text(token: Any) -> str:
+    """A special token is stored as text or as an object with `content`."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else ""
+
+
+def _compile(source: str) -> Any:
+    """The template under the settings and helpers that chat templates are written for."""
+    from jinja2 import TemplateError
+    from jinja2.ext import loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    environment.filters["tojson"] = lambda value, **options: json.dumps(
+        value, ensure_ascii=False, **options
+    )
+    environment.globals["raise_exception"] = raise_exception
+    return environment.from_string(source)

@@ -1,0 +1,80 @@
+"""What a rank does after the gate: meet the others, train, save. Importing this is the heavy part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from rundir.config import RunConfig
+from rundir.events import EventWriter
+from rundir.paths import RunDir
+from rundir.prepared import read_prepared
+from train.data import SampleFile
+from train.evaluate import Evaluator
+from train.export import export
+from train.loop import Trainer
+from train.model import SummedLoss, add_method, load_model, load_tokenizer
+from train.ranks import Ranks, meet, part
+
+
+def load(config: RunConfig, run: RunDir, local_rank: int) -> Any:
+    """The model on this rank's device, with what the method trains. Done inside the gate."""
+    device = rank_device(local_rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    model = load_model(config.model, Path(read_prepared(run).model_path), device)
+    return add_method(model, config.train)
+
+
+def rank_device(local_rank: int) -> torch.device:
+    """The GPU of this rank, or the CPU where none is visible (launch decides what is)."""
+    return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def train(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> None:
+    """Train `model` with the other ranks, evaluate, save a checkpoint, export.
+
+    Raises whatever ends a rank; the caller tells the launcher.
+    """
+    ranks = meet(next(model.parameters()).device, events)
+    prepared = read_prepared(run)
+    with events.span("ddp.wrap"):
+        wrapped = _wrap(model, ranks)
+    trainer = Trainer(
+        config=config, run=run, ranks=ranks, events=events, model=wrapped,
+        samples=SampleFile(prepared.train), evaluator=_evaluator(config, run, ranks, events, model),
+    )  # fmt: skip
+    trainer.restore(prepared.resume_from)
+    result = trainer.train()
+    if result == "done" and ranks.is_first:
+        with events.span("export"):
+            export(model, Path(prepared.model_path), run.model)
+    trainer.announce(result)
+    part(ranks)
+
+
+def _wrap(model: Any, ranks: Ranks) -> DistributedDataParallel:
+    return DistributedDataParallel(
+        SummedLoss(model),
+        device_ids=[ranks.device] if ranks.device.type == "cuda" else None,
+        gradient_as_bucket_view=True,
+    )
+
+
+def _evaluator(
+    config: RunConfig, run: RunDir, ranks: Ranks, events: EventWriter, model: Any
+) -> Evaluator | None:
+    prepared = read_prepared(run)
+    if prepared.evaluation is None:
+        return None
+    tokenizer = load_tokenizer(
+        Path(prepared.model_path), trust_remote_code=config.model.trust_remote_code
+    )
+    return Evaluator(
+        model=model, samples=SampleFile(prepared.evaluation), tokenizer=tokenizer,
+        ranks=ranks, events=events, run=run, dataset=Path(config.data.eval_path).stem,
+        generate=config.train.eval_generate, batch_size=config.train.micro_batch_size,
+    )  # fmt: skip
