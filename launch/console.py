@@ -95,7 +95,12 @@ class LiveView:
         self._live.start()
 
     def show(self, state: RunState, events: list[Event]) -> None:
-        """Redraw from `state`."""
+        """Print evaluations and checkpoints above the view, and redraw it from `state`."""
+        for event in events:
+            if event["name"] in ("eval", "checkpoint", "train.plan"):
+                text = plain_line(state, event)
+                if text:
+                    self._live.console.out(text, highlight=False)
         status = state.status
         head = f"{status.phase}  {clock(time.monotonic() - self._started)}"
         if status.phase in ("preparing", "starting"):

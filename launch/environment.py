@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rundir.config import RunConfig
 from launch.devices import Placement
+from rundir.config import RunConfig
 from rundir.paths import ROOT, RunDir
 
 
@@ -61,9 +61,7 @@ def _python_path(environ: Mapping[str, str]) -> str:
     return os.pathsep.join([str(ROOT), *(entry for entry in entries if entry != str(ROOT))])
 
 
-def child_environment(
-    variables: list[Variable], environ: Mapping[str, str]
-) -> dict[str, str]:
+def child_environment(variables: list[Variable], environ: Mapping[str, str]) -> dict[str, str]:
     """The whole environment of a child: the user's own with `variables` over it.
 
     What a job of another launcher left behind (RANK, MASTER_ADDR, PET_*…) is not passed on: the

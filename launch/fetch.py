@@ -14,7 +14,7 @@ _WANTED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
 def fetch(model_id: str) -> Path:
-    """The local folder of `model_id`, downloaded if need be, with huggingface_hub's progress bars."""
+    """The local folder of `model_id`, downloaded if need be, with progress bars."""
     from huggingface_hub import snapshot_download
 
     # Asks the Hub which files there are; without a network it takes what is here, if all is.
@@ -24,20 +24,16 @@ def fetch(model_id: str) -> Path:
 def main() -> None:
     """Fetch, link, or say in a line why not."""
     model_id, link = sys.argv[1], Path(sys.argv[2])
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HTTPError,  # type: ignore[attr-defined]  # of the HTTP client, which one changes
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub import errors
 
     try:
         link.symlink_to(fetch(model_id))
         return
-    except GatedRepoError:
+    except errors.GatedRepoError:
         why = f"{model_id} is gated", "accept its terms on its page, then set HF_TOKEN"
-    except RepositoryNotFoundError:
+    except errors.RepositoryNotFoundError:
         why = f"there is no model {model_id}, or it is private", "check the name, or set HF_TOKEN"
-    except (HTTPError, OSError) as error:
+    except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # the client's
         first = str(error).strip().splitlines()[0]
         why = (
             f"cannot fetch {model_id}: {first}",

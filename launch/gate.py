@@ -24,8 +24,8 @@ from typing import Any
 import psutil
 from filelock import FileLock, Timeout
 
-from rundir.errors import UserError
 from rundir.atomic import write_text
+from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 
 _POLL_S = 0.02
@@ -70,7 +70,7 @@ def boot_id() -> str:
 
 
 class Gate:
-    """One rank's way through the gate; `on_wait` is called once with no text, then with reminders."""
+    """One rank's way through the gate; `on_wait` gets no text at first, then reminders."""
 
     def __init__(
         self,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import resource
 
+from launch.memory import GIB
 from rundir.config import LimitsConfig
 from rundir.errors import UserError
-from launch.memory import GIB
 
 
 def check_limits(limits: LimitsConfig) -> None:

@@ -96,7 +96,9 @@ def made_model_folder(config: RunConfig) -> Path:
     source = Path(__file__).parent.parent / "train" / "make_checkpoint.py"
     parts = [config.architecture, config.model.dtype, config.train.seed]
     content = json.dumps(parts, sort_keys=True).encode() + source.read_bytes()
-    return cache_folder() / "models" / f"{config.profile}-{hashlib.sha256(content).hexdigest()[:12]}"
+    return (
+        cache_folder() / "models" / f"{config.profile}-{hashlib.sha256(content).hexdigest()[:12]}"
+    )
 
 
 def _check(code: int, what: str) -> None:

@@ -36,7 +36,8 @@ def die_with_parent(parent_pid: int) -> None:
 
 def descendants() -> list[psutil.Process]:
     """Every process below this one, those that became ours as their subreaper included."""
-    return psutil.Process().children(recursive=True)
+    below: list[psutil.Process] = psutil.Process().children(recursive=True)
+    return below
 
 
 def end_descendants(timeout_s: float = 5.0) -> int:

@@ -51,12 +51,16 @@ def resolve(
 
 def _absolute(data: DataConfig, sources: Sources) -> DataConfig:
     """Data paths made absolute: a profile's from the clone, a person's from where they stand."""
-    paths = {}
-    for key in ("path", "eval_path"):
-        text = getattr(data, key)
+
+    def absolute(key: str, text: str) -> str:
         base = ROOT if sources[f"data.{key}"].startswith("profile") else Path.cwd()
-        paths[key] = str(base / Path(text).expanduser()) if text else ""
-    return replace(data, **paths)
+        return str(base / Path(text).expanduser()) if text else ""
+
+    return replace(
+        data,
+        path=absolute("path", data.path),
+        eval_path=absolute("eval_path", data.eval_path),
+    )
 
 
 def load_profile(name: str) -> dict[str, Any]:
@@ -106,7 +110,8 @@ def _split_setting(setting: str) -> tuple[str, str]:
     key, equals, value = setting.partition("=")
     if not equals:
         raise UserError(
-            f"--set {setting!r} has no value", do="--set section.key=value, as in train.max_steps=10"
+            f"--set {setting!r} has no value",
+            do="--set section.key=value, as in train.max_steps=10",
         )
     check_key(key.strip(), where="--set")
     return key.strip(), value
@@ -149,18 +154,17 @@ def _from_text(text: str, hint: Any, where: str) -> Any:
     return text
 
 
-def _checked(value: Any, hint: Any, item: Field[Any], where: str) -> Any:
-    """`value`, if it has the type and range of its field; an int serves as a float."""
+def _checked(given: Any, hint: Any, item: Field[Any], where: str) -> Any:
+    """The value, if it has the type and range of its field; an int serves as a float."""
     choices = get_args(hint)
     kind = str if choices else hint
-    if kind is float and type(value) is int:
-        value = float(value)
+    value: Any = float(given) if kind is float and type(given) is int else given
     if type(value) is not kind:
         names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
         raise UserError(f"{where} is {value!r}, not {names[kind]}", do=f"{item.metadata['help']}")
     if choices and value not in choices:
         raise UserError(f"{where} is {value!r}", do=f"one of {', '.join(choices)}")
-    at_least = item.metadata["at_least"]
-    if at_least is not None and not at_least <= value < float("inf"):
-        raise UserError(f"{where} is {value}, the least is {at_least:g}", do=item.metadata["help"])
+    least = item.metadata["at_least"]
+    if least is not None and not least <= float(value) < float("inf"):
+        raise UserError(f"{where} is {value}, the least is {least:g}", do=item.metadata["help"])
     return value

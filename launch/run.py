@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 
@@ -21,7 +19,7 @@ from launch.processes import become_subreaper
 from launch.report import exit_code, report
 from launch.request import Job, Request, make_job
 from launch.signals import Interrupted, Signals
-from launch.state import RunState, new_state
+from launch.state import new_state
 from launch.supervise import Supervisor
 from launch.torchrun import torchrun_args, torchrun_line
 from rundir.atomic import write_text

@@ -74,7 +74,7 @@ class RunState:
             row.phase = "done" if done else row.phase
 
     def root_failure(self) -> Failure | None:
-        """The failure that the others follow from: the likeliest root cause, the earliest of them."""
+        """The failure that the others follow from: the likeliest, and of those the earliest."""
         return min(self.failures, key=lambda one: (one.order, one.t), default=None)
 
     def _on_plan(self, event: Event) -> None:
@@ -94,7 +94,7 @@ class RunState:
             self.enter("finishing")
 
     def _eta_s(self, event: Event) -> float | None:
-        """Seconds left at the pace since the first report; the first steps are slow and not in it."""
+        """Seconds left at the pace since the first report, before which steps are slow."""
         assert self._first_train is not None
         num_steps = event["step"] - self._first_train["step"]
         if num_steps == 0 or self.status.total_steps is None:

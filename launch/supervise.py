@@ -86,7 +86,7 @@ class Supervisor:
             write_status(self._run, self._state.status)
 
     def _pass_on_stop(self, agent: subprocess.Popen[bytes]) -> None:
-        """First stop: ask the ranks, who save; second, or nothing to save, or too late: end them."""
+        """At first ask the ranks, who save; the second time, or with nothing to save, end them."""
         num_stops = self._signals.num_stops
         if num_stops == 0:
             return

@@ -57,7 +57,7 @@ class TrainConfig:
     weight_decay: float = _field(0.0, "AdamW's decoupled weight decay", at_least=0)
     max_grad_norm: float = _field(1.0, "gradients are clipped to this norm; 0: not", at_least=0)
     lora_rank: int = _field(16, "rank of the adapters", at_least=1)
-    lora_alpha: float = _field(32.0, "adapters are scaled by alpha / rank", at_least=0)
+    lora_alpha: int = _field(32, "adapters are scaled by alpha / rank", at_least=0)
     seed: int = _field(0, "of the data order and of new weights", at_least=0)
     log_every_steps: int = _field(1, "steps between two metrics", at_least=1)
     eval_every_steps: int = _field(0, "steps between evaluations; 0: before and after", at_least=0)

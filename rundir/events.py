@@ -54,7 +54,7 @@ class EventWriter:
 
     @contextmanager
     def span(self, name: str, **fields: Any) -> Iterator[None]:
-        """Write `start` now, and `end` with its duration when the block is left, however it is."""
+        """Write `start` now, and `end` with its duration however the block is left."""
         self.emit("start", name, **fields)
         start = time.monotonic()
         try:
@@ -68,14 +68,14 @@ class EventWriter:
 
 
 class EventTail:
-    """Reads what was appended to a file since the last look; a torn last line waits for its rest."""
+    """Reads what was appended to a file since the last look; a torn last line has to wait."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._offset = 0
 
     def new_events(self) -> list[Event]:
-        """The events added since the last call; a missing file has none, a broken line is skipped."""
+        """The events added since the last call; broken lines are skipped, no file is no events."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._offset)

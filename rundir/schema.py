@@ -32,7 +32,7 @@ RANK_PHASES = ("spawn", "waiting", "importing", "loading", "ready", "training", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSpec:
-    """One row of the table. `fields` maps a field to its meaning; those in `optional` may be null."""
+    """One row of the table: fields and their meanings; those in `optional` may be null."""
 
     name: str
     kind: Kind
@@ -79,7 +79,7 @@ EVENTS: tuple[EventSpec, ...] = (
     _span("eval", "rank", "one evaluation", step="steps trained before it"),
     _span("checkpoint", "rank 0", "a checkpoint is written", step="steps trained before it"),
     _span("export", "rank 0", "the model is written as a Hugging Face folder"),
-    _span("evolution", "rank 0", "a snapshot of answers is written", step="steps trained before it"),
+    _span("evolution", "rank 0", "a snapshot of answers", step="steps trained before it"),
     _memory_mark("mem.start", "before anything heavy"),
     _memory_mark("mem.post_import", "after the heavy imports"),
     _memory_mark("mem.post_model", "after the model is loaded"),
@@ -133,7 +133,7 @@ EVENTS: tuple[EventSpec, ...] = (
         fields={
             "step": "steps trained",
             "loss": "mean loss per answer token",
-            "exact_match": "share of answers generated exactly; null where answers are not generated",
+            "exact_match": "share of answers generated exactly; null if none are generated",
         },
         optional=frozenset({"exact_match"}),
     ),
@@ -174,7 +174,7 @@ EVENTS: tuple[EventSpec, ...] = (
     ),
 )  # fmt: skip
 
-_BY_NAME = {(spec.kind, spec.name): spec for spec in EVENTS}
+_BY_NAME: dict[tuple[str, str], EventSpec] = {(spec.kind, spec.name): spec for spec in EVENTS}
 
 
 def spec_of(kind: str, name: str) -> EventSpec:

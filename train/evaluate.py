@@ -1,4 +1,4 @@
-"""Held-out data: loss, and answers generated and compared; every sample once, whatever the ranks."""
+"""Held-out data: loss, and answers generated and compared; every sample exactly once."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train.data import SampleFile, collate
@@ -25,12 +27,14 @@ class Evaluator:
 
     def __init__(
         self, *, model: Any, samples: SampleFile, tokenizer: Any, ranks: Ranks,
-        events: EventWriter, run: RunDir, dataset: str, generate: bool, batch_size: int,
+        events: EventWriter, run: RunDir, config: RunConfig,
     ) -> None:  # fmt: skip
         self.samples = samples
         self._model, self._tokenizer = model, tokenizer
         self._ranks, self._events, self._run = ranks, events, run
-        self._dataset, self._generate, self._batch_size = dataset, generate, batch_size
+        self._dataset = Path(config.data.eval_path).stem
+        self._generate = config.train.eval_generate
+        self._batch_size = config.train.micro_batch_size
         self._own = range(ranks.rank, len(samples), ranks.world_size)
 
     def evaluate(self, step: int) -> None:
@@ -119,7 +123,7 @@ def _inference(model: Any) -> Iterator[None]:
 
 
 def _pad_left(prompts: list[Any], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Prompts end at the same column, so that every answer starts there: ids and mask (n, length)."""
+    """Prompts that all end at the last column: ids and mask, (prompts, length) each."""
     length = max(len(prompt) for prompt in prompts)
     ids = torch.full((len(prompts), length), pad_id, dtype=torch.long)
     mask = torch.zeros((len(prompts), length), dtype=torch.long)

@@ -11,9 +11,7 @@ from rundir.atomic import write_text
 MAX_EXAMPLES = 500  # in a file: enough to look through
 
 
-def write_snapshot(
-    path: Path, step: int, timestamp: str, examples: list[dict[str, Any]]
-) -> None:
+def write_snapshot(path: Path, step: int, timestamp: str, examples: list[dict[str, Any]]) -> None:
     """Write the snapshot of `step`, its summary over all `examples`. Raises OSError."""
     correct = sum(example["exact_match"] for example in examples)
     snapshot = {

@@ -10,7 +10,10 @@ from rundir.atomic import new_folder
 from train.model import merged
 
 # What belongs to the tokenizer is copied as it is: writing it anew could change it.
-_COPIED = ("tokenizer*", "special_tokens_map.json", "chat_template*", "vocab*", "merges.txt", "added_tokens.json")  # fmt: skip
+_COPIED = (
+    "tokenizer*", "special_tokens_map.json", "chat_template*", "vocab*", "merges.txt",
+    "added_tokens.json",
+)  # fmt: skip
 
 
 def export(model: Any, base: Path, folder: Path) -> None:

@@ -101,9 +101,7 @@ class Trainer:
         timer = self._progress.timer
         lr = learning_rate(self._config, self._step, self._total_steps)
         with timer("data"):
-            indices = self._order.step_indices(
-                self._step, self._ranks.rank, self._ranks.world_size
-            )
+            indices = self._order.step_indices(self._step, self._ranks.rank, self._ranks.world_size)
             batches = list(micro_batches(
                 self._samples, indices, self._config.micro_batch_size, self._num_micro_batches
             ))  # fmt: skip
@@ -160,7 +158,9 @@ class Trainer:
             self._evaluator.evaluate(self._step)
 
     def _save(self) -> None:
-        with self._events.span("checkpoint", step=self._step):
+        is_first = self._ranks.is_first
+        span = self._events.span("checkpoint", step=self._step) if is_first else nullcontext()
+        with span:
             self._checkpointed = checkpoint.save(
                 self._run.checkpoints, self._step, self._model.module, self._optimizer,
                 self._ranks, keep=self._config.keep_checkpoints,

@@ -34,7 +34,9 @@ def make_checkpoint(config: RunConfig, folder: Path) -> None:
     """
     import torch
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # it is a matter of milliseconds
     tokenizer = byte_tokenizer()
     architecture = dict(config.architecture)
     model_type = architecture.pop("model_type")
@@ -45,14 +47,10 @@ def make_checkpoint(config: RunConfig, folder: Path) -> None:
             do=f"vocab_size = {len(tokenizer)} in profiles/{config.profile}.toml",
         )
     torch.manual_seed(config.train.seed)
+    architecture |= {"pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
+    architecture |= {"eos_token_id": tokenizer.eos_token_id}
     model = AutoModelForCausalLM.from_config(
-        CONFIG_MAPPING[model_type](
-            **architecture,
-            pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            bos_token_id=None,
-        ),
-        dtype=getattr(torch, config.model.dtype),
+        CONFIG_MAPPING[model_type](**architecture), dtype=getattr(torch, config.model.dtype)
     )
     with new_folder(folder) as temporary:
         model.save_pretrained(temporary)
@@ -60,7 +58,7 @@ def make_checkpoint(config: RunConfig, folder: Path) -> None:
 
 
 def byte_tokenizer():  # type: ignore[no-untyped-def]  # transformers' class, imported late
-    """A byte-level tokenizer (256 bytes and 4 marks) with a chat template, as transformers has it."""
+    """A byte-level tokenizer (256 bytes and 4 marks) with a chat template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -79,4 +77,5 @@ def byte_tokenizer():  # type: ignore[no-untyped-def]  # transformers' class, im
 
 
 if __name__ == "__main__":
+    print(f"making the model once: {sys.argv[2]}")  # noqa: T201
     make_checkpoint(read_config(RunDir(Path(sys.argv[1])).config), Path(sys.argv[2]))

@@ -60,9 +60,7 @@ def merged(model: Any) -> Any:
 
 def load_tokenizer(model_path: Path, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
     """The tokenizer of a local model folder."""
-    return AutoTokenizer.from_pretrained(  # type: ignore[no-any-return]
-        model_path, trust_remote_code=trust_remote_code
-    )
+    return AutoTokenizer.from_pretrained(model_path, trust_remote_code=trust_remote_code)
 
 
 class SummedLoss(nn.Module):

@@ -102,7 +102,7 @@ def _cache_key(path: Path, model_path: Path, *settings: int) -> str:
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, str, str]]:
-    """(line number, prompt, response) of each row; raises UserError, with file:line, at a bad one."""
+    """(line number, prompt, response) of each row; a bad one raises UserError with its place."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from rundir.events import EventWriter
 
@@ -37,7 +39,7 @@ class Ranks:
         """The element-wise sum over all ranks, in float64 on the host."""
         tensor = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(tensor, group=self.control)
-        return tensor.tolist()  # type: ignore[no-any-return]
+        return tensor.tolist()
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's `value`, in rank order, on rank 0; an empty list elsewhere."""
@@ -57,9 +59,9 @@ def meet(device: torch.device, events: EventWriter) -> Ranks:
     `init_process_group` would end ranks that did nothing wrong. A dead rank ends the wait, because
     the agent then ends them all.
     """
-    store, rank, world_size = next(dist.rendezvous("env://", timeout=_TIMEOUT))
+    store, rank, world_size = next(rendezvous("env://", timeout=_TIMEOUT))
     # A prefix for each attempt: a restarted group must not read the addresses of the last one.
-    store = dist.PrefixStore(f"airlock/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    store = PrefixStore(f"airlock/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     with events.span("all_loaded.wait"):
         num_loaded = store.add("loaded", 1)
         while num_loaded < world_size:
@@ -69,7 +71,7 @@ def meet(device: torch.device, events: EventWriter) -> Ranks:
     with events.span("pg.init"):
         dist.init_process_group(
             "nccl" if is_cuda else "gloo",
-            store=dist.PrefixStore("pg", store),
+            store=PrefixStore("pg", store),
             rank=rank,
             world_size=world_size,
             timeout=_TIMEOUT,

@@ -1,4 +1,4 @@
-"""What a rank does after the gate: meet the others, train, save. Importing this is the heavy part."""
+"""What a rank does after the gate: meet the others, train, save. Importing it is heavy."""
 
 from __future__ import annotations
 
@@ -75,6 +75,5 @@ def _evaluator(
     )
     return Evaluator(
         model=model, samples=SampleFile(prepared.evaluation), tokenizer=tokenizer,
-        ranks=ranks, events=events, run=run, dataset=Path(config.data.eval_path).stem,
-        generate=config.train.eval_generate, batch_size=config.train.micro_batch_size,
+        ranks=ranks, events=events, run=run, config=config,
     )  # fmt: skip

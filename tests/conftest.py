@@ -1,0 +1,62 @@
+"""What every test shares: run folders, caches and gates of its own, and a way to start Airlock."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache for the whole session: the tiny model is made once, as for a person."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def environ(tmp_path: Path, shared_cache: Path) -> dict[str, str]:
+    """An environment in which Airlock writes nowhere but below the test's own folder.
+
+    Variables that change a run are taken out: a test says itself what it sets.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AIRLOCK_", "RUN_", "PET_", "TORCHELASTIC_"))
+        and name not in ("NUM_GPUS", "CUDA_VISIBLE_DEVICES", "XDG_RUNTIME_DIR", "OMP_NUM_THREADS")
+    }
+    gate = tmp_path / "gate"
+    gate.mkdir(mode=0o700)
+    return kept | {
+        "PYTHONPATH": str(ROOT),
+        "AIRLOCK_RUNS_DIR": str(tmp_path / "runs"),
+        "AIRLOCK_CACHE_DIR": str(shared_cache),
+        "AIRLOCK_GATE_DIR": str(gate),
+    }
+
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def airlock(environ: dict[str, str], tmp_path: Path) -> Callable[..., Start]:
+    """Start `airlock ARGS`, as a person would, from an empty folder; `env` adds variables."""
+
+    def start(*args: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "launch", *args],
+            cwd=tmp_path,
+            env=environ | (env or {}),
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    return start  # type: ignore[return-value]
