@@ -1,0 +1,139 @@
+"""Say what the Python that runs this file lacks to run Airlock; exits 0 if nothing, else 4.
+
+    check_env.py MODE EXTRA COMMAND [ARGUMENTS...]
+
+COMMAND and its arguments are what the user typed, to be repeated in what to type next; EXTRA is
+"dev" where the development tools are needed, else empty. MODE is one of:
+
+- given: this Python was named in AIRLOCK_PYTHON; says what it lacks and how to install it
+- active: it is the active environment's; says the same, and how to pass it by
+- quiet: it is python3 from PATH; says nothing, and an environment of Airlock's own does not count
+- base: can it make a virtual environment? Prints the reason if not, for a list of such reasons
+
+Standard library only, and nothing heavy is imported: versions come from the installed metadata.
+The syntax stays within Python 3.6, whose user is to read that it is too old, not a SyntaxError.
+"""
+
+import importlib.util
+import re
+import shlex
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PREFLIGHT_FAILED = 4
+
+
+def required_python(pyproject: str) -> str:
+    """The value of requires-python. Found without tomllib, which an old Python lacks.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = re.search(r'^requires-python\s*=\s*"([^"]*)"', pyproject, re.MULTILINE)
+    if not found:
+        raise ValueError("pyproject.toml has no requires-python")
+    return found.group(1)
+
+
+def python_fits(version: "tuple[int, ...]", needed: str) -> bool:
+    """Whether VERSION is within NEEDED, of the form ">=3.11,<3.14": no other operators."""
+    for bound in needed.replace(" ", "").split(","):
+        limit = tuple(int(part) for part in bound.lstrip("<>=").split("."))
+        if version < limit if bound.startswith(">=") else version >= limit:
+            return False
+    return True
+
+
+def missing_packages(pyproject: str, extra: str) -> "list[str]":
+    """What of [project] dependencies (and of EXTRA) is not installed, or not in its range."""
+    # Not at the top: a Python before 3.11 reads that too.
+    import tomllib
+    from importlib import metadata
+
+    project = tomllib.loads(pyproject)["project"]
+    wanted = project["dependencies"] + project.get("optional-dependencies", {}).get(extra, [])
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:
+        # transformers and pytest need it as well, so that an environment without it lacks them.
+        return ["packaging (not installed)", *_missing_names(wanted)]
+    missing = []
+    for requirement in map(Requirement, wanted):
+        if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        try:
+            version = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            missing.append(f"{requirement.name} (not installed)")
+            continue
+        # Pre-releases count: vendors' containers carry torch 2.12.0a0+hash.
+        if not requirement.specifier.contains(version, prereleases=True):
+            missing.append(f"{requirement.name} {version} (needs {requirement.specifier})")
+    return missing
+
+
+def _missing_names(wanted: "list[str]") -> "list[str]":
+    """The part of missing_packages that needs no version comparison."""
+    from importlib import metadata
+
+    installed = {re.sub(r"[-_.]+", "-", d.name).lower() for d in metadata.distributions() if d.name}
+    names = [re.split(r"[^\w.-]", requirement, maxsplit=1)[0] for requirement in wanted]
+    return [
+        f"{name} (not installed)"
+        for name in names
+        if re.sub(r"[-_.]+", "-", name).lower() not in installed
+    ]
+
+
+def reason_against_base(name: str, needed: str) -> str:
+    """Why this Python, called NAME, cannot make a virtual environment; empty if it can."""
+    version = "{}.{}.{}".format(*sys.version_info[:3])
+    if not python_fits(sys.version_info[:3], needed):
+        return f"{name} is {version}"
+    for module in ("venv", "ensurepip", "_ssl", "_ctypes"):
+        if importlib.util.find_spec(module) is None:
+            return f"{name} {version} lacks {module}"
+    return ""
+
+
+def explain(mode: str, missing: "list[str]", typed: str, extra: str) -> str:
+    """The message for an environment that lacks MISSING, with the commands to choose from."""
+    what, leave = f"the active environment {sys.prefix}", ""
+    if mode == "given":
+        what, leave = f"AIRLOCK_PYTHON={sys.executable}", "unset AIRLOCK_PYTHON; "
+    lines = [f"airlock: {what} lacks:", *(f"  {item}" for item in missing)]
+    if missing[0].startswith("python "):
+        lines.append("Type this:")
+    else:
+        requirements = ROOT / f"requirements{'-' + extra if extra else ''}.txt"
+        install = [sys.executable, "-m", "pip", "install", "-r", str(requirements)]
+        lines += ["Type one of these:", f"  {' '.join(map(shlex.quote, install))}"]
+        lines.append("      installs what is pinned into it")
+    lines.append(f"  {leave}AIRLOCK_ENV=own {typed}")
+    lines.append("      uses Airlock's own environment, .venv, made on first use")
+    return "\n".join(lines)
+
+
+def main(mode: str, extra: str, *command: str) -> int:
+    pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    needed = required_python(pyproject)
+    if mode == "base":
+        reason = reason_against_base(command[0], needed)
+        sys.stdout.write(reason)
+        return PREFLIGHT_FAILED if reason else 0
+    if mode == "quiet" and any(Path(sys.prefix).glob(".airlock-install*")):
+        return PREFLIGHT_FAILED  # environment.sh found it not to be whole
+
+    if python_fits(sys.version_info[:3], needed):
+        missing = missing_packages(pyproject, extra)
+    else:
+        missing = ["python {}.{}.{} (needs {})".format(*sys.version_info[:3], needed)]
+    if missing and mode != "quiet":
+        typed = " ".join(map(shlex.quote, command))
+        sys.stderr.write(explain(mode, missing, typed, extra) + "\n")
+    return PREFLIGHT_FAILED if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,84 @@
+# shellcheck shell=bash
+# Chooses the Python to run with. Sourced with the clone's root in AIRLOCK_ROOT, and with "dev" in
+# airlock_extra where the development tools are needed; leaves the Python in AIRLOCK_PY and puts the
+# root first on PYTHONPATH. In this order:
+#   1. AIRLOCK_PYTHON           as the user says, or not at all
+#   2. an active environment    used as it is, never installed into (AIRLOCK_ENV=own passes it by)
+#   3. .venv                    if it is whole, which the shell alone can tell
+#   4. python3                  if it has everything, as in a container (AIRLOCK_ENV=own: not)
+#   5. .venv                    made, or brought up to date, by setup_env.py
+# Written for any POSIX shell, so that `sh start.sh` works too. Every failure here exits with 4.
+
+airlock_fail() {
+    printf 'airlock: %s\n' "$@" >&2
+    exit 4
+}
+
+# check PYTHON MODE ARGUMENTS...: has it all that is needed? (Tells the user itself; see check_env.py.)
+airlock_check() {
+    airlock_candidate=$1 airlock_mode=$2
+    shift 2
+    PYTHONSAFEPATH=1 "$airlock_candidate" "$AIRLOCK_ROOT/launch/check_env.py" \
+        "$airlock_mode" "${airlock_extra:-}" "$0" "$@"
+}
+
+# Whole: the marker, which is written last, says what is pinned now, and the base Python is still there.
+airlock_whole() {
+    airlock_marker=$AIRLOCK_ROOT/.venv/.airlock-installed${airlock_extra:+-$airlock_extra}
+    set -- "$AIRLOCK_ROOT/requirements.txt" "$AIRLOCK_ROOT/constraints.txt" \
+        ${airlock_extra:+"$AIRLOCK_ROOT/requirements-$airlock_extra.txt"}
+    [ -f "$airlock_marker" ] && [ -x "$AIRLOCK_ROOT/.venv/bin/python" ] &&
+        [ "$(cat -- "$@")" = "$(cat -- "$airlock_marker")" ]
+}
+
+# Is DIRECTORY an environment that setup_env.py made, or began to make?
+airlock_owns() {
+    [ -f "$1/.airlock-installed" ] || [ -f "$1/.airlock-installing" ]
+}
+
+# The first Python that can make a .venv. Each is tried by running it: a shim may name one that is not
+# there. What was wrong with each is kept for the message.
+airlock_base() {
+    airlock_found=
+    for AIRLOCK_PY in python3 python3.12 python3.11 python3.13; do
+        command -v "$AIRLOCK_PY" >/dev/null 2>&1 || continue
+        airlock_reason=$("$AIRLOCK_PY" -I "$AIRLOCK_ROOT/launch/check_env.py" base '' \
+            "$AIRLOCK_PY" 2>/dev/null) && return
+        airlock_found="$airlock_found${airlock_found:+, }${airlock_reason:-$AIRLOCK_PY does not run}"
+    done
+    airlock_needed=$(sed -n 's/^requires-python *= *"\(.*\)"/\1/p' "$AIRLOCK_ROOT/pyproject.toml")
+    airlock_fail "no Python to make .venv with: needed is $airlock_needed with venv;\
+ found: ${airlock_found:-none}" \
+        "install one (Debian, Ubuntu: apt install python3 python3-venv) or put one on PATH, then: $0"
+}
+
+case ${AIRLOCK_ENV:-} in '' | own) ;; *) airlock_fail "AIRLOCK_ENV=$AIRLOCK_ENV: it can only be own" ;; esac
+case $AIRLOCK_ROOT in *:*) airlock_fail "$AIRLOCK_ROOT: Python can use no path with a colon; move it" ;; esac
+case ${PYTHONPATH:-} in
+    "$AIRLOCK_ROOT" | "$AIRLOCK_ROOT":*) ;;
+    *) export PYTHONPATH="$AIRLOCK_ROOT${PYTHONPATH:+:$PYTHONPATH}" ;;
+esac
+
+airlock_active=${VIRTUAL_ENV:-${CONDA_PREFIX:-}}
+if [ "${AIRLOCK_ENV:-}" = own ] || airlock_owns "$airlock_active"; then airlock_active=; fi
+
+if [ -n "${AIRLOCK_PYTHON:-}" ]; then
+    AIRLOCK_PY=$(command -v -- "$AIRLOCK_PYTHON") ||
+        airlock_fail "AIRLOCK_PYTHON=$AIRLOCK_PYTHON is no program; unset it, or name a Python"
+    airlock_check "$AIRLOCK_PY" given "$@" || exit 4
+elif [ -n "$airlock_active" ]; then
+    AIRLOCK_PY=$airlock_active/bin/python
+    [ -x "$AIRLOCK_PY" ] ||
+        airlock_fail "the active environment $airlock_active has no bin/python; leave it (deactivate)," \
+            "or pass it by: AIRLOCK_ENV=own $0"
+    airlock_check "$AIRLOCK_PY" active "$@" || exit 4
+elif airlock_whole; then
+    AIRLOCK_PY=$AIRLOCK_ROOT/.venv/bin/python
+elif [ -z "${AIRLOCK_ENV:-}" ] && airlock_check python3 quiet 2>/dev/null; then
+    AIRLOCK_PY=python3
+else
+    airlock_base
+    "$AIRLOCK_PY" -I "$AIRLOCK_ROOT/launch/setup_env.py" "${airlock_extra:-}" "$0" "$@" || exit $?
+    AIRLOCK_PY=$AIRLOCK_ROOT/.venv/bin/python
+fi
+case $AIRLOCK_PY in /*) ;; */*) AIRLOCK_PY=$PWD/$AIRLOCK_PY ;; esac

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Start a training: ./start.sh [PROFILE|SCRIPT] [OPTIONS]; what these mean, ./start.sh --help says.
+set -eu
+AIRLOCK_ROOT=$(readlink -f -- "$0")
+AIRLOCK_ROOT=${AIRLOCK_ROOT%/*}
+# shellcheck source=launch/environment.sh
+. "$AIRLOCK_ROOT/launch/environment.sh"
+exec "$AIRLOCK_PY" -P -m launch run "$@"

@@ -1,0 +1,172 @@
+"""A clone that holds the start scripts alone, with a stub for what they start."""
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import packaging
+
+SOURCE = Path(__file__).resolve().parent.parent
+FILES = (
+    *("start.sh", "start_single.sh", "start_4gpu.sh", "airlock", "test.sh", ".ci/run"),
+    *("launch/environment.sh", "launch/check_env.py", "launch/setup_env.py"),
+)
+# The Python below the environment that runs these tests.
+BASE_PYTHON = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+# All that the scripts may need of the system besides a Python.
+TOOLS = ("bash", "sh", "env", "cat", "readlink", "sed")
+
+STUB = """
+import json, os, sys
+print(json.dumps({
+    "argv": sys.argv[1:], "env": dict(os.environ), "file": __file__, "path": sys.path,
+    "pid": os.getpid(), "prefix": sys.prefix,
+}))
+sys.exit(int(os.environ.get("STUB_STATUS", "0")))
+"""
+PYPROJECT = """
+[project]
+requires-python = ">=3.11,<3.14"
+dependencies = ["airlock-tiny>=1.0"]
+[project.optional-dependencies]
+dev = ["pytest>=8"]
+[tool.pytest.ini_options]
+markers = ["gpu: needs one", "long: takes long"]
+"""
+
+
+class Clone:
+    """The clone at ROOT, whose path holds a space; BIN is all that is on PATH when it is run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "my clone"
+        self.bin = folder / "bin"
+        self.bin.mkdir(parents=True)
+        for tool in TOOLS:
+            (self.bin / tool).symlink_to(shutil.which(tool) or f"/bin/{tool}")
+        (self.bin / "python3").symlink_to(BASE_PYTHON)
+        for name in FILES:
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(SOURCE / name, self.root / name)
+        self.write("launch/__init__.py", "")
+        self.write("launch/__main__.py", STUB)
+        self.write("pyproject.toml", PYPROJECT)
+        self.write("constraints.txt", "")
+        self.pin(self.wheels("1.0"))
+        self.env = {
+            "PATH": str(self.bin),
+            "HOME": str(folder),
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        }
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def wheels(self, version: str, megabytes: int = 0) -> str:
+        """The requirement of a package of that size, airlock-tiny, that lies in a folder here."""
+        folder = self.root.parent / "wheels"
+        folder.mkdir(exist_ok=True)
+        make_wheel(folder / f"airlock_tiny-{version}-py3-none-any.whl", version, megabytes)
+        return f"--no-index\n--find-links {folder}\nairlock-tiny=={version}\n"
+
+    def pin(self, requirements: str) -> None:
+        self.write("requirements.txt", requirements)
+        self.write("requirements-dev.txt", "-r requirements.txt\n")
+
+    def fake_venv(self) -> Path:
+        """A `.venv` that counts as whole, though it has no packages: the stub needs none."""
+        python = self.root / ".venv/bin/python"
+        python.parent.mkdir(parents=True)
+        python.symlink_to(BASE_PYTHON)
+        text = (self.root / "requirements.txt").read_text()
+        self.write(".venv/.airlock-installed", text)
+        text += (self.root / "requirements-dev.txt").read_text()
+        self.write(".venv/.airlock-installed-dev", text)
+        return python
+
+    def run(
+        self, *arguments: str, script: str = "start.sh", cwd: Path | None = None, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a script, whose name counts from the root, to its end; nothing of our own
+        environment is handed on."""
+        return self.execute([str(self.root / script), *arguments], cwd, env)
+
+    def execute(
+        self, command: list[str], cwd: Path | None = None, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=cwd or self.root.parent,
+            env=self.env | (env or {}),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def stub(self, *arguments: str, **options: Any) -> dict[str, Any]:
+        """What the stub for `python -m launch` saw, when a script was run like that."""
+        result = self.run(*arguments, **options)
+        assert result.returncode == 0, result.stderr
+        return dict(json.loads(result.stdout))
+
+
+def make_wheel(
+    path: Path, version: str, megabytes: int, compression: int = zipfile.ZIP_DEFLATED
+) -> None:
+    """Write a wheel of airlock-tiny, with MEGABYTES of zeros, which pack to nearly nothing."""
+    info = f"airlock_tiny-{version}.dist-info"
+    with zipfile.ZipFile(path, "w", compression) as wheel:
+        wheel.writestr("airlock_tiny.py", f"version = {version!r}\n")
+        wheel.writestr("airlock_tiny.data/data/zeros", bytes(megabytes << 20))
+        wheel.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: airlock-tiny\nVersion: {version}\n"
+        )
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+def environment(folder: Path, **versions: str) -> Path:
+    """A virtual environment in FOLDER with packaging, and with VERSIONS by their metadata."""
+    venv.create(folder, symlinks=True)
+    site = next(folder.glob("lib/python*/site-packages"))
+    shutil.copytree(Path(packaging.__file__).parent, site / "packaging")
+    for name, version in versions.items():
+        info = site / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    return folder
+
+
+def tool(path: Path, text: str) -> Path:
+    path.unlink(missing_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+@functools.cache
+def installed_in(folder: Path) -> Clone:
+    """A clone after its first start: its .venv is real. Only to be read, or copied."""
+    made = Clone(folder / "installed")
+    result = made.run()
+    assert result.returncode == 0, result.stderr
+    return made
+
+
+def start_before(clone: Clone, folder: Path) -> Clone:
+    """CLONE as after a first start, by copying the one in FOLDER, which all tests share."""
+    shutil.copytree(installed_in(folder).root, clone.root, symlinks=True, dirs_exist_ok=True)
+    return clone

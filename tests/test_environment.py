@@ -1,0 +1,180 @@
+"""Which Python the scripts run with, of those that there are."""
+
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.clone import BASE_PYTHON, Clone, environment, start_before, tool
+
+OLD_PYTHON = f"""#!/bin/sh
+[ "$1" = -I ] && shift
+exec {BASE_PYTHON} -c '
+import runpy, sys
+sys.version_info = (3, 9, 18, "final", 0)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")' "$@"
+"""
+
+NEEDS_TWO = """
+[project]
+requires-python = ">=3.11,<3.14"
+dependencies = ["airlock-tiny>=1.0", "airlock-other", "absent; python_version < '3'"]
+"""
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    return Clone(tmp_path)
+
+
+@pytest.fixture
+def started(clone: Clone, tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    return start_before(clone, tmp_path_factory.getbasetemp())
+
+
+@pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
+def test_an_active_environment_with_all_that_is_needed_is_used_as_it_is(
+    clone: Clone, tmp_path: Path, variable: str
+) -> None:
+    active = environment(tmp_path / "active", airlock_tiny="1.5")
+    assert clone.stub(**{variable: str(active)})["prefix"] == str(active)
+    assert not (clone.root / ".venv").exists()
+
+
+def test_an_active_environment_that_lacks_something_is_left_to_the_user(
+    clone: Clone, tmp_path: Path
+) -> None:
+    active = environment(tmp_path / "active", airlock_tiny="0.9")
+    clone.write("pyproject.toml", NEEDS_TWO)
+    before = sorted(active.rglob("*"))
+    result = clone.run("a profile", VIRTUAL_ENV=str(active))
+    assert result.returncode == 4
+    assert "  airlock-tiny 0.9 (needs >=1.0)\n" in result.stderr
+    assert "  airlock-other (not installed)\n" in result.stderr
+    requirements = clone.root / "requirements.txt"
+    assert f"  {active}/bin/python -m pip install -r '{requirements}'\n" in result.stderr
+    assert f"  AIRLOCK_ENV=own '{clone.root}/start.sh' 'a profile'\n" in result.stderr
+    assert sorted(active.rglob("*")) == before
+    assert not (clone.root / ".venv").exists()
+
+
+def test_the_install_command_that_is_offered_makes_the_environment_serve(
+    clone: Clone, tmp_path: Path
+) -> None:
+    active = tmp_path / "active"
+    venv.create(active, symlinks=True, with_pip=True)
+    result = clone.run(VIRTUAL_ENV=str(active))
+    assert "  packaging (not installed)\n  airlock-tiny (not installed)\n" in result.stderr
+    command = next(line for line in result.stderr.splitlines() if " -m pip install " in line)
+    assert clone.execute([str(clone.bin / "sh"), "-c", command]).returncode == 0
+    result = clone.run(VIRTUAL_ENV=str(active))
+    assert "airlock-tiny" not in result.stderr
+
+
+def test_a_hostile_current_folder_does_not_mislead_the_check(
+    started: Clone, tmp_path: Path
+) -> None:
+    active = environment(tmp_path / "active", airlock_tiny="1.0")
+    hostile = tmp_path / "hostile"
+    hostile.mkdir()
+    for name in ("re", "tomllib", "packaging", "pathlib", "shlex", "json"):
+        (hostile / f"{name}.py").write_text("raise SystemExit('the wrong module')")
+        # Nor does a module of launch/ that is called as one of the standard library's.
+        started.write(f"launch/{name}.py", "raise SystemExit('the wrong module')")
+    assert started.stub(cwd=hostile, VIRTUAL_ENV=str(active))["prefix"] == str(active)
+    started.write("constraints.txt", "# other, so that .venv is brought up to date\n")
+    assert started.stub(cwd=hostile)["prefix"] == str(started.root / ".venv")
+
+
+def test_an_active_environment_that_is_gone_is_named(clone: Clone, tmp_path: Path) -> None:
+    result = clone.run(VIRTUAL_ENV=str(tmp_path / "gone"))
+    assert result.returncode == 4
+    assert f"{tmp_path}/gone has no bin/python" in result.stderr
+
+
+def test_airlock_env_own_passes_an_active_environment_by(started: Clone, tmp_path: Path) -> None:
+    active = environment(tmp_path / "active", airlock_tiny="1.0")
+    seen = started.stub(VIRTUAL_ENV=str(active), AIRLOCK_ENV="own")
+    assert seen["prefix"] == str(started.root / ".venv")
+    result = started.run(AIRLOCK_ENV="mine")
+    assert (result.returncode, "AIRLOCK_ENV=mine" in result.stderr) == (4, True)
+
+
+def test_the_clones_own_environment_is_used_when_it_is_active(started: Clone) -> None:
+    # It has no packaging: as an active environment it would lack something.
+    own = started.root / ".venv"
+    path = f"{own}/bin:{started.bin}"
+    assert started.stub(VIRTUAL_ENV=str(own), PATH=path)["prefix"] == str(own)
+
+
+def test_airlock_python_comes_before_all_else(started: Clone, tmp_path: Path) -> None:
+    named = environment(tmp_path / "named", airlock_tiny="1.0")
+    active = environment(tmp_path / "active", airlock_tiny="1.0")
+    for name in (f"{named}/bin/python", "named/bin/python"):
+        seen = started.stub(AIRLOCK_PYTHON=name, VIRTUAL_ENV=str(active), AIRLOCK_ENV="own")
+        assert seen["prefix"] == str(named)
+
+
+def test_airlock_python_that_does_not_serve_is_an_error(started: Clone, tmp_path: Path) -> None:
+    lacking = environment(tmp_path / "lacking") / "bin/python"
+    result = started.run(AIRLOCK_PYTHON=str(lacking))
+    assert result.returncode == 4
+    assert f"AIRLOCK_PYTHON={lacking} lacks:\n  airlock-tiny (not installed)" in result.stderr
+
+    old = tool(tmp_path / "old", OLD_PYTHON)
+    result = started.run(AIRLOCK_PYTHON=str(old))
+    assert result.returncode == 4
+    assert "python 3.9.18 (needs >=3.11,<3.14)" in result.stderr
+    assert "pip install" not in result.stderr
+
+    result = started.run(AIRLOCK_PYTHON="/no/such/python")
+    assert result.returncode == 4
+    assert "AIRLOCK_PYTHON=/no/such/python is no program" in result.stderr
+
+
+def test_python3_with_all_that_is_needed_is_used_without_making_anything(
+    clone: Clone, tmp_path: Path
+) -> None:
+    system = environment(tmp_path / "system", airlock_tiny="1.0")
+    path = f"{system}/bin:{clone.bin}"
+    assert clone.stub(PATH=path)["prefix"] == str(system)
+    assert not (clone.root / ".venv").exists()
+    assert clone.stub(PATH=path, AIRLOCK_ENV="own")["prefix"] == str(clone.root / ".venv")
+
+
+def test_the_test_script_asks_an_active_environment_for_the_development_tools_too(
+    clone: Clone, tmp_path: Path
+) -> None:
+    active = environment(tmp_path / "active", airlock_tiny="1.0")
+    result = clone.run(script="test.sh", VIRTUAL_ENV=str(active))
+    assert result.returncode == 4
+    assert "lacks:\n  pytest (not installed)\nType" in result.stderr
+    assert f"pip install -r '{clone.root}/requirements-dev.txt'" in result.stderr
+
+
+def test_without_a_python_the_range_needed_is_said(clone: Clone) -> None:
+    (clone.bin / "python3").unlink()
+    result = clone.run()
+    assert result.returncode == 4
+    assert "needed is >=3.11,<3.14 with venv; found: none\n" in result.stderr
+    assert "apt install" in result.stderr
+
+
+def test_each_python_that_does_not_serve_is_named_with_its_reason(clone: Clone) -> None:
+    tool(clone.bin / "python3", OLD_PYTHON)
+    tool(clone.bin / "python3.12", "#!/bin/sh\necho 'pyenv: python3.12: not found' >&2\nexit 127\n")
+    no_venv = OLD_PYTHON.replace("(3, 9, 18", "(3, 13, 1").replace(
+        "sys.argv =", "sys.modules['ensurepip'] = None; sys.argv =".replace("'", '"')
+    )
+    tool(clone.bin / "python3.13", no_venv)
+    result = clone.run()
+    assert result.returncode == 4
+    found = "python3 is 3.9.18, python3.12 does not run, python3.13 3.13.1 lacks ensurepip"
+    assert f"found: {found}\n" in result.stderr
+
+
+def test_a_later_python_serves_where_python3_does_not(clone: Clone) -> None:
+    tool(clone.bin / "python3", OLD_PYTHON)
+    (clone.bin / "python3.11").symlink_to(BASE_PYTHON)
+    assert clone.stub()["prefix"] == str(clone.root / ".venv")

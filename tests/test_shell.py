@@ -1,0 +1,224 @@
+"""The start scripts themselves: where they find the clone, and what they hand over, and how."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.clone import SOURCE, Clone
+
+AWKWARD = (
+    "a b",
+    "*",
+    "",
+    "$HOME",
+    "it's",
+    "--set",
+    'data.path="x y"',
+    "back\\slash",
+    "line\nbreak",
+)
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    made = Clone(tmp_path)
+    made.fake_venv()
+    return made
+
+
+def test_start_hands_every_argument_over_as_it_was_typed(clone: Clone) -> None:
+    (clone.root.parent / "a file that * would match").touch()
+    assert clone.stub(*AWKWARD)["argv"] == ["run", *AWKWARD]
+
+
+def test_airlock_hands_every_argument_over_as_it_was_typed(clone: Clone) -> None:
+    assert clone.stub("doctor", *AWKWARD, script="airlock")["argv"] == ["doctor", *AWKWARD]
+
+
+@pytest.mark.parametrize("script", ["start.sh", "start_single.sh", "start_4gpu.sh", "airlock"])
+def test_a_script_is_found_through_links_from_any_folder(
+    clone: Clone, tmp_path: Path, script: str
+) -> None:
+    elsewhere = tmp_path / "else where"
+    (elsewhere / "launch").mkdir(parents=True)
+    (tmp_path / "first").symlink_to(clone.root / script)
+    (elsewhere / "second").symlink_to("../first")
+    seen = clone.stub(script="../else where/second", cwd=elsewhere, CDPATH=str(tmp_path))
+    assert seen["file"] == str(clone.root / "launch/__main__.py")
+
+
+def test_a_relative_call_works_with_cdpath_set(clone: Clone) -> None:
+    # A `cd` to ".." or to "launch" would go by CDPATH, and print where it went.
+    result = clone.execute(["../start.sh"], clone.root / "launch", {"CDPATH": str(clone.bin)})
+    assert json.loads(result.stdout)["file"] == str(clone.root / "launch/__main__.py")
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_start_works_when_given_to_a_shell(clone: Clone, shell: str) -> None:
+    result = clone.execute([str(clone.bin / shell), "start_4gpu.sh", "tiny"], clone.root)
+    assert json.loads(result.stdout)["argv"] == ["run", "tiny"]
+
+
+def test_the_users_own_train_and_launch_in_the_current_folder_are_not_imported(
+    clone: Clone, tmp_path: Path
+) -> None:
+    hostile = tmp_path / "theirs"
+    (hostile / "launch").mkdir(parents=True)
+    for name in ("train.py", "launch/__init__.py", "launch/__main__.py", "json.py", "tomllib.py"):
+        (hostile / name).write_text("raise SystemExit('the wrong module')")
+    seen = clone.stub(cwd=hostile)
+    assert seen["file"] == str(clone.root / "launch/__main__.py")
+    assert str(hostile) not in seen["path"]
+
+
+def test_the_root_comes_first_on_pythonpath_and_the_users_entries_stay(clone: Clone) -> None:
+    assert clone.stub()["env"]["PYTHONPATH"] == str(clone.root)
+    seen = clone.stub(PYTHONPATH="/one:/two")["env"]["PYTHONPATH"]
+    assert seen == f"{clone.root}:/one:/two"
+    assert clone.stub(PYTHONPATH=seen)["env"]["PYTHONPATH"] == seen
+
+
+@pytest.mark.parametrize("status", [0, 3, 21])
+@pytest.mark.parametrize("script", ["start.sh", "start_4gpu.sh", "airlock"])
+def test_the_exit_status_is_that_of_what_was_started(
+    clone: Clone, script: str, status: int
+) -> None:
+    assert clone.run(script=script, STUB_STATUS=str(status)).returncode == status
+
+
+def test_no_shell_stays_between_a_signal_and_what_was_started(clone: Clone) -> None:
+    clone.write("launch/__main__.py", "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n")
+    # A shell in between would turn that into exit status 143.
+    assert clone.run(script="start_single.sh").returncode == -15
+
+
+def test_start_presets_nothing(clone: Clone) -> None:
+    env = clone.stub("tiny")["env"]
+    assert not [name for name in env if name.startswith(("AIRLOCK_", "RUN_"))]
+    assert "NUM_GPUS" not in env
+
+
+def test_start_single_presets_one_gpu_14b_and_both_tests(clone: Clone) -> None:
+    seen = clone.stub("--lr", "1", script="start_single.sh")
+    assert seen["argv"] == ["run", "--lr", "1"]
+    preset = {k: v for k, v in seen["env"].items() if k.startswith(("AIRLOCK_", "RUN_"))}
+    assert preset == {
+        "AIRLOCK_PRESET_PROFILE": "14b",
+        "AIRLOCK_PRESET_NUM_GPUS": "1",
+        "RUN_IMPORT_TEST": "1",
+        "RUN_SINGLE_GPU_TEST": "1",
+    }
+
+
+def test_start_4gpu_presets_four_gpus_and_32b_beside_the_users_num_gpus(clone: Clone) -> None:
+    env = clone.stub(script="start_4gpu.sh", NUM_GPUS="2")["env"]
+    assert (env["AIRLOCK_PRESET_PROFILE"], env["AIRLOCK_PRESET_NUM_GPUS"]) == ("32b", "4")
+    assert env["NUM_GPUS"] == "2"
+    assert "RUN_IMPORT_TEST" not in env
+
+
+def test_a_test_that_the_user_turned_off_stays_off(clone: Clone) -> None:
+    env = clone.stub(script="start_single.sh", RUN_IMPORT_TEST="0")["env"]
+    assert (env["RUN_IMPORT_TEST"], env["RUN_SINGLE_GPU_TEST"]) == ("0", "1")
+
+
+def test_a_clone_in_a_path_with_a_colon_is_refused_in_words(clone: Clone) -> None:
+    clone.root = clone.root.rename(clone.root.with_name("a:b"))
+    result = clone.run()
+    assert result.returncode == 4
+    assert "a:b: Python can use no path with a colon" in result.stderr
+
+
+@pytest.fixture
+def tests_in_clone(clone: Clone) -> Clone:
+    """A clone with a test of each tier, to be run with the Python that runs this test."""
+    clone.env |= {"AIRLOCK_PYTHON": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"}
+    pyproject = clone.root / "pyproject.toml"
+    clone.write("pyproject.toml", pyproject.read_text().replace('"airlock-tiny>=1.0"', ""))
+    clone.write(
+        "tests/test_tiers.py",
+        "import pytest, launch\n"
+        "def test_short(): pass\n"
+        "@pytest.mark.long\ndef test_long(): pass\n"
+        "@pytest.mark.gpu\ndef test_gpu(): pass\n",
+    )
+    return clone
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], {"short"}),
+        (["--all"], {"short", "long", "gpu"}),
+        (["tests/test_tiers.py", "--all", "-k", "long or short"], {"short", "long"}),
+        (["tests/test_tiers.py", "-k", "long or short"], {"short"}),
+        (["-m", "gpu"], {"gpu"}),
+    ],
+)
+def test_the_test_script_runs_the_tier_and_the_tests_asked_for(
+    tests_in_clone: Clone, tmp_path: Path, arguments: list[str], expected: set[str]
+) -> None:
+    result = tests_in_clone.run("-v", *arguments, script="test.sh", cwd=tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert set(re.findall(r"::test_(\w+) PASSED", result.stdout)) == expected
+
+
+def test_the_test_script_fails_when_a_test_does(tests_in_clone: Clone) -> None:
+    tests_in_clone.write("tests/test_bad.py", "def test_bad(): assert False\n")
+    assert tests_in_clone.run(script="test.sh").returncode == 1
+
+
+@pytest.fixture
+def ci(clone: Clone) -> Clone:
+    """A clone whose .venv logs what CI runs with it, instead of running it; "fails" in FAILING."""
+    python = clone.root / ".venv/bin/python"
+    stub = '#!/bin/sh\ncase "$*" in *"${FAILING:-nothing}"*) exit 7; esac\n'
+    for tool in (python, python.with_name("shellcheck")):
+        tool.unlink(missing_ok=True)
+        tool.write_text(f'{stub}echo "ran {tool.name} $*"\n')
+        tool.chmod(0o755)
+    return clone
+
+
+def test_ci_runs_every_check_in_the_clones_own_environment(ci: Clone, tmp_path: Path) -> None:
+    active = {"VIRTUAL_ENV": "/nowhere", "CONDA_PREFIX": "/nowhere", "AIRLOCK_PYTHON": "/nowhere"}
+    result = ci.run(script=".ci/run", cwd=tmp_path, **active)
+    assert result.returncode == 0, result.stderr
+    ran = [line.removeprefix("ran ") for line in result.stdout.splitlines() if "ran" in line]
+    python = "python -P -m"
+    starts = [f"{python} ruff check", f"{python} ruff format --check", f"{python} mypy"]
+    starts += ["shellcheck", f"{python} pytest"]
+    assert [line.startswith(start) for line, start in zip(ran, starts, strict=True)] == [True] * 5
+
+
+def test_ci_gives_shellcheck_every_script_of_the_project(ci: Clone) -> None:
+    if not (SOURCE / ".git").exists():
+        pytest.skip("what is the project's own, git tells, and this is no clone")
+    listed = re.search(r"ran shellcheck -x (.*)", ci.run(script=".ci/run").stdout)
+    assert listed
+    is_ours = re.compile(r"\.(sh|bash)$|^airlock$|^\.ci/")
+    tracked = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=SOURCE, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    assert set(filter(is_ours.search, tracked)) == set(listed[1].split())
+
+
+@pytest.mark.parametrize(
+    ("failing", "step"),
+    [
+        *(("ruff check", "ruff check"), ("ruff format", "ruff format"), ("mypy", "mypy")),
+        *(("airlock", "shellcheck"), ("pytest", "./test.sh")),
+    ],
+)
+def test_ci_stops_at_the_step_that_fails_with_its_status(
+    ci: Clone, failing: str, step: str
+) -> None:
+    result = ci.run(script=".ci/run", FAILING=failing)
+    assert result.returncode == 7
+    announced = [line for line in result.stdout.splitlines() if line.startswith("== ")]
+    assert step in announced[-1]
