@@ -1,0 +1,82 @@
+"""`python -P -m rundir.docs`: write the tables of docs/ that are made from code.
+
+They stand between two marks in their files, so that the prose around them is written by hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+from rundir.config import SECTIONS
+from rundir.exit_codes import ExitCode
+from rundir.paths import ROOT
+from rundir.schema import EVENTS, EventSpec
+
+_BEGIN, _END = "<!-- table: {} -->", "<!-- end of table -->"
+
+
+def events_table() -> str:
+    """The event table as Markdown."""
+    head = ["| event | kind | written by | meaning | fields |", "|---|---|---|---|---|"]
+    rows = [
+        f"| `{spec.name}` | {spec.kind} | {spec.writer} | {spec.meaning} | {_fields(spec)} |"
+        for spec in EVENTS
+    ]
+    return "\n".join(head + rows)
+
+
+def _fields(spec: EventSpec) -> str:
+    parts = [
+        f"`{name}`{' or null' if name in spec.optional else ''}: {meaning}"
+        for name, meaning in spec.fields.items()
+    ]
+    return "<br>".join(parts)
+
+
+def exit_codes_table() -> str:
+    """The exit codes as Markdown."""
+    rows = ["| exit code | meaning |", "|---|---|"]
+    return "\n".join(rows + [f"| {code.value} | {code.meaning} |" for code in ExitCode])
+
+
+def settings_table() -> str:
+    """Every key of a profile as Markdown."""
+    rows = ["| key | default | meaning |", "|---|---|---|"]
+    for section, cls in SECTIONS.items():
+        hints = get_type_hints(cls)
+        for item in fields(cls):
+            choices = get_args(hints[item.name])
+            among = f" One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else ""
+            default = f"`{item.default}`" if item.default != "" else ""
+            meaning = item.metadata["help"]
+            rows.append(f"| `{section}.{item.name}` | {default} | {meaning}.{among} |")
+    return "\n".join(rows)
+
+
+TABLES = {
+    "docs/run-folder.md": {"events": events_table, "exit codes": exit_codes_table},
+    "docs/configuration.md": {"settings": settings_table},
+}
+
+
+def renewed(path: Path) -> str:
+    """The text of a file of `TABLES` with its tables made anew.
+
+    Raises ValueError when a table's marks are missing.
+    """
+    text = path.read_text(encoding="utf-8")
+    for name, make in TABLES[str(path.relative_to(ROOT))].items():
+        begin = _BEGIN.format(name)
+        head, found, rest = text.partition(begin)
+        _, ended, tail = rest.partition(_END)
+        if not found or not ended:
+            raise ValueError(f"{path} has no place for the table {name!r}")
+        text = f"{head}{begin}\n\n{make()}\n\n{_END}{tail}"
+    return text
+
+
+if __name__ == "__main__":
+    for file in TABLES:
+        (ROOT / file).write_text(renewed(ROOT / file), encoding="utf-8")
