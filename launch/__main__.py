@@ -24,13 +24,13 @@ def airlock() -> None:
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
 @click.option("--resume", metavar="RUN", help="Go on from the last checkpoint of that run.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and start nothing.")
-def run(  # noqa: PLR0913 - one parameter for each option is how click works
+def run(
     profile: str | None,
     num_gpus: int | None,
     data: str | None,
     settings: tuple[str, ...],
     resume: str | None,
-    dry_run: bool,  # noqa: FBT001
+    dry_run: bool,
 ) -> None:
     """Train PROFILE (tiny, 14b, 32b, …; 32b by default): what ./start.sh does."""
     from launch import run as launch_run

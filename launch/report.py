@@ -24,7 +24,7 @@ def exit_code(state: RunState, agent_code: int, num_stops: int) -> ExitCode:
     result = state.result.get("result")
     if agent_code == 0 and result == "done":
         return ExitCode.DONE
-    if num_stops:
+    if num_stops or (agent_code == 0 and result == "stopped"):
         saved = state.last_checkpoint is not None
         return ExitCode.INTERRUPTED_SAVED if saved else ExitCode.INTERRUPTED_UNSAVED
     root = state.root_failure()

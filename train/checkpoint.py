@@ -18,6 +18,7 @@ from torch import nn
 from rundir.atomic import new_folder
 from rundir.checkpoints import MARKER, checkpoint_name, complete_checkpoints
 from rundir.errors import UserError
+from rundir.space import require_space
 from train.ranks import Ranks
 
 
@@ -33,6 +34,7 @@ def save(
     random_states = ranks.gather(_random_state(ranks.device))
     path = folder / checkpoint_name(step)
     if ranks.is_first:
+        require_space(folder, _size_bytes(model, optimizer), f"the checkpoint after step {step}")
         with new_folder(path) as temporary:
             save_file(_trained(model), temporary / "model.safetensors")
             torch.save(optimizer.state_dict(), temporary / "optimizer.pt")
@@ -73,6 +75,13 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: 
 
 def _trained(model: nn.Module) -> dict[str, torch.Tensor]:
     return {key: p.data for key, p in model.named_parameters() if p.requires_grad}
+
+
+def _size_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """What a checkpoint takes on disk: trained weights, and the optimizer's state of each."""
+    states = (value for state in optimizer.state.values() for value in state.values())
+    tensors = [*_trained(model).values(), *(one for one in states if torch.is_tensor(one))]
+    return sum(one.nbytes for one in tensors)
 
 
 def _random_state(device: torch.device) -> dict[str, Any]:

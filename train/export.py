@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rundir.atomic import new_folder
+from rundir.space import require_space
 from train.model import merged
 
 # What belongs to the tokenizer is copied as it is: writing it anew could change it.
@@ -24,6 +25,8 @@ def export(model: Any, base: Path, folder: Path) -> None:
     """
     plain = merged(model)
     plain.config.use_cache = True  # training switched it off; whoever answers with it wants it
+    size_bytes = sum(parameter.nbytes for parameter in plain.parameters())
+    require_space(folder.parent, size_bytes, "the trained model")
     with new_folder(folder) as temporary:
         plain.save_pretrained(temporary)
         for pattern in _COPIED:

@@ -1,0 +1,117 @@
+"""What a person can get wrong ends in a line or two, before a run folder is made or a rank runs."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.running import finish
+
+Start = Callable[..., "subprocess.Popen[str]"]
+HAS_GPU = Path("/proc/driver/nvidia/version").exists()
+
+CASES = {
+    "an unknown profile names the nearest": (["run", "tyni"], {}, 2, ["'tyni'", "./start.sh tiny"]),
+    "no ranks": (["run", "tiny"], {"NUM_GPUS": "0"}, 2, ["NUM_GPUS=0", "1 to 64"]),
+    "a number of ranks that is none": (["run", "tiny"], {"NUM_GPUS": "abc"}, 2, ["'abc'"]),
+    "more ranks than CPU runs take": (["run", "tiny"], {"NUM_GPUS": "65"}, 2, ["65", "1 to 64"]),
+    "the option too": (["run", "tiny", "--num-gpus", "-3"], {}, 2, ["-3", "--num-gpus"]),
+    "data that is not there": (["run", "tiny", "--data", "no.jsonl"], {}, 5, ["no.jsonl", "such"]),
+    "data that is a folder": (["run", "tiny", "--data", "."], {}, 5, ["directory", "--data"]),
+    "an unknown key": (["run", "tiny", "--set", "train.max_step=1"], {}, 2, ["train.max_steps"]),
+    "a key without a value": (["run", "tiny", "--set", "train.max_steps"], {}, 2, ["no value"]),
+    "a wrong type": (["run", "tiny", "--set", "train.max_steps=few"], {}, 2, ["'few'", "whole"]),
+    "a wrong type in the environment": (
+        ["run", "tiny"], {"AIRLOCK_TRAIN_MAX_STEPS": "1.5"}, 2, ["AIRLOCK_TRAIN_MAX_STEPS", "'1.5'"]
+    ),
+    "a wrong choice": (["run", "tiny", "--set", "train.method=magic"], {}, 2, ["full, lora"]),
+    "a model that is not there": (
+        ["run", "tiny", "--set", "model.path=./none"], {}, 2, ["./none", "model.path"]
+    ),
+    "a run to resume that is not there": (["run", "tiny", "--resume", "none"], {}, 2, ["'none'"]),
+    "a script": (["run", "my_train.py"], {}, 2, ["my_train.py"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_ends_before_anything_starts_with_the_value_and_what_to_type(
+    airlock: Start, environ: dict[str, str], case: str
+) -> None:
+    args, env, expected, parts = CASES[case]
+    code, out, err = finish(airlock(*args, env=env))
+    assert code == expected, (out, err)
+    for part in parts:
+        assert part in err
+    assert "→" in err
+    assert len(err.strip().splitlines()) <= 3
+    assert "Traceback" not in err + out
+    assert not Path(environ["AIRLOCK_RUNS_DIR"]).exists()
+
+
+@pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
+@pytest.mark.parametrize(
+    ("args", "env", "parts"),
+    [
+        (["run", "32b"], {}, ["32b needs an NVIDIA GPU", "./start.sh tiny"]),
+        (["run"], {}, ["32b needs"]),
+        (["run"], {"AIRLOCK_PRESET_PROFILE": "14b"}, ["14b needs"]),
+    ],
+)
+def test_a_profile_that_needs_a_gpu_says_so_where_there_is_none(
+    airlock: Start, args: list[str], env: dict[str, str], parts: list[str]
+) -> None:
+    code, _, err = finish(airlock(*args, env=env))
+    assert code == 4
+    assert all(part in err for part in parts), err
+
+
+@pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
+def test_cuda_visible_devices_that_names_an_absent_gpu_is_told_so(airlock: Start) -> None:
+    code, _, err = finish(airlock("run", "tiny", env={"CUDA_VISIBLE_DEVICES": "0,7"}))
+    assert code == 2
+    assert "CUDA_VISIBLE_DEVICES=0,7" in err
+    assert "no NVIDIA GPU" in err
+
+
+def test_a_bad_row_of_the_data_is_named_with_its_line_and_no_rank_is_started(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    data = tmp_path / "bad rows.jsonl"
+    data.write_text('{"prompt": "a", "response": "b"}\n{"prompt": "a", "answer": "b"}\n')
+    code, _, err = finish(airlock("run", "tiny", "--data", str(data)))
+    assert code == 5
+    assert f"{data}:2" in err
+    assert "answer, prompt" in err
+    (run,) = Path(environ["AIRLOCK_RUNS_DIR"]).glob("2*")
+    assert not (run / "logs" / "attempt0").exists()
+    assert '"phase": "failed"' in (run / "status.json").read_text()
+
+
+def test_a_gate_folder_that_others_may_write_to_is_refused(airlock: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    code, _, err = finish(airlock("run", "tiny", env={"AIRLOCK_GATE_DIR": str(folder)}))
+    assert code == 4
+    assert str(folder) in err
+    assert "AIRLOCK_GATE_DIR" in err
+
+
+def test_a_dry_run_shows_every_value_with_its_source_and_writes_nothing(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    args = ("run", "tiny", "--dry-run", "--set", "train.max_steps=7")
+    before = {process.pid for process in psutil.process_iter()}
+    code, out, err = finish(airlock(*args, env={"NUM_GPUS": "3", "OMP_NUM_THREADS": "5"}))
+    assert code == 0, err
+    assert "max_steps = 7  # option --set train.max_steps" in out
+    assert "num_ranks = 3  # NUM_GPUS=3" in out
+    assert "OMP_NUM_THREADS=5  # environment" in out
+    assert "torchrun --nnodes=1 --nproc-per-node=3" in out
+    assert not Path(environ["AIRLOCK_RUNS_DIR"]).exists()
+    left = {p.pid for p in psutil.Process().children(recursive=True)} - before
+    assert not left

@@ -1,0 +1,129 @@
+"""Ranks, agent and launcher are killed for real: the run ends, says who, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rundir.status import read_status
+from tests.running import (
+    ENDLESS,
+    SHORT,
+    assert_nothing_left,
+    ended,
+    events_of,
+    finish,
+    processes_of,
+    rank_pids,
+    run_folder,
+    wait_for,
+    wait_until_training,
+)
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_killed_in_training_ends_the_run_with_its_rank_and_signal(
+    airlock: Start, environ: dict[str, str], victim: int
+) -> None:
+    with ended(airlock(*ENDLESS)) as process:
+        run = run_folder(environ)
+        wait_until_training(run)
+        os.kill(rank_pids(run)[victim], signal.SIGKILL)
+        code, out, _ = finish(process, timeout_s=25)  # torch alone would wait 30 s for the others
+    assert code == 10
+    assert f"rank {victim} killed by SIGKILL" in out
+    status = read_status(run)
+    assert status["phase"] == "failed"
+    assert status["error"] == f"rank {victim}: killed by SIGKILL"
+    assert status["exit_code"] == 10
+    assert_nothing_left(run)
+
+
+def test_a_rank_killed_inside_the_gate_ends_the_run_and_frees_the_gate(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    with ended(airlock(*ENDLESS)) as process:
+        run = run_folder(environ)
+        wait_for(lambda: events_of(run, "start", "lock.hold", rank=0), why="no rank at the gate")
+        os.kill(rank_pids(run)[0], signal.SIGKILL)
+        code, out, _ = finish(process, timeout_s=25)
+    assert code == 10
+    assert "rank 0 killed by SIGKILL" in out
+    assert_nothing_left(run)
+    with ended(airlock(*SHORT)) as process:
+        assert finish(process)[0] == 0
+
+
+def test_when_the_agent_is_killed_its_ranks_end_too(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    with ended(airlock(*ENDLESS)) as process:
+        run = run_folder(environ)
+        wait_until_training(run)
+        os.kill(events_of(run, "start", "spawn")[0]["pid"], signal.SIGKILL)
+        code, out, _ = finish(process, timeout_s=25)
+    assert code == 10
+    assert "torch's agent" in out
+    assert_nothing_left(run)
+
+
+@pytest.mark.parametrize("moment", ["preparing", "at the gate", "training"])
+def test_when_the_launcher_is_killed_nothing_outlives_it(
+    airlock: Start, environ: dict[str, str], moment: str, tmp_path: Path
+) -> None:
+    if moment == "preparing":  # with a cache of its own, so that there is a model to make
+        environ = environ | {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}
+    with ended(airlock(*ENDLESS, env=environ)) as process:
+        run = run_folder(environ)
+        if moment == "preparing":
+            wait_for(lambda: processes_of(run), why="no child was started")
+        elif moment == "at the gate":
+            wait_for(lambda: events_of(run, "start", "lock.hold"), why="no rank at the gate")
+        else:
+            wait_until_training(run)
+        process.kill()
+        process.wait()
+        assert_nothing_left(run)
+
+
+@pytest.mark.parametrize("failing_rank", [0, 1])
+def test_the_traceback_of_whichever_rank_fails_is_the_last_thing_on_the_screen(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, failing_rank: int
+) -> None:
+    # A module that a rank imports on its way, and that fails in one of them only.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        f"if os.environ.get('RANK') == '{failing_rank}':\n"
+        "    sys.modules['peft'] = sys.modules['pyarrow'] = None\n"
+    )
+    env = {"PYTHONPATH": os.pathsep.join([environ["PYTHONPATH"], str(tmp_path)])}
+    with ended(airlock(*SHORT, env=env)) as process:
+        code, out, err = finish(process)
+    assert code == 10, err
+    assert f"rank {failing_rank} raised ModuleNotFoundError" in out
+    assert out.rstrip().splitlines()[-1].startswith("ModuleNotFoundError: import of pyarrow")
+    assert "Traceback (most recent call last)" in out
+    run = run_folder(environ)
+    assert "Traceback" in run.rank_log(failing_rank, 0).read_text()
+    assert_nothing_left(run)
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_saves_no_checkpoint(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    rate = ("--set", "train.learning_rate=1e30", "--set", "train.checkpoint_every_steps=1")
+    with ended(airlock(*SHORT, *rate, "--set", "train.warmup_steps=0")) as process:
+        code, out, _ = finish(process)
+    assert code == 10
+    assert "FloatingPointError" in out
+    assert "train.learning_rate" in out
+    run = run_folder(environ)
+    assert not list(run.model.parent.glob("model"))
+    assert_nothing_left(run)

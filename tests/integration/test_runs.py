@@ -1,0 +1,239 @@
+"""Runs of every shape: 1, 2 and 4 ranks, LoRA, a path with spaces, two at once, a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import resource
+import select
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from rundir.checkpoints import complete_checkpoints
+from rundir.paths import RunDir
+from rundir.status import read_status
+from tests.conftest import ROOT
+from tests.running import (
+    ENDLESS,
+    SHORT,
+    assert_nothing_left,
+    ended,
+    events_of,
+    finish,
+    run_folder,
+    wait_for,
+    wait_until_training,
+)
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+def holds(run: RunDir) -> list[tuple[float, float, str]]:
+    """(begin, end, rank) of every time a rank of `run` was inside the gate."""
+    ends = {event["rank"]: event["mono"] for event in events_of(run, "end", "lock.hold")}
+    return [
+        (event["mono"], ends[event["rank"]], f"{run.run_id} rank {event['rank']}")
+        for event in events_of(run, "start", "lock.hold")
+    ]
+
+
+def test_the_number_of_ranks_changes_the_speed_and_not_the_training(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    curves = []
+    for num_ranks in (1, 2, 4):
+        code, out, err = finish(airlock(*SHORT, env={"NUM_GPUS": str(num_ranks)}))
+        assert code == 0, err
+        assert f"tiny, {num_ranks} rank" in out
+        run = run_folder(environ)
+        assert len(read_status(run)["ranks"]) == num_ranks
+        inside = sorted(holds(run))
+        assert len(inside) == num_ranks
+        assert all(a[1] <= b[0] for a, b in pairwise(inside))
+        curves.append([event["loss"] for event in events_of(run, "metric", "train")])
+    for curve in curves[1:]:
+        assert curve == pytest.approx(curves[0], rel=1e-4)
+
+
+def test_two_runs_at_once_share_the_gate_of_the_node(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    folders = [environ | {"AIRLOCK_RUNS_DIR": str(tmp_path / name)} for name in ("one", "two")]
+    started = [airlock(*SHORT, env=folder) for folder in folders]
+    assert [finish(process)[0] for process in started] == [0, 0]
+    inside = sorted(hold for folder in folders for hold in holds(run_folder(folder)))
+    assert len(inside) == 4
+    for one, other in pairwise(inside):
+        assert one[1] <= other[0], (one, other)
+
+
+def test_adapters_are_trained_and_merged_into_the_exported_model(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    options = ("--set", "train.method=lora", "--set", "model.gradient_checkpointing=true")
+    code, _, err = finish(airlock(*SHORT, *options))
+    assert code == 0, err
+    run = run_folder(environ)
+    plan = events_of(run, "mark", "train.plan")[0]
+    assert 0 < plan["num_trainable"] < plan["num_parameters"] / 2
+    checkpoint = complete_checkpoints(run.checkpoints)[-1]
+    check = (
+        "import sys\n"
+        "from safetensors import safe_open\n"
+        "from transformers import AutoModelForCausalLM\n"
+        "AutoModelForCausalLM.from_pretrained(sys.argv[1])\n"
+        "saved = safe_open(sys.argv[1] + '/model.safetensors', 'pt').keys()\n"
+        "adapters = safe_open(sys.argv[2] + '/model.safetensors', 'pt').keys()\n"
+        "assert not any('lora' in key for key in saved), saved\n"
+        "assert adapters and all('lora' in key for key in adapters), adapters\n"
+    )
+    subprocess.run([sys.executable, "-c", check, run.model, checkpoint], check=True)
+
+
+def test_a_limit_on_address_space_is_set_in_every_rank_and_written_down(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    code, _, err = finish(airlock(*SHORT, env={"AIRLOCK_RLIMIT_AS_GIB": "24"}))
+    assert code == 0, err
+    limits = events_of(run_folder(environ), "mark", "limits")
+    assert [event["rlimit_as_bytes"] for event in limits] == [24 * 2**30] * 2
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert {event["rlimit_nofile"] for event in limits} == {hard}
+
+
+def test_the_torchrun_line_in_the_run_folder_starts_the_same_ranks(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    assert finish(airlock(*SHORT))[0] == 0
+    run = run_folder(environ)
+    line = run.command.read_text().splitlines()[-1]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    subprocess.run(["bash", "-c", line], env=environ | {"PATH": path}, check=True, timeout=120)
+    assert [event["result"] for event in events_of(run, "mark", "train.result")] == ["done"] * 2
+
+
+def test_a_clone_whose_path_has_a_space_works_from_any_folder(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    clone = tmp_path / "a clone with spaces"
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.split("\0")  # fmt: skip
+    for name in filter(None, listed):
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, clone / name)
+    kept = {key: value for key, value in environ.items() if not key.startswith("AIRLOCK_")}
+    process = subprocess.run(
+        [clone / "start.sh", *SHORT[1:]],
+        cwd="/",
+        env=kept | {"AIRLOCK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert (clone / "runs" / "latest" / "model" / "config.json").is_file()
+
+
+def on_a_terminal(environ: dict[str, str], *args: str) -> tuple[int, str]:
+    """(exit code, everything written) of a run whose output is a terminal."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "launch", *args],
+        env=environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"},
+        stdin=theirs, stdout=theirs, stderr=theirs,
+    )  # fmt: skip
+    os.close(theirs)
+    written = b""
+    while True:
+        ready, _, _ = select.select([ours], [], [], 120)
+        assert ready, "the run fell silent"
+        try:
+            written += os.read(ours, 65536)
+        except OSError:  # the terminal is closed once the run has ended
+            break
+    os.close(ours)
+    return process.wait(), written.decode(errors="replace")
+
+
+def test_on_a_terminal_ranks_are_seen_passing_the_gate_and_then_the_progress(
+    environ: dict[str, str],
+) -> None:
+    code, text = on_a_terminal(environ, *SHORT)
+    assert code == 0, text
+    for part in (
+        "starting",
+        "importing",
+        "waiting",
+        "private memory",
+        "step 4/4",
+        "loss",
+        "done in",
+    ):
+        assert part in text
+    assert text.rstrip().splitlines()[-1].lstrip().startswith("model ")
+
+
+def test_on_a_terminal_too_a_traceback_is_the_last_thing_seen(environ: dict[str, str]) -> None:
+    bad = ("--set", "train.learning_rate=1e30", "--set", "train.warmup_steps=0")
+    code, text = on_a_terminal(environ, *SHORT, *bad)
+    assert code == 10
+    assert text.rstrip().splitlines()[-1].startswith("FloatingPointError")
+
+
+def test_a_reader_that_goes_away_ends_the_run_without_leaving_processes(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    command = f'"{sys.executable}" -P -m launch {" ".join(ENDLESS)} | head -n 1'
+    subprocess.run(["bash", "-c", command], env=environ, cwd=tmp_path, check=True, timeout=120)
+    run = run_folder(environ)
+    wait_for(lambda: read_status(run)["exit_code"] is not None, why="the run did not end")
+    assert_nothing_left(run)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 6 MiB: a checkpoint of the tiny model takes about 10."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", folder], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_full_disk_ends_the_run_plainly_and_leaves_no_half_checkpoint(
+    airlock: Start, environ: dict[str, str], small_disk: Path
+) -> None:
+    code, out, _ = finish(airlock(*SHORT, env={"AIRLOCK_RUNS_DIR": str(small_disk)}))
+    assert code == 10
+    assert "No space left on device: the checkpoint after step 4 takes" in out
+    run = run_folder(environ | {"AIRLOCK_RUNS_DIR": str(small_disk)})
+    assert not list(run.checkpoints.glob("step_*"))
+    assert not run.model.exists()
+    assert_nothing_left(run)
+
+
+def test_the_tests_asked_for_by_start_single_run_before_training(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    with ended(airlock(*ENDLESS, env={"RUN_IMPORT_TEST": "1"})) as process:
+        run = run_folder(environ)
+        wait_until_training(run)
+        process.send_signal(2)
+        code, out, err = finish(process)
+    assert code == 20, err
+    assert "torch" in out[: out.index("airlock: tiny")]

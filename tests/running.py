@@ -1,0 +1,109 @@
+"""Watching a real run from outside, through its run folder and the process table."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from rundir.events import Event, read_events
+from rundir.paths import RunDir
+
+T = TypeVar("T")
+
+# A run that only stops when it is told to, and says something at every step.
+ENDLESS = (
+    "run", "tiny",
+    "--set", "train.max_steps=1000000",
+    "--set", "train.log_every_steps=1",
+    "--set", "train.eval_generate=false",
+    "--set", "train.global_batch_size=4",
+    "--set", "data.eval_path=",
+)  # fmt: skip
+
+# A whole run, export and all, in a few steps.
+SHORT = (
+    "run", "tiny",
+    "--set", "train.max_steps=4",
+    "--set", "train.log_every_steps=1",
+    "--set", "train.eval_generate=false",
+    "--set", "train.global_batch_size=8",
+)  # fmt: skip
+
+
+def wait_for(what: Callable[[], T], *, why: str, timeout_s: float = 120.0) -> T:
+    """The first true value of `what()`; fails, saying `why`, when none comes in time."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := what()):
+        assert time.monotonic() < deadline, f"waited in vain: {why}"
+        time.sleep(0.05)
+    return value
+
+
+def run_folder(environ: dict[str, str]) -> RunDir:
+    """The run that `latest` points at, once there is one."""
+    latest = Path(environ["AIRLOCK_RUNS_DIR"]) / "latest"
+    wait_for(latest.exists, why="no run folder")
+    return RunDir(latest.resolve())
+
+
+def events_of(run: RunDir, kind: str, name: str, rank: int | None = None) -> list[Event]:
+    """The events of that kind and name so far, of one rank or of all."""
+    return [
+        event
+        for event in read_events(run.events)
+        if (event["kind"], event["name"]) == (kind, name) and rank in (None, event["rank"])
+    ]
+
+
+def rank_pids(run: RunDir) -> dict[int, int]:
+    """The pid of each rank that has said something."""
+    events = read_events(run.events)
+    return {event["rank"]: event["pid"] for event in events if event["rank"] is not None}
+
+
+def wait_until_training(run: RunDir) -> None:
+    """Return once a step has been trained."""
+    wait_for(lambda: events_of(run, "metric", "train"), why="no step was trained")
+
+
+def processes_of(run: RunDir) -> list[psutil.Process]:
+    """Every live process that was started for this run, whoever its parent is now."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            is_ours = process.environ().get("AIRLOCK_RUN_DIR") == str(run.path)
+            if is_ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def assert_nothing_left(run: RunDir) -> None:
+    """Fail if a process of the run is alive, or does not end within moments."""
+    wait_for(lambda: not processes_of(run), why="processes are left behind", timeout_s=10.0)
+
+
+def finish(process: subprocess.Popen[str], timeout_s: float = 200.0) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of a run that ends by itself."""
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return process.returncode, out, err
+
+
+@contextlib.contextmanager
+def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """Whatever the test does, the process is gone afterwards."""
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
