@@ -1,0 +1,281 @@
+"""`python -P -m diagnostics.single_gpu`: does one device train a small model as a rank would?
+
+The model is the profile's in miniature, with random weights: it is made, saved, loaded and fitted
+with adapters by the code that a rank uses, then trained for a few steps on one batch.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from diagnostics.result import (
+    Finding,
+    Findings,
+    check_device_command,
+    end_after,
+    install_command,
+)
+from launch.memory import MIB
+from launch.resolve import resolve
+from rundir.config import RunConfig
+from rundir.errors import UserError
+
+_NUM_STEPS = 6
+# Of this miniature, not of the profile's model: large enough for six steps to show in bfloat16.
+_LEARNING_RATE = 3e-3
+_SMALL_HIDDEN_SIZE = 256  # a model up to this size is tested as it is
+_LIMITS = {"vocab_size": 512, "num_hidden_layers": 2, "max_position_embeddings": 256}
+_HEAD_DIM = 16
+_ROWS = (("What is 2 + 3?", "5"), ("Spell `rank`.", "r a n k"), ("Turn `lock` round.", "kcol"))
+_MAX_NAMES = 3  # of parameters, in a line
+
+
+@dataclass(slots=True, kw_only=True)
+class Training:
+    """What the steps came to: losses (mean per answer token) before each step and after the last.
+
+    The sets name trainable parameters: those whose gradient was not finite in some step, and those
+    that have had none but zeros so far.
+    """
+
+    untouched: set[str]
+    not_finite: set[str] = field(default_factory=set)
+    losses: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    num_parts: int = 0  # of the transformer blocks that can be recomputed in backward
+    num_part_runs: int = 0  # one for each part and step, about two where backward recomputes
+
+
+@click.command()
+@click.option("--profile", envvar="AIRLOCK_PRESET_PROFILE", default="tiny", show_default=True)
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
+@click.option("--learning-rate", default=_LEARNING_RATE, show_default=True, help="Of this test.")
+@click.option("--timeout-s", default=300.0, show_default=True, help="End with stacks after this.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
+def main(
+    profile: str, settings: tuple[str, ...], learning_rate: float, timeout_s: float, as_json: bool
+) -> None:
+    """Train a small model for a few steps on one device; exits with 4 if something is off."""
+    end_after(timeout_s)
+    try:
+        config, _ = resolve(profile, settings, os.environ)
+        if not config.architecture:
+            tiny, _ = resolve("tiny", (), os.environ)
+            config = replace(config, architecture=tiny.architecture)
+    except UserError as error:
+        click.echo(f"airlock: {error}", err=True)
+        sys.exit(int(error.code))
+    findings = Findings("single_gpu")
+    with findings.reported("imports", install_command(), as_json=as_json):
+        from train.worker import rank_device
+    config = replace(config, architecture=miniature(config.architecture))
+    mend = f"mend profiles/{profile}.toml, [architecture] and [model], where the line says"
+    with tempfile.TemporaryDirectory(prefix="airlock-single-gpu-") as folder:
+        with findings.reported("model", mend, as_json=as_json):
+            device = rank_device(0)
+            model, batch = build(config, Path(folder) / "model", device)
+            findings.add(describe(config, model, device))
+        with findings.reported("steps", check_device_command(), as_json=as_json):
+            training = train(model, batch, learning_rate)
+            findings.add(judge_loss(training, learning_rate, peak_memory_bytes(device)))
+            findings.add(judge_gradients(training))
+            if config.model.gradient_checkpointing and training.num_parts:
+                findings.add(judge_recomputing(training))
+    findings.finish(as_json=as_json)
+
+
+def miniature(architecture: dict[str, Any]) -> dict[str, Any]:
+    """The architecture with two narrow layers; heads keep their grouping. A small one stays."""
+    small, hidden_size = dict(architecture), architecture.get("hidden_size", 0)
+    num_layers = architecture.get("num_hidden_layers")
+    if hidden_size <= _SMALL_HIDDEN_SIZE:
+        return small
+    for key, limit in _LIMITS.items():
+        if key in small:
+            small[key] = min(small[key], limit)
+    num_heads = architecture.get("num_attention_heads", 1)
+    num_kv_heads = architecture.get("num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads == 0:  # if not, the model itself shall say so
+        group, num_kv_heads = num_heads // num_kv_heads, min(num_kv_heads, 2)
+        num_heads = group * num_kv_heads
+    small |= {"num_attention_heads": num_heads, "hidden_size": num_heads * _HEAD_DIM}
+    if "num_key_value_heads" in small:
+        small["num_key_value_heads"] = num_kv_heads
+    if "head_dim" in small:
+        small["head_dim"] = _HEAD_DIM
+    if "intermediate_size" in small:
+        ratio = architecture["intermediate_size"] / hidden_size
+        small["intermediate_size"] = max(8, round(ratio * small["hidden_size"]))
+    for key, value in small.items():
+        if isinstance(value, list) and len(value) == num_layers:  # one entry for each layer
+            small[key] = value[: small["num_hidden_layers"]]
+    return small
+
+
+def build(config: RunConfig, folder: Path, device: Any) -> tuple[Any, Any]:
+    """The model on `device` as a rank gets it, and a batch of three samples (on CPU)."""
+    import numpy as np
+
+    from train.data import collate
+    from train.make_checkpoint import make_checkpoint
+    from train.model import add_method, load_model, load_tokenizer
+    from train.template import Template
+
+    make_checkpoint(config, folder)
+    model = add_method(load_model(config.model, folder, device), config.train)
+    tokenizer, template = load_tokenizer(folder, trust_remote_code=False), Template(folder)
+    samples = []
+    for prompt, response in _ROWS:
+        before, after = (
+            tokenizer(text, add_special_tokens=False, return_tensors="np")["input_ids"][0]
+            for text in template.render(prompt, response)
+        )
+        samples.append((np.concatenate([before, after]), len(before)))
+    return model, collate(samples)
+
+
+def describe(config: RunConfig, model: Any, device: Any) -> Finding:
+    """What is trained on what: a finding that is never red, for the figures."""
+    num_parameters = sum(p.numel() for p in model.parameters())
+    num_trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    model_type = str(config.architecture.get("model_type"))
+    return Finding(
+        check="model", ok=True,
+        text=f"{model_type} in {config.model.dtype} on {device}, {config.train.method}: "
+             f"{num_trainable:,} of {num_parameters:,} parameters are trained",
+        figures={
+            "model_type": model_type, "device": str(device), "dtype": config.model.dtype,
+            "num_parameters": num_parameters, "num_trainable": num_trainable,
+        },
+    )  # fmt: skip
+
+
+def train(model: Any, batch: Any, learning_rate: float) -> Training:
+    """Take steps on `batch` as the training loop takes them, and look at every gradient."""
+    import torch
+
+    from train.model import SummedLoss
+    from train.optimizer import make_optimizer
+
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    optimizer = make_optimizer(
+        list(trainable.values()), learning_rate=learning_rate, weight_decay=0.0
+    )
+    device = next(model.parameters()).device
+    ids, labels = batch.input_ids.to(device), batch.labels.to(device)
+    summed, num_labels = SummedLoss(model), max(1, batch.num_label_tokens)
+    training = Training(untouched=set(trainable))
+    hooks = _count_block_runs(model, training)
+    for _ in range(_NUM_STEPS):
+        start = time.perf_counter()
+        loss = summed(ids, labels) / num_labels
+        loss.backward()
+        _look_at_gradients(trainable, training)
+        torch.nn.utils.clip_grad_norm_(list(trainable.values()), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        training.losses.append(float(loss.detach()))  # waits for the device
+        training.seconds.append(time.perf_counter() - start)
+    for hook in hooks:
+        hook.remove()
+    with torch.no_grad():
+        training.losses.append(float(summed(ids, labels) / num_labels))
+    return training
+
+
+def _look_at_gradients(trainable: dict[str, Any], training: Training) -> None:
+    for name, parameter in trainable.items():
+        if parameter.grad is None:
+            continue
+        if not parameter.grad.isfinite().all():
+            training.not_finite.add(name)
+        if parameter.grad.any():  # half of an adapter gets gradients only from the second step on
+            training.untouched.discard(name)
+
+
+def _count_block_runs(model: Any, training: Training) -> list[Any]:
+    """Count in `training` how often the parts of recomputable blocks run; returns the hooks.
+
+    Their parts, because transformers 5.23 recomputes a block's forward without calling the block.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    def count(*_: Any) -> None:
+        training.num_part_runs += 1
+
+    blocks = [block for block in model.modules() if isinstance(block, GradientCheckpointingLayer)]
+    parts = [part for block in blocks for part in block.children()]
+    training.num_parts = len(parts)
+    return [part.register_forward_pre_hook(count) for part in parts]
+
+
+def judge_loss(training: Training, learning_rate: float, peak_bytes: int) -> Finding:
+    """Red unless the loss was finite throughout and fell."""
+    losses = training.losses
+    is_finite, first, last = all(map(math.isfinite, losses)), losses[0], losses[-1]
+    step_s = statistics.median(training.seconds[1:])
+    text = f"loss {first:.4f} → {last:.4f} in {_NUM_STEPS} steps of {step_s * 1e3:.1f} ms, "
+    text += f"peak memory {peak_bytes / MIB:.0f} MiB"
+    if not is_finite:
+        text += "; a loss is not finite"
+    elif last >= first:
+        text += "; it did not fall"
+    do = check_device_command()
+    if learning_rate != _LEARNING_RATE:
+        do = f"leave out --learning-rate {learning_rate:g}: {_LEARNING_RATE:g} suits this test"
+    return Finding(
+        check="loss", ok=is_finite and last < first, text=text, do=do,
+        figures={"losses": losses, "step_s": step_s, "peak_memory_bytes": peak_bytes},
+    )  # fmt: skip
+
+
+def judge_gradients(training: Training) -> Finding:
+    """Red unless every trainable parameter had gradients, all of them finite."""
+    bad = {"not finite": sorted(training.not_finite), "zero or none": sorted(training.untouched)}
+    parts = [
+        f"{what} for {len(names)}: {', '.join(names[:_MAX_NAMES])}{'…' * (len(names) > _MAX_NAMES)}"
+        for what, names in bad.items()
+        if names
+    ]
+    return Finding(
+        check="gradients", ok=not parts,
+        text="; ".join(parts) or "finite, and not zero, for every parameter that is trained",
+        do=check_device_command(),
+        figures={"not_finite": bad["not finite"], "untouched": bad["zero or none"]},
+    )  # fmt: skip
+
+
+def judge_recomputing(training: Training) -> Finding:
+    """Red when blocks that shall be recomputed in backward keep their activations instead."""
+    runs = training.num_part_runs / training.num_parts / _NUM_STEPS
+    return Finding(
+        check="gradient checkpointing", ok=runs > 1,
+        text=f"blocks run {runs:.1f} times a step"
+             + ("" if runs > 1 else ": nothing is recomputed, so activations take full memory"),
+        do="./test.sh   # this is a fault of train/, not of this machine",
+        figures={"block_runs_per_step": runs},
+    )  # fmt: skip
+
+
+def peak_memory_bytes(device: Any) -> int:
+    """The most memory that torch held on a GPU, or that this process had resident on CPU."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+if __name__ == "__main__":
+    main(prog_name="diagnostics.single_gpu")
