@@ -1,7 +1,7 @@
 """The torchrun child: torch's own elastic agent, told what to start by torchrun's own arguments.
 
-`python -P -m launch.agent RUN_DIR LAUNCH_PID TORCHRUN_ARGS…` does what `torchrun TORCHRUN_ARGS…`
-does, and besides dies with its launcher and writes which rank failed to the run folder.
+`python -P -m launch.agent RUN_DIR TORCHRUN_ARGS…` does what `torchrun TORCHRUN_ARGS…` does, and
+besides writes to the run folder which rank failed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import signal
 import sys
 from pathlib import Path
 
-from launch.processes import die_with_parent
 from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
@@ -19,8 +18,7 @@ from rundir.paths import RunDir
 
 def main() -> None:
     """Start the ranks and watch them; exits with 0 when all of them did, else 10."""
-    run_dir, launch_pid, *torchrun_args = sys.argv[1:]
-    die_with_parent(int(launch_pid))
+    run_dir, *torchrun_args = sys.argv[1:]
     events = EventWriter(RunDir(Path(run_dir)).event_file("agent"))
 
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from launch.request import Request
 from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -48,8 +49,7 @@ def run(
     except UserError as error:
         click.echo(f"airlock: {error}", err=True)
         sys.exit(int(error.code))
+    except BrokenPipeError:  # whoever read our output has gone; the run was ended on the way here
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(int(ExitCode.INTERRUPTED_UNSAVED))
     sys.exit(int(code))
-
-
-if __name__ == "__main__":
-    airlock(prog_name="airlock")

@@ -12,6 +12,7 @@ from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, cache_folder
+from rundir.prepared import Prepared, read_prepared
 
 
 def check_data(config: RunConfig) -> None:
@@ -62,7 +63,7 @@ def prepare(
     resume_from: Path | None,
     env: dict[str, str],
     signals: Signals,
-) -> None:
+) -> Prepared:
     """Fetch or make the model, tokenise the data, and write prepared.json.
 
     Raises UserError with the child's exit code when it could not be done (the child has said why),
@@ -72,6 +73,7 @@ def prepare(
     resume = [] if resume_from is None else [resume_from]
     code = children.run("train.prepare", run.path, model_path, *resume, env=env, signals=signals)
     _check(code, "the data could not be prepared")
+    return read_prepared(run)
 
 
 def _model_path(config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals) -> Path:

@@ -47,7 +47,7 @@ def _out(console: Console, text: str) -> None:
 
 def _summary(console: Console, run: RunDir, state: RunState) -> None:
     status = state.status
-    elapsed = clock(time.time() - status.started_t)
+    elapsed = clock(time.monotonic() - state.started_mono)
     _out(console, f"\n{status.profile}: done in {elapsed}")
     rows = []
     if state.first_loss is not None and status.loss is not None:

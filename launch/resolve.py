@@ -45,6 +45,9 @@ def resolve(
             }
         )  # fmt: skip
     values["data"] = _absolute(values["data"], sources)
+    if values["model"].path.startswith("~"):  # after `model.path=` the shell leaves it as it is
+        path = str(Path(values["model"].path).expanduser())
+        values["model"] = replace(values["model"], path=path)
     architecture = table.get("architecture", {})
     return RunConfig(profile=profile, architecture=architecture, **values), sources
 

@@ -28,6 +28,7 @@ from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, create_run, runs_folder
+from rundir.prepared import Prepared
 
 
 def run(request: Request, console: Console, environ: Mapping[str, str]) -> ExitCode:
@@ -36,7 +37,6 @@ def run(request: Request, console: Console, environ: Mapping[str, str]) -> ExitC
     signals = Signals()
     signals.listen()
     become_subreaper()
-    _run_tests(job, environ, signals)
     folder, variables = _make_folder(job, environ)
     console.out(_banner(job, folder), highlight=False)
     state = new_state(folder.run_id, job.config.profile, job.placement.num_ranks)
@@ -49,8 +49,12 @@ def run(request: Request, console: Console, environ: Mapping[str, str]) -> ExitC
     code = ExitCode.RANK_FAILED  # unless it is found to have ended otherwise
     try:
         supervisor.write_status()
+        _run_tests(job, env, signals)
         with events.span("prepare", what="model and data"):
-            prepare(job.config, folder, resume_from=job.resume_from, env=env, signals=signals)
+            prepared = prepare(
+                job.config, folder, resume_from=job.resume_from, env=env, signals=signals
+            )
+        _say_left_out(console, prepared, job.config.data.max_seq_length)
         agent_code = supervisor.supervise(torchrun_args(folder, job.placement.num_ranks), env)
         code = exit_code(state, agent_code, signals.num_stops)
     except Interrupted:
@@ -106,27 +110,34 @@ def _banner(job: Job, folder: RunDir) -> str:
     )
 
 
-def _run_tests(job: Job, environ: Mapping[str, str], signals: Signals) -> None:
-    """Run the diagnostics that RUN_IMPORT_TEST and RUN_SINGLE_GPU_TEST ask for."""
-    variables = rank_variables(job.config, job.placement, RunDir(runs_folder()), environ)
-    env = child_environment(variables, environ)
+def _run_tests(job: Job, env: dict[str, str], signals: Signals) -> None:
+    """Run the diagnostics that RUN_IMPORT_TEST and RUN_SINGLE_GPU_TEST ask for.
+
+    Raises UserError when one fails, and Interrupted when a stop was asked for.
+    """
     for name, module in (
         ("RUN_IMPORT_TEST", "diagnostics.imports"),
         ("RUN_SINGLE_GPU_TEST", "diagnostics.single_gpu"),
     ):
-        if environ.get(name, "0") in ("", "0"):
+        if env.get(name, "0") in ("", "0"):
             continue
-        try:
-            code = children.run(module, env=env, signals=signals)
-        except Interrupted as stop:
-            raise UserError(
-                "interrupted", do="nothing was started", code=ExitCode.INTERRUPTED_UNSAVED
-            ) from stop
+        code = children.run(module, "--profile", job.config.profile, env=env, signals=signals)
         if code != 0:
             raise UserError(
                 f"the test {module} failed with exit code {code}",
-                do=f"{name}=0 starts without it",
+                do=f"mend what it says, or {name}=0 to start without it",
                 code=ExitCode.PREFLIGHT,
+            )
+
+
+def _say_left_out(console: Console, prepared: Prepared, longest: int) -> None:
+    """No sample is left out in silence."""
+    for what, data in (("training", prepared.train), ("held-out", prepared.evaluation)):
+        if data is not None and data.num_too_long:
+            num = data.num_samples + data.num_too_long
+            console.out(
+                f"left out: {data.num_too_long:,} of {num:,} {what} samples have more than "
+                f"{longest:,} tokens (data.max_seq_length)"
             )
 
 

@@ -45,6 +45,7 @@ class RunState:
     failures: list[Failure] = field(default_factory=list)
     peak_pss_bytes: int = 0
     last_checkpoint: int | None = None
+    started_mono: float = field(default_factory=time.monotonic)
     _first_train: Event | None = None
 
     def add(self, event: Event) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import time
@@ -47,9 +46,8 @@ class Supervisor:
         view = make_view(self._console)
         with self._run.agent_log.open("ab") as log:
             agent = children.start(
-                "launch.agent", self._run.path, str(os.getpid()), *torchrun_args,
-                env=env, output=log,
-            )  # fmt: skip
+                "launch.agent", self._run.path, *torchrun_args, env=env, output=log
+            )
         try:
             while agent.poll() is None:
                 self._follow(view)
@@ -98,6 +96,7 @@ class Supervisor:
                 self._end(agent)
                 return
             control.ask(self._run, "stop")
+            self._console.out("stopping: the ranks save a checkpoint; Ctrl-C again ends at once")
         waited_s = time.monotonic() - self._stop_asked_at
         if num_stops > 1 or waited_s > self._config.stop_timeout_s:
             self._end(agent)

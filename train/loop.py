@@ -18,6 +18,7 @@ from rundir.paths import RunDir
 from train import checkpoint
 from train.data import Batch, Order, SampleFile, micro_batches
 from train.evaluate import Evaluator
+from train.optimizer import make_optimizer
 from train.progress import Progress
 from train.ranks import Ranks
 from train.schedule import learning_rate, num_steps
@@ -35,10 +36,11 @@ class Trainer:
         self._config, self._run, self._ranks, self._events = config.train, run, ranks, events
         self._model, self._samples, self._evaluator = model, samples, evaluator
         self._trainable = [p for p in model.parameters() if p.requires_grad]
-        self._optimizer = torch.optim.AdamW(
-            _decay_groups(self._trainable, config.train.weight_decay),
-            lr=config.train.learning_rate, betas=(0.9, 0.95), fused=True,
-        )  # fmt: skip
+        self._optimizer = make_optimizer(
+            self._trainable,
+            learning_rate=config.train.learning_rate,
+            weight_decay=config.train.weight_decay,
+        )
         self._order = Order(len(samples), config.train.global_batch_size, config.train.seed)
         share = math.ceil(config.train.global_batch_size / ranks.world_size)
         self._num_micro_batches = math.ceil(share / config.train.micro_batch_size)
@@ -165,13 +167,3 @@ class Trainer:
                 self._run.checkpoints, self._step, self._model.module, self._optimizer,
                 self._ranks, keep=self._config.keep_checkpoints,
             )  # fmt: skip
-
-
-def _decay_groups(
-    parameters: list[torch.nn.Parameter], weight_decay: float
-) -> list[dict[str, object]]:
-    """Matrices decay; norms and biases, which have one dimension, do not."""
-    return [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},  # noqa: PLR2004
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},  # noqa: PLR2004
-    ]

@@ -30,8 +30,10 @@ def load_model(config: ModelConfig, model_path: Path, device: torch.device) -> A
     )
     model.config.use_cache = False
     if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    return model
+        # transformers 5.23 has renamed it; the old name is all that earlier versions have.
+        enable = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+    return model.train()  # as loaded it is in evaluation mode, which checkpoints nothing
 
 
 def add_method(model: Any, config: TrainConfig) -> Any:

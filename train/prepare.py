@@ -22,7 +22,7 @@ from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, cache_folder
 from rundir.prepared import Prepared, PreparedData, write_prepared
 
-_FORMAT = "1"  # of the Arrow file; part of the cache's key
+_FORMAT = "2"  # of the Arrow file; part of the cache's key
 _BATCH_ROWS = 4096
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
@@ -57,7 +57,7 @@ def prepare_file(
             )
             (temporary / "counts.json").write_text(json.dumps(counts), encoding="utf-8")
     counts = json.loads((folder / "counts.json").read_text(encoding="utf-8"))
-    _check_vocabulary(model_path, counts["max_token_id"])
+    _check_fits_model(model_path, counts)
     if counts["num_samples"] == 0:
         raise UserError(
             f"{path}: all {counts['num_too_long']} samples are longer than {max_seq_length} tokens",
@@ -71,15 +71,21 @@ def prepare_file(
     )
 
 
-def _check_vocabulary(model_path: Path, max_token_id: int) -> None:
-    """Raise UserError when the tokenizer gives ids that the model has no embedding for."""
+def _check_fits_model(model_path: Path, counts: dict[str, int]) -> None:
+    """Raise UserError for token ids or positions that the model has no embedding for."""
     model = json.loads((model_path / "config.json").read_text(encoding="utf-8"))
-    vocab_size = model.get("vocab_size")
-    if isinstance(vocab_size, int) and max_token_id >= vocab_size:
+    vocab_size, num_positions = model.get("vocab_size"), model.get("max_position_embeddings")
+    if isinstance(vocab_size, int) and counts["max_token_id"] >= vocab_size:
         raise UserError(
-            f"the tokenizer of {model_path} gives token id {max_token_id}, the model knows ids "
-            f"below {vocab_size}: they do not belong together",
+            f"the tokenizer of {model_path} gives token id {counts['max_token_id']}, the model "
+            f"knows ids below {vocab_size}: they do not belong together",
             do="use the tokenizer that came with the model",
+            code=ExitCode.DATA,
+        )
+    if isinstance(num_positions, int) and counts["longest_kept"] > num_positions:
+        raise UserError(
+            f"a sample has {counts['longest_kept']} tokens, the model takes {num_positions}",
+            do=f"--set data.max_seq_length={num_positions} leaves longer ones out",
             code=ExitCode.DATA,
         )
 
@@ -140,20 +146,26 @@ def _tokenise(
         ("input_ids", pa.list_(pa.int32())), ("num_prompt_tokens", pa.int32()),
         ("prompt", pa.string()), ("response", pa.string()),
     ])  # fmt: skip
-    counts = {"num_samples": 0, "num_too_long": 0, "longest": 0, "max_token_id": 0}
+    counts = dict.fromkeys(
+        ("num_samples", "num_too_long", "longest", "longest_kept", "max_token_id"), 0
+    )
     with pa.OSFile(str(out), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         for batch in _encoded_batches(path, model_path, max_samples):
             fitting = [row for row in batch if len(row["input_ids"]) <= max_seq_length]
-            counts["num_samples"] += len(fitting)
-            counts["num_too_long"] += len(batch) - len(fitting)
-            counts["longest"] = max(counts["longest"], *(len(row["input_ids"]) for row in batch))
-            counts["max_token_id"] = max(
-                counts["max_token_id"], *(max(row["input_ids"]) for row in batch)
-            )
+            _count(counts, batch, fitting)
             writer.write_batch(pa.RecordBatch.from_pylist(fitting, schema=schema))
     if counts["longest"] == 0:
         raise UserError(f"{path} has no rows", do="--data PATH", code=ExitCode.DATA)
     return counts
+
+
+def _count(counts: dict[str, int], rows: list[dict[str, Any]], kept: list[dict[str, Any]]) -> None:
+    counts["num_samples"] += len(kept)
+    counts["num_too_long"] += len(rows) - len(kept)
+    for name, some in (("longest", rows), ("longest_kept", kept)):
+        counts[name] = max([counts[name], *(len(row["input_ids"]) for row in some)])
+    largest = (max(row["input_ids"], default=0) for row in rows)
+    counts["max_token_id"] = max([counts["max_token_id"], *largest])
 
 
 def _encoded_batches(

@@ -1,0 +1,11 @@
+"""`python -P -m launch`: the command line, in launch/cli.py."""
+
+import signal
+
+if __name__ == "__main__":
+    # Until there is something to clean up, Ctrl-C just ends the program, without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    from launch.cli import airlock
+
+    airlock(prog_name="airlock")
