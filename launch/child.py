@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 import sys
 
-from launch.processes import die_with_parent
+from launch.parent import die_with_parent
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))

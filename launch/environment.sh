@@ -78,7 +78,7 @@ elif [ -z "${AIRLOCK_ENV:-}" ] && airlock_check python3 quiet 2>/dev/null; then
     AIRLOCK_PY=python3
 else
     airlock_base
-    "$AIRLOCK_PY" -I "$AIRLOCK_ROOT/launch/setup_env.py" "${airlock_extra:-}" "$0" "$@" || exit $?
+    "$AIRLOCK_PY" -P -m launch.setup_env "${airlock_extra:-}" "$0" "$@" || exit $?
     AIRLOCK_PY=$AIRLOCK_ROOT/.venv/bin/python
 fi
 case $AIRLOCK_PY in /*) ;; */*) AIRLOCK_PY=$PWD/$AIRLOCK_PY ;; esac

@@ -1,37 +1,10 @@
-"""Keeping hold of processes: children that die with their parent, and none left behind."""
+"""The processes below this one: none of them is left behind."""
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 
 import psutil
-
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-
-
-def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
-
-
-def become_subreaper() -> None:
-    """Make this process the parent of every descendant that loses its own."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent ends, however that ends.
-
-    Call it first thing in the child. The parent may have died before the call: then its pid is no
-    longer `parent_pid` and this process ends at once.
-    """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def descendants() -> list[psutil.Process]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from launch.gate import Gate, gate_folder
 from launch.limits import apply_limits
 from launch.memory import measure
-from launch.processes import die_with_parent
+from launch.parent import die_with_parent
 from rundir.config import RunConfig
 from rundir.config_file import read_config
 from rundir.errors import UserError

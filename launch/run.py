@@ -14,8 +14,8 @@ from rich.console import Console
 from launch import children
 from launch.environment import Variable, child_environment, rank_variables
 from launch.gate import gate_folder
+from launch.parent import become_subreaper
 from launch.prepare import prepare
-from launch.processes import become_subreaper
 from launch.report import exit_code, report
 from launch.request import Job, Request, make_job
 from launch.signals import Interrupted, Signals

@@ -1,6 +1,6 @@
 """Make the clone's own `.venv` from the pinned requirements, or bring it up to date.
 
-    python -I launch/setup_env.py EXTRA COMMAND [ARGUMENTS...]
+    python -P -m launch.setup_env EXTRA COMMAND [ARGUMENTS...]
 
 Called by environment.sh with the base Python; EXTRA is "dev" or empty, and COMMAND with its
 arguments is what the user typed. Exits 0 with a whole `.venv`, 4 with what is wrong and the next
@@ -12,29 +12,36 @@ A directory with neither of the first two is somebody else's and is not touched.
 killed is begun anew, since a package may be there by half; pip keeps what it has downloaded.
 """
 
-import ctypes
-import errno
 import fcntl
 import os
 import platform
 import re
-import select
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TextIO, cast
 
-ROOT = Path(__file__).resolve().parent.parent
+from launch.logged_command import Progress, run_logged, say
+from launch.parent import die_with_parent
+from launch.setup_errors import (
+    CPU_WHEELS,
+    LOG,
+    NEEDED_CPU_GIB,
+    NEEDED_CUDA_GIB,
+    ROOT,
+    SetupError,
+    disk_full,
+    explain,
+    explain_os_error,
+    free_gib,
+)
+
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin/python"
-LOG = VENV / "install.log"
 INSTALLING = VENV / ".airlock-installing"
 
 # In INSTALLING: pip failed, but in good order, so that the next attempt can go on from there.
@@ -42,31 +49,6 @@ PIP_ENDED = "pip ended by itself\n"
 
 PREFLIGHT_FAILED = 4
 INTERRUPTED = 21
-
-# Measured for torch 2.13 from CPU wheels: 1.4 GiB installed. With CUDA's libraries about 7 GiB, an
-# estimate from the sizes of their wheels. The rest is for pip's copies of what it downloads.
-NEEDED_CPU_GIB = 3
-NEEDED_CUDA_GIB = 8
-CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
-GIB = 1 << 30
-
-DISK_FULL = re.compile(r"No space left on device|Errno 28|Disk quota exceeded")
-# What urllib3 and pip, 22 to 26, print when an index cannot be reached.
-NO_NETWORK = re.compile(
-    r"NewConnectionError|ConnectTimeoutError|ReadTimeoutError|NameResolutionError|ProxyError"
-    r"|SSLError|ProtocolError|RemoteDisconnected|IncompleteRead|Max retries exceeded"
-    r"|Temporary failure in name resolution|Network is unreachable|Connection refused"
-    r"|Connection reset|Read timed out|connection broken|Could not fetch URL"
-)
-
-
-class SetupError(Exception):
-    """What is wrong, in one line, and after it the next command to type."""
-
-
-def say(text: str) -> None:
-    sys.stderr.write(f"airlock: {text}\n")
-    sys.stderr.flush()
 
 
 def pinned(extra: str) -> dict[Path, str]:
@@ -154,129 +136,6 @@ def clear() -> None:
             path.unlink()
 
 
-class Progress:
-    """What pip is at, and for how long: one line that changes on a terminal, else plain lines."""
-
-    def __init__(self) -> None:
-        self.started_s = time.monotonic()
-        self.on_terminal = sys.stderr.isatty()
-        self.doing = "making .venv"
-
-    def elapsed(self) -> str:
-        seconds = int(time.monotonic() - self.started_s)
-        return f"{seconds // 60}:{seconds % 60:02d}"
-
-    def read(self, line: str) -> None:
-        """Take in one line of pip's output."""
-        if found := re.match(r"\s*(?:Downloading|Using cached) (\S+?-\d[^-\s]*)\S* (\(.*)", line):
-            self.doing = f"fetching {found[1]} {found[2]}"
-        elif line.startswith("Installing collected packages:"):
-            self.doing = f"installing {line.count(',') + 1} packages"
-        elif found := re.match(r"\s*(?:Collecting|Processing|Building wheel for) (\S+)", line):
-            self.doing = f"looking at {Path(found[1]).name}"
-        else:
-            return
-        # The rest passes too quickly to be worth a line in a log.
-        if not self.on_terminal and re.search(r" [MG]B\)$|^installing", self.doing):
-            say(f"{self.doing}  {self.elapsed()}")
-
-    def show(self) -> None:
-        if self.on_terminal:
-            line = f"airlock: {self.doing}  {self.elapsed()}"
-            line = line[: shutil.get_terminal_size().columns - 1]
-            sys.stderr.write(f"\r\033[K{line}")
-            sys.stderr.flush()
-
-    def hide(self) -> None:
-        if self.on_terminal:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()
-
-
-def die_with_parent(signum: int) -> None:
-    """Have the kernel send SIGNUM to this process when its parent is gone."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signum)
-
-
-def run_logged(command: list[str], log: TextIO, progress: Progress) -> tuple[int, list[str]]:
-    """Run COMMAND to its end; its exit status and its output by lines, which go to LOG as well.
-
-    It runs in a session of its own, so that a Ctrl-C reaches this process alone, which then ends
-    it; and it does not outlive this process.
-    """
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        # The user's own settings for pip hold, but for one that would install elsewhere.
-        env={**os.environ, "PIP_USER": "0", "PIP_PROGRESS_BAR": "off", "PIP_NO_INPUT": "1"},
-        start_new_session=True,
-        preexec_fn=lambda: die_with_parent(signal.SIGKILL),  # noqa: PLW1509 - no threads here
-    )
-    lines = []
-    try:
-        for line in output_lines(process, progress):
-            log.write(f"{line}\n")
-            log.flush()
-            lines.append(line)
-        return process.wait(), lines
-    finally:
-        progress.hide()
-        end(process)
-
-
-def output_lines(process: subprocess.Popen[bytes], progress: Progress) -> Iterator[str]:
-    """The lines of PROCESS as they come, with PROGRESS shown at least every second meanwhile."""
-    pipe, rest = cast(IO[bytes], process.stdout).fileno(), b""
-    while True:
-        progress.show()
-        if not select.select([pipe], [], [], 1.0)[0]:
-            continue
-        data = os.read(pipe, 1 << 16)
-        *whole, rest = (rest + data).split(b"\n")
-        if not data and rest:
-            whole, rest = [rest], b""
-        for line in whole:
-            text = line.decode(errors="replace")
-            progress.read(text)
-            yield text
-        if not data:
-            return
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End PROCESS and its session, kindly first; nothing if it has ended by itself."""
-    for signum, patience_s in ((signal.SIGTERM, 5), (signal.SIGKILL, None)):
-        if process.poll() is not None:
-            return
-        os.killpg(process.pid, signum)
-        try:
-            process.wait(patience_s)
-        except subprocess.TimeoutExpired:
-            continue
-
-
-def free_gib(path: Path | str) -> float:
-    return shutil.disk_usage(path).free / GIB
-
-
-def disk_full(typed: str, needed_gib: float | None = None) -> SetupError:
-    """The error for a disk with too little room for NEEDED_GIB, or that filled up meanwhile."""
-    text = f"the disk is too full for .venv: {free_gib(ROOT):.2f} GiB free in {ROOT}"
-    if needed_gib:
-        text += f", {needed_gib} GiB needed"
-    else:
-        temporary = tempfile.gettempdir()
-        text += f"; {free_gib(temporary):.2f} GiB in {temporary}, which pip uses meanwhile"
-    text += f"\n  {typed}\n      goes on, once there is room"
-    if needed_gib == NEEDED_CUDA_GIB:
-        text += f"\n  PIP_EXTRA_INDEX_URL={CPU_WHEELS} {typed}"
-        text += f"\n      is for CPU only, and needs {NEEDED_CPU_GIB} GiB"
-    return SetupError(text)
-
-
 def check_disk(pip_settings: list[str], typed: str) -> None:
     """Before gigabytes are fetched, see that there is room, and say if they could be fewer.
 
@@ -293,24 +152,6 @@ def check_disk(pip_settings: list[str], typed: str) -> None:
     needed_gib = NEEDED_CPU_GIB if from_cpu_index else NEEDED_CUDA_GIB
     if free_gib(VENV) < needed_gib:
         raise disk_full(typed, needed_gib)
-
-
-def explain(lines: list[str], doing: str, typed: str) -> SetupError:
-    """From the output of what failed, what is wrong. Its end counts: pip outlives some errors."""
-    end_of_output = "\n".join(lines[-20:])
-    # venv keeps the output of its pip to itself; but a full disk is still full then.
-    full = min(free_gib(ROOT), free_gib(tempfile.gettempdir())) * 1024 < 1
-    if full or DISK_FULL.search(end_of_output):
-        return disk_full(typed)
-    if NO_NETWORK.search(end_of_output):
-        return SetupError(
-            f"no network: pip cannot reach its package index ({LOG})\n  {typed}\n"
-            "      tries again; PIP_INDEX_URL=URL before it names a mirror, PIP_FIND_LINKS=DIR a"
-            " folder of wheels"
-        )
-    errors = [line for line in lines if line.startswith(("ERROR:", "Error:"))]
-    last = (errors or [line for line in lines if line.strip()] or ["no output"])[-1]
-    return SetupError(f"{doing} failed: {last.strip()}\n  less {shlex.quote(str(LOG))}")
 
 
 def make(extra: str, typed: str, progress: Progress) -> None:
@@ -346,17 +187,6 @@ def make(extra: str, typed: str, progress: Progress) -> None:
         INSTALLING.replace(marker)
 
 
-def explain_os_error(error: OSError, typed: str) -> SetupError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return disk_full(typed)
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return SetupError(
-            f"cannot write .venv in {ROOT} ({error.strerror}). Clone to where you can write, or:\n"
-            f"  AIRLOCK_PYTHON=PATH {typed}\n      uses a Python that has all that is needed"
-        )
-    return SetupError(f"cannot make .venv: {error}")
-
-
 def interrupt(_signum: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
@@ -365,7 +195,7 @@ def main(extra: str, *command: str) -> int:
     typed = shlex.join(command)
     signal.signal(signal.SIGTERM, interrupt)
     # A shell that is ended while it waits for this process would leave it installing.
-    die_with_parent(signal.SIGTERM)
+    die_with_parent(os.getppid(), signal.SIGTERM)
     try:
         with only_one():
             if not is_whole(pinned(extra)):

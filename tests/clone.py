@@ -17,6 +17,7 @@ SOURCE = Path(__file__).resolve().parent.parent
 FILES = (
     *("start.sh", "start_single.sh", "start_4gpu.sh", "airlock", "test.sh", ".ci/run"),
     *("launch/environment.sh", "launch/check_env.py", "launch/setup_env.py"),
+    *("launch/setup_errors.py", "launch/logged_command.py", "launch/parent.py"),
 )
 # The Python below the environment that runs these tests.
 BASE_PYTHON = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
