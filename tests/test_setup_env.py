@@ -224,7 +224,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def installer(clone: Clone) -> int:
-    return next(pid for pid, command in processes_of(clone).items() if "launch.setup_env" in command)
+    processes = processes_of(clone)
+    return next(pid for pid, command in processes.items() if "launch.setup_env" in command)
 
 
 def test_an_install_that_was_killed_is_not_taken_for_whole_and_the_next_start_completes_it(
