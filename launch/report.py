@@ -11,7 +11,7 @@ from rich.console import Console
 
 from launch.console import clock
 from launch.memory import MIB
-from launch.state import Failure, RunState
+from launch.state import RunState
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 
@@ -96,33 +96,39 @@ def _interrupted(console: Console, run: RunDir, state: RunState) -> None:
         _out(console, f"\ninterrupted; nothing was saved. What there is: {_short(run.path)}")
         return
     _out(console, f"\ninterrupted; the checkpoint after step {state.last_checkpoint} is saved")
-    _out(console, f"  → ./start.sh {state.status.profile} --resume {_short(run.path)}")
+    _out(console, _resume_line(run, state))
 
 
 def _failure(console: Console, run: RunDir, state: RunState) -> None:
-    """Say which rank failed and why; its traceback, or the end of its log, is printed last."""
+    """Say which rank failed, why, and what to do; what tells most is printed last."""
     root = state.root_failure()
     if root is None:
+        _out(console, f"\n{_tail(run.agent_log)}")
         _out(console, "\nairlock: the run failed: torch's agent ended before its ranks did")
-        _out(console, f"  log {_short(run.agent_log)}\n\n{_tail(run.agent_log)}")
+        _out(console, f"  log {_short(run.agent_log)}")
         return
     log = run.rank_log(root.rank, state.status.attempt)
-    first_line = root.title.splitlines()[0]
-    _out(console, f"\nairlock: the run failed: rank {root.rank} {_verb(root)}{first_line}")
+    verb = "raised " if root.traceback else ""
+    lines = [f"airlock: the run failed: rank {root.rank} {verb}{root.title.splitlines()[0]}"]
     others = sorted({one.rank for one in state.failures} - {root.rank})
     if others:
-        _out(console, f"  and, as a consequence, rank {', '.join(map(str, others))}")
-    if state.last_checkpoint is not None:
-        _out(
-            console,
-            f"  last checkpoint: step {state.last_checkpoint}\n"
-            f"  → ./start.sh {state.status.profile} --resume {_short(run.path)}",
+        lines.append(f"  and, as a consequence, rank {', '.join(map(str, others))}")
+    if root.title == "killed by SIGKILL":
+        lines.append(
+            "  by someone, or by the kernel: `dmesg | grep -i oom` shows if memory ran out"
         )
-    _out(console, f"  log {_short(log)}\n\n{root.traceback or _tail(log)}")
+    lines.append(f"  log {_short(log)}")
+    if state.last_checkpoint is not None:
+        lines += [f"  last checkpoint: step {state.last_checkpoint}", _resume_line(run, state)]
+    text = "\n".join(lines)
+    # A rank that was killed has no last words: what killed it matters more than its log.
+    _out(
+        console, f"\n{text}\n\n{root.traceback}" if root.traceback else f"\n{_tail(log)}\n\n{text}"
+    )
 
 
-def _verb(root: Failure) -> str:
-    return "" if root.traceback is None else "raised "
+def _resume_line(run: RunDir, state: RunState) -> str:
+    return f"  → ./start.sh {state.status.profile} --resume {_short(run.path)}"
 
 
 def _tail(log: Path) -> str:

@@ -95,7 +95,11 @@ class Supervisor:
             if not is_training:
                 self._end(agent)
                 return
-            control.ask(self._run, "stop")
+            try:
+                control.ask(self._run, "stop")
+            except OSError:  # where no empty file can be made, no checkpoint can either
+                self._end(agent)
+                return
             self._console.out("stopping: the ranks save a checkpoint; Ctrl-C again ends at once")
         waited_s = time.monotonic() - self._stop_asked_at
         if num_stops > 1 or waited_s > self._config.stop_timeout_s:
