@@ -80,9 +80,17 @@ def visible_gpus(installed: list[Gpu], cuda_visible_devices: str | None) -> list
 
 
 def _find_gpu(installed: list[Gpu], entry: str, spec: str) -> Gpu:
-    for gpu in installed:
-        if entry == str(gpu.index) or (entry.startswith("GPU-") and gpu.uuid.startswith(entry)):
-            return gpu
+    found = [
+        gpu for gpu in installed
+        if entry == str(gpu.index) or (entry.startswith("GPU-") and gpu.uuid.startswith(entry))
+    ]  # fmt: skip
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UserError(
+            f"CUDA_VISIBLE_DEVICES={spec}: {entry!r} begins the UUIDs of {len(found)} GPUs",
+            do="write more of it; `nvidia-smi -L` lists them",
+        )
     if not installed:
         raise UserError(
             f"CUDA_VISIBLE_DEVICES={spec} names GPU {entry!r}, but this machine has no NVIDIA GPU",
@@ -103,8 +111,9 @@ def place(config: RunConfig, asked: tuple[int, str] | None, visible: list[Gpu]) 
     wants = config.launch.device
     device: Literal["cuda", "cpu"] = "cuda" if visible and wants != "cpu" else "cpu"
     if device == "cpu" and (config.launch.needs_gpu or wants == "cuda"):
+        why = "launch.device is cpu" if visible else "none is visible"
         raise UserError(
-            f"{config.profile} needs an NVIDIA GPU and none is visible",
+            f"{config.profile} needs an NVIDIA GPU and {why}",
             do="./start.sh tiny runs on CPU; on a GPU machine see what `nvidia-smi -L` prints",
             code=ExitCode.PREFLIGHT,
         )
@@ -130,19 +139,25 @@ def asked_num_ranks(
 
     Raises UserError when the text is no whole number.
     """
-    if option is not None:
-        return option, "--num-gpus"
-    if config_source.startswith("option"):
-        return config.launch.num_ranks, "--set launch.num_ranks"
-    for name in ("NUM_GPUS", "AIRLOCK_PRESET_NUM_GPUS"):
-        text = environ.get(name, "").strip()
-        if text:
-            try:
-                return int(text), f"{name}={text}" if name == "NUM_GPUS" else "the start script"
-            except ValueError as error:
-                raise UserError(
-                    f"{name}={text!r} is not a whole number", do=f"{name}=2, or leave it unset"
-                ) from error
-    if config_source != "default" and config.launch.num_ranks != 0:
-        return config.launch.num_ranks, config_source
-    return None
+    is_environments = config_source.startswith("environment")
+    preset = _number(environ, "AIRLOCK_PRESET_NUM_GPUS")
+    own = config.launch.num_ranks
+    in_order = (
+        (option, "--num-gpus"),
+        (own if config_source.startswith("option") else None, "--set launch.num_ranks"),
+        (_number(environ, "NUM_GPUS"), f"NUM_GPUS={environ.get('NUM_GPUS', '').strip()}"),
+        (own if is_environments else None, config_source),
+        (preset, "the start script"),
+        (own or None, config_source),
+    )
+    return next(((number, who) for number, who in in_order if number is not None), None)
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "").strip()
+    try:
+        return int(text) if text else None
+    except ValueError as error:
+        raise UserError(
+            f"{name}={text!r} is not a whole number", do=f"{name}=2, or leave it unset"
+        ) from error

@@ -10,6 +10,8 @@ from launch.devices import Placement
 from rundir.config import RunConfig
 from rundir.paths import ROOT, RunDir
 
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
 
 @dataclass(frozen=True, slots=True)
 class Variable:
@@ -26,13 +28,12 @@ def rank_variables(
 ) -> list[Variable]:
     """What is set for the ranks. A value that the user set wins, except where Airlock needs it."""
     cores = len(os.sched_getaffinity(0))
-    threads = config.launch.threads_per_rank or max(1, cores // placement.num_ranks)
+    asked = config.launch.threads_per_rank
+    count = str(asked or max(1, cores // placement.num_ranks))
     share = f"{cores} cores for {placement.num_ranks} ranks: more threads would fight for cores"
+    threads = [(name, count, "launch.threads_per_rank" if asked else share) for name in _THREADS]
     defaults = [
-        ("OMP_NUM_THREADS", str(threads), share),
-        ("MKL_NUM_THREADS", str(threads), share),
-        ("OPENBLAS_NUM_THREADS", str(threads), share),
-        ("NUMEXPR_NUM_THREADS", str(threads), share),
+        *([] if asked else threads),
         ("TOKENIZERS_PARALLELISM", "false", "its threads do not survive a fork"),
         ("PYTORCH_NVML_BASED_CUDA_CHECK", "1", "is_available() asks NVML and makes no context"),
         ("HF_HUB_OFFLINE", "1", "files are fetched once, before the ranks start"),
@@ -48,6 +49,7 @@ def rank_variables(
         needed.append(("CUDA_VISIBLE_DEVICES", gpus, "by UUID: numbers mean other GPUs elsewhere"))
     else:
         needed.append(("CUDA_VISIBLE_DEVICES", "", "this run is on CPU"))
+    needed += threads if asked else []
     variables = [Variable(name, value, "airlock", why) for name, value, why in needed]
     for name, value, why in defaults:
         own = environ.get(name, "")

@@ -61,8 +61,6 @@ def make_job(request: Request, environ: Mapping[str, str]) -> Job:
 def _settings(request: Request) -> list[str]:
     settings = list(request.settings)
     if request.data is not None:
-        if not any(setting.startswith("data.eval_path=") for setting in settings):
-            settings.append("data.eval_path=")  # a profile's held-out data belongs to its own
         settings.append(f"data.path={request.data}")
     return settings
 

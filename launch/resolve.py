@@ -6,6 +6,7 @@ What comes first wins: option (`--set`), environment (AIRLOCK_SECTION_KEY), prof
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields, replace
@@ -19,6 +20,7 @@ from rundir.paths import ROOT
 PROFILES = ROOT / "profiles"
 
 _ALIASES = {"limits.rlimit_as_gib": "AIRLOCK_RLIMIT_AS_GIB"}  # env names older than the rule
+_MOST = 1e30  # of any number: nothing here has a use for more
 _BOOLS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
@@ -46,24 +48,34 @@ def resolve(
         )  # fmt: skip
     values["data"] = _absolute(values["data"], sources)
     if values["model"].path.startswith("~"):  # after `model.path=` the shell leaves it as it is
-        path = str(Path(values["model"].path).expanduser())
+        path = os.path.expanduser(values["model"].path)  # noqa: PTH111 - never raises
         values["model"] = replace(values["model"], path=path)
     architecture = table.get("architecture", {})
     return RunConfig(profile=profile, architecture=architecture, **values), sources
 
 
 def _absolute(data: DataConfig, sources: Sources) -> DataConfig:
-    """Data paths made absolute: a profile's from the clone, a person's from where they stand."""
+    """Data paths made absolute: a profile's from the clone, a person's from where they stand.
+
+    A profile's held-out data belongs to the profile's own: with other data there is none.
+    """
+    if _from_profile(sources["data.eval_path"]) and not _from_profile(sources["data.path"]):
+        sources["data.eval_path"] = "none, as data.path is not the profile's"
+        data = replace(data, eval_path="")
 
     def absolute(key: str, text: str) -> str:
-        base = ROOT if sources[f"data.{key}"].startswith("profile") else Path.cwd()
-        return str(base / Path(text).expanduser()) if text else ""
+        base = ROOT if _from_profile(sources[f"data.{key}"]) else Path.cwd()
+        return str(base / os.path.expanduser(text)) if text else ""  # noqa: PTH111 - never raises
 
     return replace(
         data,
         path=absolute("path", data.path),
         eval_path=absolute("eval_path", data.eval_path),
     )
+
+
+def _from_profile(source: str) -> bool:
+    return source.startswith("profile")
 
 
 def load_profile(name: str) -> dict[str, Any]:
@@ -81,17 +93,16 @@ def load_profile(name: str) -> dict[str, Any]:
     except ValueError as error:
         raise UserError(f"{path} is not valid TOML: {error}", do=f"mend {path}") from error
     for section, content in table.items():
-        if section != "architecture":
-            _check_section(path, section, content)
+        _check_section(path, section, content)
     return table
 
 
 def _check_section(path: Path, section: str, content: Any) -> None:
-    if section not in SECTIONS or not isinstance(content, dict):
+    if section not in (*SECTIONS, "architecture") or not isinstance(content, dict):
         raise UserError(
             f"{path}: no section [{section}]", do=f"one of {', '.join(SECTIONS)}, architecture"
         )
-    for key in content:
+    for key in content if section in SECTIONS else ():
         check_key(f"{section}.{key}", where=str(path))
 
 
@@ -104,9 +115,10 @@ def check_key(key: str, *, where: str) -> None:
         raise UserError(f"{where}: unknown key {key!r}", do=f"{hint} All: docs/configuration.md")
 
 
-def env_name(key: str) -> str:
-    """The environment variable that sets `section.name`."""
-    return _ALIASES.get(key) or "AIRLOCK_" + key.replace(".", "_").upper()
+def env_names(key: str) -> list[str]:
+    """The environment variables that set `section.name`; the first that is set counts."""
+    by_rule = "AIRLOCK_" + key.replace(".", "_").upper()
+    return [_ALIASES[key], by_rule] if key in _ALIASES else [by_rule]
 
 
 def _split_setting(setting: str) -> tuple[str, str]:
@@ -132,8 +144,7 @@ def _resolve_one(
     table, profile_name = profile
     if key in options:
         value, source = _from_text(options[key], hint, f"--set {key}"), f"option --set {key}"
-    elif environ.get(env_name(key), "").strip():
-        name = env_name(key)
+    elif name := next((name for name in env_names(key) if environ.get(name, "").strip()), None):
         value, source = _from_text(environ[name], hint, name), f"environment {name}"
     elif item.name in table:
         value, source = table[item.name], f"profile {profile_name}"
@@ -162,12 +173,18 @@ def _checked(given: Any, hint: Any, item: Field[Any], where: str) -> Any:
     choices = get_args(hint)
     kind = str if choices else hint
     value: Any = float(given) if kind is float and type(given) is int else given
-    if type(value) is not kind:
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
         raise UserError(f"{where} is {value!r}, not {names[kind]}", do=f"{item.metadata['help']}")
     if choices and value not in choices:
         raise UserError(f"{where} is {value!r}", do=f"one of {', '.join(choices)}")
-    least = item.metadata["at_least"]
-    if least is not None and not least <= float(value) < float("inf"):
-        raise UserError(f"{where} is {value}, the least is {least:g}", do=item.metadata["help"])
+    if item.metadata["at_least"] is not None:
+        _check_range(value, item, where)
     return value
+
+
+def _check_range(value: Any, item: Field[Any], where: str) -> None:
+    least = item.metadata["at_least"]
+    if not _MOST > value >= least:
+        bound = f"the least is {least:g}" if value < least else f"the most is {_MOST:g}"
+        raise UserError(f"{where} is {str(value)[:40]}, {bound}", do=item.metadata["help"])

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import tomllib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rundir.config import SECTIONS, RunConfig, Sources
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def config_text(config: RunConfig, sources: Sources) -> str:
@@ -20,7 +24,8 @@ def config_text(config: RunConfig, sources: Sources) -> str:
         lines.append(f"\n[{section}]")
         for key, value in values.items():
             source = sources.get(f"{section}.{key}", "profile")
-            lines.append(f"{key} = {_toml(value)}  # {source}")
+            name = key if _BARE_KEY.fullmatch(key) else json.dumps(key)
+            lines.append(f"{name} = {_toml(value)}  # {source}")
     return "\n".join(lines) + "\n"
 
 
@@ -31,13 +36,16 @@ def _toml(value: Any) -> str:
         return "{ " + ", ".join(pairs) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # inf, -inf and nan are TOML's own words for them
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def read_config(path: Path) -> RunConfig:
     """The configuration that `config_text` wrote. Raises OSError, or ValueError for a torn file."""
     table = tomllib.loads(path.read_text(encoding="utf-8"))
-    sections = {name: cls(**table[name]) for name, cls in SECTIONS.items()}
-    return RunConfig(
-        profile=table["profile"], architecture=table.get("architecture", {}), **sections
-    )
+    try:
+        sections = {name: cls(**table[name]) for name, cls in SECTIONS.items()}
+        return RunConfig(profile=table["profile"], architecture=table["architecture"], **sections)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not whole, or of another version: {error}") from error

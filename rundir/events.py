@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 from rundir.schema import VERSION, spec_of
 
 Event = dict[str, Any]
+_NEEDED = {"kind", "name", "mono", "rank"}  # without these a line is no event
 
 
 class EventWriter:
@@ -29,6 +31,7 @@ class EventWriter:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._base = {"node": node, "attempt": attempt, "rank": rank}
         self.num_lost = 0
+        self._is_torn = False
 
     def emit(self, kind: str, name: str, **fields: Any) -> None:
         """Write one event now; `fields` must be those of the table in `rundir.schema`."""
@@ -37,12 +40,21 @@ class EventWriter:
             "v": VERSION, "t": time.time(), "mono": time.monotonic(),
             **self._base, "pid": os.getpid(), "kind": kind, "name": name, **fields,
         }  # fmt: skip
+        line = (json.dumps(_finite(event)) + "\n").encode()
+        start = b"\n" if self._is_torn else b""  # what is left of a torn line stays by itself
         try:
-            os.write(self._fd, (json.dumps(event) + "\n").encode())
+            num_written = os.write(self._fd, start + line)
         except OSError as error:
-            self.num_lost += 1
-            if self.num_lost == 1:
-                print(f"airlock: events are being lost: {error}", file=sys.stderr)  # noqa: T201
+            self._lose(str(error))
+            return
+        self._is_torn = num_written < len(start + line)
+        if self._is_torn:
+            self._lose("the disk is full")
+
+    def _lose(self, why: str) -> None:
+        self.num_lost += 1
+        if self.num_lost == 1:
+            print(f"airlock: events are being lost: {why}", file=sys.stderr)  # noqa: T201
 
     @staticmethod
     def _check(kind: str, name: str, fields: dict[str, Any]) -> None:
@@ -65,6 +77,14 @@ class EventWriter:
     def close(self) -> None:
         """Close the file; nothing can be emitted afterwards."""
         os.close(self._fd)
+
+
+def _finite(event: Event) -> Event:
+    """The event as JSON can hold it: a figure that is no number (NaN, infinity) is its name."""
+    return {
+        key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in event.items()
+    }
 
 
 class EventTail:
@@ -92,7 +112,7 @@ def _parse(line: bytes) -> Event | None:
         event = json.loads(line)
     except ValueError:  # a line torn by a full disk or a kill
         return None
-    return event if isinstance(event, dict) and "kind" in event else None
+    return event if isinstance(event, dict) and event.keys() >= _NEEDED else None
 
 
 class RunEvents:

@@ -55,11 +55,14 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: 
     """
     weights = load_file(path / "model.safetensors", device=str(ranks.device))
     trained = _trained(model)
-    if weights.keys() != trained.keys():
-        odd = sorted(weights.keys() ^ trained.keys())[0]
+    saved_shapes = {key: tuple(weight.shape) for key, weight in weights.items()}
+    shapes = {key: tuple(parameter.shape) for key, parameter in trained.items()}
+    if saved_shapes != shapes:
+        odd = min(key for key, _ in saved_shapes.items() ^ shapes.items())
         raise UserError(
-            f"{path} does not fit this model: {odd} is only in one of them",
-            do="resume with the model and train.method that the run was started with",
+            f"{path} does not fit this model: {odd} is {saved_shapes.get(odd, 'not')} in it, "
+            f"{shapes.get(odd, 'not')} in the model",
+            do="resume with the model, train.method and adapters that the run was started with",
         )
     with torch.no_grad():
         for key, parameter in trained.items():

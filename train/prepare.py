@@ -123,7 +123,18 @@ def read_rows(path: Path) -> Iterator[tuple[int, str, str]]:
                 if not isinstance(row.get(column), str) or not row[column].strip():
                     has = ", ".join(sorted(row)) or "none"
                     raise _bad_row(path, number, f"has no text in `{column}`; its columns: {has}")
+                if not _is_unicode(row[column]):
+                    raise _bad_row(path, number, f"has half a character in `{column}`")
             yield number, row["prompt"], row["response"]
+
+
+def _is_unicode(text: str) -> bool:
+    """False for a lone surrogate, as in "\\ud83d": JSON can spell it, no text can hold it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _bad_row(path: Path, number: int, what: str) -> UserError:

@@ -11,7 +11,8 @@ def num_steps(config: TrainConfig, num_samples: int) -> int:
     """Optimizer steps of the whole run: `max_steps`, or what `epochs` come to, rounded up."""
     if config.max_steps > 0:
         return config.max_steps
-    return max(1, math.ceil(config.epochs * num_samples / config.global_batch_size))
+    exact = config.epochs * num_samples / config.global_batch_size
+    return max(1, math.ceil(round(exact, 6)))  # 1.1 epochs of 100 by 10 are 11 steps, not 11.0…01
 
 
 def learning_rate(config: TrainConfig, step: int, total_steps: int) -> float:

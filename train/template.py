@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,24 @@ class Template:
 
     def _render(self, messages: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
         assert self._template is not None
-        text: str = self._template.render(
-            messages=messages, add_generation_prompt=add_generation_prompt, **self._tokens
-        )
+        from jinja2 import TemplateError
+
+        try:
+            text: str = self._template.render(
+                messages=messages, tools=None, documents=None,
+                add_generation_prompt=add_generation_prompt, **self._tokens,
+            )  # fmt: skip
+        except TemplateError as error:
+            raise _unusable(error) from error
         return text
+
+
+def _unusable(error: Exception) -> UserError:
+    return UserError(
+        f"this model's chat template cannot be used: {error}",
+        do="mend chat_template.jinja in the model's folder, or use another model",
+        code=ExitCode.DATA,
+    )
 
 
 def _tokenizer_config(model_path: Path) -> dict[str, Any]:
@@ -74,17 +89,30 @@ def _token_text(token: Any) -> str:
 def _compile(source: str) -> Any:
     """The template under the settings and helpers that chat templates are written for."""
     from jinja2 import TemplateError
-    from jinja2.ext import loopcontrols
+    from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """{% generation %} marks what the model says; here it is just its content."""
+
+        tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     def raise_exception(message: str) -> None:
         raise TemplateError(message)
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
     )
     environment.filters["tojson"] = lambda value, **options: json.dumps(
         value, ensure_ascii=False, **options
     )
     environment.globals["raise_exception"] = raise_exception
-    return environment.from_string(source)
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    try:
+        return environment.from_string(source)
+    except TemplateError as error:
+        raise _unusable(error) from error

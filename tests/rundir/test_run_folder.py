@@ -1,0 +1,199 @@
+"""The run folder: made once, found again, and its status, requests and checkpoints."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+
+from rundir.checkpoints import MARKER, checkpoint_name, complete_checkpoints
+from rundir.control import Request, ask, is_asked
+from rundir.paths import RunDir, cache_folder, create_run, find_run, runs_folder
+from rundir.prepared import Prepared, PreparedData, read_prepared, write_prepared
+from rundir.schema import PHASES, RANK_PHASES, VERSION
+from rundir.status import RankStatus, Status, read_status, write_status
+
+# Makes ten runs as soon as its stdin closes, and prints their ids.
+CREATOR = """
+import sys
+from rundir.paths import create_run
+sys.stdin.read()
+for _ in range(10):
+    print(create_run("tiny").run_id)
+"""
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AIRLOCK_RUNS_DIR", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+def made(run: RunDir) -> RunDir:
+    """A run that is far enough to be found."""
+    run.config.touch()
+    return run
+
+
+def test_a_new_run_has_a_name_of_its_own_and_its_folders(runs: Path) -> None:
+    run = create_run("tiny")
+    assert re.fullmatch(r"\d{8}-\d{6}-tiny-[0-9a-f]{4}", run.run_id)
+    assert run.path.parent == runs
+    for folder in (run.events, run.control, run.checkpoints, run.agent_log.parent):
+        assert folder.is_dir()
+
+
+def test_latest_points_to_the_newest_run(runs: Path) -> None:
+    for _ in range(3):
+        newest = create_run("tiny")
+        assert (runs / "latest").resolve() == newest.path
+        assert not (runs / "latest").readlink().is_absolute()  # the folder can be moved as a whole
+
+
+def test_runs_made_at_once_are_distinct_and_latest_is_one_of_the_last(
+    environ: dict[str, str], runs: Path
+) -> None:
+    earlier = create_run("tiny").run_id
+    creators = [
+        subprocess.Popen(
+            [sys.executable, "-P", "-c", CREATOR],
+            env=environ, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )
+        for _ in range(4)
+    ]  # fmt: skip
+    for creator in creators:
+        assert creator.stdin is not None
+        creator.stdin.close()
+        creator.stdin = None
+    while any(creator.poll() is None for creator in creators):
+        assert (runs / "latest").resolve(strict=True).is_dir()  # it never points nowhere
+    ids = [creator.communicate()[0].split() for creator in creators]
+    assert [creator.returncode for creator in creators] == [0] * 4
+    assert len({run_id for own in ids for run_id in own}) == 40
+    assert (runs / "latest").resolve().name in {own[-1] for own in ids}
+    assert sorted(path.name for path in runs.iterdir()) == sorted(
+        [*(run_id for own in ids for run_id in own), earlier, "latest"]
+    )
+
+
+def test_a_run_is_found_by_path_by_id_and_as_latest(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = made(create_run("tiny")), made(create_run("14b"))
+    monkeypatch.chdir(runs)
+    for name in (str(first.path), first.run_id, f"./{first.run_id}", f"{first.path}/"):
+        assert find_run(name).path == first.path
+    assert find_run("latest").path == second.path
+    assert find_run(str(runs / "latest")).run_id == second.run_id
+
+
+@pytest.mark.parametrize("name", ["latest", "none", "/nowhere/at/all", "../runs"])
+def test_a_run_that_is_not_there_is_an_error_that_says_where_was_looked(
+    runs: Path, name: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"no run {name!r}")) as raised:
+        find_run(name)
+    assert str(runs) in str(raised.value)
+
+
+def test_runs_and_cache_lie_in_the_clone_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    clone = Path(__file__).resolve().parents[2]
+    for empty in ("", None):
+        for name in ("AIRLOCK_RUNS_DIR", "AIRLOCK_CACHE_DIR"):
+            monkeypatch.delenv(name, raising=False)
+            if empty is not None:
+                monkeypatch.setenv(name, empty)
+        assert (runs_folder(), cache_folder()) == (clone / "runs", clone / ".cache")
+    monkeypatch.setenv("AIRLOCK_CACHE_DIR", "there")
+    assert cache_folder() == Path.cwd() / "there"
+
+
+def test_no_two_things_of_a_run_share_a_path(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    named = [getattr(run, name) for name, kind in vars(RunDir).items() if isinstance(kind, property)
+             and name != "run_id"]  # fmt: skip
+    named += [run.event_file("launch"), run.event_file("rank0"), run.event_file("rank1")]
+    named += [run.rank_log(rank, attempt) for rank in (0, 1) for attempt in (0, 1)]
+    named += [run.evolution("a", 1), run.evolution("a", 2), run.evolution("b", 1)]
+    assert len(set(named)) == len(named)
+    assert all(path.is_relative_to(tmp_path) for path in named)
+
+
+def test_what_is_written_as_status_is_read_again() -> None:
+    run = create_run("tiny")
+    ranks = [RankStatus(rank=0, phase="training", pid=7, rss_bytes=1), RankStatus(rank=1)]
+    status = Status(run_id=run.run_id, profile="tiny", phase="training", loss=0.5, ranks=ranks)
+    write_status(run, status)
+    table = read_status(run)
+    assert table.pop("v") == VERSION
+    assert table == asdict(status)
+    assert [set(row) for row in table["ranks"]] == [{item.name for item in fields(RankStatus)}] * 2
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_every_phase_of_the_table_can_be_written(phase: str) -> None:
+    run = create_run("tiny")
+    write_status(run, Status(run_id="", profile="", phase=phase))
+    assert read_status(run)["phase"] == phase
+
+
+@pytest.mark.parametrize("phase", [*(set(RANK_PHASES) - set(PHASES)), "", "Training"])
+def test_a_phase_that_the_table_lacks_is_refused(phase: str) -> None:
+    run = create_run("tiny")
+    with pytest.raises(AssertionError):
+        write_status(run, Status(run_id="", profile="", phase=phase))
+    assert not run.status.exists()
+
+
+def test_a_ranks_phase_that_the_table_lacks_is_refused() -> None:
+    run, ranks = create_run("tiny"), [RankStatus(rank=0, phase="preparing")]
+    with pytest.raises(AssertionError):
+        write_status(run, Status(run_id="", profile="", ranks=ranks))
+
+
+def test_a_run_without_a_status_yet_says_so() -> None:
+    with pytest.raises(FileNotFoundError):
+        read_status(create_run("tiny"))
+
+
+def test_only_whole_checkpoints_count_oldest_first(tmp_path: Path) -> None:
+    for step in (100, 20, 3, 99_999_999):
+        (tmp_path / checkpoint_name(step)).mkdir()
+        (tmp_path / checkpoint_name(step) / MARKER).touch()
+    (tmp_path / checkpoint_name(200)).mkdir()  # torn: without its marker
+    (tmp_path / f".{checkpoint_name(300)}.abc").mkdir()  # still being made
+    (tmp_path / f".{checkpoint_name(300)}.abc" / MARKER).touch()
+    steps = [int(path.name.removeprefix("step_")) for path in complete_checkpoints(tmp_path)]
+    assert steps == [3, 20, 100, 99_999_999]
+    assert complete_checkpoints(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize("request_", ["stop", "pause", "resume"])
+def test_a_request_stands_once_it_is_made(request_: Request) -> None:
+    run = create_run("tiny")
+    assert not is_asked(run, request_)
+    ask(run, request_)
+    ask(run, request_)
+    assert [path.name for path in run.control.iterdir()] == [request_]
+    assert is_asked(run, request_)
+
+
+@pytest.mark.parametrize("with_evaluation", [True, False])
+def test_what_was_prepared_is_read_again(with_evaluation: bool) -> None:
+    run = create_run("tiny")
+    data = PreparedData(path="/cache/größe.arrow", num_samples=5, num_too_long=2)
+    prepared = Prepared(
+        model_path="/m", train=data,
+        evaluation=data if with_evaluation else None,
+        resume_from=None if with_evaluation else "/c",
+    )  # fmt: skip
+    write_prepared(run, prepared)
+    assert read_prepared(run) == prepared
+    assert (
+        json.loads((run.path / "prepared.json").read_text(encoding="utf-8"))["model_path"] == "/m"
+    )

@@ -1,0 +1,158 @@
+"""Which samples a rank takes, how they are padded, and that their pages are the file's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from rundir.prepared import PreparedData
+from train.data import IGNORE, Order, Sample, SampleFile, collate, micro_batches
+
+WORLDS = [1, 2, 3, 4]
+NUM_SAMPLES, BATCH = 10, 7  # steps span epochs, and neither divides among ranks
+NUM_STEPS = 20  # two epochs' worth of every remainder
+
+
+def sample(tokens: list[int], num_prompt: int) -> Sample:
+    return np.array(tokens, dtype=np.int32), num_prompt
+
+
+def arrow_file(path: Path, num_samples: int, batch_rows: int) -> PreparedData:
+    """A file as train.prepare writes it: sample i has i % 5 + 2 tokens, all of them i."""
+    schema = pa.schema([
+        ("input_ids", pa.list_(pa.int32())), ("num_prompt_tokens", pa.int32()),
+        ("prompt", pa.string()), ("response", pa.string()),
+    ])  # fmt: skip
+    rows = [
+        {"input_ids": [i] * (i % 5 + 2), "num_prompt_tokens": i % 5 + 1,
+         "prompt": f"p{i}", "response": f"r{i}"}
+        for i in range(num_samples)
+    ]  # fmt: skip
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        for start in range(0, num_samples, batch_rows):
+            chosen = rows[start : start + batch_rows]
+            writer.write_batch(pa.RecordBatch.from_pylist(chosen, schema=schema))
+    return PreparedData(path=str(path), num_samples=num_samples, num_too_long=0)
+
+
+def dealt(order: Order, step: int, world_size: int) -> list[int]:
+    """The step's samples of all ranks, gathered as cards were dealt."""
+    hands = [order.step_indices(step, rank, world_size) for rank in range(world_size)]
+    return [index for round_ in zip_longest(*hands) for index in round_ if index is not None]
+
+
+def stream(order: Order) -> Iterator[int]:
+    for step in range(NUM_STEPS):
+        yield from order.step_indices(step, 0, 1)
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_each_epoch_is_a_permutation_of_its_own(seed: int) -> None:
+    taken = list(stream(Order(NUM_SAMPLES, BATCH, seed)))
+    epochs = [taken[i : i + NUM_SAMPLES] for i in range(0, len(taken), NUM_SAMPLES)]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(NUM_SAMPLES))] * len(epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == len(epochs)
+
+
+def test_another_seed_is_another_order() -> None:
+    assert list(stream(Order(NUM_SAMPLES, BATCH, 0))) != list(stream(Order(NUM_SAMPLES, BATCH, 1)))
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+@pytest.mark.parametrize("batch", [1, 3, BATCH, 25])
+def test_a_step_has_the_same_samples_on_any_number_of_ranks(world_size: int, batch: int) -> None:
+    order = Order(NUM_SAMPLES, batch, 3)
+    for step in range(NUM_STEPS):
+        assert dealt(order, step, world_size) == dealt(order, step, 1)
+        hands = [len(order.step_indices(step, rank, world_size)) for rank in range(world_size)]
+        assert max(hands) - min(hands) <= 1
+
+
+def test_a_step_depends_on_nothing_that_was_asked_before() -> None:
+    asked_in_order = list(stream(Order(NUM_SAMPLES, BATCH, 0)))
+    order = Order(NUM_SAMPLES, BATCH, 0)
+    backwards = [order.step_indices(step, 0, 1) for step in reversed(range(NUM_STEPS))]
+    assert [i for indices in reversed(backwards) for i in indices] == asked_in_order
+    assert Order(NUM_SAMPLES, BATCH, 0).step_indices(9, 0, 1) == asked_in_order[63:70]
+
+
+def test_samples_of_uneven_length_are_padded_on_the_right_without_loss() -> None:
+    batch = collate([sample([1, 2, 3, 4], 2), sample([5, 6], 1), sample([7, 8, 9], 2)])
+    assert batch.input_ids.tolist() == [[1, 2, 3, 4], [5, 6, 0, 0], [7, 8, 9, 0]]
+    no = IGNORE
+    assert batch.labels.tolist() == [[no, no, 3, 4], [no, 6, no, no], [no, no, 9, no]]
+    assert batch.input_ids.dtype == batch.labels.dtype == torch.int64
+    assert (batch.num_input_tokens, batch.num_label_tokens) == (9, 4)
+
+
+def test_the_first_token_of_a_sample_is_no_label_for_anything_predicts_it() -> None:
+    assert collate([sample([1, 2, 3], 0)]).num_label_tokens == 2
+
+
+def test_no_samples_make_a_batch_that_can_be_computed_and_counts_for_nothing() -> None:
+    batch = collate([])
+    assert batch.input_ids.shape == batch.labels.shape == (1, 2)
+    assert (batch.num_input_tokens, batch.num_label_tokens) == (0, 0)
+    assert set(batch.labels.flatten().tolist()) == {IGNORE}
+
+
+@pytest.mark.parametrize(
+    ("num_indices", "size", "number", "rows"),
+    [(5, 2, 3, [2, 2, 1]), (4, 2, 3, [2, 2, 0]), (0, 2, 2, [0, 0]), (3, 8, 1, [3])],
+)
+def test_every_rank_has_as_many_micro_batches_and_the_last_may_be_empty(
+    tmp_path: Path, num_indices: int, size: int, number: int, rows: list[int]
+) -> None:
+    samples = SampleFile(arrow_file(tmp_path / "a.arrow", 9, 100))
+    indices = [8, 0, 3, 1, 6][:num_indices]
+    batches = list(micro_batches(samples, indices, size, number))
+    assert len(batches) == number
+    counts = [0 if batch.num_input_tokens == 0 else len(batch.input_ids) for batch in batches]
+    assert counts == rows
+    firsts = [int(row[0]) for batch, count in zip(batches, rows, strict=True)
+              for row in batch.input_ids[:count]]  # fmt: skip
+    assert firsts == indices
+
+
+@pytest.mark.parametrize("batch_rows", [100, 4])
+def test_every_sample_is_found_by_its_index(tmp_path: Path, batch_rows: int) -> None:
+    samples = SampleFile(arrow_file(tmp_path / "a.arrow", 23, batch_rows))
+    assert len(samples) == 23
+    for i in range(23):
+        tokens, num_prompt = samples[i]
+        assert tokens.tolist() == [i] * (i % 5 + 2)
+        assert num_prompt == i % 5 + 1
+        assert samples.texts(i) == (f"p{i}", f"r{i}")
+    with pytest.raises(IndexError):
+        samples[23]
+
+
+@pytest.mark.parametrize("batch_rows", [5000, 4096], ids=["one batch", "two batches"])
+def test_the_tokens_are_the_pages_of_the_file_itself(tmp_path: Path, batch_rows: int) -> None:
+    path = tmp_path / "samples.arrow"
+    prepared = arrow_file(path, 5000, batch_rows)
+    before = pa.total_allocated_bytes()
+    samples = SampleFile(prepared)
+    addresses = [samples[i][0].ctypes.data for i in (0, 2500, 4999)]
+    maps = [line.split() for line in Path("/proc/self/maps").read_text("utf-8").splitlines()]
+    ranges = [
+        [int(end, 16) for end in line[0].split("-")] for line in maps if line[-1] == str(path)
+    ]
+    for address in addresses:
+        assert any(start <= address < end for start, end in ranges), "a copy of the file in memory"
+    assert pa.total_allocated_bytes() - before < path.stat().st_size / 10
+
+
+def test_a_file_that_is_gone_is_an_oserror(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        SampleFile(PreparedData(path=str(tmp_path / "none"), num_samples=1, num_too_long=0))
+
+
+def test_labels_name_the_convention_that_torch_and_transformers_share() -> None:
+    assert torch.nn.CrossEntropyLoss().ignore_index == IGNORE

@@ -1,0 +1,130 @@
+"""The trained model as anyone's: a folder that transformers loads, and that answers the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rundir.config import ModelConfig, RunConfig, TrainConfig
+from train.export import export
+from train.make_checkpoint import make_checkpoint
+from train.model import add_method, load_model, load_tokenizer
+
+# peft asks transformers by a name that transformers has renamed; neither is ours to mend.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+
+CPU = torch.device("cpu")
+IDS = torch.tensor([[10, 20, 30, 40, 50, 60, 70, 80]])
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
+def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder, as `tiny` starts from one."""
+    folder = tmp_path_factory.mktemp("base") / "model"
+    architecture = {
+        "model_type": "qwen3", "vocab_size": 260, "hidden_size": 32, "intermediate_size": 64,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,
+        "tie_word_embeddings": request.param,
+    }  # fmt: skip
+    config = RunConfig(
+        profile="p", model=ModelConfig(dtype="float32"), architecture=architecture,
+        train=TrainConfig(seed=1),
+    )  # fmt: skip
+    make_checkpoint(config, folder)
+    return folder
+
+
+def trained(base: Path, method: Any, **settings: Any) -> Any:
+    """A model whose trained weights are no longer those of its base."""
+    config = ModelConfig(dtype="float32", **settings)
+    model = add_method(load_model(config, base, CPU), TrainConfig(method=method, lora_rank=4))
+    torch.manual_seed(2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.3)
+    return model.eval()
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model(input_ids=IDS).logits
+    return found
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_the_folder_answers_as_the_model_did_before_it_was_written(
+    base: Path, tmp_path: Path, method: str
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    load: Any = AutoModelForCausalLM.from_pretrained
+    model = trained(base, method)
+    before = logits(model)
+    export(model, base, tmp_path / "model")
+    after = logits(load(tmp_path / "model").eval())
+    torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-5)
+    assert (before - logits(load(base).eval())).abs().max() > 0.1  # it was trained
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_the_folder_is_a_plain_model_with_its_tokenizer(
+    base: Path, tmp_path: Path, method: str
+) -> None:
+    folder = tmp_path / "model"
+    export(trained(base, method), base, folder)
+    names = {path.name for path in folder.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= names
+    assert not any("adapter" in name for name in names)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        assert (folder / name).read_bytes() == (base / name).read_bytes()
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert config["architectures"] == ["Qwen3ForCausalLM"]
+    assert config.get("use_cache", True) is True
+    tokenizer: Any = load_tokenizer(folder, trust_remote_code=False)
+    chat = [{"role": "user", "content": "größe"}]
+    text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == "<|user|>größe<|assistant|>"
+
+
+def test_a_model_can_be_trained_further_from_its_export(base: Path, tmp_path: Path) -> None:
+    model = trained(base, "lora")
+    export(model, base, tmp_path / "model")
+    again = trained(tmp_path / "model", "full", gradient_checkpointing=True).train()
+    loss: Any = again(input_ids=IDS, labels=IDS).loss
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in again.parameters())
+
+
+def test_adapters_get_a_gradient_through_recomputed_blocks(base: Path) -> None:
+    model = trained(base, "lora", gradient_checkpointing=True).train()
+    model(input_ids=IDS, labels=IDS).loss.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.requires_grad == ("lora_" in name)
+        assert (parameter.grad is not None) == parameter.requires_grad, name
+
+
+def test_new_adapters_change_nothing_and_are_the_same_on_every_rank(base: Path) -> None:
+    models = [
+        add_method(load_model(ModelConfig(dtype="float32"), base, CPU), TrainConfig(seed=seed))
+        for seed in (0, 0, 1)
+    ]
+    plain = load_model(ModelConfig(dtype="float32"), base, CPU)
+    for model in models:
+        torch.testing.assert_close(logits(model.eval()), logits(plain.eval()))
+    weights = [torch.cat([p.flatten() for p in m.parameters() if p.requires_grad]) for m in models]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_a_full_folder_of_another_run_stays(base: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "mine").touch()
+    export(trained(base, "full"), base, folder)
+    assert [path.name for path in folder.iterdir()] == ["mine"]
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
