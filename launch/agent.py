@@ -44,7 +44,12 @@ def main() -> None:
 
 
 def _signal_name(exitcode: int) -> str | None:
-    return signal.Signals(-exitcode).name if exitcode < 0 else None
+    if exitcode >= 0:
+        return None
+    try:
+        return signal.Signals(-exitcode).name
+    except ValueError:  # real-time signals have numbers only
+        return f"signal {-exitcode}"
 
 
 if __name__ == "__main__":

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import IO
 
-from launch.processes import end_descendants
 from launch.signals import Interrupted, Signals
 
 _POLL_S = 0.05
+_GRACE_S = 3.0
 
 
 def start(
@@ -33,16 +34,24 @@ def start(
 
 
 def run(module: str, *args: str | Path, env: dict[str, str], signals: Signals) -> int:
-    """Run a module to its end and return its exit code; a stop asked for ends it at once.
+    """Run a module to its end and return its exit code; a stop asked for ends it.
 
     Raises Interrupted when it was ended by a stop.
     """
     child = start(module, *args, env=env)
     while child.poll() is None:
-        if signals.num_stops:
-            child.kill()
-            child.wait()
-            end_descendants()
+        if signals.stop_asked:
+            _end(child)
             raise Interrupted
         time.sleep(_POLL_S)
     return child.returncode
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a child and its session: first so that it can tidy up, then at once."""
+    child.terminate()
+    try:
+        child.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()

@@ -6,11 +6,10 @@ import os
 import sys
 
 import click
-from rich.console import Console
 
+from launch.output import make_console
 from launch.request import Request
 from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -43,13 +42,14 @@ def run(
         settings=settings,
         resume=resume,
     )
-    do = launch_run.show if dry_run else launch_run.run
+    console, output = make_console()
     try:
-        code = do(request, Console(), os.environ)
+        if dry_run:
+            code = launch_run.show(request, console, os.environ)
+        else:
+            code = launch_run.run(request, console, output, os.environ)
     except UserError as error:
         click.echo(f"airlock: {error}", err=True)
-        sys.exit(int(error.code))
-    except BrokenPipeError:  # whoever read our output has gone; the run was ended on the way here
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(int(ExitCode.INTERRUPTED_UNSAVED))
+        code = error.code
+    output.discard_rest()
     sys.exit(int(code))

@@ -68,7 +68,7 @@ def plain_line(state: RunState, event: Event) -> str | None:
             match_ = event["exact_match"]
             exact = "" if match_ is None else f"  exact match {match_:.1%}"
             return f"held-out after step {event['step']}  loss {event['loss']:.4f}{exact}"
-        case "end", "checkpoint":
+        case "end", "checkpoint" if event["ok"]:
             return f"checkpoint after step {event['step']} saved"
         case _:
             return None

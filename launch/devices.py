@@ -144,9 +144,9 @@ def asked_num_ranks(
     own = config.launch.num_ranks
     in_order = (
         (option, "--num-gpus"),
-        (own if config_source.startswith("option") else None, "--set launch.num_ranks"),
+        (own or None if config_source.startswith("option") else None, "--set launch.num_ranks"),
         (_number(environ, "NUM_GPUS"), f"NUM_GPUS={environ.get('NUM_GPUS', '').strip()}"),
-        (own if is_environments else None, config_source),
+        (own or None if is_environments else None, config_source),
         (preset, "the start script"),
         (own or None, config_source),
     )

@@ -59,6 +59,9 @@ case ${PYTHONPATH:-} in
     *) export PYTHONPATH="$AIRLOCK_ROOT${PYTHONPATH:+:$PYTHONPATH}" ;;
 esac
 
+# For command.txt: who was called; the shell alone knows.
+export AIRLOCK_SCRIPT=$0
+
 airlock_active=${VIRTUAL_ENV:-${CONDA_PREFIX:-}}
 if [ "${AIRLOCK_ENV:-}" = own ] || airlock_owns "$airlock_active"; then airlock_active=; fi
 

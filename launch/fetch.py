@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rundir.exit_codes import ExitCode
 
-_WANTED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+_WANTED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py"]
 
 
 def fetch(model_id: str) -> Path:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
+import shutil
+import stat
 from pathlib import Path
 
 from launch import children
@@ -13,6 +17,7 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, cache_folder
 from rundir.prepared import Prepared, read_prepared
+from rundir.seal import is_sealed
 
 
 def check_data(config: RunConfig) -> None:
@@ -25,6 +30,9 @@ def check_data(config: RunConfig) -> None:
         )
     for path in filter(None, (config.data.path, config.data.eval_path)):
         try:
+            found = Path(path).stat()  # before it is opened: opening a pipe would wait for ever
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
             with Path(path).open("rb") as file:
                 is_empty = not file.read(1)
         except OSError as error:
@@ -81,13 +89,17 @@ def _model_path(config: RunConfig, run: RunDir, env: dict[str, str], signals: Si
     if config.model.path and Path(config.model.path).is_dir():
         return Path(config.model.path).resolve()
     if config.model.path:
+        # Ranks are offline, this child is not, unless the user wants it so.
         online = {key: value for key, value in env.items() if key != "HF_HUB_OFFLINE"}
+        if "HF_HUB_OFFLINE" in os.environ:
+            online["HF_HUB_OFFLINE"] = os.environ["HF_HUB_OFFLINE"]
         link = run.path / "base_model"
         code = children.run("launch.fetch", config.model.path, link, env=online, signals=signals)
         _check(code, f"the model {config.model.path} could not be fetched")
         return link.resolve()
     folder = made_model_folder(config)
-    if not (folder / "config.json").is_file():
+    if not is_sealed(folder):
+        shutil.rmtree(folder, ignore_errors=True)
         code = children.run("train.make_checkpoint", run.path, folder, env=env, signals=signals)
         _check(code, "the model could not be made")
     return folder
@@ -104,6 +116,9 @@ def made_model_folder(config: RunConfig) -> Path:
 
 
 def _check(code: int, what: str) -> None:
+    if code < 0:
+        do = "if nobody did that, memory ran out: `dmesg | grep -i oom`"
+        raise UserError(f"{what}: killed by signal {-code}", do=do, code=ExitCode.PREFLIGHT)
     if code != 0:
         known = code if code in list(ExitCode) else ExitCode.PREFLIGHT
         raise UserError(what, do="see the lines above", code=ExitCode(known))

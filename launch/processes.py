@@ -1,45 +1,56 @@
-"""The processes below this one: none of them is left behind."""
+"""The processes of a run: which are ours, and how none of them is left behind."""
 
 from __future__ import annotations
 
-import os
+import contextlib
 
 import psutil
 
-
-def descendants() -> list[psutil.Process]:
-    """Every process below this one, those that became ours as their subreaper included."""
-    below: list[psutil.Process] = psutil.Process().children(recursive=True)
-    return below
+_ROUNDS = 10
+_GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
-def end_descendants(timeout_s: float = 5.0) -> int:
-    """SIGKILL and reap every process below this one; returns how many there were.
+class OwnProcesses:
+    """All that comes to live below this process, but not what did so before.
 
-    Killing a parent can bring up children that were being forked just then, hence the rounds.
+    A shell that `exec`s the start script leaves it its children: a sidecar, a `tee`. They, and
+    what they start, are not ours to end.
     """
-    num_ended = 0
-    for _ in range(10):
-        left = [process for process in descendants() if process.status() != psutil.STATUS_ZOMBIE]
-        if not left:
-            break
-        num_ended += len(left)
-        for process in left:
-            try:
-                process.kill()
-            except psutil.NoSuchProcess:
-                continue
-        psutil.wait_procs(left, timeout=timeout_s)
-    reap_zombies()
-    return num_ended
+
+    def __init__(self) -> None:
+        self._others = set(psutil.Process().children(recursive=True))
+
+    def alive(self) -> list[psutil.Process]:
+        """Every live process of ours, those included that lost their own parent."""
+        found: list[psutil.Process] = []
+        level = psutil.Process().children()
+        while level:
+            ours = [process for process in level if process not in self._others]
+            found += ours
+            level = []
+            for process in ours:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    level += process.children()
+        return [process for process in found if is_alive(process)]
+
+    def end(self, timeout_s: float = 5.0) -> None:
+        """SIGKILL all of them, and wait until they are gone.
+
+        Killing a parent can bring up children that were being forked just then, hence the rounds.
+        """
+        for _ in range(_ROUNDS):
+            left = self.alive()
+            if not left:
+                return
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(left, timeout=timeout_s)
 
 
-def reap_zombies() -> None:
-    """Collect children that have ended, so that none stays as a zombie."""
-    while True:
-        try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs still; one that has ended and waits to be collected does not."""
+    try:
+        return process.status() not in _GONE
+    except psutil.NoSuchProcess:
+        return False

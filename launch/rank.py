@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -150,7 +151,10 @@ def _write_to(log: Path) -> None:
 
 
 def _report_failure(events: EventWriter, error: Exception) -> None:
-    text = "".join(traceback.format_exception(error))
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        error.add_note("RLIMIT_AS is set for this rank: AIRLOCK_RLIMIT_AS_GIB=0 takes it off")
+    is_users = isinstance(error, UserError)  # says itself what to do: a traceback tells no more
+    text = f"{error}\n" if is_users else "".join(traceback.format_exception(error))
     events.emit(
         "error",
         "rank.exception",

@@ -11,20 +11,26 @@ from rich.console import Console
 
 from launch.console import clock
 from launch.memory import MIB
+from launch.signals import Signals
 from launch.state import RunState
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 
 _NUM_LOG_LINES = 30
+_TAIL_BYTES = 64 * 1024
 _NUM_ANSWERS = 3
 
 
-def exit_code(state: RunState, agent_code: int, num_stops: int) -> ExitCode:
-    """What the run ends with. Only a rank's own word counts as done, not merely an exit with 0."""
-    result = state.result.get("result")
-    if agent_code == 0 and result == "done":
+def exit_code(state: RunState, agent_code: int, signals: Signals) -> ExitCode:
+    """What the run ends with. Only a rank's own word counts as done, not merely an exit with 0.
+
+    A rank that failed while it was to save and stop has failed: nothing says it saved.
+    """
+    result = state.result.get("result") if agent_code == 0 else None
+    if result == "done":
         return ExitCode.DONE
-    if num_stops or (agent_code == 0 and result == "stopped"):
+    was_stopped = result == "stopped" or (signals.stop_asked and not state.has_own_failure)
+    if was_stopped or signals.end_now:
         saved = state.last_checkpoint is not None
         return ExitCode.INTERRUPTED_SAVED if saved else ExitCode.INTERRUPTED_UNSAVED
     root = state.root_failure()
@@ -134,7 +140,9 @@ def _resume_line(run: RunDir, state: RunState) -> str:
 def _tail(log: Path) -> str:
     """The last lines of a log; that it is empty or missing is said, not raised."""
     try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
     except OSError as error:
         return f"({error.strerror})"
     return "\n".join(lines[-_NUM_LOG_LINES:]) or "(the log is empty)"

@@ -12,10 +12,10 @@ from launch.gate import gate_folder
 from launch.limits import check_limits
 from launch.prepare import check_data, check_model
 from launch.resolve import resolve
-from rundir.checkpoints import complete_checkpoints
+from rundir.checkpoints import complete_checkpoints, step_of
 from rundir.config import RunConfig, Sources
 from rundir.errors import UserError
-from rundir.paths import find_run, runs_folder
+from rundir.paths import RunDir, find_run, runs_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,8 @@ class Job:
 
 def make_job(request: Request, environ: Mapping[str, str]) -> Job:
     """Resolve and check a request. Raises UserError for the first thing that is wrong."""
-    config, sources = resolve(request.profile, _settings(request), environ)
+    resumed = None if request.resume is None else _run_called(request.resume)
+    config, sources = resolve(request.profile, _settings(request), environ, resumed)
     gpus = visible_gpus(installed_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
     asked = asked_num_ranks(request.num_gpus, config, sources["launch.num_ranks"], environ)
     placement = place(config, asked, gpus)
@@ -54,7 +55,7 @@ def make_job(request: Request, environ: Mapping[str, str]) -> Job:
         config=dataclasses.replace(config, launch=launch),
         sources=sources | {"launch.num_ranks": placement.source},
         placement=placement,
-        resume_from=None if request.resume is None else _checkpoint_of(request.resume),
+        resume_from=None if resumed is None else _checkpoint_of(resumed, config.train.max_steps),
     )
 
 
@@ -65,15 +66,24 @@ def _settings(request: Request) -> list[str]:
     return settings
 
 
-def _checkpoint_of(name: str) -> Path:
-    """The last whole checkpoint of the run called `name`."""
+def _run_called(name: str) -> RunDir:
     try:
-        run = find_run(name)
+        return find_run(name)
     except ValueError as error:
         raise UserError(str(error), do=f"ls {runs_folder()}") from error
+
+
+def _checkpoint_of(run: RunDir, max_steps: int) -> Path:
+    """The last whole checkpoint of `run`, with steps left to train."""
     whole = complete_checkpoints(run.checkpoints)
     if not whole:
         raise UserError(
             f"run {run.run_id} has no whole checkpoint", do="start it anew, without --resume"
+        )
+    step = step_of(whole[-1])
+    if 0 < max_steps <= step:
+        raise UserError(
+            f"run {run.run_id} has trained {step} steps, and train.max_steps is {max_steps}",
+            do=f"--set train.max_steps={2 * step}, say, trains on",
         )
     return whole[-1]

@@ -9,13 +9,14 @@ import difflib
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, fields, replace
+from dataclasses import Field, asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from rundir.config import SECTIONS, DataConfig, RunConfig, Sources
+from rundir.config_file import read_config
 from rundir.errors import UserError
-from rundir.paths import ROOT
+from rundir.paths import ROOT, RunDir
 
 PROFILES = ROOT / "profiles"
 
@@ -25,13 +26,19 @@ _BOOLS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no"
 
 
 def resolve(
-    profile: str, settings: Sequence[str], environ: Mapping[str, str]
+    profile: str,
+    settings: Sequence[str],
+    environ: Mapping[str, str],
+    resumed: RunDir | None = None,
 ) -> tuple[RunConfig, Sources]:
     """The configuration of a run, and `section.key` → where its value came from.
 
+    A run that goes on from another one (`resumed`) has that one's configuration for its profile.
     Raises UserError for an unknown profile or key and for a value of the wrong type or range.
     """
-    table = load_profile(profile)
+    table, layer = load_profile(profile), f"profile {profile}.toml"
+    if resumed is not None:
+        table, layer = load_resumed(profile, resumed), f"run {resumed.run_id}"
     options = dict(_split_setting(setting) for setting in settings)
     sources: Sources = {}
     values: dict[str, Any] = {}
@@ -41,7 +48,7 @@ def resolve(
             **{
                 item.name: _resolve_one(
                     f"{section}.{item.name}", item, hints[item.name],
-                    (table.get(section, {}), f"{profile}.toml"), environ, options, sources,
+                    (table.get(section, {}), layer), environ, options, sources,
                 )
                 for item in fields(cls)
             }
@@ -97,6 +104,25 @@ def load_profile(name: str) -> dict[str, Any]:
     return table
 
 
+def load_resumed(profile: str, run: RunDir) -> dict[str, Any]:
+    """The tables of a run's config.toml, less its number of ranks, which each run decides anew.
+
+    Raises UserError when it is another profile's, or cannot be read.
+    """
+    try:
+        config = read_config(run.config)
+    except (OSError, ValueError) as error:
+        raise UserError(f"run {run.run_id}: {error}", do="start anew, without --resume") from error
+    if config.profile != profile:
+        raise UserError(
+            f"run {run.run_id} is of the profile {config.profile}, not {profile}",
+            do=f"./start.sh {config.profile} --resume {run.run_id}",
+        )
+    table = asdict(config)
+    del table["launch"]["num_ranks"]
+    return table
+
+
 def _check_section(path: Path, section: str, content: Any) -> None:
     if section not in (*SECTIONS, "architecture") or not isinstance(content, dict):
         raise UserError(
@@ -136,18 +162,18 @@ def _resolve_one(
     key: str,
     item: Field[Any],
     hint: Any,
-    profile: tuple[dict[str, Any], str],
+    below: tuple[dict[str, Any], str],
     environ: Mapping[str, str],
     options: dict[str, str],
     sources: Sources,
 ) -> Any:
-    table, profile_name = profile
+    table, layer = below
     if key in options:
         value, source = _from_text(options[key], hint, f"--set {key}"), f"option --set {key}"
     elif name := next((name for name in env_names(key) if environ.get(name, "").strip()), None):
         value, source = _from_text(environ[name], hint, name), f"environment {name}"
     elif item.name in table:
-        value, source = table[item.name], f"profile {profile_name}"
+        value, source = table[item.name], layer
     else:
         value, source = item.default, "default"
     sources[key] = source
@@ -176,6 +202,8 @@ def _checked(given: Any, hint: Any, item: Field[Any], where: str) -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
         raise UserError(f"{where} is {value!r}, not {names[kind]}", do=f"{item.metadata['help']}")
+    if isinstance(value, str) and not value.isprintable():
+        raise UserError(f"{where} is {value!r}", do="it cannot hold such characters")
     if choices and value not in choices:
         raise UserError(f"{where} is {value!r}", do=f"one of {', '.join(choices)}")
     if item.metadata["at_least"] is not None:

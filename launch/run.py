@@ -14,8 +14,10 @@ from rich.console import Console
 from launch import children
 from launch.environment import Variable, child_environment, rank_variables
 from launch.gate import gate_folder
+from launch.output import Output
 from launch.parent import become_subreaper
 from launch.prepare import prepare
+from launch.processes import OwnProcesses
 from launch.report import exit_code, report
 from launch.request import Job, Request, make_job
 from launch.signals import Interrupted, Signals
@@ -31,11 +33,13 @@ from rundir.paths import RunDir, create_run, runs_folder
 from rundir.prepared import Prepared
 
 
-def run(request: Request, console: Console, environ: Mapping[str, str]) -> ExitCode:
+def run(request: Request, console: Console, output: Output, environ: Mapping[str, str]) -> ExitCode:
     """Do what was asked for. Raises UserError for what a person can mend."""
     job = make_job(request, environ)
     signals = Signals()
     signals.listen()
+    output.on_reader_gone = signals.ask_to_stop
+    processes = OwnProcesses()
     become_subreaper()
     folder, variables = _make_folder(job, environ)
     console.out(_banner(job, folder), highlight=False)
@@ -43,7 +47,7 @@ def run(request: Request, console: Console, environ: Mapping[str, str]) -> ExitC
     events = EventWriter(folder.event_file("launch"))
     supervisor = Supervisor(
         run=folder, config=job.config.launch, state=state,
-        console=console, signals=signals, events=events,
+        console=console, signals=signals, events=events, processes=processes,
     )  # fmt: skip
     env = child_environment(variables, environ)
     code = ExitCode.RANK_FAILED  # unless it is found to have ended otherwise
@@ -56,7 +60,7 @@ def run(request: Request, console: Console, environ: Mapping[str, str]) -> ExitC
             )
         _say_left_out(console, prepared, job.config.data.max_seq_length)
         agent_code = supervisor.supervise(torchrun_args(folder, job.placement.num_ranks), env)
-        code = exit_code(state, agent_code, signals.num_stops)
+        code = exit_code(state, agent_code, signals)
     except Interrupted:
         code = ExitCode.INTERRUPTED_UNSAVED
     except UserError as error:
@@ -65,7 +69,7 @@ def run(request: Request, console: Console, environ: Mapping[str, str]) -> ExitC
     finally:
         state.end(code)
         supervisor.write_status()
-        _remove_turns(folder)
+        _tidy_up(folder)
     report(console, folder, state, code)
     return code
 
@@ -91,7 +95,7 @@ def _make_folder(job: Job, environ: Mapping[str, str]) -> tuple[RunDir, list[Var
         table = [asdict(variable) for variable in variables]
         write_text(folder.config, config_text(job.config, job.sources))
         write_text(folder.environment, json.dumps(table, indent=1) + "\n")
-        write_text(folder.command, f"{shlex.join(sys.argv)}\n\n# with torch's own:\n{line}\n")
+        write_text(folder.command, f"{_typed(environ)}\n\n# with torch's own:\n{line}\n")
     except OSError as error:
         raise UserError(
             f"cannot write the run folder: {error}",
@@ -99,6 +103,14 @@ def _make_folder(job: Job, environ: Mapping[str, str]) -> tuple[RunDir, list[Var
             code=ExitCode.PREFLIGHT,
         ) from error
     return folder, variables
+
+
+def _typed(environ: Mapping[str, str]) -> str:
+    """The command as a person typed it: the start scripts say who they are."""
+    script, args = environ.get("AIRLOCK_SCRIPT", ""), sys.argv[1:]
+    if not script:
+        return shlex.join(["python", "-m", "launch", *args])
+    return shlex.join([script, *(args if script.endswith("airlock") else args[1:])])
 
 
 def _banner(job: Job, folder: RunDir) -> str:
@@ -141,7 +153,9 @@ def _say_left_out(console: Console, prepared: Prepared, longest: int) -> None:
             )
 
 
-def _remove_turns(folder: RunDir) -> None:
-    """Remove what the ranks left at the gate: one small folder an attempt."""
-    for turns in (gate_folder() / "turns").glob(f"{folder.run_id}-*"):
-        shutil.rmtree(turns, ignore_errors=True)
+def _tidy_up(folder: RunDir) -> None:
+    """Remove what the processes of the run left: turns at the gate, half-written folders."""
+    half_written = [*folder.checkpoints.glob(".step_*"), *folder.path.glob(".model.*")]
+    turns = (gate_folder() / "turns").glob(f"{folder.run_id}-*")
+    for path in (*half_written, *turns):
+        shutil.rmtree(path, ignore_errors=True)

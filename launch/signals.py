@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import signal
+import time
 from types import FrameType
 
 _HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_AGAIN_S = 1.0  # a SIGTERM within this time is the same request, sent to a group and its members
 
 
 class Signals:
-    """Counts the requests to stop that this process has received."""
+    """What this process has been asked: to stop (and save), and then to end now."""
 
     def __init__(self) -> None:
-        self.num_stops = 0
+        self.stop_asked = False
+        self.end_now = False
+        self._asked_at = 0.0
 
     def listen(self) -> None:
-        """From now on SIGINT, SIGTERM and SIGHUP are counted instead of ending this process."""
-        for number in _HEARD:
-            signal.signal(number, self._note)
+        """From now on SIGINT, SIGTERM and SIGHUP are noted instead of ending this process.
 
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
-        self.num_stops += 1
+        One that is ignored stays so: `nohup` means what it says.
+        """
+        for number in _HEARD:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._note)
+
+    def ask_to_stop(self) -> None:
+        """As the first Ctrl-C; asking again changes nothing."""
+        if not self.stop_asked:
+            self.stop_asked, self._asked_at = True, time.monotonic()
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        is_again = time.monotonic() - self._asked_at >= _AGAIN_S or number == signal.SIGINT
+        # A closing terminal sends SIGHUP, often twice: that is never a wish to lose work.
+        if self.stop_asked and is_again and number != signal.SIGHUP:
+            self.end_now = True
+        self.ask_to_stop()
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error

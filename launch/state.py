@@ -13,6 +13,9 @@ from rundir.status import RankStatus, Status
 
 _RANK_FAILED = int(ExitCode.RANK_FAILED)
 
+# The order of failures, from what surely is a root cause to what surely follows from another.
+_ROOT, _LIKELY, _UNKNOWN, _CASCADE, _ENDED_BY_US = range(5)
+
 # What a healthy rank says when another one is gone: never the cause, whichever comes first.
 _CASCADES = ("connection closed by peer", "connection reset", "connection refused", "broken pipe",
              "socket closed", "connection was aborted", "remote process exited", "nccl communicator"
@@ -30,7 +33,7 @@ class Failure:
     title: str
     traceback: str | None
     exit_code: int
-    order: int  # 0: surely a root cause, 1: may be one, 2: follows from another
+    order: int  # how likely it is the root cause; the constants below
 
 
 @dataclass(slots=True)
@@ -45,6 +48,7 @@ class RunState:
     failures: list[Failure] = field(default_factory=list)
     peak_pss_bytes: int = 0
     last_checkpoint: int | None = None
+    ended_by_us: set[int] = field(default_factory=set)  # ranks that the launcher had to kill
     started_mono: float = field(default_factory=time.monotonic)
     _first_train: Event | None = None
 
@@ -73,6 +77,11 @@ class RunState:
             status.error = f"rank {root.rank}: {root.title}"
         for row in status.ranks:
             row.phase = "done" if done else row.phase
+
+    @property
+    def has_own_failure(self) -> bool:
+        """Whether a rank failed by itself, and not because another, or the launcher, ended."""
+        return any(one.order <= _LIKELY for one in self.failures)
 
     def root_failure(self) -> Failure | None:
         """The failure that the others follow from: the likeliest, and of those the earliest."""
@@ -108,7 +117,8 @@ class RunState:
         self.status.exact_match = event["exact_match"]
 
     def _on_checkpoint(self, event: Event) -> None:
-        self.last_checkpoint = event["step"]
+        if event["ok"]:
+            self.last_checkpoint = event["step"]
 
     def _on_result(self, event: Event) -> None:
         self.result = event
@@ -118,19 +128,31 @@ class RunState:
 
     def _on_exception(self, event: Event) -> None:
         text = f"{event['exception']}: {event['message']}"
-        order = 2 if any(sign in text.casefold() for sign in _CASCADES) else 1
+        order = _CASCADE if any(sign in text.casefold() for sign in _CASCADES) else _LIKELY
         self.failures.append(
             Failure(event["rank"], event["t"], text, event["traceback"], event["exit_code"], order)
         )
+
+    def _on_gone(self, event: Event) -> None:
+        rank = event["failed_rank"]
+        if all(one.rank != rank for one in self.failures):
+            title = "ended before the training did"
+            self.failures.append(Failure(rank, event["t"], title, None, _RANK_FAILED, _UNKNOWN))
 
     def _on_exit(self, event: Event) -> None:
         rank, signal = event["failed_rank"], event["signal"]
         if 0 <= rank < len(self.status.ranks):
             self.status.ranks[rank].phase = "failed"
-        if any(one.rank == rank for one in self.failures):
+        if any(one.rank == rank and one.order != _UNKNOWN for one in self.failures):
             return  # it has told its own story
+        self.failures = [one for one in self.failures if one.rank != rank]
         title = f"killed by {signal}" if signal else f"ended with exit code {event['exitcode']}"
-        order = 2 if signal == "SIGTERM" else 0 if signal in _ROOT_SIGNALS else 1
+        if rank in self.ended_by_us:
+            order = _ENDED_BY_US
+        elif signal in _ROOT_SIGNALS:
+            order = _ROOT
+        else:  # the agent ends survivors with SIGTERM, but may have found one ended so by others
+            order = _UNKNOWN if signal == "SIGTERM" else _LIKELY
         self.failures.append(Failure(rank, event["t"], title, None, _RANK_FAILED, order))
 
 
@@ -143,6 +165,7 @@ _HANDLERS = {
     ("end", "checkpoint"): RunState._on_checkpoint,
     ("error", "rank.exception"): RunState._on_exception,
     ("error", "rank.exit"): RunState._on_exit,
+    ("error", "rank.gone"): RunState._on_gone,
 }
 
 # A rank's phase after an event of that kind and name.

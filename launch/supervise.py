@@ -12,7 +12,7 @@ from rich.console import Console
 from launch import children
 from launch.console import View, make_view
 from launch.memory import tree_memory
-from launch.processes import end_descendants
+from launch.processes import OwnProcesses
 from launch.signals import Signals
 from launch.state import RunState
 from rundir import control
@@ -25,6 +25,7 @@ _POLL_S = 0.1
 _STATUS_EVERY_S = 0.5
 _MEMORY_SHARE = 0.02  # of the time may go into measuring memory, which walks page tables
 _AGENT_GRACE_S = 5.0
+_SURVIVOR_GRACE_S = 2.0
 
 
 class Supervisor:
@@ -32,13 +33,14 @@ class Supervisor:
 
     def __init__(
         self, *, run: RunDir, config: LaunchConfig, state: RunState, console: Console,
-        signals: Signals, events: EventWriter,
+        signals: Signals, events: EventWriter, processes: OwnProcesses,
     ) -> None:  # fmt: skip
         self._run, self._config, self._state, self._console = run, config, state, console
-        self._signals, self._events = signals, events
+        self._signals, self._events, self._processes = signals, events, processes
         self._incoming = RunEvents(run.events)
         self._stop_asked_at: float | None = None
         self._next_status = self._next_memory = 0.0
+        self._gone_since: float | None = None
 
     def supervise(self, torchrun_args: list[str], env: dict[str, str]) -> int:
         """Start the agent with `torchrun_args`; returns its exit code once no process is left."""
@@ -52,10 +54,11 @@ class Supervisor:
             while agent.poll() is None:
                 self._follow(view)
                 self._pass_on_stop(agent)
+                self._end_survivors()
                 time.sleep(_POLL_S)
         finally:
             # Also when this loop fails: whatever happens here, the ranks do not outlive it.
-            end_descendants()
+            self._processes.end()
             agent.wait()
             self._follow(view)
             view.close()
@@ -84,26 +87,49 @@ class Supervisor:
             write_status(self._run, self._state.status)
 
     def _pass_on_stop(self, agent: subprocess.Popen[bytes]) -> None:
-        """At first ask the ranks, who save; the second time, or with nothing to save, end them."""
-        num_stops = self._signals.num_stops
-        if num_stops == 0:
+        """At first ask the ranks, who save; asked again, or with nothing to save, end them."""
+        if not self._signals.stop_asked:
             return
         if self._stop_asked_at is None:
             self._stop_asked_at = time.monotonic()
-            is_training = self._state.status.phase in ("training", "finishing")
+            if self._state.status.phase not in ("training", "finishing"):
+                self._signals.end_now = True
+            else:
+                self._ask_ranks_to_stop()
             self._state.enter("stopping")
-            if not is_training:
-                self._end(agent)
-                return
-            try:
-                control.ask(self._run, "stop")
-            except OSError:  # where no empty file can be made, no checkpoint can either
-                self._end(agent)
-                return
-            self._console.out("stopping: the ranks save a checkpoint; Ctrl-C again ends at once")
         waited_s = time.monotonic() - self._stop_asked_at
-        if num_stops > 1 or waited_s > self._config.stop_timeout_s:
+        if self._signals.end_now or waited_s > self._config.stop_timeout_s:
             self._end(agent)
+
+    def _ask_ranks_to_stop(self) -> None:
+        try:
+            control.ask(self._run, "stop")
+            self._console.out("stopping: the ranks save a checkpoint; Ctrl-C again ends at once")
+        except OSError:  # where no empty file can be made, no checkpoint can either
+            self._signals.end_now = True
+
+    def _end_survivors(self) -> None:
+        """End the other ranks when one has been gone for a while and the agent still waits.
+
+        The agent waits 30 s for ranks that do not die by SIGTERM, and for ever when a rank ended
+        with 0 before its time. Killed ranks make it go on, and it reports them all.
+        """
+        if self._state.result:
+            return
+        alive = {process.pid: process for process in self._processes.alive()}
+        rows = [row for row in self._state.status.ranks if row.pid is not None]
+        gone = [row.rank for row in rows if row.pid not in alive]
+        if not gone:
+            return
+        now = time.monotonic()
+        if self._gone_since is None:
+            self._gone_since = now
+        elif now - self._gone_since > _SURVIVOR_GRACE_S and not self._state.ended_by_us:
+            self._events.emit("error", "rank.gone", failed_rank=gone[0])
+            for row in rows:
+                if row.pid in alive:
+                    self._state.ended_by_us.add(row.rank)
+                    alive[row.pid].kill()
 
     @staticmethod
     def _end(agent: subprocess.Popen[bytes]) -> None:

@@ -17,6 +17,7 @@ def torchrun_args(run: RunDir, num_ranks: int) -> list[str]:
         "--rdzv-endpoint=localhost:0",  # a free port; a fixed one could be in use
         f"--rdzv-id={run.run_id}",
         "--max-restarts=0",
+        f"--log-dir={run.elastic}",  # else every run leaves a folder in /tmp
         "-m",
         "launch.rank",
     ]

@@ -23,7 +23,7 @@ def write_text(path: Path, text: str, *, durable: bool = True) -> None:
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        Path(name).chmod(0o644)
+        Path(name).chmod(0o666 & ~_umask())
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -31,13 +31,23 @@ def write_text(path: Path, text: str, *, durable: bool = True) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Bring every file below `folder`, and the names that lead to it, to the disk."""
-    for path in [*folder.rglob("*"), folder, folder.parent]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    """Bring every file and folder below `folder`, and itself, to the disk."""
+    for path in [*folder.rglob("*"), folder]:
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    """What this user takes away from a new file's rights; asking os.umask would change it."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    return int(status.partition("Umask:")[2].split()[0], 8)
 
 
 @contextmanager
@@ -49,7 +59,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    temporary.chmod(0o755)
+    temporary.chmod(0o777 & ~_umask())
     try:
         yield temporary
         sync_tree(temporary)
@@ -58,5 +68,6 @@ def new_folder(path: Path) -> Iterator[Path]:
         except OSError:
             if not path.is_dir():
                 raise
+        _sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -12,6 +12,11 @@ def checkpoint_name(step: int) -> str:
     return f"step_{step:08d}"
 
 
+def step_of(checkpoint: Path) -> int:
+    """The steps behind a checkpoint, as its folder's name says."""
+    return int(checkpoint.name.removeprefix("step_"))
+
+
 def complete_checkpoints(folder: Path) -> list[Path]:
     """Every whole checkpoint in `folder`, oldest first; one without its marker is passed over."""
     return sorted(path for path in folder.glob("step_*") if (path / MARKER).is_file())

@@ -59,20 +59,25 @@ class EventWriter:
     @staticmethod
     def _check(kind: str, name: str, fields: dict[str, Any]) -> None:
         spec = spec_of(kind, name)
-        given = set(fields) - ({"duration_s"} if kind == "end" else set())
+        given = set(fields) - ({"duration_s", "ok"} if kind == "end" else set())
         assert given == set(spec.fields), f"{name}: {given ^ set(spec.fields)} not as in the table"
         for key, value in fields.items():
             assert value is not None or key in spec.optional, f"{name}.{key} may not be null"
 
     @contextmanager
     def span(self, name: str, **fields: Any) -> Iterator[None]:
-        """Write `start` now, and `end` with its duration however the block is left."""
+        """Write `start` now, and `end` with its duration however the block is left.
+
+        `ok` of the `end` is false when it is left by an exception.
+        """
         self.emit("start", name, **fields)
-        start = time.monotonic()
+        start, ok = time.monotonic(), False
         try:
             yield
+            ok = True
         finally:
-            self.emit("end", name, duration_s=round(time.monotonic() - start, 6), **fields)
+            duration_s = round(time.monotonic() - start, 6)
+            self.emit("end", name, duration_s=duration_s, ok=ok, **fields)
 
     def close(self) -> None:
         """Close the file; nothing can be emitted afterwards."""

@@ -77,6 +77,11 @@ class RunDir:
         """What torch's elastic agent printed."""
         return self.path / "logs" / "agent.log"
 
+    @property
+    def elastic(self) -> Path:
+        """A folder that torch's elastic agent wants for itself."""
+        return self.path / "logs" / "elastic"
+
     def event_file(self, writer: str) -> Path:
         """The events of one writer: `launch`, `agent`, `zygote`, `prepare` or `rankN`."""
         return self.events / f"{writer}.jsonl"

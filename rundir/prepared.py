@@ -12,11 +12,12 @@ from rundir.paths import RunDir
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedData:
-    """One tokenised file: an Arrow file, its rows, and the rows left out as too long."""
+    """One tokenised file: its rows, those left out, and the token that ends an answer."""
 
     path: str
     num_samples: int
     num_too_long: int
+    end_token_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

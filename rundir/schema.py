@@ -5,7 +5,8 @@ An event is one JSON object on one line::
     {"v": 1, "t": unix seconds, "mono": seconds since boot, "node": 0, "attempt": 0,
      "rank": 3 or null, "pid": 123, "kind": "start|end|mark|metric|log|error", "name": ..., fields}
 
-A span is a `start` and an `end` of the same name by the same pid; the `end` has `duration_s`.
+A span is a `start` and an `end` of the same name by the same pid; the `end` has `duration_s`,
+and `ok`: false when the span was left by an exception.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def _memory_mark(name: str, meaning: str) -> EventSpec:
 EVENTS: tuple[EventSpec, ...] = (
     _span("prepare", "launch, prepare", "model or data made ready", what="model or data"),
     _span("spawn", "agent", "the ranks are started and watched", num_ranks="ranks on this node"),
-    _span("zygote.import", "zygote", "heavy imports, once for all ranks"),
-    _span("zygote.build", "zygote", "the model, built once for all ranks"),
+    _span("zygote.import", "zygote", "reserved: heavy imports, once for all ranks"),
+    _span("zygote.build", "zygote", "reserved: the model, built once for all ranks"),
     _span("lock.wait", "rank", "waiting to be admitted by the gate"),
     _span("lock.hold", "rank", "inside the gate"),
     _span("import", "rank", "heavy imports"),
@@ -75,7 +76,7 @@ EVENTS: tuple[EventSpec, ...] = (
     _span("all_loaded.wait", "rank", "waiting until every rank has left the gate"),
     _span("pg.init", "rank", "init_process_group"),
     _span("ddp.wrap", "rank", "the DistributedDataParallel constructor"),
-    _span("step", "rank", "one optimizer step", step="number of the step, from 1"),
+    _span("step", "rank", "reserved: one optimizer step", step="number of the step, from 1"),
     _span("eval", "rank", "one evaluation", step="steps trained before it"),
     _span("checkpoint", "rank 0", "a checkpoint is written", step="steps trained before it"),
     _span("export", "rank 0", "the model is written as a Hugging Face folder"),
@@ -147,7 +148,7 @@ EVENTS: tuple[EventSpec, ...] = (
         },
     ),
     EventSpec(
-        name="gpu", kind="metric", writer="launch", meaning="one GPU of the run",
+        name="gpu", kind="metric", writer="launch", meaning="reserved: one GPU of the run",
         fields={
             "index": "as nvidia-smi numbers it", "used_bytes": "memory in use by anyone",
             "total_bytes": "memory it has", "utilization_percent": "share of time a kernel ran",
@@ -163,6 +164,11 @@ EVENTS: tuple[EventSpec, ...] = (
             "exception": "its class", "message": "its text", "traceback": "as Python prints it",
             "exit_code": "what the run would exit with, were this the root cause",
         },
+    ),
+    EventSpec(
+        name="rank.gone", kind="error", writer="launch",
+        meaning="a rank's process is gone although the training is not over",
+        fields={"failed_rank": "the rank"},
     ),
     EventSpec(
         name="rank.exit", kind="error", writer="agent", meaning="a rank ended, and not with 0",

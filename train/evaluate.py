@@ -14,6 +14,7 @@ import torch
 from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
+from rundir.prepared import PreparedData
 from train.data import SampleFile, collate
 from train.evolution import write_snapshot
 from train.model import SummedLoss
@@ -26,15 +27,16 @@ class Evaluator:
     """Evaluates `model` on `samples`, divided among the ranks."""
 
     def __init__(
-        self, *, model: Any, samples: SampleFile, tokenizer: Any, ranks: Ranks,
+        self, *, model: Any, prepared: PreparedData, tokenizer: Any, ranks: Ranks,
         events: EventWriter, run: RunDir, config: RunConfig,
     ) -> None:  # fmt: skip
-        self.samples = samples
+        self.samples = samples = SampleFile(prepared)
         self._model, self._tokenizer = model, tokenizer
         self._ranks, self._events, self._run = ranks, events, run
         self._dataset = Path(config.data.eval_path).stem
         self._generate = config.train.eval_generate
         self._batch_size = config.train.micro_batch_size
+        self._end_ids = end_token_ids(model, prepared.end_token_id)
         self._own = range(ranks.rank, len(samples), ranks.world_size)
 
     def evaluate(self, step: int) -> None:
@@ -50,7 +52,8 @@ class Evaluator:
             exact_match = correct / count
             gathered = [row for rows in self._ranks.gather(examples) for row in rows]
             if self._ranks.is_first:
-                self._write(step, sorted(gathered, key=lambda row: row["example_id"]))
+                with self._events.span("evolution", step=step):
+                    self._write(step, sorted(gathered, key=lambda row: row["example_id"]))
         if self._ranks.is_first:
             self._events.emit(
                 "metric", "eval",
@@ -94,21 +97,34 @@ class Evaluator:
     def _answers(self, indices: list[int]) -> list[str]:
         prompts = [self.samples[i][0][: self.samples[i][1]] for i in indices]
         longest_answer = max(len(self.samples[i][0]) - self.samples[i][1] for i in indices)
-        ids, mask = _pad_left(prompts, self._tokenizer.pad_token_id or 0)
+        ids, mask = _pad_left(prompts, self._end_ids[0])
         generated = self._model.generate(
             input_ids=ids.to(self._ranks.device),
             attention_mask=mask.to(self._ranks.device),
             max_new_tokens=min(_MAX_NEW_TOKENS, longest_answer + 4),
             do_sample=False,
             use_cache=True,
-            pad_token_id=self._tokenizer.pad_token_id or 0,
+            eos_token_id=self._end_ids,
+            pad_token_id=self._end_ids[0],
         )
-        texts = self._tokenizer.batch_decode(generated[:, ids.shape[1] :], skip_special_tokens=True)
-        return [str(text) for text in texts]
+        answers = [self._up_to_end(row) for row in generated[:, ids.shape[1] :].tolist()]
+        return [str(self._tokenizer.decode(row, skip_special_tokens=True)) for row in answers]
+
+    def _up_to_end(self, ids: list[int]) -> list[int]:
+        """The answer itself: what stands before the first end token."""
+        ends = [position for position, token in enumerate(ids) if token in self._end_ids]
+        return ids[: ends[0]] if ends else ids
 
     def _write(self, step: int, examples: list[dict[str, Any]]) -> None:
         timestamp = datetime.now(UTC).isoformat(timespec="seconds")
         write_snapshot(self._run.evolution(self._dataset, step), step, timestamp, examples)
+
+
+def end_token_ids(model: Any, template_end_id: int) -> list[int]:
+    """Every token that ends an answer: what the template writes after one, then the model's own."""
+    own = model.generation_config.eos_token_id
+    own = own if isinstance(own, list) else [] if own is None else [own]
+    return [template_end_id, *(token for token in own if token != template_end_id)]
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 
 from rundir.atomic import new_folder
 from rundir.space import require_space
+from train.evaluate import end_token_ids
 from train.model import merged
 
 # What belongs to the tokenizer is copied as it is: writing it anew could change it.
@@ -17,13 +18,15 @@ _COPIED = (
 )  # fmt: skip
 
 
-def export(model: Any, base: Path, folder: Path) -> None:
+def export(model: Any, base: Path, folder: Path, *, end_token_id: int) -> None:
     """Write `model`, adapters merged into it, and the tokenizer of `base` to `folder`.
 
-    The folder appears whole or not at all. The model is changed by the merge: call it last. Raises
-    OSError (a full disk).
+    Its generation config ends an answer at `end_token_id`, where the training data did. The folder
+    appears whole or not at all. The model is changed by the merge: call it last. Raises OSError (a
+    full disk).
     """
     plain = merged(model)
+    plain.generation_config.eos_token_id = end_token_ids(plain, end_token_id)
     plain.config.use_cache = True  # training switched it off; whoever answers with it wants it
     size_bytes = sum(parameter.nbytes for parameter in plain.parameters())
     require_space(folder.parent, size_bytes, "the trained model")

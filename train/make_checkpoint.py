@@ -14,6 +14,7 @@ from rundir.config import RunConfig
 from rundir.config_file import read_config
 from rundir.errors import UserError
 from rundir.paths import RunDir
+from rundir.seal import seal
 
 USER, ASSISTANT, END, PAD = "<|user|>", "<|assistant|>", "<|end|>", "<|pad|>"
 
@@ -55,6 +56,7 @@ def make_checkpoint(config: RunConfig, folder: Path) -> None:
     with new_folder(folder) as temporary:
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
+        seal(temporary)
 
 
 def byte_tokenizer():  # type: ignore[no-untyped-def]  # transformers' class, imported late

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +22,10 @@ from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, cache_folder
 from rundir.prepared import Prepared, PreparedData, write_prepared
+from rundir.seal import is_sealed, seal
+from train.template import Template
 
-_FORMAT = "2"  # of the Arrow file; part of the cache's key
+_FORMAT = "3"  # of the Arrow file; part of the cache's key
 _BATCH_ROWS = 4096
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
@@ -50,12 +53,14 @@ def prepare_file(
     """
     key = _cache_key(path, model_path, max_samples, max_seq_length)
     folder = cache_folder() / "data" / key
-    if not folder.is_dir():
+    if not is_sealed(folder):
+        shutil.rmtree(folder, ignore_errors=True)
         with new_folder(folder) as temporary:
             counts = _tokenise(
                 path, model_path, max_samples, max_seq_length, temporary / "samples.arrow"
             )
             (temporary / "counts.json").write_text(json.dumps(counts), encoding="utf-8")
+            seal(temporary)
     counts = json.loads((folder / "counts.json").read_text(encoding="utf-8"))
     _check_fits_model(model_path, counts)
     if counts["num_samples"] == 0:
@@ -68,6 +73,7 @@ def prepare_file(
         path=str(folder / "samples.arrow"),
         num_samples=counts["num_samples"],
         num_too_long=counts["num_too_long"],
+        end_token_id=counts["end_token_id"],
     )
 
 
@@ -115,17 +121,26 @@ def read_rows(path: Path) -> Iterator[tuple[int, str, str]]:
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise _bad_row(path, number, f"is not valid JSON: {error}") from error
             if not isinstance(row, dict):
                 raise _bad_row(path, number, f"is a {type(row).__name__}, not an object")
             for column in ("prompt", "response"):
-                if not isinstance(row.get(column), str) or not row[column].strip():
-                    has = ", ".join(sorted(row)) or "none"
-                    raise _bad_row(path, number, f"has no text in `{column}`; its columns: {has}")
-                if not _is_unicode(row[column]):
-                    raise _bad_row(path, number, f"has half a character in `{column}`")
+                _check_text(path, number, row, column)
             yield number, row["prompt"], row["response"]
+
+
+def _check_text(path: Path, number: int, row: dict[str, Any], column: str) -> None:
+    text = row.get(column)
+    if column not in row:
+        has = ", ".join(sorted(row)) or "none"
+        raise _bad_row(path, number, f"has no column `{column}`; its columns: {has}")
+    if not isinstance(text, str):
+        raise _bad_row(path, number, f"has a {type(text).__name__} in `{column}`, not text")
+    if not text.strip():
+        raise _bad_row(path, number, f"has no text in `{column}`")
+    if not _is_unicode(text):
+        raise _bad_row(path, number, f"has half a character in `{column}`")
 
 
 def _is_unicode(text: str) -> bool:
@@ -165,9 +180,24 @@ def _tokenise(
             fitting = [row for row in batch if len(row["input_ids"]) <= max_seq_length]
             _count(counts, batch, fitting)
             writer.write_batch(pa.RecordBatch.from_pylist(fitting, schema=schema))
+    counts["end_token_id"] = _end_token_id(model_path)
     if counts["longest"] == 0:
         raise UserError(f"{path} has no rows", do="--data PATH", code=ExitCode.DATA)
     return counts
+
+
+def _end_token_id(model_path: Path) -> int:
+    """The token that the template writes right after an answer: where a generated one ends."""
+    tokenizer, template = load_text_tools(model_path)
+    suffix = template.after_answer()
+    ids: list[int] = tokenizer.encode(suffix, add_special_tokens=False).ids
+    if not ids:
+        raise UserError(
+            f"{model_path}: nothing marks the end of an answer, so none would ever end",
+            do="set eos_token in tokenizer_config.json, or mend its chat template",
+            code=ExitCode.DATA,
+        )
+    return ids[0]
 
 
 def _count(counts: dict[str, int], rows: list[dict[str, Any]], kept: list[dict[str, Any]]) -> None:
@@ -183,9 +213,29 @@ def _encoded_batches(
     path: Path, model_path: Path, max_samples: int
 ) -> Iterator[list[dict[str, Any]]]:
     """Rows as they are stored, tokenised in batches by the tokenizer's own threads."""
-    from tokenizers import Tokenizer
+    tokenizer, template = load_text_tools(model_path)
+    before_all = template.leading_ids(tokenizer)
+    for rows in _batched(read_rows(path), max_samples):
+        texts = [template.render(prompt, response) for _, prompt, response in rows]
+        # The template has written the special tokens; adding them again would double them.
+        prompts = tokenizer.encode_batch([before for before, _ in texts], add_special_tokens=False)
+        answers = tokenizer.encode_batch([after for _, after in texts], add_special_tokens=False)
+        yield [
+            {
+                "input_ids": before_all + prompt_ids.ids + answer_ids.ids,
+                "num_prompt_tokens": len(before_all) + len(prompt_ids.ids),
+                "prompt": prompt,
+                "response": response,
+            }
+            for (_, prompt, response), prompt_ids, answer_ids in zip(
+                rows, prompts, answers, strict=True
+            )
+        ]
 
-    from train.template import Template
+
+def load_text_tools(model_path: Path) -> tuple[Any, Template]:
+    """The tokenizer and the template of a model. Raises UserError when there is no tokenizer."""
+    from tokenizers import Tokenizer
 
     file = model_path / "tokenizer.json"
     if not file.is_file():
@@ -194,23 +244,11 @@ def _encoded_batches(
             do="save it with AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)",
             code=ExitCode.DATA,
         )
-    tokenizer, template = Tokenizer.from_file(str(file)), Template(model_path)
-    for rows in _batched(read_rows(path), max_samples):
-        texts = [template.render(prompt, response) for _, prompt, response in rows]
-        # The template has written the special tokens; adding them again would double them.
-        prompts = tokenizer.encode_batch([before for before, _ in texts], add_special_tokens=False)
-        answers = tokenizer.encode_batch([after for _, after in texts], add_special_tokens=False)
-        yield [
-            {
-                "input_ids": prompt_ids.ids + answer_ids.ids,
-                "num_prompt_tokens": len(prompt_ids.ids),
-                "prompt": prompt,
-                "response": response,
-            }
-            for (_, prompt, response), prompt_ids, answer_ids in zip(
-                rows, prompts, answers, strict=True
-            )
-        ]
+    tokenizer = Tokenizer.from_file(str(file))
+    # Both are kept in the file by whoever used them last; they would cut and pad in silence.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer, Template(model_path)
 
 
 def _batched(
@@ -224,20 +262,11 @@ def _batched(
 
 
 def main() -> None:
-    """Prepare, and write prepared.json; a UserError is printed and exits with its code."""
+    """Prepare, and write prepared.json. Raises UserError, and OSError for a full disk."""
     run, model_path, resume_from = RunDir(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3:]
-    events = EventWriter(run.event_file("prepare"))
-    try:
-        with events.span("prepare", what="data"):
-            prepared = prepare(run, model_path, resume_from[0] if resume_from else None)
-            write_prepared(run, prepared)
-    except UserError as error:
-        print(f"airlock: {error}", file=sys.stderr)  # noqa: T201
-        sys.exit(int(error.code))
-    except OSError as error:
-        print(f"airlock: cannot write the prepared data: {error}", file=sys.stderr)  # noqa: T201
-        print("  → free space there, or AIRLOCK_CACHE_DIR=/elsewhere", file=sys.stderr)  # noqa: T201
-        sys.exit(int(ExitCode.PREFLIGHT))
+    with EventWriter(run.event_file("prepare")).span("prepare", what="data"):
+        prepared = prepare(run, model_path, resume_from[0] if resume_from else None)
+        write_prepared(run, prepared)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from rundir.events import EventWriter
 
 _TIMEOUT = timedelta(minutes=30)
 _POLL_S = 0.05
+_REMIND_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +57,19 @@ def meet(device: torch.device, events: EventWriter) -> Ranks:
     """Wait until every rank has left the gate, then form the process group.
 
     The wait has no limit of its own: a queue at the gate may be long, and a time-out inside
-    `init_process_group` would end ranks that did nothing wrong. A dead rank ends the wait, because
-    the agent then ends them all.
+    `init_process_group` would end ranks that did nothing wrong. If a rank is gone the launcher or
+    the agent ends this one too.
     """
     store, rank, world_size = next(rendezvous("env://", timeout=_TIMEOUT))
     # A prefix for each attempt: a restarted group must not read the addresses of the last one.
     store = PrefixStore(f"airlock/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     with events.span("all_loaded.wait"):
-        num_loaded = store.add("loaded", 1)
+        num_loaded, reminded = store.add("loaded", 1), time.monotonic()
         while num_loaded < world_size:
+            if time.monotonic() - reminded > _REMIND_S:
+                reminded = time.monotonic()
+                text = f"[Rank {rank}] {num_loaded} of {world_size} ranks have left the gate"
+                events.emit("log", "line", text=text)
             time.sleep(_POLL_S)
             num_loaded = store.add("loaded", 0)
     is_cuda = device.type == "cuda"

@@ -39,6 +39,21 @@ class Template:
             )
         return before, whole[len(before) :]
 
+    def after_answer(self) -> str:
+        """What follows an answer: its end mark, and what else the template writes there."""
+        answer = "answer"
+        return self.render("prompt", answer)[1].partition(answer)[2]
+
+    def leading_ids(self, tokenizer: Any) -> list[int]:
+        """Ids to put before plain text: the BOS that the tokenizer itself would add, or none.
+
+        A chat template writes its own.
+        """
+        bos_id = tokenizer.token_to_id(self._tokens["bos_token"] or "")
+        if self._template is not None or bos_id is None:
+            return []
+        return [bos_id] if tokenizer.encode("a").ids[0] == bos_id else []
+
     def _render(self, messages: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
         assert self._template is not None
         from jinja2 import TemplateError

@@ -51,7 +51,10 @@ def train(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> No
     result = trainer.train()
     if result == "done" and ranks.is_first:
         with events.span("export"):
-            export(model, Path(prepared.model_path), run.model)
+            export(
+                model, Path(prepared.model_path), run.model,
+                end_token_id=prepared.train.end_token_id,
+            )  # fmt: skip
     trainer.announce(result)
     part(ranks)
 
@@ -74,6 +77,6 @@ def _evaluator(
         Path(prepared.model_path), trust_remote_code=config.model.trust_remote_code
     )
     return Evaluator(
-        model=model, samples=SampleFile(prepared.evaluation), tokenizer=tokenizer,
+        model=model, prepared=prepared.evaluation, tokenizer=tokenizer,
         ranks=ranks, events=events, run=run, config=config,
     )  # fmt: skip

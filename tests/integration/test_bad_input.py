@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -89,6 +90,13 @@ def test_a_bad_row_of_the_data_is_named_with_its_line_and_no_rank_is_started(
     (run,) = Path(environ["AIRLOCK_RUNS_DIR"]).glob("2*")
     assert not (run / "logs" / "attempt0").exists()
     assert '"phase": "failed"' in (run / "status.json").read_text()
+
+
+def test_a_pipe_as_data_is_refused_instead_of_waited_for(airlock: Start, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    code, _, err = finish(airlock("run", "tiny", "--data", "pipe"), timeout_s=30)
+    assert code == 5
+    assert "not a regular file" in err
 
 
 def test_a_gate_folder_that_others_may_write_to_is_refused(airlock: Start, tmp_path: Path) -> None:

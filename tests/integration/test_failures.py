@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,6 +114,71 @@ def test_the_traceback_of_whichever_rank_fails_is_the_last_thing_on_the_screen(
     run = run_folder(environ)
     assert "Traceback" in run.rank_log(failing_rank, 0).read_text()
     assert_nothing_left(run)
+
+
+def test_a_survivor_that_cannot_be_ended_by_sigterm_does_not_hold_the_run_up(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    with ended(airlock(*ENDLESS)) as process:
+        run = run_folder(environ)
+        wait_until_training(run)
+        os.kill(rank_pids(run)[0], signal.SIGSTOP)
+        os.kill(rank_pids(run)[1], signal.SIGKILL)
+        code, out, _ = finish(process, timeout_s=25)  # torch's agent alone would take 30 s
+    assert code == 10
+    assert "rank 1 killed by SIGKILL" in out
+    assert_nothing_left(run)
+
+
+def test_a_rank_ended_by_sigterm_is_named_and_not_the_one_that_missed_it(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    with ended(airlock(*ENDLESS)) as process:
+        run = run_folder(environ)
+        wait_until_training(run)
+        os.kill(rank_pids(run)[1], signal.SIGTERM)
+        code, out, _ = finish(process, timeout_s=25)
+    assert code == 10
+    assert "rank 1 killed by SIGTERM" in out
+    assert_nothing_left(run)
+
+
+def test_a_rank_that_ends_with_0_before_its_time_ends_the_run_and_is_named(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if os.environ.get('RANK') == '1':\n"
+        "    class Leave:\n"
+        "        def find_spec(self, name, *_):\n"
+        "            if name == 'train': os._exit(0)\n"
+        "    sys.meta_path.insert(0, Leave())\n"
+    )
+    env = {"PYTHONPATH": os.pathsep.join([environ["PYTHONPATH"], str(tmp_path)])}
+    with ended(airlock(*ENDLESS, env=env)) as process:
+        code, out, err = finish(process, timeout_s=60)
+    assert code == 10, err
+    assert "rank 1 ended before the training did" in out
+    assert_nothing_left(run_folder(environ))
+
+
+def test_what_the_calling_shell_left_us_is_not_ended_with_the_run(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    log = tmp_path / "run.log"
+    script = f"sleep 1000 & echo $! > sidecar; exec > >(tee {log}) 2>&1; exec "
+    command = script + f'"{sys.executable}" -P -m launch {" ".join(SHORT)}'
+    process = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environ, check=False, timeout=120,
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    sidecar = int((tmp_path / "sidecar").read_text())
+    try:
+        assert process.returncode == 0
+        assert Path(f"/proc/{sidecar}").exists()
+        wait_for(lambda: "done in" in log.read_text(), why="tee was ended before the summary")
+    finally:
+        os.kill(sidecar, signal.SIGKILL)
 
 
 def test_a_loss_that_is_no_number_ends_the_run_and_saves_no_checkpoint(

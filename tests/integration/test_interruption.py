@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +16,7 @@ from rundir.checkpoints import complete_checkpoints
 from rundir.status import read_status
 from tests.running import (
     ENDLESS,
+    SHORT,
     assert_nothing_left,
     ended,
     events_of,
@@ -95,3 +98,73 @@ def test_a_stop_file_written_by_anyone_ends_the_run(
     assert code == 20
     assert "is saved" in out
     assert_nothing_left(run)
+
+
+def test_a_hangup_is_no_second_wish_and_nohup_means_what_it_says(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    def ignore_hangups() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    command = [sys.executable, "-P", "-m", "launch", *ENDLESS]
+    with subprocess.Popen(
+        command, env=environ, stdout=subprocess.DEVNULL, text=True,
+        preexec_fn=ignore_hangups,
+    ) as process, ended(process):  # fmt: skip
+        run = run_folder(environ)
+        wait_until_training(run)
+        process.send_signal(signal.SIGHUP)
+        seen = len(events_of(run, "metric", "train"))
+        wait_for(lambda: len(events_of(run, "metric", "train")) > seen + 20, why="it has stopped")
+        assert not control.is_asked(run, "stop")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 20
+
+    with ended(airlock(*ENDLESS)) as process:
+        wait_for(lambda: run_folder(environ).path != run.path, why="no second run")
+        run = run_folder(environ)
+        wait_until_training(run)
+        for _ in range(2):  # the shell and the kernel may both tell of a closed terminal
+            process.send_signal(signal.SIGHUP)
+        code, _, err = finish(process)
+    assert code == 20, err
+    assert complete_checkpoints(run.checkpoints)
+
+
+def test_a_stop_that_cannot_be_saved_is_a_failure_and_not_reported_as_saved(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    # From its second step on, rank 0 has no room for a checkpoint: a real limit on file size.
+    with ended(airlock(*ENDLESS)) as process:
+        run = run_folder(environ)
+        wait_until_training(run)
+        resource.prlimit(rank_pids(run)[0], resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        process.send_signal(signal.SIGINT)
+        code, out, _ = finish(process)
+    assert code == 10
+    assert "is saved" not in out
+    assert "--resume" not in out
+    assert not complete_checkpoints(run.checkpoints)
+    assert not list(run.checkpoints.iterdir())
+    assert_nothing_left(run)
+
+
+def test_a_resumed_run_has_the_settings_of_the_run_it_goes_on_from(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    settings = ("--set", "train.seed=7", "--set", "train.checkpoint_every_steps=2")
+    assert finish(airlock(*SHORT, *settings))[0] == 0
+    first = run_folder(environ)
+    again = ("run", "tiny", "--resume", first.run_id)
+    code, _, err = finish(airlock(*again))
+    assert code == 2
+    assert "has trained 4 steps" in err
+    code, _, err = finish(airlock(*again, "--set", "train.max_steps=6"))
+    assert code == 0, err
+    text = run_folder(environ).config.read_text()
+    assert f"seed = 7  # run {first.run_id}" in text
+    assert "global_batch_size = 8" in text
+    assert "max_steps = 6  # option" in text
+    code, _, err = finish(airlock("run", "14b", "--resume", first.run_id))
+    assert code == 2
+    assert "is of the profile tiny" in err

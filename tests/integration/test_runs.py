@@ -27,7 +27,6 @@ from tests.running import (
     events_of,
     finish,
     run_folder,
-    wait_for,
     wait_until_training,
 )
 
@@ -189,14 +188,35 @@ def test_on_a_terminal_too_a_traceback_is_the_last_thing_seen(environ: dict[str,
     assert text.rstrip().splitlines()[-1].startswith("FloatingPointError")
 
 
-def test_a_reader_that_goes_away_ends_the_run_without_leaving_processes(
+@pytest.mark.parametrize(("num_lines", "code"), [(1, 21), (25, 20)])
+def test_a_reader_that_goes_away_is_a_wish_to_stop_and_loses_nothing(
+    environ: dict[str, str], tmp_path: Path, num_lines: int, code: int
+) -> None:
+    started = f'"{sys.executable}" -P -m launch {" ".join(ENDLESS)}'
+    command = f"{started} | head -n {num_lines}; exit ${{PIPESTATUS[0]}}"
+    process = subprocess.run(
+        ["bash", "-c", command], env=environ, cwd=tmp_path, check=False, timeout=120,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert process.returncode == code, process.stderr
+    assert "Traceback" not in process.stderr
+    run = run_folder(environ)
+    assert read_status(run)["exit_code"] == code
+    assert bool(complete_checkpoints(run.checkpoints)) == (code == 20)
+    assert_nothing_left(run)
+
+
+def test_output_that_cannot_be_written_does_not_cost_the_run(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
-    command = f'"{sys.executable}" -P -m launch {" ".join(ENDLESS)} | head -n 1'
-    subprocess.run(["bash", "-c", command], env=environ, cwd=tmp_path, check=True, timeout=120)
-    run = run_folder(environ)
-    wait_for(lambda: read_status(run)["exit_code"] is not None, why="the run did not end")
-    assert_nothing_left(run)
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.run(
+            [sys.executable, "-P", "-m", "launch", *SHORT],
+            env=environ | {"PYTHONIOENCODING": "ascii"}, cwd=tmp_path, check=False,
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=120,
+        )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert (run_folder(environ).model / "config.json").is_file()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from launch.report import exit_code
+from launch.signals import Signals
 from launch.state import RunState, new_state
 from rundir.events import Event, EventWriter, read_events
 from rundir.exit_codes import ExitCode
@@ -62,6 +63,37 @@ def root(state: RunState) -> tuple[int, str]:
     return failure.rank, failure.title
 
 
+def asked_to_stop() -> Signals:
+    signals = Signals()
+    signals.ask_to_stop()
+    return signals
+
+
+def test_a_checkpoint_that_could_not_be_saved_is_none_and_the_run_has_failed(story: Story) -> None:
+    story.tell("end", "checkpoint", 0, step=10, duration_s=0.1, ok=False)
+    story.raised(0, "No space left on device")
+    story.exited(0, 1, None)
+    assert story.state.last_checkpoint is None
+    assert exit_code(story.state, 10, asked_to_stop()) is ExitCode.RANK_FAILED
+
+
+def test_a_rank_ended_by_sigterm_is_the_root_of_the_lost_connections_of_the_others(
+    story: Story,
+) -> None:
+    story.raised(0, GONE)
+    story.exited(1, -15, "SIGTERM")
+    assert root(story.state) == (1, "killed by SIGTERM")
+
+
+def test_a_rank_that_ended_with_nothing_to_say_is_the_root_of_those_killed_for_it(
+    story: Story,
+) -> None:
+    story.tell("error", "rank.gone", None, failed_rank=1)
+    story.state.ended_by_us.add(0)
+    story.exited(0, -9, "SIGKILL")
+    assert root(story.state) == (1, "ended before the training did")
+
+
 def test_a_ranks_phase_follows_its_events(story: Story) -> None:
     row = story.state.status.ranks[1]
     seen = [row.phase]
@@ -97,11 +129,11 @@ def test_a_run_trains_and_finishes(story: Story) -> None:
         story.train(step, loss=2.0 / step)
     assert (status.phase, status.step, status.loss) == ("finishing", 10, 0.2)
     assert state.first_loss == 2.0
-    story.tell("end", "checkpoint", 0, step=10, duration_s=0.1)
+    story.tell("end", "checkpoint", 0, step=10, duration_s=0.1, ok=True)
     story.tell("metric", "eval", 0, step=10, loss=1.0, exact_match=0.5)
     story.tell("mark", "train.result", 0, result="done", step=10, tokens_per_s=9.0, checkpoint="c")
     assert (state.last_checkpoint, status.exact_match, len(state.evals)) == (10, 0.5, 2)
-    code = exit_code(state, 0, 0)
+    code = exit_code(state, 0, Signals())
     state.end(code)
     assert (code, status.phase, status.exit_code) == (ExitCode.DONE, "done", 0)
     assert [row.phase for row in status.ranks] == ["done"] * 3
@@ -129,9 +161,9 @@ def test_a_run_that_is_stopping_stays_so_until_it_has_ended(story: Story) -> Non
     story.tell("mark", "train.plan", 0, **PLAN)
     story.train(10)
     assert state.status.phase == "stopping"
-    assert exit_code(state, 0, 1) is ExitCode.INTERRUPTED_UNSAVED
-    story.tell("end", "checkpoint", 0, step=10, duration_s=0.1)
-    state.end(exit_code(state, 0, 1))
+    assert exit_code(state, 0, asked_to_stop()) is ExitCode.INTERRUPTED_UNSAVED
+    story.tell("end", "checkpoint", 0, step=10, duration_s=0.1, ok=True)
+    state.end(exit_code(state, 0, asked_to_stop()))
     assert state.status.phase == "interrupted"
     assert state.status.exit_code == ExitCode.INTERRUPTED_SAVED
 
@@ -150,7 +182,7 @@ def test_an_exception_is_the_root_of_the_lost_connections_that_follow(story: Sto
     story.exited(1, -15, "SIGTERM")
     assert root(story.state) == (2, f"RuntimeError: {REAL}")
     assert len(story.state.failures) == 3  # rank 2 has told its own story
-    code = exit_code(story.state, 10, 0)
+    code = exit_code(story.state, 10, Signals())
     story.state.end(code)
     assert code is ExitCode.OUT_OF_MEMORY
     assert story.state.status.phase == "failed"
@@ -171,7 +203,7 @@ def test_a_rank_killed_is_the_root_of_what_the_others_raised_before_it_was_seen(
     story.raised(1, "Timed out waiting for the others")
     story.exited(2, -9, signal)
     assert root(story.state) == (2, f"killed by {signal}")
-    assert exit_code(story.state, 10, 0) is ExitCode.RANK_FAILED
+    assert exit_code(story.state, 10, Signals()) is ExitCode.RANK_FAILED
     assert story.state.status.ranks[2].phase == "failed"
 
 
@@ -189,4 +221,4 @@ def test_of_equally_likely_roots_the_earliest_is_chosen(story: Story) -> None:
 
 def test_a_run_whose_agent_ends_well_without_a_ranks_word_has_failed(story: Story) -> None:
     assert story.state.root_failure() is None
-    assert exit_code(story.state, 0, 0) is ExitCode.RANK_FAILED
+    assert exit_code(story.state, 0, Signals()) is ExitCode.RANK_FAILED

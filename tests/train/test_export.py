@@ -65,7 +65,7 @@ def test_the_folder_answers_as_the_model_did_before_it_was_written(
     load: Any = AutoModelForCausalLM.from_pretrained
     model = trained(base, method)
     before = logits(model)
-    export(model, base, tmp_path / "model")
+    export(model, base, tmp_path / "model", end_token_id=1)
     after = logits(load(tmp_path / "model").eval())
     torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-5)
     assert (before - logits(load(base).eval())).abs().max() > 0.1  # it was trained
@@ -76,7 +76,7 @@ def test_the_folder_is_a_plain_model_with_its_tokenizer(
     base: Path, tmp_path: Path, method: str
 ) -> None:
     folder = tmp_path / "model"
-    export(trained(base, method), base, folder)
+    export(trained(base, method), base, folder, end_token_id=1)
     names = {path.name for path in folder.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= names
     assert not any("adapter" in name for name in names)
@@ -93,7 +93,7 @@ def test_the_folder_is_a_plain_model_with_its_tokenizer(
 
 def test_a_model_can_be_trained_further_from_its_export(base: Path, tmp_path: Path) -> None:
     model = trained(base, "lora")
-    export(model, base, tmp_path / "model")
+    export(model, base, tmp_path / "model", end_token_id=1)
     again = trained(tmp_path / "model", "full", gradient_checkpointing=True).train()
     loss: Any = again(input_ids=IDS, labels=IDS).loss
     loss.backward()
@@ -125,6 +125,6 @@ def test_a_full_folder_of_another_run_stays(base: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "mine").touch()
-    export(trained(base, "full"), base, folder)
+    export(trained(base, "full"), base, folder, end_token_id=1)
     assert [path.name for path in folder.iterdir()] == ["mine"]
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

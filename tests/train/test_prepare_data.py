@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from rundir.config import RunConfig
 from rundir.config_file import config_text
@@ -67,7 +70,6 @@ def rows(*pairs: tuple[str, str], **more: Any) -> str:
 
 def decoded(prepared: PreparedData, model: Path) -> list[tuple[str, str]]:
     """(prompt, answer) of each sample, as the model gets to see them."""
-    from tokenizers import Tokenizer
 
     tokenizer, samples = Tokenizer.from_file(str(model / "tokenizer.json")), SampleFile(prepared)
     return [
@@ -95,8 +97,6 @@ def test_rows_become_the_tokens_of_prompt_and_answer_in_their_order(
 
 
 def test_marks_that_the_template_writes_are_not_added_again(file: Path, model: Path) -> None:
-    from tokenizers import Tokenizer
-    from tokenizers.processors import TemplateProcessing
 
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     tokenizer.post_processor = TemplateProcessing(
@@ -125,11 +125,11 @@ def test_more_rows_than_a_batch_keep_their_order(file: Path, model: Path) -> Non
         ('["a", "b"]', "is a list, not an object"),
         ('"text"', "is a str, not an object"),
         ("null", "is a NoneType, not an object"),
-        ('{"prompt": "a", "answer": "b"}', "no text in `response`; its columns: answer, prompt"),
-        ('{"response": "b"}', "no text in `prompt`; its columns: response"),
+        ('{"prompt": "a", "answer": "b"}', "no column `response`; its columns: answer, prompt"),
+        ('{"response": "b"}', "no column `prompt`; its columns: response"),
         ("{}", "its columns: none"),
-        ('{"prompt": "a", "response": 7}', "no text in `response`"),
-        ('{"prompt": "a", "response": null}', "no text in `response`"),
+        ('{"prompt": "a", "response": 7}', "a int in `response`, not text"),
+        ('{"prompt": "a", "response": null}', "a NoneType in `response`"),
         ('{"prompt": "a", "response": " \\n"}', "no text in `response`"),
         ('{"prompt": "", "response": "b"}', "no text in `prompt`"),
         pytest.param(
@@ -209,12 +209,12 @@ def test_whatever_the_tokens_depend_on_makes_another_file(file: Path, model: Pat
     file.write_text(rows(*PAIRS), encoding="utf-8")
     made = [prepare_file(file, model, limit, longest) for limit in (0, 2) for longest in (90, 100)]
     (model / "chat_template.jinja").write_text("{{ messages[0].content }}{% for m in messages[1:] "
-                                               "%}{{ m.content }}{% endfor %}")  # fmt: skip
+                                               "%}{{ m.content }}<|end|>{% endfor %}")  # fmt: skip
     made.append(prepare_file(file, model, 0, 100))
     file.write_text(rows(*PAIRS[::-1]), encoding="utf-8")
     made.append(prepare_file(file, model, 0, 100))
     assert len({prepared.path for prepared in made}) == 6
-    assert decoded(made[4], model)[0] == PAIRS[0]
+    assert decoded(made[4], model)[0] == (PAIRS[0][0], PAIRS[0][1] + "<|end|>")
 
 
 def test_two_processes_preparing_the_same_data_both_get_it(
@@ -285,7 +285,8 @@ def test_the_program_prepares_a_run_or_says_in_two_lines_why_not(
     data = replace(plain.data, path=str(file), eval_path=str(file), max_samples=2)
     run.config.write_text(config_text(replace(plain, data=data), {}), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "train.prepare", str(run.path), str(model)],
+        [sys.executable, "-P", "-m", "launch.child", str(os.getpid()),
+         "train.prepare", str(run.path), str(model)],
         env=environ, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert [event["kind"] for event in read_events(run.events)] == ["start", "end"]
@@ -299,3 +300,59 @@ def test_the_program_prepares_a_run_or_says_in_two_lines_why_not(
     assert prepared.evaluation is not None
     assert (prepared.train.num_samples, prepared.evaluation.num_samples) == (2, 3)
     assert (prepared.model_path, prepared.resume_from) == (str(model), None)
+
+
+def test_what_a_tokenizer_was_last_used_with_neither_cuts_nor_pads_samples(
+    file: Path, model: Path
+) -> None:
+    file.write_text(rows(*PAIRS), encoding="utf-8")
+    plain = SampleFile(prepare_file(file, model, 0, 100))
+    used = Tokenizer.from_file(str(model / "tokenizer.json"))
+    used.enable_truncation(max_length=4)
+    used.enable_padding(length=40)
+    used.save(str(model / "tokenizer.json"))
+    after = SampleFile(prepare_file(file, model, 0, 100))
+    for i in range(len(plain)):
+        assert after[i][0].tolist() == plain[i][0].tolist()
+        assert after[i][1] == plain[i][1]
+
+
+@pytest.mark.parametrize("damage", ["counts.json", "samples.arrow"])
+def test_a_cached_file_that_was_damaged_is_made_anew(file: Path, model: Path, damage: str) -> None:
+    file.write_text(rows(*PAIRS), encoding="utf-8")
+    folder = Path(prepare_file(file, model, 0, 100).path).parent
+    if damage == "counts.json":
+        (folder / damage).unlink()
+    else:
+        (folder / damage).write_bytes((folder / damage).read_bytes()[:100])
+    assert len(SampleFile(prepare_file(file, model, 0, 100))) == len(PAIRS)
+
+
+def test_a_model_without_a_template_gets_the_bos_that_its_tokenizer_adds_and_an_end(
+    file: Path, model: Path
+) -> None:
+    file.write_text(rows(*PAIRS), encoding="utf-8")
+    (model / "chat_template.jinja").unlink()
+    settings = json.loads((model / "tokenizer_config.json").read_text("utf-8"))
+    settings.pop("chat_template", None)
+    text = json.dumps(settings | {"bos_token": "<|user|>"})
+    (model / "tokenizer_config.json").write_text(text, encoding="utf-8")
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    bos, end = tokenizer.token_to_id("<|user|>"), tokenizer.token_to_id("<|end|>")
+    tokenizer.post_processor = TemplateProcessing(
+        single="<|user|> $A", special_tokens=[("<|user|>", bos)]
+    )
+    tokenizer.save(str(model / "tokenizer.json"))
+    prepared = prepare_file(file, model, 0, 100)
+    assert prepared.end_token_id == end
+    ids, num_prompt_tokens = SampleFile(prepared)[0]
+    assert (ids[0], ids[-1]) == (bos, end)
+    assert ids.tolist().count(bos) == 1
+    assert num_prompt_tokens == 1 + len(f"{PAIRS[0][0]}\n".encode())
+
+
+def test_a_model_that_marks_no_end_of_an_answer_is_refused(file: Path, model: Path) -> None:
+    file.write_text(rows(*PAIRS), encoding="utf-8")
+    (model / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    with pytest.raises(UserError, match="nothing marks the end of an answer"):
+        prepare_file(file, model, 0, 100)

@@ -1,0 +1,60 @@
+"""Standard output that never ends a run: a full disk, a closed terminal, a reader that has gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from typing import IO, Any
+
+from rich.console import Console
+
+
+class Output:
+    """Writes to a stream until that fails for the first time, and from then on nowhere."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._is_lost = False
+        self.on_reader_gone: Callable[[], None] = lambda: None
+
+    def write(self, text: str) -> int:
+        """Write, or drop, `text`."""
+        self._do(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush what was written."""
+        self._do(self._stream.flush)
+
+    def discard_rest(self) -> None:
+        """At the end of the program: what could not be written must not fail again at its exit."""
+        self.flush()
+        if self._is_lost:
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+    def _do(self, action: Callable[[], Any]) -> None:
+        if self._is_lost:
+            return
+        try:
+            action()
+        except BrokenPipeError:
+            self._is_lost = True
+            self.on_reader_gone()
+        except (OSError, ValueError):  # ValueError: the stream is closed
+            self._is_lost = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)  # isatty, fileno, encoding: as of the stream
+
+
+def make_console() -> tuple[Console, Output]:
+    """A console on standard output, and the output below it."""
+    if sys.stdout is None:  # closed by the caller (`>&-`)
+        sys.stdout = open("/dev/null", "w", encoding="utf-8")  # noqa: SIM115, PTH123 - for good
+    with contextlib.suppress(AttributeError):
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # "→" in a C locale
+    output = Output(sys.stdout)
+    return Console(file=output), output  # type: ignore[arg-type]  # it has all of IO that rich uses
