@@ -103,14 +103,9 @@ def test_a_stop_file_written_by_anyone_ends_the_run(
 def test_a_hangup_is_no_second_wish_and_nohup_means_what_it_says(
     airlock: Start, environ: dict[str, str]
 ) -> None:
-    def ignore_hangups() -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-    command = [sys.executable, "-P", "-m", "launch", *ENDLESS]
-    with subprocess.Popen(
-        command, env=environ, stdout=subprocess.DEVNULL, text=True,
-        preexec_fn=ignore_hangups,
-    ) as process, ended(process):  # fmt: skip
+    command = ["nohup", sys.executable, "-P", "-m", "launch", *ENDLESS]
+    nohup = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, text=True)
+    with ended(nohup) as process:
         run = run_folder(environ)
         wait_until_training(run)
         process.send_signal(signal.SIGHUP)
@@ -132,7 +127,7 @@ def test_a_hangup_is_no_second_wish_and_nohup_means_what_it_says(
 
 
 def test_a_stop_that_cannot_be_saved_is_a_failure_and_not_reported_as_saved(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
+    airlock: Start, environ: dict[str, str]
 ) -> None:
     # From its second step on, rank 0 has no room for a checkpoint: a real limit on file size.
     with ended(airlock(*ENDLESS)) as process:
