@@ -16,9 +16,13 @@ from rundir.paths import RunDir
 
 T = TypeVar("T")
 
+# Ranks that need not wait for each other start sooner; tests of the gate add SERIAL.
+_OPEN = ("--set", "launch.admit=open")
+SERIAL = ("--set", "launch.admit=serial")
+
 # A run that only stops when it is told to, and says something at every step.
 ENDLESS = (
-    "run", "tiny",
+    "run", "tiny", *_OPEN,
     "--set", "train.max_steps=1000000",
     "--set", "train.log_every_steps=1",
     "--set", "train.eval_generate=false",
@@ -28,7 +32,7 @@ ENDLESS = (
 
 # A whole run, export and all, in a few steps.
 SHORT = (
-    "run", "tiny",
+    "run", "tiny", *_OPEN,
     "--set", "train.max_steps=4",
     "--set", "train.log_every_steps=1",
     "--set", "train.eval_generate=false",

@@ -14,6 +14,7 @@ import pytest
 from rundir.status import read_status
 from tests.running import (
     ENDLESS,
+    SERIAL,
     SHORT,
     assert_nothing_left,
     ended,
@@ -29,7 +30,7 @@ from tests.running import (
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_rank_killed_in_training_ends_the_run_with_its_rank_and_signal(
     airlock: Start, environ: dict[str, str], victim: int
 ) -> None:
@@ -50,7 +51,7 @@ def test_a_rank_killed_in_training_ends_the_run_with_its_rank_and_signal(
 def test_a_rank_killed_inside_the_gate_ends_the_run_and_frees_the_gate(
     airlock: Start, environ: dict[str, str]
 ) -> None:
-    with ended(airlock(*ENDLESS)) as process:
+    with ended(airlock(*ENDLESS, *SERIAL)) as process:
         run = run_folder(environ)
         wait_for(lambda: events_of(run, "start", "lock.hold", rank=0), why="no rank at the gate")
         os.kill(rank_pids(run)[0], signal.SIGKILL)
@@ -58,7 +59,7 @@ def test_a_rank_killed_inside_the_gate_ends_the_run_and_frees_the_gate(
     assert code == 10
     assert "rank 0 killed by SIGKILL" in out
     assert_nothing_left(run)
-    with ended(airlock(*SHORT)) as process:
+    with ended(airlock(*SHORT, *SERIAL)) as process:
         assert finish(process)[0] == 0
 
 
@@ -184,7 +185,7 @@ def test_what_the_calling_shell_left_us_is_not_ended_with_the_run(
 def test_a_loss_that_is_no_number_ends_the_run_and_saves_no_checkpoint(
     airlock: Start, environ: dict[str, str]
 ) -> None:
-    rate = ("--set", "train.learning_rate=1e30", "--set", "train.checkpoint_every_steps=1")
+    rate = ("--set", "train.learning_rate=1e29", "--set", "train.checkpoint_every_steps=1")
     with ended(airlock(*SHORT, *rate, "--set", "train.warmup_steps=0")) as process:
         code, out, _ = finish(process)
     assert code == 10

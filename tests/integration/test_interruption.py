@@ -30,7 +30,9 @@ from tests.running import (
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_a_stop_in_training_saves_a_checkpoint_that_the_next_run_goes_on_from(
     airlock: Start, environ: dict[str, str], number: signal.Signals
 ) -> None:
@@ -100,6 +102,7 @@ def test_a_stop_file_written_by_anyone_ends_the_run(
     assert_nothing_left(run)
 
 
+@pytest.mark.long
 def test_a_hangup_is_no_second_wish_and_nohup_means_what_it_says(
     airlock: Start, environ: dict[str, str]
 ) -> None:

@@ -21,6 +21,7 @@ from rundir.status import read_status
 from tests.conftest import ROOT
 from tests.running import (
     ENDLESS,
+    SERIAL,
     SHORT,
     assert_nothing_left,
     ended,
@@ -47,7 +48,7 @@ def test_the_number_of_ranks_changes_the_speed_and_not_the_training(
 ) -> None:
     curves = []
     for num_ranks in (1, 2, 4):
-        code, out, err = finish(airlock(*SHORT, env={"NUM_GPUS": str(num_ranks)}))
+        code, out, err = finish(airlock(*SHORT, *SERIAL, env={"NUM_GPUS": str(num_ranks)}))
         assert code == 0, err
         assert f"tiny, {num_ranks} rank" in out
         run = run_folder(environ)
@@ -64,7 +65,7 @@ def test_two_runs_at_once_share_the_gate_of_the_node(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
     folders = [environ | {"AIRLOCK_RUNS_DIR": str(tmp_path / name)} for name in ("one", "two")]
-    started = [airlock(*SHORT, env=folder) for folder in folders]
+    started = [airlock(*SHORT, *SERIAL, env=folder) for folder in folders]
     assert [finish(process)[0] for process in started] == [0, 0]
     inside = sorted(hold for folder in folders for hold in holds(run_folder(folder)))
     assert len(inside) == 4
@@ -95,6 +96,7 @@ def test_adapters_are_trained_and_merged_into_the_exported_model(
     subprocess.run([sys.executable, "-c", check, run.model, checkpoint], check=True)
 
 
+@pytest.mark.long
 def test_a_limit_on_address_space_is_set_in_every_rank_and_written_down(
     airlock: Start, environ: dict[str, str]
 ) -> None:
@@ -106,6 +108,7 @@ def test_a_limit_on_address_space_is_set_in_every_rank_and_written_down(
     assert {event["rlimit_nofile"] for event in limits} == {hard}
 
 
+@pytest.mark.long
 def test_the_torchrun_line_in_the_run_folder_starts_the_same_ranks(
     airlock: Start, environ: dict[str, str]
 ) -> None:
@@ -166,7 +169,7 @@ def on_a_terminal(environ: dict[str, str], *args: str) -> tuple[int, str]:
 def test_on_a_terminal_ranks_are_seen_passing_the_gate_and_then_the_progress(
     environ: dict[str, str],
 ) -> None:
-    code, text = on_a_terminal(environ, *SHORT)
+    code, text = on_a_terminal(environ, *SHORT, *SERIAL)
     assert code == 0, text
     for part in (
         "starting",
@@ -182,7 +185,7 @@ def test_on_a_terminal_ranks_are_seen_passing_the_gate_and_then_the_progress(
 
 
 def test_on_a_terminal_too_a_traceback_is_the_last_thing_seen(environ: dict[str, str]) -> None:
-    bad = ("--set", "train.learning_rate=1e30", "--set", "train.warmup_steps=0")
+    bad = ("--set", "train.learning_rate=1e29", "--set", "train.warmup_steps=0")
     code, text = on_a_terminal(environ, *SHORT, *bad)
     assert code == 10
     assert text.rstrip().splitlines()[-1].startswith("FloatingPointError")
