@@ -23,6 +23,7 @@ from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, cache_folder
 from rundir.prepared import Prepared, PreparedData, write_prepared
 from rundir.seal import is_sealed, seal
+from train.rows import read_rows
 from train.template import Template
 
 _FORMAT = "3"  # of the Arrow file; part of the cache's key
@@ -111,51 +112,6 @@ def _cache_key(path: Path, model_path: Path, *settings: int) -> str:
             code=ExitCode.DATA,
         ) from error
     return digest.hexdigest()[:24]
-
-
-def read_rows(path: Path) -> Iterator[tuple[int, str, str]]:
-    """(line number, prompt, response) of each row; a bad one raises UserError with its place."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise _bad_row(path, number, f"is not valid JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise _bad_row(path, number, f"is a {type(row).__name__}, not an object")
-            for column in ("prompt", "response"):
-                _check_text(path, number, row, column)
-            yield number, row["prompt"], row["response"]
-
-
-def _check_text(path: Path, number: int, row: dict[str, Any], column: str) -> None:
-    text = row.get(column)
-    if column not in row:
-        has = ", ".join(sorted(row)) or "none"
-        raise _bad_row(path, number, f"has no column `{column}`; its columns: {has}")
-    if not isinstance(text, str):
-        raise _bad_row(path, number, f"has a {type(text).__name__} in `{column}`, not text")
-    if not text.strip():
-        raise _bad_row(path, number, f"has no text in `{column}`")
-    if not _is_unicode(text):
-        raise _bad_row(path, number, f"has half a character in `{column}`")
-
-
-def _is_unicode(text: str) -> bool:
-    """False for a lone surrogate, as in "\\ud83d": JSON can spell it, no text can hold it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _bad_row(path: Path, number: int, what: str) -> UserError:
-    return UserError(
-        f"{path}:{number}: the row {what}", do=f"sed -n {number}p {path}", code=ExitCode.DATA
-    )
 
 
 def _tokenise(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -169,21 +166,6 @@ def test_random_states_of_another_number_of_ranks_are_left_alone(
     assert torch.equal(torch.rand(3), expected)
     training.load(path, ranks)
     assert not torch.equal(torch.rand(3), expected)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system")
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"no small file system: {mounted.stderr.strip()}")
-    with contextlib.ExitStack() as at_end:
-        at_end.callback(subprocess.run, ["umount", "--lazy", str(folder)], check=True)
-        yield folder
 
 
 @pytest.mark.parametrize("room_bytes", [0, 4096, 12_288, 20_480])

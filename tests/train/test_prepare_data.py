@@ -23,7 +23,8 @@ from rundir.paths import create_run
 from rundir.prepared import PreparedData, read_prepared
 from train.data import SampleFile
 from train.make_checkpoint import byte_tokenizer
-from train.prepare import prepare_file, read_rows
+from train.prepare import prepare_file
+from train.rows import read_rows
 
 PREPARE = """
 import sys
