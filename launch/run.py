@@ -64,7 +64,7 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
     except Interrupted:
         code = ExitCode.INTERRUPTED_UNSAVED
     except UserError as error:
-        code = error.code
+        code, state.status.error = error.code, str(error.args[0])
         raise
     finally:
         state.end(code)

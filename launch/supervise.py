@@ -119,7 +119,7 @@ class Supervisor:
         alive = {process.pid: process for process in self._processes.alive()}
         rows = [row for row in self._state.status.ranks if row.pid is not None]
         gone = [row.rank for row in rows if row.pid not in alive]
-        if not gone:
+        if not gone or len(gone) == len(rows):
             return
         now = time.monotonic()
         if self._gone_since is None:

@@ -18,6 +18,7 @@ from torch.distributed.rendezvous import rendezvous
 from rundir.events import EventWriter
 
 _TIMEOUT = timedelta(minutes=30)
+_CONTROL_TIMEOUT = timedelta(hours=6)  # rank 0 may write a large model while the others wait
 _POLL_S = 0.05
 _REMIND_S = 10.0
 
@@ -82,7 +83,11 @@ def meet(device: torch.device, events: EventWriter) -> Ranks:
             timeout=_TIMEOUT,
             device_id=device if is_cuda else None,
         )
-        control = dist.new_group(backend="gloo", timeout=_TIMEOUT) if is_cuda else dist.group.WORLD
+        control = (
+            dist.new_group(backend="gloo", timeout=_CONTROL_TIMEOUT)
+            if is_cuda
+            else dist.group.WORLD
+        )
     assert control is not None
     return Ranks(rank=rank, world_size=world_size, device=device, control=control)
 
