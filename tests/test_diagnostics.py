@@ -169,6 +169,7 @@ def test_everything_that_a_rank_imports_can_be_imported_here() -> None:
     assert ended.finding("torch")["figures"]["added_private_bytes"] > 10 * 1024**2
 
 
+@pytest.mark.long
 def test_an_import_is_charged_with_the_memory_and_threads_it_takes(tmp_path: Path) -> None:
     (tmp_path / "costly.py").write_text(
         "import threading, time\n"
@@ -310,7 +311,7 @@ def test_a_large_profile_is_tested_in_miniature() -> None:
     assert figures["num_parameters"] < 5_000_000
 
 
-@pytest.mark.parametrize("learning_rate", ["1e6", "0"])
+@pytest.mark.parametrize("learning_rate", ["1e6", pytest.param("0", marks=pytest.mark.long)])
 def test_a_loss_that_does_not_fall_is_red(learning_rate: str) -> None:
     ended = diagnose("single_gpu", "--learning-rate", learning_rate)
     assert ended.code == 4
@@ -334,6 +335,7 @@ def test_a_broken_architecture_is_red(tmp_path: Path, old: str, new: str) -> Non
     assert ended.summary["findings"][-1]["do"]
 
 
+@pytest.mark.long
 def test_gradients_that_stay_zero_are_red_and_named(tmp_path: Path) -> None:
     root = clone(tmp_path)
     edit(root / "train/model.py", 'reduction="sum",\n        )', 'reduction="sum",\n        ) * 0')
@@ -352,6 +354,7 @@ def test_a_parameter_that_gets_no_gradient_is_red_and_named(tmp_path: Path) -> N
     assert ended.finding("gradients")["figures"]["untouched"] == ["idle"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("mode", "code"), [("train", 0), ("eval", 4)])
 def test_gradient_checkpointing_that_recomputes_nothing_is_red(
     tmp_path: Path, mode: str, code: int

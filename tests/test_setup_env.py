@@ -81,6 +81,7 @@ def test_changed_requirements_are_installed_in_place(started: Clone) -> None:
     assert kept.exists()
 
 
+@pytest.mark.long
 def test_changed_constraints_are_installed_as_well(started: Clone) -> None:
     started.write("constraints.txt", "# other\n")
     assert ".venv is ready" in started.run().stderr
@@ -131,7 +132,7 @@ def test_the_environment_names_its_base_python_by_version(installed: Clone) -> N
     assert [link.readlink() for link in links_to_the_base(installed)] == [BASE_PYTHON]
 
 
-@pytest.mark.parametrize("active", [False, True])
+@pytest.mark.parametrize("active", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_venv_that_is_not_ours_is_never_touched(clone: Clone, active: bool) -> None:
     theirs = environment(clone.root / ".venv", airlock_tiny="1.0" if active else "0.1")
     before = {path: path.lstat().st_mtime_ns for path in theirs.rglob("*")}
@@ -266,7 +267,7 @@ def test_of_two_starts_at_once_the_second_waits_for_the_first_and_uses_its_work(
         assert ("installing what is pinned" in errors) == (process is first)
 
 
-@pytest.mark.parametrize("whom", ["the terminal", "start.sh"])
+@pytest.mark.parametrize("whom", ["the terminal", pytest.param("start.sh", marks=pytest.mark.long)])
 def test_an_interrupted_install_ends_pip_and_says_how_to_go_on(
     clone: Clone, index: Index, whom: str
 ) -> None:
@@ -340,6 +341,7 @@ def test_a_disk_that_fills_up_meanwhile_is_named_as_the_cause(
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", ["64k", "8m"])  # too little to make .venv; to fetch the package
 def test_a_full_folder_for_temporary_files_is_named_as_the_cause(
     clone: Clone, index: Index, size: str
@@ -358,6 +360,7 @@ def test_a_clone_that_cannot_be_written_to_is_named_as_the_cause(clone: Clone) -
     assert f"cannot write .venv in {clone.root} (Read-only file system)" in result.stderr
 
 
+@pytest.mark.long
 def test_a_clone_that_cannot_be_written_to_runs_once_it_is_whole(started: Clone) -> None:
     result = on_a_disk_of_its_own(started, f"mount -o remount,bind,ro '{started.root}'")
     assert result.returncode == 0, result.stderr

@@ -234,6 +234,7 @@ def test_a_full_disk_ends_the_run_plainly_and_leaves_no_half_checkpoint(
     assert_nothing_left(run)
 
 
+@pytest.mark.long
 def test_the_tests_asked_for_by_start_single_run_before_training(
     airlock: Start, environ: dict[str, str]
 ) -> None:
