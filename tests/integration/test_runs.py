@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from launch.devices import installed_gpus
 from rundir.checkpoints import complete_checkpoints
 from rundir.paths import RunDir
 from rundir.status import read_status
@@ -245,3 +246,18 @@ def test_the_tests_asked_for_by_start_single_run_before_training(
         code, out, err = finish(process)
     assert code == 20, err
     assert "ok    torch" in out[: out.index("[Rank 0]")]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "options", [(), ("--set", "model.dtype=bfloat16", "--set", "train.method=lora")]
+)
+def test_a_gpu_run_takes_every_visible_gpu_over_nccl_and_measures_its_memory(
+    airlock: Start, environ: dict[str, str], options: tuple[str, ...]
+) -> None:
+    code, out, err = finish(airlock(*SHORT, *SERIAL, *options))
+    assert code == 0, err
+    assert "on cuda (every visible GPU)" in out
+    marks = events_of(run_folder(environ), "mark", "mem.post_model")
+    assert len(marks) == len(installed_gpus())
+    assert all(mark["gpu_used_bytes"] > 0 for mark in marks)
