@@ -98,7 +98,8 @@ def test_no_shell_stays_between_a_signal_and_what_was_started(clone: Clone) -> N
 
 def test_start_presets_nothing(clone: Clone) -> None:
     env = clone.stub("tiny")["env"]
-    assert not [name for name in env if name.startswith(("AIRLOCK_", "RUN_"))]
+    own = {name: env[name] for name in env if name.startswith(("AIRLOCK_", "RUN_"))}
+    assert own == {"AIRLOCK_SCRIPT": str(clone.root / "start.sh")}  # as it was typed, and no preset
     assert "NUM_GPUS" not in env
 
 
@@ -109,6 +110,7 @@ def test_start_single_presets_one_gpu_14b_and_both_tests(clone: Clone) -> None:
     assert preset == {
         "AIRLOCK_PRESET_PROFILE": "14b",
         "AIRLOCK_PRESET_NUM_GPUS": "1",
+        "AIRLOCK_SCRIPT": str(clone.root / "start_single.sh"),
         "RUN_IMPORT_TEST": "1",
         "RUN_SINGLE_GPU_TEST": "1",
     }
