@@ -30,20 +30,27 @@ from tests.running import (
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
-@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.long), 1])
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [
+        pytest.param(0, signal.SIGKILL, marks=pytest.mark.long),
+        (1, signal.SIGKILL),
+        (1, signal.SIGTERM),  # which the agent also ends survivors with
+    ],
+)
 def test_a_rank_killed_in_training_ends_the_run_with_its_rank_and_signal(
-    airlock: Start, environ: dict[str, str], victim: int
+    airlock: Start, environ: dict[str, str], victim: int, number: signal.Signals
 ) -> None:
     with ended(airlock(*ENDLESS)) as process:
         run = run_folder(environ)
         wait_until_training(run)
-        os.kill(rank_pids(run)[victim], signal.SIGKILL)
+        os.kill(rank_pids(run)[victim], number)
         code, out, _ = finish(process, timeout_s=25)  # torch alone would wait 30 s for the others
     assert code == 10
-    assert f"rank {victim} killed by SIGKILL" in out
+    assert f"rank {victim} killed by {number.name}" in out
     status = read_status(run)
     assert status["phase"] == "failed"
-    assert status["error"] == f"rank {victim}: killed by SIGKILL"
+    assert status["error"] == f"rank {victim}: killed by {number.name}"
     assert status["exit_code"] == 10
     assert_nothing_left(run)
 
@@ -128,19 +135,6 @@ def test_a_survivor_that_cannot_be_ended_by_sigterm_does_not_hold_the_run_up(
         code, out, _ = finish(process, timeout_s=25)  # torch's agent alone would take 30 s
     assert code == 10
     assert "rank 1 killed by SIGKILL" in out
-    assert_nothing_left(run)
-
-
-def test_a_rank_ended_by_sigterm_is_named_and_not_the_one_that_missed_it(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    with ended(airlock(*ENDLESS)) as process:
-        run = run_folder(environ)
-        wait_until_training(run)
-        os.kill(rank_pids(run)[1], signal.SIGTERM)
-        code, out, _ = finish(process, timeout_s=25)
-    assert code == 10
-    assert "rank 1 killed by SIGTERM" in out
     assert_nothing_left(run)
 
 
