@@ -22,6 +22,7 @@ def airlock() -> None:
 @click.option("--num-gpus", type=int, help="Ranks to start; one for each GPU by default.")
 @click.option("--data", metavar="FILE", help="Training data, rows with `prompt` and `response`.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
+@click.option("--max-restarts", type=click.IntRange(min=0), help="Restarts after a rank failed.")
 @click.option("--resume", metavar="RUN", help="Go on from the last checkpoint of that run.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and start nothing.")
 def run(
@@ -29,6 +30,7 @@ def run(
     num_gpus: int | None,
     data: str | None,
     settings: tuple[str, ...],
+    max_restarts: int | None,
     resume: str | None,
     dry_run: bool,
 ) -> None:
@@ -39,6 +41,7 @@ def run(
         profile=profile or os.environ.get("AIRLOCK_PRESET_PROFILE") or "32b",
         num_gpus=num_gpus,
         data=data,
+        max_restarts=max_restarts,
         settings=settings,
         resume=resume,
     )

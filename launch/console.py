@@ -49,29 +49,31 @@ class PlainView:
 
 def plain_line(state: RunState, event: Event) -> str | None:
     """The line for one event, or None where there is nothing to say."""
+    text: str | None = None
     match event["kind"], event["name"]:
         case "log", "line":
-            return str(event["text"])
+            text = event["text"]
+        case "mark", "start" if event["reason"]:
+            text = f"airlock: starting cold: {event['reason']}"
         case "mark", "train.plan":
-            return (
+            text = (
                 f"training {event['num_trainable']:,} of {event['num_parameters']:,} parameters, "
                 f"{event['num_train_samples']:,} samples, {event['total_steps']:,} steps"
             )
         case "metric", "train":
             eta = state.status.eta_s
             left = "" if eta is None else f"  eta {clock(eta)}"
-            return (
+            text = (
                 f"step {event['step']}/{state.status.total_steps}  loss {event['loss']:.4f}  "
                 f"lr {event['lr']:.2e}  {event['tokens_per_s']:,.0f} tokens/s{left}"
             )
         case "metric", "eval":
             match_ = event["exact_match"]
             exact = "" if match_ is None else f"  exact match {match_:.1%}"
-            return f"held-out after step {event['step']}  loss {event['loss']:.4f}{exact}"
+            text = f"held-out after step {event['step']}  loss {event['loss']:.4f}{exact}"
         case "end", "checkpoint" if event["ok"]:
-            return f"checkpoint after step {event['step']} saved"
-        case _:
-            return None
+            text = f"checkpoint after step {event['step']} saved"
+    return text
 
 
 def clock(seconds: float) -> str:
@@ -97,12 +99,14 @@ class LiveView:
     def show(self, state: RunState, events: list[Event]) -> None:
         """Print evaluations and checkpoints above the view, and redraw it from `state`."""
         for event in events:
-            if event["name"] in ("eval", "checkpoint", "train.plan"):
+            if event["name"] in ("eval", "checkpoint", "train.plan", "start"):
                 text = plain_line(state, event)
                 if text:
                     self._live.console.out(text, highlight=False)
         status = state.status
         head = f"{status.phase}  {clock(time.monotonic() - self._started)}"
+        if state.zygote:
+            head += f"  {state.zygote}"
         if status.phase in ("preparing", "starting"):
             self._live.update(Group(head, _rank_table(state)))
             return

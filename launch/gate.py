@@ -17,7 +17,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -70,31 +70,33 @@ def boot_id() -> str:
 
 
 class Gate:
-    """One rank's way through the gate; `on_wait` gets no text at first, then reminders."""
+    """The way of `who` (a rank, the zygote) through the gate.
+
+    `turn` is its place among those of the same `run_id`, from 0; with None there are no others.
+    `on_wait` gets no text at first, then reminders.
+    """
 
     def __init__(
         self,
         folder: Path,
         *,
         run_id: str,
-        rank: int,
-        local_rank: int,
+        who: str,
+        turn: int | None,
         timeout_s: float,
         on_wait: Callable[[str], None],
     ) -> None:
         self._holder_file = folder / "gate.holder.json"
         self._node_lock = _lock(folder / "gate.lock")
         self._turns = folder / "turns" / run_id
-        self._turns.mkdir(parents=True, exist_ok=True)
-        self._turn = _lock(self._turns / f"{local_rank}.lock")
-        self._local_rank = local_rank
+        self._turn = turn
         self._deadline = time.monotonic() + timeout_s
         self._timeout_s = timeout_s
         self._on_wait = on_wait
         self._waited_since: float | None = None
         self._reminded = time.monotonic()
         self._holder = {
-            "run": run_id, "rank": rank, "pid": os.getpid(), "boot_id": boot_id(),
+            "run": run_id, "who": who, "pid": os.getpid(), "boot_id": boot_id(),
             "process_start_s": psutil.Process().create_time(),
         }  # fmt: skip
 
@@ -104,12 +106,7 @@ class Gate:
 
         Raises TimeoutError, naming the holder, after the time-out.
         """
-        self._turn.acquire(timeout=self._timeout_s)
-        (self._turns / f"{self._local_rank}.here").touch()
-        try:
-            for lower in range(self._local_rank - 1, -1, -1):
-                if self._wait_for_turn(lower):
-                    break  # it waited for all below it
+        with nullcontext() if self._turn is None else self._in_turn(self._turn):
             while not _try(self._node_lock):
                 self._tick(_describe(self.holder()))
             try:
@@ -117,10 +114,6 @@ class Gate:
                 yield
             finally:
                 self._node_lock.release()
-        finally:
-            with contextlib.suppress(OSError):  # a full disk: those behind take it for a death
-                (self._turns / f"{self._local_rank}.passed").touch()
-            self._turn.release()
 
     def phase(self, name: str) -> None:
         """Say what the holder does now, for those who wait; a rank outside says nothing."""
@@ -137,6 +130,23 @@ class Gate:
         except (OSError, ValueError):
             return None
         return content if isinstance(content, dict) else None
+
+    @contextmanager
+    def _in_turn(self, turn: int) -> Iterator[None]:
+        """Run the block once all with a lower turn have passed or died."""
+        self._turns.mkdir(parents=True, exist_ok=True)
+        lock = _lock(self._turns / f"{turn}.lock")
+        lock.acquire(timeout=self._timeout_s)
+        (self._turns / f"{turn}.here").touch()
+        try:
+            for lower in range(turn - 1, -1, -1):
+                if self._wait_for_turn(lower):
+                    break  # it waited for all below it
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # a full disk: those behind take it for a death
+                (self._turns / f"{turn}.passed").touch()
+            lock.release()
 
     def _wait_for_turn(self, lower: int) -> bool:
         """Wait until rank `lower` has passed (True) or has died (False)."""
@@ -170,7 +180,7 @@ def _describe(holder: dict[str, Any] | None) -> str:
         return "held by an unknown process"
     age_s = max(0.0, time.time() - holder["since_t"])
     return (
-        f"held by rank {holder['rank']} of {holder['run']}, pid {holder['pid']}, "
+        f"held by {holder['who']} of {holder['run']}, pid {holder['pid']}, "
         f"{holder['phase']} for {age_s:.0f} s"
     )
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
+from pathlib import Path
 
 from launch.memory import GIB
 from rundir.config import LimitsConfig
 from rundir.errors import UserError
+
+_OOM_SCORE = 500  # half of all memory counted on top of its own (proc(5): -1000 to 1000)
 
 
 def check_limits(limits: LimitsConfig) -> None:
@@ -35,6 +39,16 @@ def apply_limits(limits: LimitsConfig) -> dict[str, int | None]:
         "rlimit_as_bytes": _soft(resource.RLIMIT_AS),
         "rlimit_nofile": _soft(resource.RLIMIT_NOFILE),
     }
+
+
+def die_before_others() -> None:
+    """Have the kernel, when memory runs out, end this process rather than the launcher.
+
+    A process may always raise its own score; one that is higher already stays so.
+    """
+    score = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError):  # a sandbox may hide it
+        score.write_text(str(max(_OOM_SCORE, int(score.read_text()))))
 
 
 def _soft(which: int) -> int | None:

@@ -1,33 +1,34 @@
 """The entry of a rank: limits → gate → imports → model → gate opens for the next → training.
 
 Nothing heavy is imported before the rank is inside the gate. torchrun starts this module once for
-each rank; everything it needs besides torchrun's variables is in the run folder.
+each rank; everything it needs besides torchrun's variables is in the run folder. A warm rank, which
+is forked from a zygote that has imported and built already, comes through `launch.warm_rank`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import faulthandler
 import os
 import resource
-import signal
 import sys
+import time
 import traceback
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from launch.gate import Gate, gate_folder
-from launch.limits import apply_limits
-from launch.memory import measure
+from launch.limits import apply_limits, die_before_others
 from launch.parent import die_with_parent
-from rundir.config import RunConfig
+from launch.passage import through_gate
+from launch.reporter import Reporter, write_output_to
+from rundir.config import LaunchConfig, RunConfig
 from rundir.config_file import read_config
 from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
+
+_LONGEST_BACKOFF_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,102 +53,71 @@ class RankPlace:
         )
 
 
-class Reporter:
-    """Says what a rank does: as a line in its log and as an event."""
-
-    def __init__(self, events: EventWriter, rank: int) -> None:
-        self.events = events
-        self._rank = rank
-
-    def line(self, text: str) -> None:
-        """Print `[Rank N] text`, whole."""
-        line = f"[Rank {self._rank}] {text}"
-        os.write(1, f"{line}\n".encode())
-        self.events.emit("log", "line", text=line)
-
-    def memory(self, label: str) -> None:
-        """Print `MEM:LABEL` with this process's figures, and write the mark of that name."""
-        memory = measure()
-        self.events.emit("mark", f"mem.{label.lower().replace('-', '_')}", **asdict(memory))
-        self.line(f"MEM:{label} {memory.line()}")
-
-
 def main() -> None:
-    """Bring this rank up and train; ends the process with 0, or 1 after saying why."""
+    """Bring up a rank that is a process of its own, as torchrun starts it."""
     die_with_parent(int(os.environ.get("AIRLOCK_AGENT_PID", os.getppid())))
+    bring_up(lambda: None)
+
+
+def bring_up(inherit: Callable[[], Any]) -> None:
+    """Bring this rank up and train; a failure ends the process with 1, after saying why.
+
+    `inherit` returns the model that this process was forked with, or None when it has to load one.
+    """
     run = RunDir(Path(os.environ["AIRLOCK_RUN_DIR"]))
     place = RankPlace.from_environment()
-    _write_to(run.rank_log(place.rank, place.attempt))
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    write_output_to(run.rank_log(place.rank, place.attempt))
     events = EventWriter(
         run.event_file(f"rank{place.rank}"),
         rank=place.rank, node=place.node, attempt=place.attempt,
     )  # fmt: skip
     try:
-        _train(run, place, Reporter(events, place.rank))
+        _train(run, place, Reporter(events, f"Rank {place.rank}"), inherit)
     except Exception as error:  # noqa: BLE001 - whatever ends a rank must be told to its launcher
         _report_failure(events, error)
         # Not sys.exit: destructors of a broken process group can wait for ranks that never come.
         os._exit(1)
 
 
-def _train(run: RunDir, place: RankPlace, report: Reporter) -> None:
+def _train(run: RunDir, place: RankPlace, report: Reporter, inherit: Callable[[], Any]) -> None:
     config = read_config(run.config)
     events = report.events
     report.line(f"INIT: rank={place.rank}/{place.world_size} local_rank={place.local_rank}")
+    die_before_others()
     events.emit("mark", "limits", **apply_limits(config.limits))
     report.memory("START")
-    with _gate(config, run, place, report) as admitted, events.span("lock.hold"):
-        report.line("LOCK: acquired! Starting initialization...")
-        admitted.phase("importing")
+    inherited = inherit()
+    _back_off(config.launch, place.attempt, report)
+    with through_gate(
+        report,
+        run_id=f"{run.run_id}-{place.attempt}",
+        turn=place.local_rank,
+        waits=_waits(config, has_model=inherited is not None),
+        timeout_s=config.launch.gate_timeout_s,
+    ) as gate:
+        gate.phase("importing")
         with events.span("import"):
             from train import worker
         report.memory("POST-IMPORT")
-        admitted.phase("loading")
+        gate.phase("loading")
         with events.span("model.load"):
-            model = worker.load(config, run, place.local_rank)
+            model = worker.load(config, run, place.local_rank, inherited)
         report.memory("POST-MODEL")
-        # Said before the lock is given up, so that the next rank's "acquired" comes after it.
-        report.line("LOCK: released")
     worker.train(config, run, model, events)
 
 
-@contextlib.contextmanager
-def _gate(config: RunConfig, run: RunDir, place: RankPlace, report: Reporter) -> Iterator[Gate]:
-    """Pass the gate as `launch.admit` says; inside it the block runs."""
-    waiting = contextlib.ExitStack()  # the lock.wait span, entered only by a rank that waits
-
-    def on_wait(reminder: str) -> None:
-        if reminder:
-            report.line(f"LOCK: still waiting: {reminder}")
-        else:
-            waiting.enter_context(report.events.span("lock.wait"))
-            report.line("LOCK: waiting for exclusive access...")
-
-    gate = Gate(
-        gate_folder(),
-        run_id=f"{run.run_id}-{place.attempt}",
-        rank=place.rank,
-        local_rank=place.local_rank,
-        timeout_s=config.launch.gate_timeout_s,
-        on_wait=on_wait,
-    )
-    passage: AbstractContextManager[None] = (
-        gate.admitted() if config.launch.admit == "serial" else contextlib.nullcontext()
-    )
-    with waiting, passage:
-        waiting.close()
-        yield gate
+def _waits(config: RunConfig, *, has_model: bool) -> bool:
+    """Whether this rank queues at the gate: with `auto` only one that has a model to load."""
+    return config.launch.admit == "serial" or (config.launch.admit == "auto" and not has_model)
 
 
-def _write_to(log: Path) -> None:
-    """Send this process's output, and that of every library in it, to `log`."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
+def _back_off(config: LaunchConfig, attempt: int, report: Reporter) -> None:
+    """Wait before the second and every later restart: what failed twice may need time."""
+    if attempt < 2:  # noqa: PLR2004 - attempt 1 is the first restart, which comes at once
+        return
+    wait_s = min(config.restart_backoff_s * 2 ** (attempt - 2), _LONGEST_BACKOFF_S)
+    report.line(f"RESTART: attempt {attempt} of {config.max_restarts} starts in {wait_s:g} s")
+    time.sleep(wait_s)
 
 
 def _report_failure(events: EventWriter, error: Exception) -> None:

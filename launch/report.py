@@ -113,10 +113,11 @@ def _failure(console: Console, run: RunDir, state: RunState) -> None:
         _out(console, "\nairlock: the run failed: torch's agent ended before its ranks did")
         _out(console, f"  log {_short(run.agent_log)}")
         return
-    log = run.rank_log(root.rank, state.status.attempt)
-    verb = "raised " if root.traceback else ""
-    lines = [f"airlock: the run failed: rank {root.rank} {verb}{root.title.splitlines()[0]}"]
-    others = sorted({one.rank for one in state.failures} - {root.rank})
+    log = run.zygote_log if root.rank is None else run.rank_log(root.rank, state.status.attempt)
+    lines = [f"airlock: the run failed: {root.summary}"]
+    if state.restarts:
+        lines.append(f"  restarted before: {'; '.join(state.restarts)}")
+    others = sorted({one.rank for one in state.failures if one.rank not in (None, root.rank)})
     if others:
         lines.append(f"  and, as a consequence, rank {', '.join(map(str, others))}")
     if root.title == "killed by SIGKILL":

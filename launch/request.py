@@ -25,6 +25,7 @@ class Request:
     profile: str
     num_gpus: int | None
     data: str | None
+    max_restarts: int | None
     settings: Sequence[str]
     resume: str | None
 
@@ -63,6 +64,8 @@ def _settings(request: Request) -> list[str]:
     settings = list(request.settings)
     if request.data is not None:
         settings.append(f"data.path={request.data}")
+    if request.max_restarts is not None:
+        settings.append(f"launch.max_restarts={request.max_restarts}")
     return settings
 
 

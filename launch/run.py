@@ -59,7 +59,7 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
                 job.config, folder, resume_from=job.resume_from, env=env, signals=signals
             )
         _say_left_out(console, prepared, job.config.data.max_seq_length)
-        agent_code = supervisor.supervise(torchrun_args(folder, job.placement.num_ranks), env)
+        agent_code = supervisor.supervise(_torchrun_args(job, folder), env)
         code = exit_code(state, agent_code, signals)
     except Interrupted:
         code = ExitCode.INTERRUPTED_UNSAVED
@@ -81,7 +81,7 @@ def show(request: Request, console: Console, environ: Mapping[str, str]) -> Exit
     variables = rank_variables(job.config, job.placement, folder, environ)
     lines = [_banner(job, folder), "", config_text(job.config, job.sources)]
     lines += [f"{one.name}={one.value}  # {one.source}: {one.reason}" for one in variables]
-    lines += ["", shlex.join(["torchrun", *torchrun_args(folder, job.placement.num_ranks)])]
+    lines += ["", shlex.join(["torchrun", *_torchrun_args(job, folder)])]
     console.out("\n".join(lines), highlight=False)
     return ExitCode.DONE
 
@@ -91,7 +91,7 @@ def _make_folder(job: Job, environ: Mapping[str, str]) -> tuple[RunDir, list[Var
     try:
         folder = create_run(job.config.profile)
         variables = rank_variables(job.config, job.placement, folder, environ)
-        line = torchrun_line(folder, job.placement.num_ranks, variables)
+        line = torchrun_line(_torchrun_args(job, folder), variables)
         table = [asdict(variable) for variable in variables]
         write_text(folder.config, config_text(job.config, job.sources))
         write_text(folder.environment, json.dumps(table, indent=1) + "\n")
@@ -103,6 +103,10 @@ def _make_folder(job: Job, environ: Mapping[str, str]) -> tuple[RunDir, list[Var
             code=ExitCode.PREFLIGHT,
         ) from error
     return folder, variables
+
+
+def _torchrun_args(job: Job, folder: RunDir) -> list[str]:
+    return torchrun_args(folder, job.placement.num_ranks, job.config.launch.max_restarts)
 
 
 def _typed(environ: Mapping[str, str]) -> str:

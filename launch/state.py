@@ -26,14 +26,28 @@ _ROOT_SIGNALS = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
 
 @dataclass(slots=True)
 class Failure:
-    """One rank's end: by an exception, or by a signal or exit code that the agent saw."""
+    """One rank's end: by an exception, or by a signal or exit code that the agent saw.
 
-    rank: int
+    The zygote's end, which takes all ranks with it, is that of rank None.
+    """
+
+    rank: int | None
     t: float
     title: str
     traceback: str | None
     exit_code: int
-    order: int  # how likely it is the root cause; the constants below
+    order: int  # how likely it is the root cause; the constants above
+
+    @property
+    def who(self) -> str:
+        """Whose end it is, in words."""
+        return "the zygote" if self.rank is None else f"rank {self.rank}"
+
+    @property
+    def summary(self) -> str:
+        """Who ended and how, on one line."""
+        verb = "raised " if self.traceback else ""
+        return f"{self.who} {verb}{self.title.splitlines()[0]}"
 
 
 @dataclass(slots=True)
@@ -49,17 +63,33 @@ class RunState:
     peak_pss_bytes: int = 0
     last_checkpoint: int | None = None
     ended_by_us: set[int] = field(default_factory=set)  # ranks that the launcher had to kill
+    restarts: list[str] = field(default_factory=list)  # what ended each attempt before this one
+    zygote: str = ""  # what it is doing
     started_mono: float = field(default_factory=time.monotonic)
     _first_train: Event | None = None
 
     def add(self, event: Event) -> None:
         """Take in one event of the run."""
         rank = event["rank"]
+        if event.get("attempt", 0) > self.status.attempt:
+            self._begin_attempt(event["attempt"])
+        elif rank is not None and event["attempt"] < self.status.attempt:
+            return  # it belongs to ranks that are gone
         if rank is not None and rank < len(self.status.ranks):
             _update_rank(self.status.ranks[rank], event)
         handler = _HANDLERS.get((event["kind"], event["name"]))
         if handler is not None:
             handler(self, event)
+
+    def _begin_attempt(self, attempt: int) -> None:
+        """All ranks are started again: what the last attempt said of them holds no more."""
+        root = self.root_failure()
+        self.restarts.append(root.summary if root else "a rank failed")
+        self.status.attempt = attempt
+        self.status.ranks = [RankStatus(rank=row.rank) for row in self.status.ranks]
+        self.failures, self.ended_by_us = [], set()
+        self._first_train = None
+        self.enter("starting")
 
     def enter(self, phase: str) -> None:
         """The run is now in `phase`; one that is stopping stays so until it has ended."""
@@ -74,7 +104,7 @@ class RunState:
         done = code is ExitCode.DONE
         status.phase = "done" if done else "interrupted" if code in interrupted else "failed"
         if status.phase == "failed" and root is not None:
-            status.error = f"rank {root.rank}: {root.title}"
+            status.error = f"{root.who}: {root.title}"
         for row in status.ranks:
             row.phase = "done" if done else row.phase
 
@@ -96,7 +126,9 @@ class RunState:
     def _on_train(self, event: Event) -> None:
         status = self.status
         if self._first_train is None:
-            self._first_train, self.first_loss = event, event["loss"]
+            self._first_train = event
+        if self.first_loss is None:
+            self.first_loss = event["loss"]
         status.step, status.loss, status.lr = event["step"], event["loss"], event["lr"]
         status.tokens_per_s = event["tokens_per_s"]
         status.eta_s = self._eta_s(event)
@@ -140,13 +172,15 @@ class RunState:
             self.failures.append(Failure(rank, event["t"], title, None, _RANK_FAILED, _UNKNOWN))
 
     def _on_exit(self, event: Event) -> None:
+        if event["failed_attempt"] < self.status.attempt:
+            return
         rank, signal = event["failed_rank"], event["signal"]
         if 0 <= rank < len(self.status.ranks):
             self.status.ranks[rank].phase = "failed"
         if any(one.rank == rank and one.order != _UNKNOWN for one in self.failures):
             return  # it has told its own story
         self.failures = [one for one in self.failures if one.rank != rank]
-        title = f"killed by {signal}" if signal else f"ended with exit code {event['exitcode']}"
+        title = _ending(event)
         if rank in self.ended_by_us:
             order = _ENDED_BY_US
         elif signal in _ROOT_SIGNALS:
@@ -155,8 +189,31 @@ class RunState:
             order = _UNKNOWN if signal == "SIGTERM" else _LIKELY
         self.failures.append(Failure(rank, event["t"], title, None, _RANK_FAILED, order))
 
+    def _on_zygote_exit(self, event: Event) -> None:
+        self.failures.append(Failure(None, event["t"], _ending(event), None, _RANK_FAILED, _ROOT))
+
+    def _on_zygote_import(self, event: Event) -> None:
+        self.zygote = f"importing {event['what']}, once for all ranks"
+
+    def _on_zygote_build(self, _event: Event) -> None:
+        self.zygote = "loading the model, once for all ranks"
+
+    def _on_zygote_ready(self, _event: Event) -> None:
+        self.zygote = ""
+
+
+def _ending(event: Event) -> str:
+    """How a process ended, from a `rank.exit` or a `zygote.exit`."""
+    if event["signal"]:
+        return f"killed by {event['signal']}"
+    return f"ended with exit code {event['exitcode']}"
+
 
 _HANDLERS = {
+    ("start", "zygote.import"): RunState._on_zygote_import,
+    ("start", "zygote.build"): RunState._on_zygote_build,
+    ("mark", "zygote.ready"): RunState._on_zygote_ready,
+    ("error", "zygote.exit"): RunState._on_zygote_exit,
     ("mark", "train.plan"): RunState._on_plan,
     ("mark", "train.result"): RunState._on_result,
     ("metric", "train"): RunState._on_train,

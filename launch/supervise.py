@@ -67,8 +67,11 @@ class Supervisor:
     def _follow(self, view: View) -> None:
         """Take in new events, show them, and write the status and host memory when due."""
         events = self._incoming.new_events()
+        num_restarts = len(self._state.restarts)
         for event in events:
             self._state.add(event)
+        if len(self._state.restarts) > num_restarts:
+            self._note_restart()
         view.show(self._state, events)
         now = time.monotonic()
         if now >= self._next_memory:
@@ -79,6 +82,14 @@ class Supervisor:
         if now >= self._next_status:
             self._next_status = now + _STATUS_EVERY_S
             self.write_status()
+
+    def _note_restart(self) -> None:
+        """Say that the agent has started all ranks again, before what they say themselves."""
+        self._gone_since = None
+        cause, num = self._state.restarts[-1], self._state.status.attempt
+        limit = self._config.max_restarts
+        self._events.emit("mark", "restart", cause=cause, num_restarts=num, of=limit)
+        self._console.out(f"airlock: {cause}: restart {num} of {limit}", highlight=False)
 
     def write_status(self) -> None:
         """Write status.json now; a full disk is no reason to end a run."""

@@ -8,7 +8,7 @@ from launch.environment import Variable
 from rundir.paths import RunDir
 
 
-def torchrun_args(run: RunDir, num_ranks: int) -> list[str]:
+def torchrun_args(run: RunDir, num_ranks: int, max_restarts: int) -> list[str]:
     """The arguments that torchrun takes to start `num_ranks` ranks of `run` on this node."""
     return [
         "--nnodes=1",
@@ -16,14 +16,14 @@ def torchrun_args(run: RunDir, num_ranks: int) -> list[str]:
         "--rdzv-backend=c10d",
         "--rdzv-endpoint=localhost:0",  # a free port; a fixed one could be in use
         f"--rdzv-id={run.run_id}",
-        "--max-restarts=0",
+        f"--max-restarts={max_restarts}",
         f"--log-dir={run.elastic}",  # else every run leaves a folder in /tmp
         "-m",
         "launch.rank",
     ]
 
 
-def torchrun_line(run: RunDir, num_ranks: int, variables: list[Variable]) -> str:
-    """The same as one line for a shell, environment included; it needs the run folder prepared."""
+def torchrun_line(args: list[str], variables: list[Variable]) -> str:
+    """The same as one line for a shell, environment included: a cold start of a prepared run."""
     settings = [f"{variable.name}={variable.value}" for variable in variables]
-    return shlex.join(["env", *settings, "torchrun", *torchrun_args(run, num_ranks)])
+    return shlex.join(["env", *settings, "torchrun", *args])

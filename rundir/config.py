@@ -73,11 +73,32 @@ class LaunchConfig:
     num_ranks: int = _field(0, "ranks on this node; 0: one for each visible GPU, 2 on CPU")
     device: Literal["auto", "cuda", "cpu"] = _field("auto", "auto: cuda where there is a GPU")
     needs_gpu: bool = _field(True, "false: the profile can also be trained on CPU")
-    start: Literal["cold"] = _field("cold", "cold: each rank imports for itself, inside the gate")
-    admit: Literal["serial", "open"] = _field(
-        "serial", "serial: one rank at a time in the gate; open: none waits"
+    start: Literal["warm", "cold"] = _field(
+        "warm",
+        "warm: imports and model are made once, and each rank is a fork of the process that has "
+        "them; cold: each rank imports and loads for itself, inside the gate",
+    )
+    admit: Literal["auto", "serial", "open"] = _field(
+        "auto",
+        "serial: one rank at a time in the gate; open: none waits; auto: ranks that have a model "
+        "to load go one at a time, warm ones all at once",
     )
     gate_timeout_s: float = _field(3600.0, "longest wait for the gate, seconds", at_least=1)
+    zygote_timeout_s: float = _field(
+        900.0,
+        "longest time, seconds, for one library or the model to load in a warm start, which then "
+        "becomes a cold one",
+        at_least=1,
+    )
+    max_restarts: int = _field(
+        0, "how often all ranks are started again after one has failed", at_least=0
+    )
+    restart_backoff_s: float = _field(
+        1.0,
+        "wait before the second restart, seconds, doubled for each further one up to 60; the "
+        "first comes at once",
+        at_least=0,
+    )
     stop_timeout_s: float = _field(
         300.0, "longest wait, seconds, for ranks to save when a stop is asked for", at_least=0
     )

@@ -78,6 +78,11 @@ class RunDir:
         return self.path / "logs" / "agent.log"
 
     @property
+    def zygote_log(self) -> Path:
+        """What the zygote printed."""
+        return self.path / "logs" / "zygote.log"
+
+    @property
     def elastic(self) -> Path:
         """A folder that torch's elastic agent wants for itself."""
         return self.path / "logs" / "elastic"

@@ -59,7 +59,7 @@ def _span(name: str, writer: str, meaning: str, **fields: str) -> EventSpec:
 
 def _memory_mark(name: str, meaning: str) -> EventSpec:
     return EventSpec(
-        name=name, kind="mark", writer="rank", meaning=meaning,
+        name=name, kind="mark", writer="rank, zygote", meaning=meaning,
         fields=_MEMORY, optional=_GPU_MAY_BE_NULL,
     )  # fmt: skip
 
@@ -67,14 +67,14 @@ def _memory_mark(name: str, meaning: str) -> EventSpec:
 EVENTS: tuple[EventSpec, ...] = (
     _span("prepare", "launch, prepare", "model or data made ready", what="model or data"),
     _span("spawn", "agent", "the ranks are started and watched", num_ranks="ranks on this node"),
-    _span("zygote.import", "zygote", "reserved: heavy imports, once for all ranks"),
-    _span("zygote.build", "zygote", "reserved: the model, built once for all ranks"),
-    _span("lock.wait", "rank", "waiting to be admitted by the gate"),
-    _span("lock.hold", "rank", "inside the gate"),
+    _span("zygote.import", "zygote", "heavy imports, once for all ranks", what="the library"),
+    _span("zygote.build", "zygote", "the model, built once for all ranks"),
+    _span("lock.wait", "rank, zygote", "waiting to be admitted by the gate"),
+    _span("lock.hold", "rank, zygote", "inside the gate"),
     _span("import", "rank", "heavy imports"),
     _span("model.load", "rank", "the model is read and put on its device"),
     _span("all_loaded.wait", "rank", "waiting until every rank has left the gate"),
-    _span("pg.init", "rank", "init_process_group"),
+    _span("pg.init", "rank", "init_process_group, and a first barrier"),
     _span("ddp.wrap", "rank", "the DistributedDataParallel constructor"),
     _span("step", "rank", "reserved: one optimizer step", step="number of the step, from 1"),
     _span("eval", "rank", "one evaluation", step="steps trained before it"),
@@ -84,6 +84,31 @@ EVENTS: tuple[EventSpec, ...] = (
     _memory_mark("mem.start", "before anything heavy"),
     _memory_mark("mem.post_import", "after the heavy imports"),
     _memory_mark("mem.post_model", "after the model is loaded"),
+    EventSpec(
+        name="zygote.ready", kind="mark", writer="zygote", meaning="it has done what it could",
+        fields={
+            "unfit": "why ranks must not be forked from it; null when they may",
+            "num_threads": "threads it has",
+            "cuda_touched": "whether CUDA was initialised in it",
+        },
+        optional=frozenset({"unfit"}),
+    ),
+    EventSpec(
+        name="start", kind="mark", writer="agent", meaning="how the ranks are started",
+        fields={
+            "start": "warm or cold",
+            "reason": "why it is not as launch.start says; null when it is",
+        },
+        optional=frozenset({"reason"}),
+    ),
+    EventSpec(
+        name="restart", kind="mark", writer="launch", meaning="all ranks are started again",
+        fields={
+            "cause": "the failure that ended the attempt before",
+            "num_restarts": "restarts so far, this one included",
+            "of": "restarts allowed",
+        },
+    ),
     EventSpec(
         name="limits", kind="mark", writer="rank", meaning="resource limits as they now are",
         fields={
@@ -173,7 +198,17 @@ EVENTS: tuple[EventSpec, ...] = (
     EventSpec(
         name="rank.exit", kind="error", writer="agent", meaning="a rank ended, and not with 0",
         fields={
-            "failed_rank": "the rank", "exitcode": "its exit code, negative for a signal",
+            "failed_rank": "the rank", "failed_attempt": "the attempt it belonged to",
+            "exitcode": "its exit code, negative for a signal",
+            "signal": "the signal's name, or null",
+        },
+        optional=frozenset({"signal"}),
+    ),
+    EventSpec(
+        name="zygote.exit", kind="error", writer="agent",
+        meaning="the zygote ended while it was needed",
+        fields={
+            "exitcode": "its exit code, negative for a signal",
             "signal": "the signal's name, or null",
         },
         optional=frozenset({"signal"}),

@@ -34,7 +34,7 @@ class Status:
     started_t: float = 0.0
     updated_t: float = 0.0
     launch_pid: int = 0
-    attempt: int = 0
+    attempt: int = 0  # restarts so far
     step: int = 0
     total_steps: int | None = None
     loss: float | None = None

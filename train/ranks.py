@@ -88,7 +88,9 @@ def meet(device: torch.device, events: EventWriter) -> Ranks:
             if is_cuda
             else dist.group.WORLD
         )
-    assert control is not None
+        assert control is not None
+        # Before anything is built on it: every rank can reach every other.
+        dist.barrier(group=control)
     return Ranks(rank=rank, world_size=world_size, device=device, control=control)
 
 

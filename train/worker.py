@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from rundir.checkpoints import complete_checkpoints
 from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
@@ -20,11 +21,19 @@ from train.model import SummedLoss, add_method, load_model, load_tokenizer
 from train.ranks import Ranks, meet, part
 
 
-def load(config: RunConfig, run: RunDir, local_rank: int) -> Any:
-    """The model on this rank's device, with what the method trains. Done inside the gate."""
+def load(config: RunConfig, run: RunDir, local_rank: int, inherited: Any = None) -> Any:
+    """The model on this rank's device, with what the method trains. Done inside the gate.
+
+    `inherited` is the model that a warm rank was forked with: it only has to be moved.
+    """
     device = rank_device(local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    return build(config, run, device) if inherited is None else inherited.to(device)
+
+
+def build(config: RunConfig, run: RunDir, device: torch.device) -> Any:
+    """The model on `device`, with what the method trains, from the run's prepared folder."""
     model = load_model(config.model, Path(read_prepared(run).model_path), device)
     return add_method(model, config.train)
 
@@ -47,7 +56,7 @@ def train(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> No
         config=config, run=run, ranks=ranks, events=events, model=wrapped,
         samples=SampleFile(prepared.train), evaluator=_evaluator(config, run, ranks, events, model),
     )  # fmt: skip
-    trainer.restore(prepared.resume_from)
+    trainer.restore(_resume_from(run) or prepared.resume_from)
     result = trainer.train()
     if result == "done" and ranks.is_first:
         with events.span("export"):
@@ -57,6 +66,12 @@ def train(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> No
             )  # fmt: skip
     trainer.announce(result)
     part(ranks)
+
+
+def _resume_from(run: RunDir) -> str | None:
+    """The last whole checkpoint of this very run: there is one if it was restarted."""
+    own = complete_checkpoints(run.checkpoints)
+    return str(own[-1]) if own else None
 
 
 def _wrap(model: Any, ranks: Ranks) -> DistributedDataParallel:

@@ -28,7 +28,7 @@ def say(text):
     os.write(fd, f"{text} {run} {rank}\\n".encode())
 def on_wait(reminder):
     say("waits" if not reminder else "reminded " + reminder.replace(" ", "_"))
-gate = Gate(Path(folder), run_id=run, rank=int(rank), local_rank=int(rank), timeout_s=60,
+gate = Gate(Path(folder), run_id=run, who=f"rank {rank}", turn=int(rank), timeout_s=60,
             on_wait=on_wait)
 say("here")
 with gate.admitted():
@@ -110,12 +110,12 @@ def test_a_rank_killed_while_it_waits_is_skipped(
 
 
 def test_who_waits_can_read_who_holds_the_gate_in_which_phase(folder: Path) -> None:
-    gate = Gate(folder, run_id="r", rank=5, local_rank=0, timeout_s=1, on_wait=lambda _: None)
+    gate = Gate(folder, run_id="r", who="rank 5", turn=0, timeout_s=1, on_wait=lambda _: None)
     with gate.admitted():
         gate.phase("loading")
         holder = gate.holder()
     assert holder is not None
-    assert (holder["run"], holder["rank"], holder["pid"]) == ("r", 5, os.getpid())
+    assert (holder["run"], holder["who"], holder["pid"]) == ("r", "rank 5", os.getpid())
     assert holder["phase"] == "loading"
     assert abs(holder["since_t"] - time.time()) < 60
 
@@ -124,7 +124,7 @@ def test_a_wait_that_is_too_long_ends_with_the_name_of_the_holder(folder: Path, 
     holder = start(folder, log, "other", 0, 1000)
     try:
         wait_for(lambda: said(log, "in"), why="the holder did not get in")
-        gate = Gate(folder, run_id="r", rank=0, local_rank=0, timeout_s=0.3, on_wait=lambda _: None)
+        gate = Gate(folder, run_id="r", who="rank 0", turn=0, timeout_s=0.3, on_wait=lambda _: None)
         with pytest.raises(TimeoutError, match=f"rank 0 of other, pid {holder.pid}, admitted"):
             gate.admitted().__enter__()
     finally:
@@ -133,7 +133,7 @@ def test_a_wait_that_is_too_long_ends_with_the_name_of_the_holder(folder: Path, 
 
 
 def test_a_torn_or_missing_holder_file_is_nobody(folder: Path) -> None:
-    gate = Gate(folder, run_id="r", rank=0, local_rank=0, timeout_s=1, on_wait=lambda _: None)
+    gate = Gate(folder, run_id="r", who="rank 0", turn=0, timeout_s=1, on_wait=lambda _: None)
     assert gate.holder() is None
     (folder / "gate.holder.json").write_text('{"run": "x", ')
     assert gate.holder() is None
@@ -141,7 +141,7 @@ def test_a_torn_or_missing_holder_file_is_nobody(folder: Path) -> None:
 
 def test_the_gate_is_free_again_after_an_exception_inside(folder: Path) -> None:
     def passage() -> Gate:
-        return Gate(folder, run_id="r", rank=0, local_rank=0, timeout_s=1, on_wait=lambda _: None)
+        return Gate(folder, run_id="r", who="rank 0", turn=0, timeout_s=1, on_wait=lambda _: None)
 
     with pytest.raises(RuntimeError), passage().admitted():
         raise RuntimeError

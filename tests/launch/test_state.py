@@ -46,7 +46,14 @@ class Story:
                   traceback=f"Traceback of {rank}", exit_code=int(code))  # fmt: skip
 
     def exited(self, rank: int, exitcode: int, signal: str | None) -> None:
-        self.tell("error", "rank.exit", failed_rank=rank, exitcode=exitcode, signal=signal)
+        self.tell(
+            "error",
+            "rank.exit",
+            failed_rank=rank,
+            failed_attempt=0,
+            exitcode=exitcode,
+            signal=signal,
+        )
 
     def train(self, step: int, *, t: float | None = None, loss: float = 1.0) -> None:
         self.tell("metric", "train", 0, t, step=step, loss=loss, **TRAIN)
@@ -57,7 +64,7 @@ def story(tmp_path: Path) -> Story:
     return Story(tmp_path, 3)
 
 
-def root(state: RunState) -> tuple[int, str]:
+def root(state: RunState) -> tuple[int | None, str]:
     failure = state.root_failure()
     assert failure is not None
     return failure.rank, failure.title

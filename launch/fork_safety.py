@@ -1,0 +1,77 @@
+"""Whether this process may be forked: one thread, and no CUDA."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_ENDING_S = 0.5  # a thread that was joined may still be seen for a moment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """What was found in this process."""
+
+    num_threads: int
+    cuda_touched: bool
+    other_threads: tuple[str, ...] = ()  # the names that the kernel has for them
+
+    @property
+    def why_not_to_fork(self) -> str | None:
+        """The reason a fork of this process could hang or fail, or None when it is safe."""
+        if self.cuda_touched:
+            return "CUDA was initialised in it, which no fork can use again"
+        if self.other_threads:
+            names = ", ".join(sorted(set(self.other_threads)))
+            return (
+                f"it has {self.num_threads} threads ({names}): a fork would have the locks of all "
+                "of them, and only one of them to open those"
+            )
+        return None
+
+
+def inspect() -> Inspection:
+    """Look at this process, as the kernel shows it."""
+    deadline = time.monotonic() + _ENDING_S
+    while (others := _other_threads()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return Inspection(
+        num_threads=1 + len(others), cuda_touched=_cuda_touched(), other_threads=tuple(others)
+    )
+
+
+def _other_threads() -> list[str]:
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        if task.name == str(os.getpid()):
+            continue
+        try:
+            names.append((task / "comm").read_text().strip())
+        except OSError:  # it has just ended
+            continue
+    return names
+
+
+def _cuda_touched() -> bool:
+    """Whether torch, or anything below it, has initialised CUDA in this process.
+
+    torch knows only of its own doing. Whoever calls the driver's cuInit opens the device of
+    unified memory; NVML, which only asks, does not.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return True
+    return any(target.startswith("/dev/nvidia-uvm") for target in _open_files())
+
+
+def _open_files() -> list[str]:
+    targets = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            targets.append(str(descriptor.readlink()))
+        except OSError:  # the one that lists the folder
+            continue
+    return targets

@@ -1,0 +1,89 @@
+"""What is done once in the zygote, for all ranks: imports and the model; and what a fork needs.
+
+Nothing here may start a thread or touch CUDA (launch/fork_safety.py looks).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rundir.config import RunConfig
+from rundir.paths import RunDir
+from rundir.prepared import read_prepared
+
+
+def imports(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Callable[[], None]]]:
+    """(library, function that imports it) of all that a rank of this run imports, in order."""
+    yield "torch", _import_torch
+    yield "transformers", lambda: _import_model_class(config, Path(read_prepared(run).model_path))
+    if config.train.method == "lora":
+        yield "peft", _import_peft
+    yield "trainer", _import_trainer
+
+
+def _import_torch() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _import_model_class(config: RunConfig, model_path: Path) -> None:
+    """transformers, with the module that this model's own class is in."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
+
+    if not config.model.trust_remote_code:  # else its class need not be one of transformers' own
+        _ = MODEL_FOR_CAUSAL_LM_MAPPING[type(AutoConfig.from_pretrained(model_path))]
+
+
+def _import_peft() -> None:
+    import peft  # noqa: F401
+
+
+def _import_trainer() -> None:
+    import torch._dynamo  # noqa: F401 - the first optimizer of a process would
+
+    from train import worker  # noqa: F401
+
+
+def build(config: RunConfig, run: RunDir) -> Any:
+    """The model on the CPU, with what the method trains, for ranks to inherit.
+
+    safetensors of the model's own dtype stay mapped from their file; whatever is made anew
+    (adapters, another dtype) is shared copy-on-write. Raises what loading a model raises.
+    """
+    import torch
+    from transformers.utils import logging
+
+    from train import worker
+
+    logging.disable_progress_bar()  # tqdm keeps a thread for its bars
+    try:
+        return worker.build(config, run, torch.device("cpu"))
+    finally:
+        logging.enable_progress_bar()
+
+
+def after_fork() -> None:
+    """Put right in a rank what a fork gets wrong.
+
+    Raises RuntimeError when CUDA was initialised before the fork.
+    """
+    import numpy as np
+    import torch
+
+    if torch.cuda._is_in_bad_fork():
+        raise RuntimeError("CUDA was initialised in the zygote: --set launch.start=cold")
+    # The OpenMP runtime has read OMP_NUM_THREADS long ago, in the zygote.
+    torch.set_num_threads(_num_threads())
+    np.random.seed()  # the global generator, which all forks would share
+
+
+def _num_threads() -> int:
+    """OMP_NUM_THREADS; where that is no number, as many as there are cores, as OpenMP does."""
+    try:
+        return max(1, int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
+    except (KeyError, ValueError):
+        return len(os.sched_getaffinity(0))
