@@ -6,13 +6,14 @@ forks the ranks from a zygote (warm start), and writes to the run folder which r
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from launch import warm_rank
-from launch.warm import ZygoteLostError, ZygoteProcess, signal_name
+from launch.warm import WarmStart, ZygoteLostError, signal_name
 from rundir.config_file import read_config
 from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
@@ -26,39 +27,64 @@ def main() -> None:
     events = EventWriter(run.event_file("agent"))
     # Only this process knows its pid; zygote and ranks get its environment.
     os.environ["AIRLOCK_AGENT_PID"] = str(os.getpid())
-    zygote = ZygoteProcess(run, events) if launch.start == "warm" else None
+    warm = WarmStart(run, events, launch.zygote_timeout_s) if launch.start == "warm" else None
 
+    # Not before: while the zygote imports torch on one core, this process does so on another.
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher import api
     from torch.distributed.run import config_from_args, get_args_parser
 
-    config, entry, entry_args = config_from_args(get_args_parser().parse_args(torchrun_args))
+    _format_plainly()
+    config, command, args = config_from_args(get_args_parser().parse_args(torchrun_args))
+    # launch_agent names its class itself; what it sets up besides is all wanted.
+    api.LocalElasticAgent = _airlock_agent(LocalElasticAgent, events, warm)  # type: ignore[attr-defined]
     try:
-        reason = zygote.wait_until_ready(launch.zygote_timeout_s) if zygote else None
-        if zygote and reason is None:
-            config.start_method, entry, entry_args = "forkserver", warm_rank.main, []
-        elif zygote:
-            zygote.end()
-            zygote = None
-        events.emit("mark", "start", start="warm" if zygote else "cold", reason=reason)
-        # launch_agent names its class itself; what it sets up besides is all wanted.
-        api.LocalElasticAgent = _reporting(LocalElasticAgent, events, zygote)  # type: ignore[attr-defined]
         with events.span("spawn", num_ranks=config.nproc_per_node):
-            api.elastic_launch(config, entry)(*entry_args)
+            api.elastic_launch(config, command)(*args)
     except (ChildFailedError, ZygoteLostError):  # both are in the run folder by now
         sys.exit(int(ExitCode.RANK_FAILED))
 
 
-def _reporting(base: Any, events: EventWriter, zygote: ZygoteProcess | None) -> Any:
-    """torch's agent class, which also writes down how each rank ended when one has failed."""
+def _format_plainly() -> None:
+    """Take torch's own formatter off its loggers.
 
-    class ReportingAgent(base):
+    Before it shows the first traceback it loads torch's compiler, for 1.5 s: just when the ranks
+    are to be ended and started again.
+    """
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for name in logging.root.manager.loggerDict:
+        if name.partition(".")[0] == "torch":
+            for handler in logging.getLogger(name).handlers:
+                handler.setFormatter(plain)
+
+
+def _airlock_agent(base: Any, events: EventWriter, warm: WarmStart | None) -> Any:
+    """torch's agent, which starts ranks warm if it can and writes down how they ended."""
+
+    class AirlockAgent(base):
+        def __init__(self, spec: Any, *args: Any, **options: Any) -> None:
+            super().__init__(spec, *args, **options)
+            self._cold: Any = (spec.entrypoint, spec.args, self._start_method)
+
+        def _start_workers(self, worker_group: Any) -> Any:
+            """Here, after the rendezvous, so that the zygote has had that time too."""
+            reason = warm.why_not() if warm else None
+            is_warm = warm is not None and reason is None
+            events.emit("mark", "start", start="warm" if is_warm else "cold", reason=reason)
+            if is_warm:
+                entry, args, method = warm_rank.main, (), "forkserver"
+            else:
+                entry, args, method = self._cold
+            worker_group.spec.entrypoint, worker_group.spec.args = entry, args
+            self._start_method = method
+            return super()._start_workers(worker_group)
+
         def _monitor_workers(self, worker_group: Any) -> Any:
             result = super()._monitor_workers(worker_group)
             if result.is_failed():
-                if zygote:
-                    zygote.report_exit()  # ranks die with it: then it is the cause
+                if warm:
+                    warm.report_exit()  # ranks die with the zygote: then that is the cause
                 attempt = worker_group.spec.max_restarts - self._remaining_restarts
                 for rank, exitcode in _exitcodes(worker_group, self._pcontext, result).items():
                     events.emit(
@@ -67,7 +93,7 @@ def _reporting(base: Any, events: EventWriter, zygote: ZygoteProcess | None) -> 
                     )  # fmt: skip
             return result
 
-    return ReportingAgent
+    return AirlockAgent
 
 
 def _exitcodes(worker_group: Any, context: Any, result: Any) -> dict[int, int]:

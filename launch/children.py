@@ -33,6 +33,15 @@ def start(
     )
 
 
+def start_keeper(run: Path) -> subprocess.Popen[bytes]:
+    """Start the process that ends all others of `run` once this one is gone, in whatever way.
+
+    It has none of the run's environment, by which it knows what to end, and needs no packages.
+    """
+    command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")), str(run)]
+    return subprocess.Popen(command, env={}, stdin=subprocess.PIPE, start_new_session=True)
+
+
 def run(module: str, *args: str | Path, env: dict[str, str], signals: Signals) -> int:
     """Run a module to its end and return its exit code; a stop asked for ends it.
 

@@ -46,6 +46,7 @@ class Supervisor:
         """Start the agent with `torchrun_args`; returns its exit code once no process is left."""
         self._state.enter("starting")
         view = make_view(self._console)
+        keeper = children.start_keeper(self._run.path)
         with self._run.agent_log.open("ab") as log:
             agent = children.start(
                 "launch.agent", self._run.path, *torchrun_args, env=env, output=log
@@ -60,6 +61,7 @@ class Supervisor:
             # Also when this loop fails: whatever happens here, the ranks do not outlive it.
             self._processes.end()
             agent.wait()
+            keeper.communicate()  # it is gone too, or goes now that its pipe is closed
             self._follow(view)
             view.close()
         return agent.returncode

@@ -18,79 +18,83 @@ class ZygoteLostError(Exception):
     """The zygote was killed from outside, or by the kernel: no reason to try without one."""
 
 
-class ZygoteProcess:
+class WarmStart:
     """The zygote as its parent sees it. Make it in the main thread, before torch is imported.
 
-    It dies with the thread that starts it, and while it imports on one core this process can do so
-    on another.
+    The main thread, because the zygote dies with the thread that starts it. `timeout_s` is for each
+    of its steps; waiting for the gate has a limit of its own.
     """
 
-    def __init__(self, run: RunDir, events: EventWriter) -> None:
+    def __init__(self, run: RunDir, events: EventWriter, timeout_s: float) -> None:
         self._tail = EventTail(run.event_file("zygote"))
         self._events = events
+        self._timeout_s = timeout_s
+        self._ready_pid = 0
+        self._given_up: str | None = None
         forkserver.set_forkserver_preload(["launch.preload"])
         forkserver.ensure_running()
 
-    @property
-    def pid(self) -> int:
-        """Its pid now: multiprocessing starts another one when a rank is to be forked from a dead.
+    def why_not(self) -> str | None:
+        """None when ranks can be forked now, or why this run has to start them cold.
 
-        There is no public name for it; this one is there in every Python from 3.4 to 3.14.
+        Waits for the zygote; starts another one if it has died since the last attempt. Raises
+        ZygoteLostError when it was killed by SIGKILL meanwhile, as the kernel does when memory
+        runs out.
         """
-        pid: int = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-        return pid
-
-    def wait_until_ready(self, timeout_s: float) -> str | None:
-        """None once ranks may be forked from it, or the reason why they must not.
-
-        `timeout_s` is for each of its steps; waiting for the gate has a limit of its own. Raises
-        ZygoteLostError when it was killed by SIGKILL, as the kernel does when memory runs out.
-        """
-        step, step_since = "starting", time.monotonic()
-        while True:
-            exitcode = self.exitcode()  # before its events are read, so that none is missed
-            for event in self._tail.new_events():
-                if event["name"] == "zygote.ready":
-                    unfit: str | None = event["unfit"]
-                    return unfit
-                step, step_since = _step(event, step), time.monotonic()
-            if exitcode is not None:
-                if exitcode == -signal.SIGKILL:
-                    self.report_exit()
-                    raise ZygoteLostError
-                return f"the zygote ended with {exitcode} while {step}"
-            if step != "waiting" and time.monotonic() - step_since > timeout_s:
-                return f"the zygote was {step} for more than {timeout_s:g} s"
-            time.sleep(_POLL_S)
-
-    def exitcode(self) -> int | None:
-        """Its exit code, negative for a signal, or None while it runs.
-
-        It stays uncollected: the forkserver module keeps that for itself.
-        """
-        try:
-            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:  # collected: another is being started in its place
-            return None
-        if found is None:
-            return None
-        status: int = found.si_status
-        return status if found.si_code == os.CLD_EXITED else -status
+        if self._given_up is None:
+            forkserver.ensure_running()
+            if self._ready_pid != self._pid:
+                self._ready_pid, self._given_up = self._pid, self._wait()
+            if self._given_up is not None:
+                self._end()
+        return self._given_up
 
     def report_exit(self) -> None:
-        """Write to the run folder that it has ended, if it has."""
-        exitcode = self.exitcode()
+        """Write to the run folder that the zygote has ended, if it has."""
+        exitcode = self._exitcode()
         if exitcode is not None:
             self._events.emit(
                 "error", "zygote.exit", exitcode=exitcode, signal=signal_name(exitcode)
             )
 
-    def end(self) -> None:
-        """Kill it and wait until it is gone; nothing can be forked from it afterwards."""
+    @property
+    def _pid(self) -> int:
+        # There is no public name for it; this one is there in every Python from 3.4 to 3.14.
+        pid: int = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+        return pid
+
+    def _wait(self) -> str | None:
+        step, step_since = "starting", time.monotonic()
+        while True:
+            exitcode = self._exitcode()  # before its events are read, so that none is missed
+            for event in self._tail.new_events():
+                if event["name"] == "zygote.ready" and event["pid"] == self._pid:
+                    unfit: str | None = event["unfit"]
+                    return unfit
+                step, step_since = _step(event, step), time.monotonic()
+            if exitcode == -signal.SIGKILL:
+                self.report_exit()
+                raise ZygoteLostError
+            if exitcode is not None:
+                return f"the zygote ended with {exitcode} while {step}"
+            if step != "waiting" and time.monotonic() - step_since > self._timeout_s:
+                return f"the zygote was {step} for more than {self._timeout_s:g} s"
+            time.sleep(_POLL_S)
+
+    def _exitcode(self) -> int | None:
+        """Its exit code, negative for a signal, or None while it runs.
+
+        It is left uncollected: the forkserver module does that.
+        """
+        found = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is None:
+            return None
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+    def _end(self) -> None:
+        """Kill it: nothing will be forked from it."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+            os.kill(self._pid, signal.SIGKILL)
 
 
 def _step(event: Event, before: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ T = TypeVar("T")
 # Ranks that need not wait for each other start sooner; tests of the gate add SERIAL.
 _OPEN = ("--set", "launch.admit=open")
 SERIAL = ("--set", "launch.admit=serial")
+COLD = ("--set", "launch.start=cold")
 
 # A run that only stops when it is told to, and says something at every step.
 ENDLESS = (
@@ -38,6 +40,36 @@ SHORT = (
     "--set", "train.eval_generate=false",
     "--set", "train.global_batch_size=8",
 )  # fmt: skip
+
+
+_HOOK = """
+import importlib.abc, importlib.util, os, sys
+
+def after(module):
+    {body}
+
+class Hook(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name != {module!r}:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        run = spec.loader.exec_module
+        spec.loader.exec_module = lambda module: (run(module), after(module))
+        return spec
+
+sys.meta_path.insert(0, Hook())
+"""
+
+
+def hooked(environ: dict[str, str], folder: Path, module: str, body: str) -> dict[str, str]:
+    """An environment in which `body` is run, in every process, when it has imported `module`.
+
+    Processes are the real ones, and so is the module: `body` knows it as `module`, and `os`.
+    """
+    lines = "\n    ".join(body.strip().splitlines())
+    (folder / "sitecustomize.py").write_text(_HOOK.format(body=lines, module=module))
+    return {"PYTHONPATH": os.pathsep.join([environ["PYTHONPATH"], str(folder)])}
 
 
 def wait_for(what: Callable[[], T], *, why: str, timeout_s: float = 120.0) -> T:
@@ -74,6 +106,11 @@ def rank_pids(run: RunDir) -> dict[int, int]:
 def wait_until_training(run: RunDir) -> None:
     """Return once a step has been trained."""
     wait_for(lambda: events_of(run, "metric", "train"), why="no step was trained")
+
+
+def zygote_pid(run: RunDir) -> int:
+    """The pid of the zygote, once it has said something."""
+    return int(wait_for(lambda: events_of(run, "mark", "mem.start"), why="no zygote")[0]["pid"])
 
 
 def processes_of(run: RunDir) -> list[psutil.Process]:

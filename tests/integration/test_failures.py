@@ -13,6 +13,7 @@ import pytest
 
 from rundir.status import read_status
 from tests.running import (
+    COLD,
     ENDLESS,
     SERIAL,
     SHORT,
@@ -20,6 +21,7 @@ from tests.running import (
     ended,
     events_of,
     finish,
+    hooked,
     processes_of,
     rank_pids,
     run_folder,
@@ -58,7 +60,7 @@ def test_a_rank_killed_in_training_ends_the_run_with_its_rank_and_signal(
 def test_a_rank_killed_inside_the_gate_ends_the_run_and_frees_the_gate(
     airlock: Start, environ: dict[str, str]
 ) -> None:
-    with ended(airlock(*ENDLESS, *SERIAL)) as process:
+    with ended(airlock(*ENDLESS, *SERIAL, *COLD)) as process:
         run = run_folder(environ)
         wait_for(lambda: events_of(run, "start", "lock.hold", rank=0), why="no rank at the gate")
         os.kill(rank_pids(run)[0], signal.SIGKILL)
@@ -102,24 +104,36 @@ def test_when_the_launcher_is_killed_nothing_outlives_it(
         assert_nothing_left(run)
 
 
-@pytest.mark.parametrize("failing_rank", [0, 1])
+@pytest.mark.parametrize(
+    ("start", "failing_rank"),
+    [
+        ("warm", 1),
+        pytest.param("warm", 0, marks=pytest.mark.long),
+        ("cold", 1),
+        pytest.param("cold", 0, marks=pytest.mark.long),
+    ],
+)
 def test_the_traceback_of_whichever_rank_fails_is_the_last_thing_on_the_screen(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, failing_rank: int
+    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str, failing_rank: int
 ) -> None:
-    # A module that a rank imports on its way, and that fails in one of them only.
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\n"
-        f"if os.environ.get('RANK') == '{failing_rank}':\n"
-        "    sys.modules['peft'] = sys.modules['pyarrow'] = None\n"
-    )
-    env = {"PYTHONPATH": os.pathsep.join([environ["PYTHONPATH"], str(tmp_path)])}
-    with ended(airlock(*SHORT, env=env)) as process:
+    # In the middle of a step: the other rank loses its peer in a collective.
+    body = f"""
+one_step = module.Trainer._one_step
+def failing(trainer):
+    if trainer._step == 2 and os.environ["RANK"] == "{failing_rank}":
+        raise ZeroDivisionError("a mistake in the loop")
+    return one_step(trainer)
+module.Trainer._one_step = failing
+"""
+    env = hooked(environ, tmp_path, "train.loop", body)
+    with ended(airlock(*SHORT, "--set", f"launch.start={start}", env=env)) as process:
         code, out, err = finish(process)
     assert code == 10, err
-    assert f"rank {failing_rank} raised ModuleNotFoundError" in out
-    assert out.rstrip().splitlines()[-1].startswith("ModuleNotFoundError: import of pyarrow")
+    assert f"rank {failing_rank} raised ZeroDivisionError" in out
+    assert out.rstrip().splitlines()[-1] == "ZeroDivisionError: a mistake in the loop"
     assert "Traceback (most recent call last)" in out
     run = run_folder(environ)
+    assert [event["start"] for event in events_of(run, "mark", "start")] == [start]
     assert "Traceback" in run.rank_log(failing_rank, 0).read_text()
     assert_nothing_left(run)
 
@@ -138,19 +152,16 @@ def test_a_survivor_that_cannot_be_ended_by_sigterm_does_not_hold_the_run_up(
     assert_nothing_left(run)
 
 
+@pytest.mark.parametrize("start", ["warm", pytest.param("cold", marks=pytest.mark.long)])
 def test_a_rank_that_ends_with_0_before_its_time_ends_the_run_and_is_named(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
+    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\n"
-        "if os.environ.get('RANK') == '1':\n"
-        "    class Leave:\n"
-        "        def find_spec(self, name, *_):\n"
-        "            if name == 'train': os._exit(0)\n"
-        "    sys.meta_path.insert(0, Leave())\n"
-    )
-    env = {"PYTHONPATH": os.pathsep.join([environ["PYTHONPATH"], str(tmp_path)])}
-    with ended(airlock(*ENDLESS, env=env)) as process:
+    body = """
+meet = module.meet
+module.meet = lambda *args: os._exit(0) if os.environ["RANK"] == "1" else meet(*args)
+"""
+    env = hooked(environ, tmp_path, "train.ranks", body)
+    with ended(airlock(*ENDLESS, "--set", f"launch.start={start}", env=env)) as process:
         code, out, err = finish(process, timeout_s=60)
     assert code == 10, err
     assert "rank 1 ended before the training did" in out

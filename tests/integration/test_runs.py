@@ -21,6 +21,7 @@ from rundir.paths import RunDir
 from rundir.status import read_status
 from tests.conftest import ROOT
 from tests.running import (
+    COLD,
     ENDLESS,
     SERIAL,
     SHORT,
@@ -55,11 +56,22 @@ def test_the_number_of_ranks_changes_the_speed_and_not_the_training(
         run = run_folder(environ)
         assert len(read_status(run)["ranks"]) == num_ranks
         inside = sorted(holds(run))
-        assert len(inside) == num_ranks
+        assert len(inside) == 1 + num_ranks  # the zygote, and then each rank
         assert all(a[1] <= b[0] for a, b in pairwise(inside))
         curves.append([event["loss"] for event in events_of(run, "metric", "train")])
     for curve in curves[1:]:
         assert curve == pytest.approx(curves[0], rel=1e-4)
+
+
+def test_cold_ranks_are_inside_the_gate_one_at_a_time_and_in_order(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    code, _, err = finish(airlock(*SHORT, *COLD, "--set", "launch.admit=auto"))
+    assert code == 0, err
+    first, second = holds(run_folder(environ))
+    assert first[2].endswith("rank 0")
+    assert second[2].endswith("rank 1")
+    assert first[1] <= second[0]
 
 
 def test_two_runs_at_once_share_the_gate_of_the_node(
@@ -69,7 +81,7 @@ def test_two_runs_at_once_share_the_gate_of_the_node(
     started = [airlock(*SHORT, *SERIAL, env=folder) for folder in folders]
     assert [finish(process)[0] for process in started] == [0, 0]
     inside = sorted(hold for folder in folders for hold in holds(run_folder(folder)))
-    assert len(inside) == 4
+    assert len(inside) == 6
     for one, other in pairwise(inside):
         assert one[1] <= other[0], (one, other)
 

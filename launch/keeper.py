@@ -1,0 +1,50 @@
+"""`python launch/keeper.py RUN_DIR`: end what is left of a run when its launcher is killed.
+
+Agent, zygote and ranks die with their parents; what a rank has started itself (workers of a
+DataLoader, compilers) need not. The launcher ends those, however a rank dies; this process does it
+when it is the launcher that dies. It waits at a pipe that only the launcher holds open, and knows
+the processes of the run by their environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+_ROUNDS = 50
+_PAUSE_S = 0.1
+
+
+def main() -> None:
+    """Wait until the launcher is gone, then end every process of its run."""
+    os.read(0, 1)
+    mark = b"AIRLOCK_RUN_DIR=" + os.fsencode(sys.argv[1])
+    for _ in range(_ROUNDS):  # one that was being forked is seen in the next round
+        left = [pid for pid in _pids() if mark in _environment(pid)]
+        if not left:
+            return
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_PAUSE_S)
+
+
+def _pids() -> list[int]:
+    found = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def _environment(pid: int) -> list[bytes]:
+    """What the process was started with; empty for one that has ended or is someone else's."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+if __name__ == "__main__":
+    main()
