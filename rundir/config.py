@@ -73,10 +73,11 @@ class LaunchConfig:
     num_ranks: int = _field(0, "ranks on this node; 0: one for each visible GPU, 2 on CPU")
     device: Literal["auto", "cuda", "cpu"] = _field("auto", "auto: cuda where there is a GPU")
     needs_gpu: bool = _field(True, "false: the profile can also be trained on CPU")
-    start: Literal["warm", "cold"] = _field(
+    start: Literal["warm", "imports", "cold"] = _field(
         "warm",
-        "warm: imports and model are made once, and each rank is a fork of the process that has "
-        "them; cold: each rank imports and loads for itself, inside the gate",
+        "warm: libraries and model are loaded once, and each rank is a fork of the process that "
+        "has them; imports: only the libraries are, each rank loads the model for itself; cold: "
+        "each rank does both for itself, inside the gate",
     )
     admit: Literal["auto", "serial", "open"] = _field(
         "auto",

@@ -13,6 +13,7 @@ from rundir.config import SECTIONS
 from rundir.exit_codes import ExitCode
 from rundir.paths import ROOT
 from rundir.schema import EVENTS, EventSpec
+from rundir.starts import STARTS
 
 _BEGIN, _END = "<!-- table: {} -->", "<!-- end of table -->"
 
@@ -55,7 +56,22 @@ def settings_table() -> str:
     return "\n".join(rows)
 
 
+def starts_table() -> str:
+    """Which ways of starting go together, as Markdown."""
+    head = [
+        "| `launch.start` | weights | `train.method` | the zygote | each rank |",
+        "|---" * 5 + "|",
+    ]
+    rows = []
+    for (start, load, method), work in STARTS.items():
+        does = "imports" + (", builds the model" if work.builds_model else "")
+        zygote = does if work.imports else "is not started"
+        rows.append(f"| `{start}` | {load} | `{method}` | {zygote} | {work.rank_does} |")
+    return "\n".join(rows)
+
+
 TABLES = {
+    "docs/how-the-start-works.md": {"starts": starts_table},
     "docs/run-folder.md": {"events": events_table, "exit codes": exit_codes_table},
     "docs/configuration.md": {"settings": settings_table},
 }

@@ -96,7 +96,7 @@ EVENTS: tuple[EventSpec, ...] = (
     EventSpec(
         name="start", kind="mark", writer="agent", meaning="how the ranks are started",
         fields={
-            "start": "warm or cold",
+            "start": "warm, imports or cold",
             "reason": "why it is not as launch.start says; null when it is",
         },
         optional=frozenset({"reason"}),

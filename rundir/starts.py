@@ -7,24 +7,27 @@ from dataclasses import dataclass
 from rundir.config import RunConfig
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ZygoteWork:
-    """What is done once, before the ranks are forked."""
+    """What is done once, before the ranks are forked, and so what a rank is left to do."""
 
     imports: bool
     builds_model: bool
-    why: str
+    rank_does: str
 
 
-_WARM = "adapters and other new weights are shared copy-on-write; files stay mapped"
-_COLD = "each rank imports and loads for itself, inside the gate"
+_FORKED = ZygoteWork(True, True, "moves the model to its device; on CPU the weights stay shared")
+_LOADS = ZygoteWork(True, False, "reads the model, one rank at a time")
+_ALONE = ZygoteWork(False, False, "imports and reads the model, one rank at a time")
 
-# (launch.start, how weights are read, train.method)
+# (launch.start, how weights are read, train.method). A combination that is not here is not valid.
 STARTS: dict[tuple[str, str, str], ZygoteWork] = {
-    ("warm", "mmap", "full"): ZygoteWork(imports=True, builds_model=True, why=_WARM),
-    ("warm", "mmap", "lora"): ZygoteWork(imports=True, builds_model=True, why=_WARM),
-    ("cold", "mmap", "full"): ZygoteWork(imports=False, builds_model=False, why=_COLD),
-    ("cold", "mmap", "lora"): ZygoteWork(imports=False, builds_model=False, why=_COLD),
+    ("warm", "mmap", "full"): _FORKED,
+    ("warm", "mmap", "lora"): _FORKED,
+    ("imports", "mmap", "full"): _LOADS,
+    ("imports", "mmap", "lora"): _LOADS,
+    ("cold", "mmap", "full"): _ALONE,
+    ("cold", "mmap", "lora"): _ALONE,
 }
 
 

@@ -1,0 +1,1 @@
+"""Side-by-side measurements: each is one command that compares with what a user could pick."""

@@ -1,0 +1,187 @@
+"""The launchers that are compared: how each is started, and what its ranks say of themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rundir.events import Event, read_events
+
+ROOT = Path(__file__).resolve().parent.parent
+_SCRIPT = Path(__file__).with_name("peer_script.py")
+_BIN = Path(sys.executable).parent
+
+# In Airlock's rank as in the peers' script: nothing is done after the first barrier.
+_HOLD = """
+import importlib.util, sys, time
+
+class Hold:
+    def find_spec(self, name, path=None, target=None):
+        if name != "train.ranks":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        run = spec.loader.exec_module
+        def load(module):
+            run(module)
+            meet = module.meet
+            module.meet = lambda *args: (meet(*args), time.sleep(3600))
+        spec.loader.exec_module = load
+        return spec
+
+sys.meta_path.insert(0, Hold())
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One stretch of one row of the timeline; monotonic seconds."""
+
+    row: str
+    what: str
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """All ranks of an attempt, past their first barrier."""
+
+    at: float  # monotonic seconds of the last one
+    pids: tuple[int, ...]  # by rank
+    spans: tuple[Span, ...]
+
+
+Seen = Callable[[Path, int, int], "Ready | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """`command(folder, num_ranks, model, restarts)`; `seen(folder, num_ranks, attempt)`."""
+
+    name: str
+    command: Callable[[Path, int, Path | None, int], list[str]]
+    seen: Seen
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        """The same for all; where Airlock writes, and its hold, mean nothing to the others."""
+        (folder / "sitecustomize.py").write_text(_HOLD)
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("AIRLOCK_", "TORCH"))}
+        gate = folder / "gate"
+        gate.mkdir(mode=0o700, exist_ok=True)
+        return kept | {
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(folder),
+            "AIRLOCK_PYTHON": sys.executable,
+            "AIRLOCK_RUNS_DIR": str(folder / "runs"),
+            "AIRLOCK_CACHE_DIR": str(ROOT / ".cache"),
+            "AIRLOCK_GATE_DIR": str(gate),
+        }
+
+
+def _torchrun(locked: bool) -> Callable[[Path, int, Path | None, int], list[str]]:
+    def command(folder: Path, num_ranks: int, model: Path | None, restarts: int) -> list[str]:
+        return [
+            str(_BIN / "torchrun"), f"--nproc-per-node={num_ranks}", "--rdzv-backend=c10d",
+            "--rdzv-endpoint=localhost:0", f"--max-restarts={restarts}",
+            *_script(folder, model, locked=locked),
+        ]  # fmt: skip
+
+    return command
+
+
+def _accelerate(folder: Path, num_ranks: int, model: Path | None, restarts: int) -> list[str]:
+    # --multi_gpu is its way to several processes on one node, whatever they compute on.
+    several = ["--multi_gpu"] if num_ranks > 1 else []
+    return [
+        str(_BIN / "accelerate"), "launch", *several, f"--num_processes={num_ranks}",
+        "--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no", "--main_process_port=0",
+        f"--max_restarts={restarts}", *_script(folder, model, locked=False),
+    ]  # fmt: skip
+
+
+def _script(folder: Path, model: Path | None, *, locked: bool) -> list[str]:
+    lock = str(folder / "lock") if locked else "-"
+    return [str(_SCRIPT), str(folder / "out"), "-" if model is None else str(model), lock]
+
+
+def _airlock(start: str, admit: str) -> Callable[[Path, int, Path | None, int], list[str]]:
+    def command(_folder: Path, num_ranks: int, model: Path | None, restarts: int) -> list[str]:
+        settings = {
+            "launch.start": start, "launch.admit": admit, "launch.restart_backoff_s": "0",
+            "model.dtype": "bfloat16", "train.global_batch_size": "64", "data.eval_path": "",
+        } | ({} if model is None else {"model.path": str(model)})  # fmt: skip
+        options = [f"--set={key}={value}" for key, value in settings.items()]
+        return [
+            str(ROOT / "start.sh"), "tiny", f"--num-gpus={num_ranks}",
+            f"--max-restarts={restarts}", *options,
+        ]  # fmt: skip
+
+    return command
+
+
+def _peer_seen(folder: Path, num_ranks: int, attempt: int) -> Ready | None:
+    files = [folder / "out" / str(attempt) / f"rank{rank}.json" for rank in range(num_ranks)]
+    if not all(file.exists() for file in files):
+        return None
+    said = [json.loads(file.read_text()) for file in files]
+    steps = (("wait", "begin", "admitted"), ("import", "admitted", "imported"),
+             ("load", "imported", "loaded"), ("meet", "loaded", "ready"))  # fmt: skip
+    spans = [
+        Span(f"rank {rank}", what, times[begin], times[end])
+        for rank, times in enumerate(said)
+        for what, begin, end in steps
+    ]
+    pids = tuple(times["pid"] for times in said)
+    return Ready(max(times["ready"] for times in said), pids, tuple(spans))
+
+
+def _airlock_seen(folder: Path, num_ranks: int, attempt: int) -> Ready | None:
+    events = folder / "runs" / "latest" / "events"
+    if not events.exists():
+        return None
+    found = [event for event in read_events(events) if event["attempt"] == attempt]
+    done = {e["rank"]: e for e in found if (e["kind"], e["name"]) == ("end", "pg.init")}
+    if len(done) < num_ranks:
+        return None
+    at = max(event["mono"] for event in done.values())
+    pids = tuple(done[rank]["pid"] for rank in range(num_ranks))
+    return Ready(at, pids, tuple(span for event in found if (span := _span(event)) is not None))
+
+
+_SPANS = {
+    "zygote.import": "import", "zygote.build": "load", "lock.wait": "wait", "import": "import",
+    "model.load": "load", "all_loaded.wait": "meet", "pg.init": "meet",
+}  # fmt: skip
+
+
+def _span(event: Event) -> Span | None:
+    if event["kind"] != "end" or event["name"] not in _SPANS:
+        return None
+    row = "zygote" if event["rank"] is None else f"rank {event['rank']}"
+    return Span(row, _SPANS[event["name"]], event["mono"] - event["duration_s"], event["mono"])
+
+
+LAUNCHERS = {
+    one.name: one
+    for one in (
+        Launcher("torchrun", _torchrun(locked=False), _peer_seen),
+        Launcher("strict lock", _torchrun(locked=True), _peer_seen),
+        Launcher("accelerate", _accelerate, _peer_seen),
+        Launcher("airlock cold", _airlock("cold", "serial"), _airlock_seen),
+        Launcher("airlock imports", _airlock("imports", "open"), _airlock_seen),
+        Launcher("airlock warm", _airlock("warm", "auto"), _airlock_seen),
+    )
+}
+
+
+def missing(launcher: Launcher) -> str | None:
+    """Why the launcher cannot be measured here, or None."""
+    program = launcher.command(Path(), 1, None, 0)[0]
+    return None if shutil.which(program) else f"{program} is not installed"

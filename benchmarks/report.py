@@ -1,0 +1,158 @@
+"""From measurements to what is claimed: ratios with their thresholds, and tables."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from benchmarks.startup import Case, Figures
+
+    Results = Mapping[Case, Figures]
+
+_MB = 1e6
+_NUM_RESTARTS = 20
+
+
+def machine() -> dict[str, Any]:
+    """What it was measured on."""
+    import torch
+
+    return {
+        "cpu": platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One claim: its samples, and the limit that their median must not pass."""
+
+    values: Sequence[float]
+    at_most: float
+
+    def as_dict(self) -> dict[str, float | bool]:
+        """Median, range, limit, and whether it holds."""
+        middle = median(self.values)
+        return {
+            "median": round(middle, 4), "min": round(min(self.values), 4),
+            "max": round(max(self.values), 4), "at_most": self.at_most,
+            "holds": middle <= self.at_most,
+        }  # fmt: skip
+
+
+def ratios(results: Results) -> tuple[dict[str, dict[str, float | bool]], bool | str]:
+    """Every claim that can be computed, and whether all hold; "incomplete" if some are missing."""
+    by_name = {case.name: figures for case, figures in results.items()}
+    values = {}
+    for name, make in _CLAIMS.items():
+        try:
+            ratio = make(by_name)
+        except KeyError:  # a case of it was not measured
+            continue
+        if ratio.values:
+            values[name] = ratio.as_dict()
+    if not all(value["holds"] for value in values.values()):
+        return values, False
+    return values, True if len(values) == len(_CLAIMS) else "incomplete"
+
+
+Figure = Callable[[Mapping[str, "Figures"]], Ratio]
+
+
+def _paired(ours: str, theirs: str, at_most: float, what: str = "ready_s") -> Figure:
+    """The ratio of two cases, repetition by repetition."""
+
+    def make(by_name: Mapping[str, Figures]) -> Ratio:
+        pairs = zip(getattr(by_name[ours], what), getattr(by_name[theirs], what), strict=False)
+        return Ratio([one / other for one, other in pairs], at_most)
+
+    return make
+
+
+def _slopes(by_name: Mapping[str, Figures], launcher: str, what: str, suffix: str) -> list[float]:
+    """What each rank from the 9th to the 32nd adds, repetition by repetition."""
+    few, many = (getattr(by_name[f"{launcher}, {num} ranks{suffix}"], what) for num in (8, 32))
+    return [(more - less) / (32 - 8) for less, more in zip(few, many, strict=False)]
+
+
+def _slope(launcher: str, what: str, suffix: str, at_most: float, unit: float = 1.0) -> Figure:
+    return lambda by_name: Ratio(
+        [value / unit for value in _slopes(by_name, launcher, what, suffix)], at_most
+    )
+
+
+def _slope_ratio(by_name: Mapping[str, Figures]) -> Ratio:
+    ours = _slopes(by_name, "airlock warm", "ready_s", ", model")
+    theirs = _slopes(by_name, "airlock imports", "ready_s", ", model")
+    return Ratio([one / other for one, other in zip(ours, theirs, strict=False)], 0.7)
+
+
+def _failed_restarts(by_name: Mapping[str, Figures]) -> Ratio:
+    figures = by_name["airlock warm, 8 ranks"]
+    missing = max(0, _NUM_RESTARTS - len(figures.restart_s))
+    return Ratio([float(missing)] if figures.restart_s else [], 0)
+
+
+_WARM = "airlock warm, 8 ranks"
+_CLAIMS: dict[str, Figure] = {
+    "8 ranks warm / 8 under torchrun": _paired(_WARM, "torchrun, 8 ranks", 0.28),
+    "8 ranks warm / 8 with a strict lock": _paired(_WARM, "strict lock, 8 ranks", 0.17),
+    "8 ranks warm / 1 under torchrun": _paired(_WARM, "torchrun, 1 ranks", 1.15),
+    "memory of 8 warm / 8 under torchrun": _paired(
+        _WARM, "torchrun, 8 ranks", 0.30, "peak_pss_bytes"
+    ),
+    "seconds for each rank from 8 to 32": _slope("airlock warm", "ready_s", "", 0.13),
+    "anonymous MB for each rank from 8 to 32": _slope(
+        "airlock warm", "peak_anon_bytes", "", 20, _MB
+    ),
+    "seconds a rank, model in the zygote / in each rank": _slope_ratio,
+    "anonymous MB for each rank from 8 to 32, model": _slope(
+        "airlock warm", "peak_anon_bytes", ", model", 20, _MB
+    ),
+    "death of a rank to the next barrier, seconds, slowest": lambda by_name: Ratio(
+        [max(by_name[_WARM].restart_s)] if by_name[_WARM].restart_s else [], 1.0
+    ),
+    "restarts of 20 that failed": _failed_restarts,
+}
+
+
+def print_tables(results: Results, values: Mapping[str, Mapping[str, float | bool]]) -> None:
+    """The measurements and the claims, for people."""
+    console = Console()
+    table = Table("case", "ready, s (range)", "peak Σ PSS, MB", "anonymous, MB", title="starts")
+    for case, figures in sorted(results.items()):
+        times = figures.ready_s
+        spread = f"{median(times):.2f} ({min(times):.2f} to {max(times):.2f})" if times else ""
+        table.add_row(
+            case.name, spread, _megabytes(figures.peak_pss_bytes),
+            _megabytes(figures.peak_anon_bytes),
+        )  # fmt: skip
+        if figures.restart_s:
+            table.add_row(
+                f"  restarts: {len(figures.restart_s)} good, {figures.num_restarts_failed} failed",
+                f"{median(figures.restart_s):.2f} (to {max(figures.restart_s):.2f})", "", "",
+            )  # fmt: skip
+    console.print(table)
+    claims = Table("claim", "median", "range", "limit", "", title="claims")
+    for name, value in values.items():
+        claims.add_row(
+            name, f"{value['median']:.3f}", f"{value['min']:.3f} to {value['max']:.3f}",
+            f"{value['at_most']:g}", "holds" if value["holds"] else "FAILS",
+        )  # fmt: skip
+    console.print(claims)
+
+
+def _megabytes(values: Sequence[int]) -> str:
+    return f"{median(values) / _MB:,.0f}" if values else ""

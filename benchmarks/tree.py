@@ -1,0 +1,101 @@
+"""A launcher with all processes below it: their memory, and their end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from launch.memory import smaps_rollup
+
+
+@dataclass(slots=True)
+class Memory:
+    """Bytes, summed over every process of a tree: proportional set size, and its anonymous part."""
+
+    pss_bytes: int = 0
+    anon_bytes: int = 0
+
+
+class Tree:
+    """A launcher that was started for one measurement; `end` leaves nothing of it."""
+
+    def __init__(self, command: list[str], env: dict[str, str], folder: Path) -> None:
+        self.log = folder / "launcher.log"
+        with self.log.open("wb") as log:
+            self.started = time.monotonic()
+            self._process = subprocess.Popen(
+                command, env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def has_ended(self) -> bool:
+        """Whether the launcher itself is gone."""
+        return self._process.poll() is not None
+
+    def memory(self) -> Memory:
+        """The tree now."""
+        total = Memory()
+        for process in self._processes():
+            with contextlib.suppress(OSError, KeyError):  # it ended while we looked
+                fields = smaps_rollup(process.pid)
+                total.pss_bytes += fields["Pss"]
+                total.anon_bytes += fields["Pss_Anon"]
+        return total
+
+    def end(self) -> None:
+        """Kill every process, and wait until they are gone."""
+        while left := self._processes():
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(left, timeout=5)
+        self._process.wait()
+
+    def _processes(self) -> list[psutil.Process]:
+        try:
+            top = psutil.Process(self._process.pid)
+            found = [*top.children(recursive=True), top]
+        except psutil.NoSuchProcess:
+            return []
+        return [one for one in found if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+class PeakMemory:
+    """Samples a tree in a thread; measuring walks page tables, so never while time is measured."""
+
+    def __init__(self, tree: Tree, every_s: float) -> None:
+        self._tree, self._every_s = tree, every_s
+        self.peak = Memory()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample)
+        self._thread.start()
+
+    def _sample(self) -> None:
+        while not self._stop.wait(self._every_s):
+            self.add(self._tree.memory())
+
+    def add(self, seen: Memory) -> None:
+        """Take one sample into the peak."""
+        self.peak.pss_bytes = max(self.peak.pss_bytes, seen.pss_bytes)
+        self.peak.anon_bytes = max(self.peak.anon_bytes, seen.anon_bytes)
+
+    def stop(self) -> Memory:
+        """The peak, with a last sample of how things are now."""
+        self._stop.set()
+        self._thread.join()
+        self.add(self._tree.memory())
+        return self.peak
+
+
+def kill(pid: int) -> float:
+    """SIGKILL one process; returns the monotonic time at which it was sent."""
+    now = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    return now
