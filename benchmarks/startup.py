@@ -1,6 +1,6 @@
 """How long until all ranks have passed their first barrier, and what memory that takes.
 
-`python -P -m benchmarks.startup [--quick] [--json] [--picture FILE]` starts plain torchrun, torchrun
+`python -P -m benchmarks.startup [--quick] [--json] [--picture FILE]` starts plain torchrun, that
 with a strict lock around imports and loading, `accelerate launch` and Airlock (cold and warm) in
 turn, so that what disturbs the machine disturbs all of them. Time runs from the exec of the command
 to the last rank's first barrier; memory is the sum over every process below it, measured in starts

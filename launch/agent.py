@@ -63,9 +63,10 @@ def _hasten_rendezvous() -> None:
     """
     from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 
-    delay = dynamic_rendezvous._delay
-    dynamic_rendezvous._delay = lambda seconds: None if seconds == (0, 0.3) else delay(seconds)
-    dynamic_rendezvous.get_method_name = lambda depth=2: sys._getframe(depth).f_code.co_name
+    module: Any = dynamic_rendezvous
+    delay = module._delay
+    module._delay = lambda seconds: None if seconds == (0, 0.3) else delay(seconds)
+    module.get_method_name = lambda depth=2: sys._getframe(depth).f_code.co_name
 
 
 def _format_plainly() -> None:

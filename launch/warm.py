@@ -42,7 +42,8 @@ class WarmStart:
         runs out.
         """
         if self._given_up is None:
-            forkserver.ensure_running()
+            if self._ready_pid == self._pid:
+                forkserver.ensure_running()  # another one, if it has died since it was ready
             if self._ready_pid != self._pid:
                 self._ready_pid, self._given_up = self._pid, self._wait()
             if self._given_up is not None:

@@ -58,11 +58,7 @@ def settings_table() -> str:
 
 def starts_table() -> str:
     """Which ways of starting go together, as Markdown."""
-    head = [
-        "| `launch.start` | weights | `train.method` | the zygote | each rank |",
-        "|---" * 5 + "|",
-    ]
-    rows = []
+    rows = ["| start | weights | method | the zygote | each rank |", "|---" * 5 + "|"]
     for (start, load, method), work in STARTS.items():
         does = "imports" + (", builds the model" if work.builds_model else "")
         zygote = does if work.imports else "is not started"

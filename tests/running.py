@@ -43,32 +43,37 @@ SHORT = (
 
 
 _HOOK = """
-import importlib.abc, importlib.util, os, sys
+def install():
+    import importlib.abc, importlib.util, os, sys
 
-def after(module):
-    {body}
+    def after(module):
+        {body}
 
-class Hook(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name != {module!r}:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        run = spec.loader.exec_module
-        spec.loader.exec_module = lambda module: (run(module), after(module))
-        return spec
+    class Hook(importlib.abc.MetaPathFinder):
+        def find_spec(self, name, path=None, target=None):
+            if name != {module!r}:
+                return None
+            sys.meta_path.remove(self)
+            spec = importlib.util.find_spec(name)
+            run = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: (run(module), after(module))
+            return spec
 
-sys.meta_path.insert(0, Hook())
+    sys.meta_path.insert(0, Hook())
+
+install()
 """
 
 
 def hooked(environ: dict[str, str], folder: Path, module: str, body: str) -> dict[str, str]:
     """An environment in which `body` is run, in every process, when it has imported `module`.
 
-    Processes are the real ones, and so is the module: `body` knows it as `module`, and `os`.
+    Processes are the real ones, and so is the module: `body` knows it as `module`, and `os`. Hooks
+    in the same folder add up.
     """
-    lines = "\n    ".join(body.strip().splitlines())
-    (folder / "sitecustomize.py").write_text(_HOOK.format(body=lines, module=module))
+    lines = "\n        ".join(body.strip().splitlines())
+    with (folder / "sitecustomize.py").open("a") as file:
+        file.write(_HOOK.format(body=lines, module=module))
     return {"PYTHONPATH": os.pathsep.join([environ["PYTHONPATH"], str(folder)])}
 
 

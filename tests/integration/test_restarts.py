@@ -1,0 +1,149 @@
+"""Restarts: all ranks again after one has failed, from the last checkpoint, and not for ever."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rundir.paths import RunDir
+from rundir.status import read_status
+from tests.running import (
+    SHORT,
+    assert_nothing_left,
+    ended,
+    events_of,
+    finish,
+    hooked,
+    rank_pids,
+    run_folder,
+    wait_for,
+    zygote_pid,
+)
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+# Long enough to be hit in the middle, with something to go on from.
+_LONGER = (
+    *SHORT, "--set", "train.max_steps=40", "--set", "train.checkpoint_every_steps=5",
+    "--set", "data.eval_path=", "--set", "launch.restart_backoff_s=0.1",
+)  # fmt: skip
+
+
+def losses(run: RunDir) -> dict[int, set[float]]:
+    """Step → every loss that was reported for it, in whatever attempt."""
+    found: dict[int, set[float]] = {}
+    for event in events_of(run, "metric", "train"):
+        found.setdefault(event["step"], set()).add(event["loss"])
+    return found
+
+
+def wait_for_step(run: RunDir, step: int, attempt: int) -> None:
+    def is_there() -> bool:
+        events = events_of(run, "metric", "train")
+        return any(e["attempt"] == attempt and e["step"] >= step for e in events)
+
+    wait_for(is_there, why=f"no step {step} in attempt {attempt}")
+
+
+@pytest.mark.parametrize("start", ["warm", pytest.param("cold", marks=pytest.mark.long)])
+def test_killed_ranks_are_started_again_and_go_on_from_the_last_checkpoint(
+    airlock: Start, environ: dict[str, str], start: str
+) -> None:
+    options = ("--max-restarts", "3", "--set", f"launch.start={start}")
+    with ended(airlock(*_LONGER, *options)) as process:
+        run = run_folder(environ)
+        for attempt, victim, step in ((0, 1, 8), (1, 0, 18)):
+            wait_for_step(run, step, attempt)
+            os.kill(rank_pids(run)[victim], signal.SIGKILL)
+        code, out, err = finish(process)
+    assert code == 0, out + err
+    assert "airlock: rank 1 killed by SIGKILL: restart 1 of 3" in out
+    assert "airlock: rank 0 killed by SIGKILL: restart 2 of 3" in out
+    found = losses(run)
+    assert sorted(found) == list(range(1, 41))
+    assert all(len(of_step) == 1 for of_step in found.values())  # the same, to the last bit
+    plans = events_of(run, "mark", "train.plan")
+    assert [plan["attempt"] for plan in plans] == [0, 1, 2]
+    assert plans[1]["first_step"] >= 5
+    assert plans[2]["first_step"] >= 15
+    status = read_status(run)
+    assert (status["attempt"], status["phase"], status["error"]) == (2, "done", None)
+    assert all(run.rank_log(rank, attempt).exists() for rank in (0, 1) for attempt in range(3))
+    zygotes = {event["pid"] for event in events_of(run, "mark", "zygote.ready")}
+    assert len(zygotes) == (1 if start == "warm" else 0)
+    assert_nothing_left(run)
+
+
+def test_when_the_zygote_dies_a_restart_has_another_one(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    with ended(airlock(*_LONGER, "--max-restarts", "1")) as process:
+        run = run_folder(environ)
+        wait_for_step(run, 8, 0)
+        os.kill(zygote_pid(run), signal.SIGKILL)
+        code, out, err = finish(process)
+    assert code == 0, out + err
+    assert "airlock: the zygote killed by SIGKILL: restart 1 of 1" in out
+    assert [event["start"] for event in events_of(run, "mark", "start")] == ["warm", "warm"]
+    assert len({event["pid"] for event in events_of(run, "mark", "zygote.ready")}) == 2
+    assert sorted(losses(run)) == list(range(1, 41))
+    assert_nothing_left(run)
+
+
+def test_what_fails_every_time_fails_in_the_end_with_its_traceback(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    body = """
+def meet(*args):
+    raise ZeroDivisionError(f"in attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}")
+module.meet = meet
+"""
+    env = hooked(environ, tmp_path, "train.ranks", body)
+    with ended(airlock(*_LONGER, "--max-restarts", "2", env=env)) as process:
+        code, out, err = finish(process)
+    assert code == 10, err
+    assert out.rstrip().splitlines()[-1] == "ZeroDivisionError: in attempt 2"
+    assert re.search(r"restarted before: rank \d raised ZeroDivisionError: in attempt 0; rank", out)
+    waits = [line for line in out.splitlines() if "RESTART:" in line]
+    assert all("RESTART: attempt 2 of 2 starts in 0.1 s" in line for line in waits)
+    assert len(waits) == 2  # the first restart came at once
+    run = run_folder(environ)
+    assert read_status(run)["attempt"] == 2
+    assert_nothing_left(run)
+
+
+def test_ctrl_c_after_a_restart_saves_and_stops(airlock: Start, environ: dict[str, str]) -> None:
+    endless = ("--set", "train.max_steps=1000000", "--max-restarts", "5")
+    with ended(airlock(*_LONGER, *endless)) as process:
+        run = run_folder(environ)
+        wait_for_step(run, 8, 0)
+        os.kill(rank_pids(run)[0], signal.SIGKILL)
+        wait_for_step(run, 12, 1)
+        process.send_signal(signal.SIGINT)
+        code, out, _ = finish(process)
+    assert code == 20, out
+    assert_nothing_left(run)
+
+
+@pytest.mark.long
+def test_twenty_restarts_in_a_row_are_twenty_good_ones(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    endless = ("--set", "train.max_steps=1000000", "--set", "launch.restart_backoff_s=0")
+    with ended(airlock(*_LONGER, *endless, "--max-restarts", "20")) as process:
+        run = run_folder(environ)
+        for attempt in range(20):
+            wait_for_step(run, 1, attempt)
+            os.kill(rank_pids(run)[attempt % 2], signal.SIGKILL)
+        wait_for_step(run, 1, 20)
+        process.send_signal(signal.SIGINT)
+        code, out, _ = finish(process)
+    assert code == 20, out
+    assert read_status(run)["attempt"] == 20
+    assert_nothing_left(run)

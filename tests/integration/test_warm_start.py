@@ -1,0 +1,307 @@
+"""The warm start: ranks are forks of one process that has imported and built, if that is safe."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rundir.checkpoints import complete_checkpoints
+from rundir.paths import RunDir
+from tests.running import (
+    COLD,
+    ENDLESS,
+    SHORT,
+    assert_nothing_left,
+    ended,
+    events_of,
+    finish,
+    hooked,
+    rank_pids,
+    run_folder,
+    wait_for,
+    wait_until_training,
+    zygote_pid,
+)
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+# True in the zygote itself, and in none of its forks.
+_IN_ZYGOTE = """
+import launch.zygote
+in_zygote = launch.zygote.current is not None and launch.zygote.current.pid == os.getpid()
+"""
+
+
+def how_started(run: RunDir) -> tuple[str, str | None]:
+    """(start, reason) of the first attempt."""
+    event = events_of(run, "mark", "start")[0]
+    return event["start"], event["reason"]
+
+
+def trained(run: RunDir) -> tuple[list[float], bytes]:
+    """The losses, and the weights of the last checkpoint, to the last bit."""
+    weights = complete_checkpoints(run.checkpoints)[-1] / "model.safetensors"
+    return [event["loss"] for event in events_of(run, "metric", "train")], weights.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("threads", "method"),
+    [
+        (2, "full"),
+        pytest.param(1, "full", marks=pytest.mark.long),
+        pytest.param(4, "full", marks=pytest.mark.long),
+        pytest.param(2, "lora", marks=pytest.mark.long),
+    ],
+)
+def test_training_after_a_warm_start_is_bitwise_that_after_a_cold_one(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, threads: int, method: str
+) -> None:
+    found = {}
+    body = """
+import torch
+meet = module.meet
+def meet_and_tell(*args):
+    with open("threads", "a") as file:
+        file.write(f"{torch.get_num_threads()} ")
+    return meet(*args)
+module.meet = meet_and_tell
+"""
+    env = hooked(environ, tmp_path, "train.ranks", body)
+    env |= {"AIRLOCK_LAUNCH_THREADS_PER_RANK": str(threads)}
+    steps = ("--set", "train.max_steps=20", "--set", f"train.method={method}")
+    for start in ("warm", "imports", "cold"):
+        code, out, err = finish(airlock(*SHORT, *steps, "--set", f"launch.start={start}", env=env))
+        assert code == 0, out + err
+        run = run_folder(environ)
+        assert how_started(run) == (start, None)
+        found[start] = trained(run)
+        assert len(found[start][0]) == 20
+    assert found["warm"] == found["cold"]
+    assert found["imports"] == found["cold"]
+    assert (tmp_path / "threads").read_text().split() == [str(threads)] * 6
+
+
+def test_a_parallel_region_in_the_zygote_is_seen_and_the_run_starts_cold(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    body = f"""{_IN_ZYGOTE}
+if in_zygote:
+    import torch
+    torch.set_num_threads(4)
+    torch.ones(1 << 22).exp_()
+    torch.set_num_threads(1)
+"""
+    env = hooked(environ, tmp_path, "train.worker", body)
+    code, out, err = finish(airlock(*SHORT, env=env))
+    assert code == 0, err
+    start, reason = how_started(run_folder(environ))
+    assert start == "cold"
+    assert reason is not None
+    assert "4 threads" in reason
+    assert f"airlock: starting cold: {reason}" in out
+    assert_nothing_left(run_folder(environ))
+
+
+def test_an_import_that_fails_in_the_zygote_is_told_and_the_run_starts_cold(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    env = hooked(
+        environ, tmp_path, "train.worker",
+        f"{_IN_ZYGOTE}\nif in_zygote:\n    raise ImportError('only here')",
+    )  # fmt: skip
+    code, out, err = finish(airlock(*SHORT, env=env))
+    assert code == 0, err
+    assert how_started(run_folder(environ)) == ("cold", "ImportError: only here")
+    assert "airlock: starting cold: ImportError: only here" in out
+    assert "Traceback" in run_folder(environ).zygote_log.read_text()
+
+
+@pytest.mark.parametrize("how", ["crashes", "hangs"])
+def test_a_zygote_that_crashes_or_hangs_is_given_up_for_a_cold_start(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, how: str
+) -> None:
+    deed = "os.kill(os.getpid(), 11)" if how == "crashes" else "import time; time.sleep(3600)"
+    body = f"{_IN_ZYGOTE}\nif in_zygote:\n    {deed}"
+    env = hooked(environ, tmp_path, "train.worker", body)
+    limit = ("--set", "launch.zygote_timeout_s=8")
+    code, out, err = finish(airlock(*SHORT, *limit, env=env))
+    assert code == 0, err
+    start, reason = how_started(run_folder(environ))
+    assert start == "cold"
+    expected = "ended with -11 while" if how == "crashes" else "for more than 8 s"
+    assert reason is not None
+    assert expected in reason
+    assert "importing trainer" in reason
+    assert f"airlock: starting cold: {reason}" in out
+    assert_nothing_left(run_folder(environ))
+
+
+def test_a_rank_that_is_told_not_to_trust_the_zygote_fails_and_says_so(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    # As when multiprocessing has started another zygote, and that one is unfit.
+    body = "module.WarmStart.why_not = lambda self: self._wait() and None"
+    hooked(environ, tmp_path, "launch.warm", body)
+    unfit = f"{_IN_ZYGOTE}\nif in_zygote:\n    raise ImportError('only here')"
+    env = hooked(environ, tmp_path, "train.worker", unfit)
+    code, out, _ = finish(airlock(*SHORT, env=env))
+    assert code == 10
+    assert "the zygote must not be forked: ImportError: only here" in out
+
+
+def test_what_a_fork_gets_wrong_is_put_right_in_every_rank(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    body = """
+import atexit, json, numpy, torch
+meet = module.meet
+def tell(*args):
+    rank = os.environ["RANK"]
+    atexit.register(lambda: open(f"atexit{rank}", "w").close())
+    about = {name: os.environ.get(name) for name in (
+        "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "HF_DEACTIVATE_ASYNC_LOAD",
+        "JE_ARROW_MALLOC_CONF")}
+    about["random"] = numpy.random.random()
+    about["threads"] = torch.get_num_threads()
+    with open(f"about{rank}", "w") as file:
+        json.dump(about, file)
+    return meet(*args)
+module.meet = tell
+"""
+    env = hooked(environ, tmp_path, "train.ranks", body)
+    env |= {"AIRLOCK_LAUNCH_THREADS_PER_RANK": "3", "HF_DEACTIVATE_ASYNC_LOAD": "0"}
+    code, _, err = finish(airlock(*SHORT, env=env))
+    assert code == 0, err
+    assert how_started(run_folder(environ)) == ("warm", None)
+    zero, one = (json.loads((tmp_path / f"about{rank}").read_text()) for rank in (0, 1))
+    assert zero.pop("random") != one.pop("random")
+    assert zero == one == {
+        "OMP_NUM_THREADS": "3", "OPENBLAS_NUM_THREADS": "3", "HF_DEACTIVATE_ASYNC_LOAD": "0",
+        "JE_ARROW_MALLOC_CONF": None, "threads": 3,
+    }  # fmt: skip
+    assert (tmp_path / "atexit0").exists()
+    assert (tmp_path / "atexit1").exists()
+
+
+@pytest.mark.parametrize("start", ["warm", pytest.param("cold", marks=pytest.mark.long)])
+def test_out_of_memory_would_end_a_rank_before_the_launcher(
+    airlock: Start, environ: dict[str, str], start: str
+) -> None:
+    with ended(airlock(*ENDLESS, "--set", f"launch.start={start}")) as process:
+        run = run_folder(environ)
+        wait_until_training(run)
+
+        def score(pid: int) -> int:
+            return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+        own = score(process.pid)
+        assert all(score(pid) >= own + 500 for pid in rank_pids(run).values())
+        process.kill()
+    assert_nothing_left(run)
+
+
+def test_ranks_are_forks_of_the_zygote_and_share_what_it_has(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    with ended(airlock(*ENDLESS)) as process:
+        run = run_folder(environ)
+        wait_until_training(run)
+        zygote = psutil.Process(zygote_pid(run))
+        pids = set(rank_pids(run).values())
+        assert {child.pid for child in zygote.children()} == pids
+        assert all(os.getsid(pid) != os.getsid(process.pid) for pid in pids)
+        ready = events_of(run, "mark", "zygote.ready")[0]
+        assert (ready["unfit"], ready["num_threads"], ready["cuda_touched"]) == (None, 1, False)
+        process.kill()
+    assert_nothing_left(run)
+
+
+@pytest.mark.gpu
+def test_a_warm_start_on_a_gpu_trains_as_a_cold_one_does(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    found = {}
+    for start in ("warm", "cold"):
+        for method in ("full", "lora"):
+            options = ("--set", f"launch.start={start}", "--set", f"train.method={method}")
+            code, out, err = finish(airlock(*SHORT, *options, env={"NUM_GPUS": "1"}))
+            assert code == 0, out + err
+            run = run_folder(environ)
+            assert how_started(run) == (start, None)
+            found[start, method] = [event["loss"] for event in events_of(run, "metric", "train")]
+            marks = events_of(run, "mark", "mem.post_model", rank=0)
+            assert marks[0]["gpu_used_bytes"] > 0
+    for method in ("full", "lora"):
+        assert found["warm", method] == found["cold", method]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "import torch; torch.cuda.init()",
+        "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)",  # which torch does not see
+    ],
+)
+def test_cuda_in_the_zygote_is_seen_whoever_initialised_it(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, deed: str
+) -> None:
+    body = f"{_IN_ZYGOTE}\nif in_zygote:\n    {deed}"
+    env = hooked(environ, tmp_path, "train.worker", body)
+    code, _, err = finish(airlock(*SHORT, env=env | {"NUM_GPUS": "1"}))
+    assert code == 0, err
+    start, reason = how_started(run_folder(environ))
+    assert start == "cold"
+    assert reason is not None
+    assert "CUDA" in reason
+
+
+def test_a_cold_start_has_no_zygote(airlock: Start, environ: dict[str, str]) -> None:
+    code, _, err = finish(airlock(*SHORT, *COLD))
+    assert code == 0, err
+    run = run_folder(environ)
+    assert how_started(run) == ("cold", None)
+    assert not run.event_file("zygote").exists()
+
+
+def test_a_zygote_killed_from_outside_while_it_imports_ends_the_run(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    with ended(airlock(*SHORT)) as process:
+        run = run_folder(environ)
+        os.kill(zygote_pid(run), signal.SIGKILL)
+        code, out, _ = finish(process, timeout_s=30)
+    assert code == 10
+    assert "the zygote killed by SIGKILL" in out
+    assert_nothing_left(run)
+
+
+def test_the_zygote_waits_at_the_gate_for_as_long_as_it_takes(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    gate = Path(environ["AIRLOCK_GATE_DIR"]) / "gate.lock"
+    holder = subprocess.Popen(["flock", str(gate), "sleep", "1000"], start_new_session=True)
+    try:
+        wait_for(gate.exists, why="nobody took the lock")
+        limit = ("--set", "launch.zygote_timeout_s=4", "--set", "launch.admit=auto")
+        with ended(airlock(*SHORT, *limit)) as process:
+            run = run_folder(environ)
+            wait_for(lambda: events_of(run, "start", "lock.wait"), why="it did not wait")
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(8)  # twice the limit for its own work
+            os.killpg(holder.pid, signal.SIGKILL)
+            code, out, err = finish(process)
+    finally:
+        if holder.poll() is None:
+            os.killpg(holder.pid, signal.SIGKILL)
+        holder.wait()
+    assert code == 0, err
+    assert "[Zygote] LOCK: waiting for exclusive access..." in out
+    assert how_started(run) == ("warm", None)
