@@ -8,9 +8,10 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
-from rundir.events import Event, read_events
+from rundir.events import Event, RunEvents
 
 ROOT = Path(__file__).resolve().parent.parent
 _SCRIPT = Path(__file__).with_name("peer_script.py")
@@ -142,12 +143,28 @@ def _peer_seen(folder: Path, num_ranks: int, attempt: int) -> Ready | None:
     return Ready(max(times["ready"] for times in said), pids, tuple(spans))
 
 
+class _History:
+    """The events of one run, each read once: looking must not cost what is being measured."""
+
+    def __init__(self, folder: Path) -> None:
+        self._incoming = RunEvents(folder)
+        self._events: list[Event] = []
+
+    def so_far(self) -> list[Event]:
+        self._events += self._incoming.new_events()
+        return self._events
+
+
+_history = lru_cache(maxsize=1)(_History)
+
+
 def _airlock_seen(folder: Path, num_ranks: int, attempt: int) -> Ready | None:
     events = folder / "runs" / "latest" / "events"
     if not events.exists():
         return None
-    found = [event for event in read_events(events) if event["attempt"] == attempt]
-    done = {e["rank"]: e for e in found if (e["kind"], e["name"]) == ("end", "pg.init")}
+    found = [event for event in _history(events.resolve()).so_far() if event["attempt"] == attempt]
+    met = [event for event in found if (event["kind"], event["name"]) == ("end", "pg.init")]
+    done = {event["rank"]: event for event in met if event["ok"]}
     if len(done) < num_ranks:
         return None
     at = max(event["mono"] for event in done.values())

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     Results = Mapping[Case, Figures]
 
 _MB = 1e6
-_NUM_RESTARTS = 20
 
 
 def machine() -> dict[str, Any]:
@@ -100,9 +99,9 @@ def _slope_ratio(by_name: Mapping[str, Figures]) -> Ratio:
 
 
 def _failed_restarts(by_name: Mapping[str, Figures]) -> Ratio:
-    figures = by_name["airlock warm, 8 ranks"]
-    missing = max(0, _NUM_RESTARTS - len(figures.restart_s))
-    return Ratio([float(missing)] if figures.restart_s else [], 0)
+    figures = by_name[_WARM]
+    num_failed = figures.num_restarts - len(figures.restart_s)
+    return Ratio([float(num_failed)] if figures.num_restarts else [], 0)
 
 
 _WARM = "airlock warm, 8 ranks"
@@ -124,7 +123,7 @@ _CLAIMS: dict[str, Figure] = {
     "death of a rank to the next barrier, seconds, slowest": lambda by_name: Ratio(
         [max(by_name[_WARM].restart_s)] if by_name[_WARM].restart_s else [], 1.0
     ),
-    "restarts of 20 that failed": _failed_restarts,
+    "restarts that failed, of 20 (3 with --quick)": _failed_restarts,
 }
 
 
@@ -141,7 +140,7 @@ def print_tables(results: Results, values: Mapping[str, Mapping[str, float | boo
         )  # fmt: skip
         if figures.restart_s:
             table.add_row(
-                f"  restarts: {len(figures.restart_s)} good, {figures.num_restarts_failed} failed",
+                f"  restarts: {len(figures.restart_s)} of {figures.num_restarts} good",
                 f"{median(figures.restart_s):.2f} (to {max(figures.restart_s):.2f})", "", "",
             )  # fmt: skip
     console.print(table)

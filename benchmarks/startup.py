@@ -51,7 +51,7 @@ class Figures:
     peak_pss_bytes: list[int] = dataclasses.field(default_factory=list)
     peak_anon_bytes: list[int] = dataclasses.field(default_factory=list)
     restart_s: list[float] = dataclasses.field(default_factory=list)
-    num_restarts_failed: int = 0
+    num_restarts: int = 0
 
 
 class Benchmark:
@@ -109,6 +109,7 @@ class Benchmark:
     def restarts(self, case: Case, num: int) -> None:
         """Kill a rank `num` times; measure from its death to the next barrier of all."""
         figures = self._figures(case)
+        figures.num_restarts = num
         with tempfile.TemporaryDirectory(prefix="startup-") as folder:
             tree, ready = self._start(case, Path(folder), restarts=num)
             for attempt in range(1, num + 1):
@@ -118,7 +119,6 @@ class Benchmark:
                     ready = _wait(case, Path(folder), tree, attempt)
                 except RuntimeError as error:
                     _say(f"{case.name}: {error}")
-                    figures.num_restarts_failed = num - attempt + 1
                     break
                 figures.restart_s.append(ready.at - died)
             tree.end()

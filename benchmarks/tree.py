@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from launch.memory import smaps_rollup
+from launch.processes import is_alive
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ class Tree:
             found = [*top.children(recursive=True), top]
         except psutil.NoSuchProcess:
             return []
-        return [one for one in found if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+        return [one for one in found if is_alive(one)]
 
 
 class PeakMemory:
@@ -88,6 +89,7 @@ class PeakMemory:
 
     def stop(self) -> Memory:
         """The peak, with a last sample of how things are now."""
+        assert self._thread.is_alive(), "sampling has failed"
         self._stop.set()
         self._thread.join()
         self.add(self._tree.memory())

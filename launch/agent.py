@@ -19,6 +19,8 @@ from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 
+_ZYGOTE_LOST = 255  # what multiprocessing makes of a fork whose server is no longer there to ask
+
 
 def main() -> None:
     """Start the ranks and watch them; exits with 0 when all of them did, else 10."""
@@ -92,13 +94,19 @@ def _airlock_agent(base: Any, events: EventWriter, asked: str, warm: WarmStart |
 
         def _start_workers(self, worker_group: Any) -> Any:
             """Here, after the rendezvous, so that the zygote has had that time too."""
+            events.begin_attempt(worker_group.spec.max_restarts - self._remaining_restarts)
+            events.emit("mark", "attempt")
             reason = warm.why_not() if warm else None
-            is_warm = warm is not None and reason is None
-            events.emit("mark", "start", start=asked if is_warm else "cold", reason=reason)
-            if is_warm:
-                entry, args, method = warm_rank.main, (), "forkserver"
-            else:
-                entry, args, method = self._cold
+            if warm and reason is None:
+                events.emit("mark", "start", start=asked, reason=None)
+                try:
+                    return self._start(worker_group, warm_rank.main, (), "forkserver")
+                except (EOFError, OSError) as error:  # it ended, or could not fork
+                    reason = warm.give_up(f"no rank could be forked: {error!r}")
+            events.emit("mark", "start", start="cold", reason=reason)
+            return self._start(worker_group, *self._cold)
+
+        def _start(self, worker_group: Any, entry: Any, args: Any, method: str) -> Any:
             worker_group.spec.entrypoint, worker_group.spec.args = entry, args
             self._start_method = method
             return super()._start_workers(worker_group)
@@ -106,12 +114,12 @@ def _airlock_agent(base: Any, events: EventWriter, asked: str, warm: WarmStart |
         def _monitor_workers(self, worker_group: Any) -> Any:
             result = super()._monitor_workers(worker_group)
             if result.is_failed():
-                if warm:
-                    warm.report_exit()  # ranks die with the zygote: then that is the cause
-                attempt = worker_group.spec.max_restarts - self._remaining_restarts
-                for rank, exitcode in _exitcodes(worker_group, self._pcontext, result).items():
+                exitcodes = _exitcodes(worker_group, self._pcontext, result)
+                if warm:  # ranks die with the zygote: then that is the cause
+                    warm.report_exit(is_likely=_ZYGOTE_LOST in exitcodes.values())
+                for rank, exitcode in exitcodes.items():
                     events.emit(
-                        "error", "rank.exit", failed_rank=rank, failed_attempt=attempt,
+                        "error", "rank.exit", failed_rank=rank,
                         exitcode=exitcode, signal=signal_name(exitcode),
                     )  # fmt: skip
             return result

@@ -39,7 +39,8 @@ def start_keeper(run: Path) -> subprocess.Popen[bytes]:
     It has none of the run's environment, by which it knows what to end, and needs no packages.
     """
     command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")), str(run)]
-    return subprocess.Popen(command, env={}, stdin=subprocess.PIPE, start_new_session=True)
+    env = {"LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")}  # Python itself may need it
+    return subprocess.Popen(command, env=env, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def run(module: str, *args: str | Path, env: dict[str, str], signals: Signals) -> int:

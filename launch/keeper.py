@@ -23,11 +23,15 @@ def main() -> None:
     """Wait until the launcher is gone, then end every process of its run."""
     os.read(0, 1)
     mark = b"AIRLOCK_RUN_DIR=" + os.fsencode(sys.argv[1])
-    for _ in range(_ROUNDS):  # one that was being forked is seen in the next round
-        left = [pid for pid in _pids() if mark in _environment(pid)]
+    for round_ in range(_ROUNDS):  # one that was being forked is seen in the next round
+        left = [pid for pid in _pids() if mark in _words(pid, "environ")]
         if not left:
             return
         for pid in left:
+            # multiprocessing's own keeper of semaphores ends by itself, when it has removed them.
+            is_tracker = any(b"resource_tracker" in word for word in _words(pid, "cmdline"))
+            if is_tracker and round_ < _ROUNDS // 2:
+                continue
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_PAUSE_S)
@@ -38,10 +42,10 @@ def _pids() -> list[int]:
     return [pid for pid in found if pid != os.getpid()]
 
 
-def _environment(pid: int) -> list[bytes]:
+def _words(pid: int, what: str) -> list[bytes]:
     """What the process was started with; empty for one that has ended or is someone else's."""
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return Path(f"/proc/{pid}/{what}").read_bytes().split(b"\0")
     except OSError:
         return []
 

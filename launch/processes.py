@@ -37,15 +37,26 @@ class OwnProcesses:
         """SIGKILL all of them, and wait until they are gone.
 
         Killing a parent can bring up children that were being forked just then, hence the rounds.
+        multiprocessing's resource tracker ends by itself, when it has removed what the others left
+        in /dev/shm: it has the first round's time for that.
         """
-        for _ in range(_ROUNDS):
+        for round_ in range(_ROUNDS):
             left = self.alive()
             if not left:
                 return
             for process in left:
+                if round_ == 0 and _is_resource_tracker(process):
+                    continue
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
             psutil.wait_procs(left, timeout=timeout_s)
+
+
+def _is_resource_tracker(process: psutil.Process) -> bool:
+    try:
+        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -29,6 +29,7 @@ from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 
 _LONGEST_BACKOFF_S = 60.0
+_MOST_DOUBLINGS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,7 @@ def bring_up(inherit: Callable[[], Any]) -> None:
     )  # fmt: skip
     try:
         _train(run, place, Reporter(events, f"Rank {place.rank}"), inherit)
-    except Exception as error:  # noqa: BLE001 - whatever ends a rank must be told to its launcher
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever ends a rank must be told to its launcher
         _report_failure(events, error)
         # Not sys.exit: destructors of a broken process group can wait for ranks that never come.
         os._exit(1)
@@ -115,12 +116,13 @@ def _back_off(config: LaunchConfig, attempt: int, report: Reporter) -> None:
     """Wait before the second and every later restart: what failed twice may need time."""
     if attempt < 2:  # noqa: PLR2004 - attempt 1 is the first restart, which comes at once
         return
-    wait_s = min(config.restart_backoff_s * 2 ** (attempt - 2), _LONGEST_BACKOFF_S)
+    doubled = 2 ** min(attempt - 2, _MOST_DOUBLINGS)
+    wait_s = min(config.restart_backoff_s * doubled, _LONGEST_BACKOFF_S)
     report.line(f"RESTART: attempt {attempt} of {config.max_restarts} starts in {wait_s:g} s")
     time.sleep(wait_s)
 
 
-def _report_failure(events: EventWriter, error: Exception) -> None:
+def _report_failure(events: EventWriter, error: BaseException) -> None:
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         error.add_note("RLIMIT_AS is set for this rank: AIRLOCK_RLIMIT_AS_GIB=0 takes it off")
     is_users = isinstance(error, UserError)  # says itself what to do: a traceback tells no more
@@ -138,7 +140,7 @@ def _report_failure(events: EventWriter, error: Exception) -> None:
     sys.stderr.flush()
 
 
-def _exit_code(error: Exception) -> int:
+def _exit_code(error: BaseException) -> int:
     if isinstance(error, UserError):
         return int(error.code)
     # torch's OutOfMemoryError says itself that the device is full; by name, torch may not be there.

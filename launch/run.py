@@ -25,6 +25,7 @@ from launch.state import new_state
 from launch.supervise import Supervisor
 from launch.torchrun import torchrun_args, torchrun_line
 from rundir.atomic import write_text
+from rundir.checkpoints import remove_half_written
 from rundir.config_file import config_text
 from rundir.errors import UserError
 from rundir.events import EventWriter
@@ -159,7 +160,6 @@ def _say_left_out(console: Console, prepared: Prepared, longest: int) -> None:
 
 def _tidy_up(folder: RunDir) -> None:
     """Remove what the processes of the run left: turns at the gate, half-written folders."""
-    half_written = [*folder.checkpoints.glob(".step_*"), *folder.path.glob(".model.*")]
-    turns = (gate_folder() / "turns").glob(f"{folder.run_id}-*")
-    for path in (*half_written, *turns):
+    remove_half_written(folder)
+    for path in (gate_folder() / "turns").glob(f"{folder.run_id}-*"):
         shutil.rmtree(path, ignore_errors=True)

@@ -70,11 +70,11 @@ class RunState:
 
     def add(self, event: Event) -> None:
         """Take in one event of the run."""
-        rank = event["rank"]
-        if event.get("attempt", 0) > self.status.attempt:
+        rank, is_error = event["rank"], event["kind"] == "error"
+        if event["attempt"] > self.status.attempt:
             self._begin_attempt(event["attempt"])
-        elif rank is not None and event["attempt"] < self.status.attempt:
-            return  # it belongs to ranks that are gone
+        elif event["attempt"] < self.status.attempt and (rank is not None or is_error):
+            return  # it is about ranks that are gone
         if rank is not None and rank < len(self.status.ranks):
             _update_rank(self.status.ranks[rank], event)
         handler = _HANDLERS.get((event["kind"], event["name"]))
@@ -87,7 +87,7 @@ class RunState:
         self.restarts.append(root.summary if root else "a rank failed")
         self.status.attempt = attempt
         self.status.ranks = [RankStatus(rank=row.rank) for row in self.status.ranks]
-        self.failures, self.ended_by_us = [], set()
+        self.failures, self.ended_by_us, self.result = [], set(), {}
         self._first_train = None
         self.enter("starting")
 
@@ -172,8 +172,6 @@ class RunState:
             self.failures.append(Failure(rank, event["t"], title, None, _RANK_FAILED, _UNKNOWN))
 
     def _on_exit(self, event: Event) -> None:
-        if event["failed_attempt"] < self.status.attempt:
-            return
         rank, signal = event["failed_rank"], event["signal"]
         if 0 <= rank < len(self.status.ranks):
             self.status.ranks[rank].phase = "failed"
@@ -201,6 +199,11 @@ class RunState:
     def _on_zygote_ready(self, _event: Event) -> None:
         self.zygote = ""
 
+    def _on_start(self, _event: Event) -> None:
+        """No rank of this attempt is there yet, unless forks of a zygote that has been given up."""
+        self.zygote = ""
+        self.status.ranks = [RankStatus(rank=row.rank) for row in self.status.ranks]
+
 
 def _ending(event: Event) -> str:
     """How a process ended, from a `rank.exit` or a `zygote.exit`."""
@@ -213,6 +216,7 @@ _HANDLERS = {
     ("start", "zygote.import"): RunState._on_zygote_import,
     ("start", "zygote.build"): RunState._on_zygote_build,
     ("mark", "zygote.ready"): RunState._on_zygote_ready,
+    ("mark", "start"): RunState._on_start,
     ("error", "zygote.exit"): RunState._on_zygote_exit,
     ("mark", "train.plan"): RunState._on_plan,
     ("mark", "train.result"): RunState._on_result,

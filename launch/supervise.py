@@ -88,6 +88,7 @@ class Supervisor:
     def _note_restart(self) -> None:
         """Say that the agent has started all ranks again, before what they say themselves."""
         self._gone_since = None
+        self._events.begin_attempt(self._state.status.attempt)
         cause, num = self._state.restarts[-1], self._state.status.attempt
         limit = self._config.max_restarts
         self._events.emit("mark", "restart", cause=cause, num_restarts=num, of=limit)
@@ -111,7 +112,9 @@ class Supervisor:
                 self._ask_ranks_to_stop()
             self._state.enter("stopping")
         waited_s = time.monotonic() - self._stop_asked_at
-        if self._signals.end_now or waited_s > self._config.stop_timeout_s:
+        if waited_s > self._config.stop_timeout_s:
+            self._signals.end_now = True
+        if self._signals.end_now:
             self._end(agent)
 
     def _ask_ranks_to_stop(self) -> None:

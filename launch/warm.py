@@ -12,6 +12,7 @@ from rundir.events import Event, EventTail, EventWriter
 from rundir.paths import RunDir
 
 _POLL_S = 0.02
+_PATIENCE_S = 0.3  # for a process that is being killed to be seen as ended
 
 
 class ZygoteLostError(Exception):
@@ -29,10 +30,10 @@ class WarmStart:
         self._tail = EventTail(run.event_file("zygote"))
         self._events = events
         self._timeout_s = timeout_s
-        self._ready_pid = 0
+        self._ready_pid: int | None = None
         self._given_up: str | None = None
         forkserver.set_forkserver_preload(["launch.preload"])
-        forkserver.ensure_running()
+        self._start()
 
     def why_not(self) -> str | None:
         """None when ranks can be forked now, or why this run has to start them cold.
@@ -41,27 +42,53 @@ class WarmStart:
         ZygoteLostError when it was killed by SIGKILL meanwhile, as the kernel does when memory
         runs out.
         """
-        if self._given_up is None:
-            if self._ready_pid == self._pid:
-                forkserver.ensure_running()  # another one, if it has died since it was ready
-            if self._ready_pid != self._pid:
-                self._ready_pid, self._given_up = self._pid, self._wait()
-            if self._given_up is not None:
-                self._end()
+        if self._given_up is None and self._ready_pid == self._pid:
+            self._start()  # another one, if it has died since it was ready
+        if self._given_up is None and self._ready_pid != self._pid:
+            unfit = self._wait()
+            self._ready_pid = self._pid
+            if unfit is not None:
+                self.give_up(unfit)
         return self._given_up
 
-    def report_exit(self) -> None:
-        """Write to the run folder that the zygote has ended, if it has."""
-        exitcode = self._exitcode()
+    def give_up(self, reason: str) -> str:
+        """End the zygote: nothing is forked from it any more. Returns `reason`.
+
+        Raises ZygoteLostError when it has been killed by SIGKILL already.
+        """
+        if self._exitcode(_PATIENCE_S) == -signal.SIGKILL:
+            self.report_exit()
+            raise ZygoteLostError
+        self._given_up = reason
+        if self._pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+        return reason
+
+    def report_exit(self, *, is_likely: bool = False) -> None:
+        """Write to the run folder that the zygote has ended, if it has.
+
+        If that `is_likely`, wait a moment for it: its forks may be seen to end before it is.
+        """
+        if self._given_up is not None:
+            return  # it was ended by this process, and no rank came from it
+        exitcode = self._exitcode(_PATIENCE_S if is_likely else 0.0)
         if exitcode is not None:
             self._events.emit(
                 "error", "zygote.exit", exitcode=exitcode, signal=signal_name(exitcode)
             )
 
+    def _start(self) -> None:
+        """Start it unless it runs; where that cannot be done, a cold start still can."""
+        try:
+            forkserver.ensure_running()
+        except OSError as error:  # its socket lies in $TMPDIR: that may be full, or its name long
+            self._given_up = f"the zygote could not be started: {error}"
+
     @property
-    def _pid(self) -> int:
+    def _pid(self) -> int | None:
         # There is no public name for it; this one is there in every Python from 3.4 to 3.14.
-        pid: int = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+        pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
         return pid
 
     def _wait(self) -> str | None:
@@ -73,29 +100,26 @@ class WarmStart:
                     unfit: str | None = event["unfit"]
                     return unfit
                 step, step_since = _step(event, step), time.monotonic()
-            if exitcode == -signal.SIGKILL:
-                self.report_exit()
-                raise ZygoteLostError
             if exitcode is not None:
                 return f"the zygote ended with {exitcode} while {step}"
             if step != "waiting" and time.monotonic() - step_since > self._timeout_s:
                 return f"the zygote was {step} for more than {self._timeout_s:g} s"
             time.sleep(_POLL_S)
 
-    def _exitcode(self) -> int | None:
-        """Its exit code, negative for a signal, or None while it runs.
+    def _exitcode(self, patience_s: float = 0.0) -> int | None:
+        """Its exit code, negative for a signal, or None while it runs, and did for `patience_s`.
 
         It is left uncollected: the forkserver module does that.
         """
-        found = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if found is None:
-            return None
-        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-
-    def _end(self) -> None:
-        """Kill it: nothing will be forked from it."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
+        deadline = time.monotonic() + patience_s
+        while self._pid is not None:
+            found = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is not None:
+                return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(_POLL_S)
+        return None
 
 
 def _step(event: Event, before: str) -> str:

@@ -73,12 +73,13 @@ def warm_up() -> None:
     gc.freeze()  # else a rank's first collection writes to, and so copies, every inherited page
     sys.stdout.flush()
     sys.stderr.flush()
+    num_lost = events.num_lost
     events.emit(
         "mark", "zygote.ready", unfit=current.unfit,
         num_threads=found.num_threads, cuda_touched=found.cuda_touched,
     )  # fmt: skip
-    if events.num_lost:
-        os._exit(1)  # what it has to say may not have reached the agent, which sees that it ended
+    if events.num_lost > num_lost:
+        os._exit(1)  # a full disk: the agent has not read it, but sees that this process ends
     events.close()
 
 

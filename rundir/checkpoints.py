@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+
+from rundir.paths import RunDir
 
 MARKER = "COMPLETE"
 
@@ -15,6 +18,12 @@ def checkpoint_name(step: int) -> str:
 def step_of(checkpoint: Path) -> int:
     """The steps behind a checkpoint, as its folder's name says."""
     return int(checkpoint.name.removeprefix("step_"))
+
+
+def remove_half_written(run: RunDir) -> None:
+    """Remove what a process that was killed while it saved has left; no other may be saving."""
+    for path in (*run.checkpoints.glob(".step_*"), *run.path.glob(".model.*")):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:

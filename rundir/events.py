@@ -33,6 +33,10 @@ class EventWriter:
         self.num_lost = 0
         self._is_torn = False
 
+    def begin_attempt(self, attempt: int) -> None:
+        """From now on events belong to this attempt."""
+        self._base["attempt"] = attempt
+
     def emit(self, kind: str, name: str, **fields: Any) -> None:
         """Write one event now; `fields` must be those of the table in `rundir.schema`."""
         self._check(kind, name, fields)

@@ -94,6 +94,9 @@ EVENTS: tuple[EventSpec, ...] = (
         optional=frozenset({"unfit"}),
     ),
     EventSpec(
+        name="attempt", kind="mark", writer="agent", meaning="an attempt begins: no rank is left",
+    ),
+    EventSpec(
         name="start", kind="mark", writer="agent", meaning="how the ranks are started",
         fields={
             "start": "warm, imports or cold",
@@ -198,8 +201,7 @@ EVENTS: tuple[EventSpec, ...] = (
     EventSpec(
         name="rank.exit", kind="error", writer="agent", meaning="a rank ended, and not with 0",
         fields={
-            "failed_rank": "the rank", "failed_attempt": "the attempt it belonged to",
-            "exitcode": "its exit code, negative for a signal",
+            "failed_rank": "the rank", "exitcode": "its exit code, negative for a signal",
             "signal": "the signal's name, or null",
         },
         optional=frozenset({"signal"}),

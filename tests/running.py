@@ -115,7 +115,8 @@ def wait_until_training(run: RunDir) -> None:
 
 def zygote_pid(run: RunDir) -> int:
     """The pid of the zygote, once it has said something."""
-    return int(wait_for(lambda: events_of(run, "mark", "mem.start"), why="no zygote")[0]["pid"])
+    marks = wait_for(lambda: events_of(run, "mark", "mem.start"), why="no zygote")
+    return next(int(event["pid"]) for event in marks if event["rank"] is None)
 
 
 def processes_of(run: RunDir) -> list[psutil.Process]:

@@ -5,7 +5,6 @@ Nothing here may start a thread or touch CUDA (launch/fork_safety.py looks).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -76,14 +75,4 @@ def after_fork() -> None:
 
     if torch.cuda._is_in_bad_fork():
         raise RuntimeError("CUDA was initialised in the zygote: --set launch.start=cold")
-    # The OpenMP runtime has read OMP_NUM_THREADS long ago, in the zygote.
-    torch.set_num_threads(_num_threads())
     np.random.seed()  # the global generator, which all forks would share
-
-
-def _num_threads() -> int:
-    """OMP_NUM_THREADS; where that is no number, as many as there are cores, as OpenMP does."""
-    try:
-        return max(1, int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
-    except (KeyError, ValueError):
-        return len(os.sched_getaffinity(0))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from rundir.checkpoints import complete_checkpoints
+from rundir.checkpoints import complete_checkpoints, remove_half_written
 from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
@@ -26,10 +27,21 @@ def load(config: RunConfig, run: RunDir, local_rank: int, inherited: Any = None)
 
     `inherited` is the model that a warm rank was forked with: it only has to be moved.
     """
+    # Said again: a fork's OpenMP has read OMP_NUM_THREADS long ago, in the zygote, and MKL would
+    # have it be no more than there are cores.
+    torch.set_num_threads(_num_threads())
     device = rank_device(local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return build(config, run, device) if inherited is None else inherited.to(device)
+
+
+def _num_threads() -> int:
+    """OMP_NUM_THREADS; where that is no number, as many as there are cores, as OpenMP does."""
+    try:
+        return max(1, int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
+    except (KeyError, ValueError):
+        return len(os.sched_getaffinity(0))
 
 
 def build(config: RunConfig, run: RunDir, device: torch.device) -> Any:
@@ -56,6 +68,8 @@ def train(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> No
         config=config, run=run, ranks=ranks, events=events, model=wrapped,
         samples=SampleFile(prepared.train), evaluator=_evaluator(config, run, ranks, events, model),
     )  # fmt: skip
+    if ranks.is_first:
+        remove_half_written(run)  # by an attempt before this one; all its ranks are gone
     trainer.restore(_resume_from(run) or prepared.resume_from)
     result = trainer.train()
     if result == "done" and ranks.is_first:

@@ -51,6 +51,11 @@ def wait_for_step(run: RunDir, step: int, attempt: int) -> None:
     wait_for(is_there, why=f"no step {step} in attempt {attempt}")
 
 
+def zygote_pids(run: RunDir) -> set[int]:
+    marks = events_of(run, "mark", "mem.start")
+    return {event["pid"] for event in marks if event["rank"] is None}
+
+
 @pytest.mark.parametrize("start", ["warm", pytest.param("cold", marks=pytest.mark.long)])
 def test_killed_ranks_are_started_again_and_go_on_from_the_last_checkpoint(
     airlock: Start, environ: dict[str, str], start: str
@@ -94,6 +99,35 @@ def test_when_the_zygote_dies_a_restart_has_another_one(
     assert len({event["pid"] for event in events_of(run, "mark", "zygote.ready")}) == 2
     assert sorted(losses(run)) == list(range(1, 41))
     assert_nothing_left(run)
+
+
+def test_ctrl_c_while_a_new_zygote_is_made_ends_at_once_and_names_the_checkpoint(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    with ended(airlock(*_LONGER, "--max-restarts", "1")) as process:
+        run = run_folder(environ)
+        wait_for_step(run, 8, 0)
+        first = zygote_pid(run)
+        os.kill(first, signal.SIGKILL)
+        wait_for(lambda: zygote_pids(run) - {first}, why="no other zygote was started")
+        process.send_signal(signal.SIGINT)
+        code, out, _ = finish(process, timeout_s=20)
+    assert code == 20, out
+    assert "--resume" in out
+    assert_nothing_left(run)
+
+
+def test_what_a_killed_rank_had_half_written_is_gone_after_the_restart(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    with ended(airlock(*_LONGER, "--max-restarts", "1")) as process:
+        run = run_folder(environ)
+        wait_for_step(run, 8, 0)
+        (run.checkpoints / ".step_00000009.abc").mkdir()
+        os.kill(rank_pids(run)[0], signal.SIGKILL)
+        wait_for_step(run, 12, 1)
+        assert not list(run.checkpoints.glob(".step_00000009*"))
+        assert finish(process)[0] == 0
 
 
 def test_what_fails_every_time_fails_in_the_end_with_its_traceback(

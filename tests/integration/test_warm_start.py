@@ -143,6 +143,55 @@ def test_a_zygote_that_crashes_or_hangs_is_given_up_for_a_cold_start(
     assert_nothing_left(run_folder(environ))
 
 
+def test_after_a_cold_start_for_want_of_a_warm_one_the_failing_rank_is_named(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    hooked(
+        environ, tmp_path, "train.worker",
+        f"{_IN_ZYGOTE}\nif in_zygote:\n    raise ImportError('only here')",
+    )  # fmt: skip
+    env = hooked(
+        environ, tmp_path, "train.ranks", "module.meet = lambda *args: [][int(os.environ['RANK'])]"
+    )
+    code, out, _ = finish(airlock(*SHORT, env=env))
+    assert code == 10
+    assert "raised IndexError" in out
+    assert "the zygote killed" not in out
+
+
+def test_where_no_rank_can_be_forked_the_run_starts_cold(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    # The kernel refuses the second fork, as it does at a limit of processes or of memory.
+    body = f"""{_IN_ZYGOTE}
+if in_zygote:
+    fork, forks = os.fork, []
+    def fork_once():
+        forks.append(1)
+        if len(forks) > 1:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return fork()
+    os.fork = fork_once
+"""
+    env = hooked(environ, tmp_path, "train.worker", body)
+    code, out, err = finish(airlock(*SHORT, env=env))
+    assert code == 0, out + err
+    run = run_folder(environ)
+    assert [event["start"] for event in events_of(run, "mark", "start")] == ["warm", "cold"]
+    assert "airlock: starting cold: no rank could be forked: " in out
+    assert_nothing_left(run)
+
+
+def test_where_the_zygote_cannot_be_started_the_run_starts_cold(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / ("a temporary folder with a name too long for a socket" * 2)
+    folder.mkdir()
+    code, out, err = finish(airlock(*SHORT, env={"TMPDIR": str(folder)}))
+    assert code == 0, out + err
+    assert "airlock: starting cold: the zygote could not be started: AF_UNIX path too long" in out
+
+
 def test_a_rank_that_is_told_not_to_trust_the_zygote_fails_and_says_so(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:

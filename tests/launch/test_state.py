@@ -50,7 +50,6 @@ class Story:
             "error",
             "rank.exit",
             failed_rank=rank,
-            failed_attempt=0,
             exitcode=exitcode,
             signal=signal,
         )
