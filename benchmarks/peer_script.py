@@ -36,7 +36,10 @@ def main() -> None:
         if model_path != "-":
             model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.bfloat16)
         times["loaded"] = time.monotonic()
-    dist.init_process_group("gloo")
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+    else:  # accelerate says nothing of a group to a process that is alone
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     dist.barrier()
     times["ready"] = time.monotonic()
     folder = Path(out) / os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")

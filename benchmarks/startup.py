@@ -52,6 +52,7 @@ class Figures:
     peak_anon_bytes: list[int] = dataclasses.field(default_factory=list)
     restart_s: list[float] = dataclasses.field(default_factory=list)
     num_restarts: int = 0
+    num_failed: int = 0  # starts that did not come up
 
 
 class Benchmark:
@@ -66,10 +67,13 @@ class Benchmark:
         """Measure all of a plan."""
         self.time(Case("airlock warm", 1, False))  # warms the caches, ours and the kernel's
         self.results.clear()
-        for case in plan.timed:
-            self.time(case)
-        for case in plan.memory:
-            self.memory(case)
+        for measure, cases in ((self.time, plan.timed), (self.memory, plan.memory)):
+            for case in cases:
+                try:
+                    measure(case)
+                except RuntimeError as error:  # a result as well, and no reason to lose the others
+                    self._figures(case).num_failed += 1
+                    _say(f"{case.name}: {error}")
         for case, num in plan.restarts:
             self.restarts(case, num)
 

@@ -183,7 +183,7 @@ if in_zygote:
 
 
 def test_where_the_zygote_cannot_be_started_the_run_starts_cold(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
+    airlock: Start, tmp_path: Path
 ) -> None:
     folder = tmp_path / ("a temporary folder with a name too long for a socket" * 2)
     folder.mkdir()
