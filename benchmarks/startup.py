@@ -16,6 +16,7 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.checkpoint import large_checkpoint
@@ -100,7 +101,7 @@ class Benchmark:
             tree = self._tree(case, Path(folder))
             sampler = PeakMemory(tree, _MEMORY_EVERY_S)
             try:
-                _wait(case, Path(folder), tree, attempt=0)
+                _wait(case, Path(folder), tree, [0])
             finally:
                 peak = sampler.stop()
                 tree.end()
@@ -116,11 +117,12 @@ class Benchmark:
         figures.num_restarts = num
         with tempfile.TemporaryDirectory(prefix="startup-") as folder:
             tree, ready = self._start(case, Path(folder), restarts=num)
-            for attempt in range(1, num + 1):
+            attempt = 0
+            while attempt < num:
                 time.sleep(0.5)
                 died = kill(random.choice(ready.pids))  # noqa: S311
                 try:
-                    ready = _wait(case, Path(folder), tree, attempt)
+                    attempt, ready = _wait(case, Path(folder), tree, range(attempt + 1, num + 1))
                 except RuntimeError as error:
                     _say(f"{case.name}: {error}")
                     break
@@ -135,7 +137,7 @@ class Benchmark:
     def _start(self, case: Case, folder: Path, restarts: int = 0) -> tuple[Tree, Ready]:
         tree = self._tree(case, folder, restarts)
         try:
-            return tree, _wait(case, folder, tree, attempt=0)
+            return tree, _wait(case, folder, tree, [0])[1]
         except BaseException:
             tree.end()
             raise
@@ -147,17 +149,21 @@ class Benchmark:
         return Tree(command, launcher.environment(folder), folder)
 
 
-def _wait(case: Case, folder: Path, tree: Tree, attempt: int) -> Ready:
-    """All ranks of the attempt, ready. Raises RuntimeError when they do not come up."""
+def _wait(case: Case, folder: Path, tree: Tree, attempts: Iterable[int]) -> tuple[int, Ready]:
+    """The first of the attempts of which all ranks are ready; those before it have failed.
+
+    Raises RuntimeError when none comes up.
+    """
     launcher: Launcher = LAUNCHERS[case.launcher]
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:
-        if ready := launcher.seen(folder, case.num_ranks, attempt):
-            return ready
+        for attempt in attempts:
+            if ready := launcher.seen(folder, case.num_ranks, attempt):
+                return attempt, ready
         if tree.has_ended():
-            raise RuntimeError(f"attempt {attempt} ended:\n{tree.log.read_text()[-3000:]}")
+            raise RuntimeError(f"the launcher has ended:\n{tree.log.read_text()[-3000:]}")
         time.sleep(_POLL_S)
-    raise RuntimeError(f"attempt {attempt} was not ready after {_TIMEOUT_S:.0f} s")
+    raise RuntimeError(f"the ranks were not ready after {_TIMEOUT_S:.0f} s")
 
 
 def _say(text: str) -> None:
