@@ -39,7 +39,8 @@ def main() -> None:
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
     else:  # accelerate says nothing of a group to a process that is alone
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        alone = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group("gloo", store=alone, rank=0, world_size=1)
     dist.barrier()
     times["ready"] = time.monotonic()
     folder = Path(out) / os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")

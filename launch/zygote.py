@@ -92,7 +92,7 @@ def _import_and_build(run: RunDir, report: Reporter) -> Any:
     report.memory("START")
     with through_gate(
         report,
-        run_id=f"{run.run_id}-zygote",
+        run_id=run.run_id,
         turn=None,
         waits=config.launch.admit != "open",
         timeout_s=config.launch.gate_timeout_s,

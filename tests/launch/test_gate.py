@@ -174,3 +174,15 @@ def test_the_folder_is_made_for_its_user_alone(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert gate_folder() == tmp_path / "airlock"
     assert gate_folder().stat().st_mode & 0o777 == 0o700
+
+
+def test_one_without_a_turn_waits_for_nobodys_and_leaves_none(folder: Path) -> None:
+    first = Gate(folder, run_id="r", who="rank 0", turn=0, timeout_s=1, on_wait=lambda _: None)
+    alone = Gate(folder, run_id="r", who="zygote", turn=None, timeout_s=1, on_wait=lambda _: None)
+    with alone.admitted():
+        holder = alone.holder()
+    assert holder is not None
+    assert holder["who"] == "zygote"
+    assert not (folder / "turns").exists()
+    with first.admitted():
+        pass

@@ -26,6 +26,7 @@ class Story:
 
     def __init__(self, folder: Path, num_ranks: int) -> None:
         self._folder, self._num_told, self._clock = folder, 0, 100.0
+        self.attempt = 0  # what the next events belong to
         self.state = new_state("run", "tiny", num_ranks)
 
     def tell(
@@ -33,7 +34,8 @@ class Story:
     ) -> Event:
         folder = self._folder / str(self._num_told)
         folder.mkdir()
-        EventWriter(folder / "a.jsonl", rank=rank).emit(kind, name, **fields)
+        writer = EventWriter(folder / "a.jsonl", rank=rank, attempt=self.attempt)
+        writer.emit(kind, name, **fields)
         (event,) = read_events(folder)
         self._num_told += 1
         self._clock = self._clock + 1 if t is None else t
@@ -228,3 +230,66 @@ def test_of_equally_likely_roots_the_earliest_is_chosen(story: Story) -> None:
 def test_a_run_whose_agent_ends_well_without_a_ranks_word_has_failed(story: Story) -> None:
     assert story.state.root_failure() is None
     assert exit_code(story.state, 0, Signals()) is ExitCode.RANK_FAILED
+
+
+def test_a_new_attempt_starts_without_the_failures_of_the_last(story: Story) -> None:
+    state = story.state
+    story.tell("mark", "train.plan", 0, **PLAN)
+    story.tell("end", "checkpoint", 0, step=5, duration_s=0.1, ok=True)
+    story.tell("mark", "train.result", 0, result="stopped", step=5, tokens_per_s=9.0,
+               checkpoint="c")  # fmt: skip
+    story.raised(0, GONE)
+    story.exited(1, -9, "SIGKILL")
+    story.attempt = 1
+    story.tell("mark", "attempt")
+    assert state.restarts == ["rank 1 killed by SIGKILL"]
+    assert (state.status.attempt, state.status.phase) == (1, "starting")
+    assert [row.pid for row in state.status.ranks] == [None] * 3
+    assert state.root_failure() is None
+    assert (state.result, state.ended_by_us) == ({}, set())
+    assert state.last_checkpoint == 5  # what is saved is saved
+
+
+def test_what_is_told_late_of_an_attempt_that_has_ended_is_not_counted(story: Story) -> None:
+    story.attempt = 1
+    story.tell("mark", "attempt")
+    story.attempt = 0
+    story.raised(2, REAL)
+    story.exited(1, -9, "SIGKILL")
+    assert story.state.root_failure() is None
+    assert story.state.status.ranks[2].pid is None
+    story.attempt = 1
+    story.raised(1, REAL)
+    assert root(story.state) == (1, f"RuntimeError: {REAL}")
+
+
+def test_the_zygotes_end_is_the_root_of_that_of_the_ranks(story: Story) -> None:
+    story.exited(0, 255, None)
+    story.exited(1, 255, None)
+    story.tell("error", "zygote.exit", exitcode=-9, signal="SIGKILL")
+    assert root(story.state) == (None, "killed by SIGKILL")
+    story.state.end(exit_code(story.state, 10, Signals()))
+    assert story.state.status.error == "the zygote: killed by SIGKILL"
+
+
+def test_forks_of_a_zygote_that_was_given_up_are_forgotten(story: Story) -> None:
+    story.tell("start", "zygote.import", what="torch")
+    story.tell("start", "lock.hold", 0)
+    assert story.state.status.ranks[0].pid is not None
+    assert "torch" in story.state.zygote
+    story.tell("mark", "start", start="cold", reason="no rank could be forked")
+    assert story.state.status.ranks[0].pid is None
+    assert story.state.zygote == ""
+
+
+def test_the_time_left_after_a_restart_is_at_the_pace_since_then(story: Story) -> None:
+    story.tell("mark", "train.plan", 0, **PLAN)
+    story.train(1, t=1000.0, loss=5.0)
+    story.attempt = 1
+    story.tell("mark", "attempt")
+    story.tell("mark", "train.plan", 0, **PLAN)
+    story.train(3, t=2000.0)
+    assert story.state.status.eta_s is None
+    story.train(4, t=2001.0)
+    assert story.state.status.eta_s == 6.0
+    assert story.state.first_loss == 5.0

@@ -1,0 +1,97 @@
+"""The start-up benchmark: its figures are what was measured, and its claims can fail."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.launchers import Span
+from benchmarks.report import ratios
+from benchmarks.startup import Case, Figures, full_plan, quick_plan
+from benchmarks.timeline import draw
+from tests.conftest import ROOT
+
+WARM, PLAIN = Case("airlock warm", 8, False), Case("torchrun", 8, False)
+
+
+def test_a_ratio_is_that_of_repetitions_made_together() -> None:
+    measured = {WARM: Figures(ready_s=[1.0, 6.0]), PLAIN: Figures(ready_s=[10.0, 20.0])}
+    values, holds = ratios(measured)
+    claim = values["8 ranks warm / 8 under torchrun"]
+    assert (claim["min"], claim["median"], claim["max"]) == (0.1, 0.2, 0.3)
+    assert claim["holds"] is True
+    assert holds == "incomplete"  # the other claims were not measured
+
+
+def test_a_claim_that_is_not_met_fails() -> None:
+    values, holds = ratios({WARM: Figures(ready_s=[9.0]), PLAIN: Figures(ready_s=[10.0])})
+    assert values["8 ranks warm / 8 under torchrun"]["holds"] is False
+    assert holds is False
+
+
+def test_one_restart_of_many_that_fails_or_is_slow_is_enough() -> None:
+    values, holds = ratios({WARM: Figures(restart_s=[0.1] * 19, num_restarts=20)})
+    assert values["restarts that failed, of 20 (3 with --quick)"]["holds"] is False
+    assert holds is False
+    _, holds = ratios({WARM: Figures(restart_s=[0.1] * 19 + [1.1], num_restarts=20)})
+    assert holds is False
+    _, holds = ratios({WARM: Figures(num_restarts=20)})
+    assert holds is False
+
+
+def test_slopes_are_for_each_added_rank() -> None:
+    results = {
+        Case("airlock warm", num, True): Figures(ready_s=[time_s], peak_anon_bytes=[anon])
+        for num, time_s, anon in ((8, 6.0, 100_000_000), (32, 8.4, 580_000_000))
+    }
+    results |= {
+        Case("airlock imports", num, True): Figures(ready_s=[time_s])
+        for num, time_s in ((8, 6.0), (32, 10.8))
+    }
+    values, _ = ratios(results)
+    assert values["seconds a rank, model in the zygote / in each rank"]["median"] == 0.5
+    assert values["anonymous MB for each rank from 8 to 32, model"]["median"] == 20.0
+
+
+def test_the_full_plan_has_every_launcher_in_every_size_and_pairs_what_it_compares() -> None:
+    names = ["torchrun", "strict lock", "accelerate", "airlock cold", "airlock imports",
+             "airlock warm"]  # fmt: skip
+    plan = full_plan(names)
+    for name in set(names) - {"airlock imports"}:
+        for num in (1, 2, 4, 8, 16, 32):
+            assert {Case(name, num, False), Case(name, num, True)} <= set(plan.timed)
+    assert plan.timed.count(WARM) == plan.timed.count(PLAIN) == 5
+    assert plan.timed.count(Case("airlock imports", 32, True)) == 5
+
+
+def test_a_picture_has_a_row_for_each_process(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    spans = tuple(Span(row, "import", 1.0, 2.0) for row in ("zygote", "rank 0", "rank 11"))
+    file = tmp_path / "picture.svg"
+    draw({"airlock warm": (0.5, spans), "torchrun": (0.0, spans[1:])}, file)
+    text = file.read_text()
+    assert text.count("<!-- rank 11 -->") == 2
+    assert text.count("<!-- zygote -->") == 1
+
+
+@pytest.mark.long
+def test_the_quick_benchmark_measures_for_real_and_prints_one_object_last(
+    environ: dict[str, str],
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "benchmarks.startup", "--quick", "--json"],
+        cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found.keys() == {"machine", "cases", "ratios", "holds", "skipped"}
+    plan = quick_plan()
+    assert found["cases"].keys() == {case.name for case in (*plan.timed, *plan.memory)}
+    assert all(figures["num_failed"] == 0 for figures in found["cases"].values())
+    assert found["cases"]["airlock warm, 8 ranks"]["num_restarts"] == 3
+    assert len(found["cases"]["airlock warm, 8 ranks"]["restart_s"]) == 3
+    assert found["cases"]["airlock warm, 4 ranks"]["peak_anon_bytes"][0] > 0
