@@ -6,13 +6,12 @@ forks the ranks from a zygote (warm start), and writes to the run folder which r
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from launch import warm_rank
+from launch import torch_delays, warm_rank
 from launch.warm import WarmStart, ZygoteLostError, signal_name
 from rundir.config_file import read_config
 from rundir.events import EventWriter
@@ -31,15 +30,15 @@ def main() -> None:
     os.environ["AIRLOCK_AGENT_PID"] = str(os.getpid())
     warm = WarmStart(run, events, launch.zygote_timeout_s) if launch.start != "cold" else None
 
-    _leave_no_main()
+    torch_delays.leave_no_main()
     # Not before: while the zygote imports torch on one core, this process does so on another.
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher import api
     from torch.distributed.run import config_from_args, get_args_parser
 
-    _format_plainly()
-    _hasten_rendezvous()
+    torch_delays.format_plainly()
+    torch_delays.hasten_rendezvous()
     config, command, args = config_from_args(get_args_parser().parse_args(torchrun_args))
     # launch_agent names its class itself; what it sets up besides is all wanted.
     api.LocalElasticAgent = _airlock_agent(LocalElasticAgent, events, launch.start, warm)  # type: ignore[attr-defined]
@@ -48,40 +47,6 @@ def main() -> None:
             api.elastic_launch(config, command)(*args)
     except (ChildFailedError, ZygoteLostError):  # both are in the run folder by now
         sys.exit(int(ExitCode.RANK_FAILED))
-
-
-def _leave_no_main() -> None:
-    """Take from this module what tells multiprocessing to run it again in every rank."""
-    main_module = sys.modules["__main__"]
-    main_module.__spec__ = None
-    del main_module.__file__
-
-
-def _hasten_rendezvous() -> None:
-    """Take two waits off the rendezvous, so that a restart on one node is a matter of its ranks.
-
-    The one is random, up to 0.3 s, and has several nodes in mind. The other, 0.2 s, comes from
-    looking up the names of callers, for a record that nobody reads, through all loaded modules.
-    """
-    from torch.distributed.elastic.rendezvous import dynamic_rendezvous
-
-    module: Any = dynamic_rendezvous
-    delay = module._delay
-    module._delay = lambda seconds: None if seconds == (0, 0.3) else delay(seconds)
-    module.get_method_name = lambda depth=2: sys._getframe(depth).f_code.co_name
-
-
-def _format_plainly() -> None:
-    """Take torch's own formatter off its loggers.
-
-    Before it shows the first traceback it loads torch's compiler, for 1.5 s: just when the ranks
-    are to be ended and started again.
-    """
-    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for name in logging.root.manager.loggerDict:
-        if name.partition(".")[0] == "torch":
-            for handler in logging.getLogger(name).handlers:
-                handler.setFormatter(plain)
 
 
 def _airlock_agent(base: Any, events: EventWriter, asked: str, warm: WarmStart | None) -> Any:

@@ -30,7 +30,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 # Long enough to be hit in the middle, with something to go on from.
 _LONGER = (
-    *SHORT, "--set", "train.max_steps=40", "--set", "train.checkpoint_every_steps=5",
+    *SHORT, "--set", "train.max_steps=80", "--set", "train.checkpoint_every_steps=5",
     "--set", "data.eval_path=", "--set", "launch.restart_backoff_s=0.1",
 )  # fmt: skip
 
@@ -71,7 +71,7 @@ def test_killed_ranks_are_started_again_and_go_on_from_the_last_checkpoint(
     assert "airlock: rank 1 killed by SIGKILL: restart 1 of 3" in out
     assert "airlock: rank 0 killed by SIGKILL: restart 2 of 3" in out
     found = losses(run)
-    assert sorted(found) == list(range(1, 41))
+    assert sorted(found) == list(range(1, 81))
     assert all(len(of_step) == 1 for of_step in found.values())  # the same, to the last bit
     plans = events_of(run, "mark", "train.plan")
     assert [plan["attempt"] for plan in plans] == [0, 1, 2]
@@ -97,7 +97,7 @@ def test_when_the_zygote_dies_a_restart_has_another_one(
     assert "airlock: the zygote killed by SIGKILL: restart 1 of 1" in out
     assert [event["start"] for event in events_of(run, "mark", "start")] == ["warm", "warm"]
     assert len({event["pid"] for event in events_of(run, "mark", "zygote.ready")}) == 2
-    assert sorted(losses(run)) == list(range(1, 41))
+    assert sorted(losses(run)) == list(range(1, 81))
     assert_nothing_left(run)
 
 

@@ -135,10 +135,9 @@ def test_a_zygote_that_crashes_or_hangs_is_given_up_for_a_cold_start(
     assert code == 0, err
     start, reason = how_started(run_folder(environ))
     assert start == "cold"
-    expected = "ended with -11 while" if how == "crashes" else "for more than 8 s"
+    expected = "ended with -11 while importing" if how == "crashes" else "for more than 8 s"
     assert reason is not None
     assert expected in reason
-    assert "importing trainer" in reason
     assert f"airlock: starting cold: {reason}" in out
     assert_nothing_left(run_folder(environ))
 
@@ -157,6 +156,18 @@ def test_after_a_cold_start_for_want_of_a_warm_one_the_failing_rank_is_named(
     assert code == 10
     assert "raised IndexError" in out
     assert "the zygote killed" not in out
+
+
+def test_a_zygote_that_cannot_write_its_verdict_is_not_trusted(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    # From then on every write fails, as on a full disk.
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
+    body = f"{_IN_ZYGOTE}\nif in_zygote:\n    {limit}"
+    env = hooked(environ, tmp_path, "train.worker", body)
+    code, out, err = finish(airlock(*SHORT, env=env))
+    assert code == 0, out + err
+    assert "airlock: starting cold: the zygote ended with 1 while importing trainer" in out
 
 
 def test_where_no_rank_can_be_forked_the_run_starts_cold(
@@ -288,7 +299,7 @@ def test_a_warm_start_on_a_gpu_trains_as_a_cold_one_does(
             marks = events_of(run, "mark", "mem.post_model", rank=0)
             assert marks[0]["gpu_used_bytes"] > 0
     for method in ("full", "lora"):
-        assert found["warm", method] == found["cold", method]
+        assert found["warm", method] == pytest.approx(found["cold", method], rel=1e-3)
 
 
 @pytest.mark.gpu
@@ -339,12 +350,12 @@ def test_the_zygote_waits_at_the_gate_for_as_long_as_it_takes(
     holder = subprocess.Popen(["flock", str(gate), "sleep", "1000"], start_new_session=True)
     try:
         wait_for(gate.exists, why="nobody took the lock")
-        limit = ("--set", "launch.zygote_timeout_s=4", "--set", "launch.admit=auto")
+        limit = ("--set", "launch.zygote_timeout_s=10", "--set", "launch.admit=auto")
         with ended(airlock(*SHORT, *limit)) as process:
             run = run_folder(environ)
             wait_for(lambda: events_of(run, "start", "lock.wait"), why="it did not wait")
             with pytest.raises(subprocess.TimeoutExpired):
-                process.wait(8)  # twice the limit for its own work
+                process.wait(13)  # longer than the limit for its own work
             os.killpg(holder.pid, signal.SIGKILL)
             code, out, err = finish(process)
     finally:
