@@ -37,6 +37,7 @@ def draw(starts: dict[str, tuple[float, tuple[Span, ...]]], file: Path) -> None:
         panel.invert_yaxis()
         panel.set_title(name, loc="left", fontsize=9)
         panel.spines[["top", "right"]].set_visible(False)
+    panels[-1, 0].set_xlim(left=0)
     panels[-1, 0].set_xlabel("seconds since the command was typed")
     legend = [Patch(color=colour, label=what) for what, colour in _COLOURS.items()]
     figure.legend(handles=legend, loc="outside upper right", ncols=len(legend), fontsize=8)
