@@ -10,13 +10,14 @@ of their own, since measuring takes time.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from benchmarks.checkpoint import large_checkpoint
@@ -88,23 +89,20 @@ class Benchmark:
 
     def time(self, case: Case) -> None:
         """Start once and measure the time."""
-        with tempfile.TemporaryDirectory(prefix="startup-") as folder:
-            tree, ready = self._start(case, Path(folder))
-            tree.end()
+        with _folder() as folder, self._tree(case, folder) as tree:
+            _, ready = _wait(case, folder, tree, [0])
         self._figures(case).ready_s.append(ready.at - tree.started)
         self._timelines[case] = (tree.started, ready)
         _say(f"{case.name}: ready after {ready.at - tree.started:.2f} s")
 
     def memory(self, case: Case) -> None:
         """Start once and measure the peak of memory, up to and with all ranks ready."""
-        with tempfile.TemporaryDirectory(prefix="startup-") as folder:
-            tree = self._tree(case, Path(folder))
+        with _folder() as folder, self._tree(case, folder) as tree:
             sampler = PeakMemory(tree, _MEMORY_EVERY_S)
             try:
-                _wait(case, Path(folder), tree, [0])
+                _wait(case, folder, tree, [0])
             finally:
                 peak = sampler.stop()
-                tree.end()
         figures = self._figures(case)
         figures.peak_pss_bytes.append(peak.pss_bytes)
         figures.peak_anon_bytes.append(peak.anon_bytes)
@@ -115,38 +113,34 @@ class Benchmark:
         """Kill a rank `num` times; measure from its death to the next barrier of all."""
         figures = self._figures(case)
         figures.num_restarts = num
-        with tempfile.TemporaryDirectory(prefix="startup-") as folder:
-            tree, ready = self._start(case, Path(folder), restarts=num)
-            attempt = 0
-            while attempt < num:
-                time.sleep(0.5)
-                died = kill(random.choice(ready.pids))  # noqa: S311
-                try:
-                    attempt, ready = _wait(case, Path(folder), tree, range(attempt + 1, num + 1))
-                except RuntimeError as error:
-                    _say(f"{case.name}: {error}")
-                    break
-                figures.restart_s.append(ready.at - died)
-            tree.end()
+        attempt, attempts = -1, range(num + 1)
+        with _folder() as folder, self._tree(case, folder, restarts=num) as tree:
+            try:
+                attempt, ready = _wait(case, folder, tree, [0])
+                while attempt < num:
+                    time.sleep(0.5)
+                    died = kill(random.choice(ready.pids))  # noqa: S311
+                    attempt, ready = _wait(case, folder, tree, attempts[attempt + 1 :])
+                    figures.restart_s.append(ready.at - died)
+            except RuntimeError as error:
+                _say(f"{case.name}: {error}")
         _say(f"{case.name}: {len(figures.restart_s)} of {num} restarts came up, "
              f"the slowest in {max(figures.restart_s, default=0):.2f} s")  # fmt: skip
 
     def _figures(self, case: Case) -> Figures:
         return self.results.setdefault(case, Figures())
 
-    def _start(self, case: Case, folder: Path, restarts: int = 0) -> tuple[Tree, Ready]:
-        tree = self._tree(case, folder, restarts)
-        try:
-            return tree, _wait(case, folder, tree, [0])[1]
-        except BaseException:
-            tree.end()
-            raise
-
     def _tree(self, case: Case, folder: Path, restarts: int = 0) -> Tree:
         launcher = LAUNCHERS[case.launcher]
         model = self._model if case.with_model else None
         command = launcher.command(folder, case.num_ranks, model, restarts)
         return Tree(command, launcher.environment(folder), folder)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="startup-") as folder:
+        yield Path(folder)
 
 
 def _wait(case: Case, folder: Path, tree: Tree, attempts: Iterable[int]) -> tuple[int, Ready]:

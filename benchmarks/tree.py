@@ -26,7 +26,7 @@ class Memory:
 
 
 class Tree:
-    """A launcher that was started for one measurement; `end` leaves nothing of it."""
+    """A launcher that is started for one measurement; nothing of it is left after the block."""
 
     def __init__(self, command: list[str], env: dict[str, str], folder: Path) -> None:
         self.log = folder / "launcher.log"
@@ -35,6 +35,18 @@ class Tree:
             self._process = subprocess.Popen(
                 command, env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
+
+    def __enter__(self) -> Tree:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill every process, and wait until they are gone."""
+        while left := self._processes():
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(left, timeout=5)
+        self._process.wait()
 
     def has_ended(self) -> bool:
         """Whether the launcher itself is gone."""
@@ -49,15 +61,6 @@ class Tree:
                 total.pss_bytes += fields["Pss"]
                 total.anon_bytes += fields["Pss_Anon"]
         return total
-
-    def end(self) -> None:
-        """Kill every process, and wait until they are gone."""
-        while left := self._processes():
-            for process in left:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-            psutil.wait_procs(left, timeout=5)
-        self._process.wait()
 
     def _processes(self) -> list[psutil.Process]:
         try:

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rundir.paths import RunDir
@@ -162,10 +163,8 @@ def test_a_run_does_without_its_small_helpers(
         run = run_folder(environ)
         wait_until_training(run)
         if helper == "keeper.py":  # it has none of the run's environment
-            found = subprocess.run(
-                ["pgrep", "-P", str(process.pid), "-f", helper], capture_output=True, check=True
-            )
-            pid = int(found.stdout)
+            children = psutil.Process(process.pid).children()
+            pid = next(one.pid for one in children if helper in " ".join(one.cmdline()))
         else:
             pid = pid_of(helper, run, process.pid)
         os.kill(pid, signal.SIGKILL)

@@ -182,7 +182,7 @@ def on_a_terminal(environ: dict[str, str], *args: str) -> tuple[int, str]:
 def test_on_a_terminal_ranks_are_seen_passing_the_gate_and_then_the_progress(
     environ: dict[str, str],
 ) -> None:
-    code, text = on_a_terminal(environ, *SHORT, *SERIAL)
+    code, text = on_a_terminal(environ, *SHORT, *SERIAL, *COLD)  # each stays there for a while
     assert code == 0, text
     for part in (
         "starting",
@@ -195,6 +195,13 @@ def test_on_a_terminal_ranks_are_seen_passing_the_gate_and_then_the_progress(
     ):
         assert part in text
     assert text.rstrip().splitlines()[-1].lstrip().startswith("model ")
+
+
+def test_on_a_terminal_what_the_zygote_does_is_seen(environ: dict[str, str]) -> None:
+    code, text = on_a_terminal(environ, *SHORT)
+    assert code == 0, text
+    assert "importing transformers, once for all ranks" in text
+    assert "done in" in text
 
 
 def test_on_a_terminal_too_a_traceback_is_the_last_thing_seen(environ: dict[str, str]) -> None:
