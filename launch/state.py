@@ -196,9 +196,6 @@ class RunState:
     def _on_zygote_build(self, _event: Event) -> None:
         self.zygote = "loading the model, once for all ranks"
 
-    def _on_zygote_ready(self, _event: Event) -> None:
-        self.zygote = ""
-
     def _on_start(self, _event: Event) -> None:
         """No rank of this attempt is there yet, unless forks of a zygote that has been given up."""
         self.zygote = ""
@@ -215,7 +212,6 @@ def _ending(event: Event) -> str:
 _HANDLERS = {
     ("start", "zygote.import"): RunState._on_zygote_import,
     ("start", "zygote.build"): RunState._on_zygote_build,
-    ("mark", "zygote.ready"): RunState._on_zygote_ready,
     ("mark", "start"): RunState._on_start,
     ("error", "zygote.exit"): RunState._on_zygote_exit,
     ("mark", "train.plan"): RunState._on_plan,

@@ -154,3 +154,14 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+@contextlib.contextmanager
+def training(
+    process: subprocess.Popen[str], environ: dict[str, str]
+) -> Iterator[tuple[subprocess.Popen[str], RunDir]]:
+    """The run that `process` has started, once a step of it is trained; gone afterwards."""
+    with ended(process):
+        run = run_folder(environ)
+        wait_until_training(run)
+        yield process, run

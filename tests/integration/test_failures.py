@@ -25,6 +25,7 @@ from tests.running import (
     processes_of,
     rank_pids,
     run_folder,
+    training,
     wait_for,
     wait_until_training,
 )
@@ -43,9 +44,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 def test_a_rank_killed_in_training_ends_the_run_with_its_rank_and_signal(
     airlock: Start, environ: dict[str, str], victim: int, number: signal.Signals
 ) -> None:
-    with ended(airlock(*ENDLESS)) as process:
-        run = run_folder(environ)
-        wait_until_training(run)
+    with training(airlock(*ENDLESS), environ) as (process, run):
         os.kill(rank_pids(run)[victim], number)
         code, out, _ = finish(process, timeout_s=25)  # torch alone would wait 30 s for the others
     assert code == 10
@@ -75,9 +74,7 @@ def test_a_rank_killed_inside_the_gate_ends_the_run_and_frees_the_gate(
 def test_when_the_agent_is_killed_its_ranks_end_too(
     airlock: Start, environ: dict[str, str]
 ) -> None:
-    with ended(airlock(*ENDLESS)) as process:
-        run = run_folder(environ)
-        wait_until_training(run)
+    with training(airlock(*ENDLESS), environ) as (process, run):
         os.kill(events_of(run, "start", "spawn")[0]["pid"], signal.SIGKILL)
         code, out, _ = finish(process, timeout_s=25)
     assert code == 10
@@ -141,9 +138,7 @@ module.Trainer._one_step = failing
 def test_a_survivor_that_cannot_be_ended_by_sigterm_does_not_hold_the_run_up(
     airlock: Start, environ: dict[str, str]
 ) -> None:
-    with ended(airlock(*ENDLESS)) as process:
-        run = run_folder(environ)
-        wait_until_training(run)
+    with training(airlock(*ENDLESS), environ) as (process, run):
         os.kill(rank_pids(run)[0], signal.SIGSTOP)
         os.kill(rank_pids(run)[1], signal.SIGKILL)
         code, out, _ = finish(process, timeout_s=25)  # torch's agent alone would take 30 s

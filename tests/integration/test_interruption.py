@@ -23,6 +23,7 @@ from tests.running import (
     finish,
     rank_pids,
     run_folder,
+    training,
     wait_for,
     wait_until_training,
 )
@@ -36,9 +37,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 def test_a_stop_in_training_saves_a_checkpoint_that_the_next_run_goes_on_from(
     airlock: Start, environ: dict[str, str], number: signal.Signals
 ) -> None:
-    with ended(airlock(*ENDLESS)) as process:
-        run = run_folder(environ)
-        wait_until_training(run)
+    with training(airlock(*ENDLESS), environ) as (process, run):
         process.send_signal(number)
         code, out, err = finish(process)
     assert code == 20, err
@@ -77,9 +76,7 @@ def test_a_stop_before_training_ends_at_once_and_says_that_nothing_was_saved(
 def test_a_second_ctrl_c_does_not_wait_for_a_rank_that_cannot_answer(
     airlock: Start, environ: dict[str, str]
 ) -> None:
-    with ended(airlock(*ENDLESS)) as process:
-        run = run_folder(environ)
-        wait_until_training(run)
+    with training(airlock(*ENDLESS), environ) as (process, run):
         os.kill(rank_pids(run)[1], signal.SIGSTOP)  # it will never come to its next step
         process.send_signal(signal.SIGINT)
         wait_for(lambda: control.is_asked(run, "stop"), why="the stop was not passed on")
@@ -92,9 +89,7 @@ def test_a_second_ctrl_c_does_not_wait_for_a_rank_that_cannot_answer(
 def test_a_stop_file_written_by_anyone_ends_the_run(
     airlock: Start, environ: dict[str, str]
 ) -> None:
-    with ended(airlock(*ENDLESS)) as process:
-        run = run_folder(environ)
-        wait_until_training(run)
+    with training(airlock(*ENDLESS), environ) as (process, run):
         control.ask(run, "stop")
         code, out, _ = finish(process)
     assert code == 20
@@ -133,9 +128,7 @@ def test_a_stop_that_cannot_be_saved_is_a_failure_and_not_reported_as_saved(
     airlock: Start, environ: dict[str, str]
 ) -> None:
     # From its second step on, rank 0 has no room for a checkpoint: a real limit on file size.
-    with ended(airlock(*ENDLESS)) as process:
-        run = run_folder(environ)
-        wait_until_training(run)
+    with training(airlock(*ENDLESS), environ) as (process, run):
         resource.prlimit(rank_pids(run)[0], resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
         process.send_signal(signal.SIGINT)
         code, out, _ = finish(process)

@@ -23,6 +23,7 @@ from tests.running import (
     processes_of,
     rank_pids,
     run_folder,
+    training,
     wait_for,
     wait_until_training,
     zygote_pid,
@@ -144,9 +145,7 @@ def test_what_the_ranks_have_started_themselves_is_ended_too(
     airlock: Start, environ: dict[str, str], tmp_path: Path, victim: str, options: tuple[str, ...]
 ) -> None:
     env = hooked(environ, tmp_path, "train.ranks", _CHILDREN)
-    with ended(airlock(*ENDLESS, *options, env=env)) as process:
-        run = run_folder(environ)
-        wait_until_training(run)
+    with training(airlock(*ENDLESS, *options, env=env), environ) as (process, run):
         assert (tmp_path / "children0").exists()
         assert len(processes_of(run)) >= 2 + 2 * 4  # agent, zygote or not, ranks, their children
         os.kill(pid_of(victim, run, process.pid), signal.SIGKILL)
@@ -159,9 +158,7 @@ def test_what_the_ranks_have_started_themselves_is_ended_too(
 def test_a_run_does_without_its_small_helpers(
     airlock: Start, environ: dict[str, str], helper: str
 ) -> None:
-    with ended(airlock(*ENDLESS)) as process:
-        run = run_folder(environ)
-        wait_until_training(run)
+    with training(airlock(*ENDLESS), environ) as (process, run):
         if helper == "keeper.py":  # it has none of the run's environment
             children = psutil.Process(process.pid).children()
             pid = next(one.pid for one in children if helper in " ".join(one.cmdline()))

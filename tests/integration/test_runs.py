@@ -26,11 +26,10 @@ from tests.running import (
     SERIAL,
     SHORT,
     assert_nothing_left,
-    ended,
     events_of,
     finish,
     run_folder,
-    wait_until_training,
+    training,
 )
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -258,9 +257,7 @@ def test_a_full_disk_ends_the_run_plainly_and_leaves_no_half_checkpoint(
 def test_the_tests_asked_for_by_start_single_run_before_training(
     airlock: Start, environ: dict[str, str]
 ) -> None:
-    with ended(airlock(*ENDLESS, env={"RUN_IMPORT_TEST": "1"})) as process:
-        run = run_folder(environ)
-        wait_until_training(run)
+    with training(airlock(*ENDLESS, env={"RUN_IMPORT_TEST": "1"}), environ) as (process, _run):
         process.send_signal(2)
         code, out, err = finish(process)
     assert code == 20, err

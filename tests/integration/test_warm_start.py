@@ -25,8 +25,8 @@ from tests.running import (
     hooked,
     rank_pids,
     run_folder,
+    training,
     wait_for,
-    wait_until_training,
     zygote_pid,
 )
 
@@ -254,9 +254,7 @@ module.meet = tell
 def test_out_of_memory_would_end_a_rank_before_the_launcher(
     airlock: Start, environ: dict[str, str], start: str
 ) -> None:
-    with ended(airlock(*ENDLESS, "--set", f"launch.start={start}")) as process:
-        run = run_folder(environ)
-        wait_until_training(run)
+    with training(airlock(*ENDLESS, "--set", f"launch.start={start}"), environ) as (process, run):
 
         def score(pid: int) -> int:
             return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
@@ -270,9 +268,7 @@ def test_out_of_memory_would_end_a_rank_before_the_launcher(
 def test_ranks_are_forks_of_the_zygote_and_share_what_it_has(
     airlock: Start, environ: dict[str, str]
 ) -> None:
-    with ended(airlock(*ENDLESS)) as process:
-        run = run_folder(environ)
-        wait_until_training(run)
+    with training(airlock(*ENDLESS), environ) as (process, run):
         zygote = psutil.Process(zygote_pid(run))
         pids = set(rank_pids(run).values())
         assert {child.pid for child in zygote.children()} == pids
