@@ -1,0 +1,139 @@
+"""How much memory this host, or the container this process is in, has and can still give.
+
+The kernel ends processes when either runs out: the machine's memory, or that of a control group
+(cgroup) which this process or one of its parents is in. File cache is given back when something
+else needs the room, so it counts as free, in both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import psutil
+
+from launch.mounts import Mount, mounts
+
+_NO_LIMIT_BYTES = 1 << 60  # cgroup v1 writes a number of about this size for "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Available:
+    """What can still be had, of how much, and who sets that bound."""
+
+    available_bytes: int
+    total_bytes: int
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A memory cgroup with the names that its version has for things."""
+
+    folder: Path
+    version: int
+
+    def limit_bytes(self) -> int | None:
+        """Its own limit, or None. Raises OSError when the group is gone."""
+        names = ("memory.limit_in_bytes",) if self.version == 1 else ("memory.max", "memory.high")
+        found = [self._number(name) for name in names]
+        limits = [value for value in found if value is not None and value < _NO_LIMIT_BYTES]
+        return min(limits, default=None)
+
+    def available_bytes(self, limit_bytes: int) -> int:
+        """What is left below the limit: cgroup-v1/memory and cgroup-v2, memory.stat."""
+        stat = _fields(self.folder / "memory.stat")
+        total = "total_" if self.version == 1 else ""  # v2's figures include the groups below
+        cache = stat[f"{total}inactive_file"] + stat[f"{total}active_file"]
+        cache += stat.get("slab_reclaimable", 0)
+        used = self._number("memory.usage_in_bytes" if self.version == 1 else "memory.current")
+        return max(0, limit_bytes - (used or 0) + cache)
+
+    def num_oom_kills(self) -> int:
+        """Processes that the kernel has killed in it for want of memory."""
+        name = "memory.oom_control" if self.version == 1 else "memory.events"
+        return _fields(self.folder / name).get("oom_kill", 0)
+
+    def _number(self, name: str) -> int | None:
+        try:
+            text = (self.folder / name).read_text(encoding="ascii").strip()
+        except FileNotFoundError:  # memory.high is not on every kernel
+            return None
+        return None if text == "max" else int(text)
+
+
+class HostMemory:
+    """The memory that this process and its children share with all others."""
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """The memory cgroups this process is in, innermost first; they do not change."""
+        return memory_groups()
+
+    def now(self) -> Available:
+        """The tightest bound on what can still be had."""
+        host = psutil.virtual_memory()
+        bounds = [
+            Available(available_bytes=host.available, total_bytes=host.total, where="the host")
+        ]
+        for group in self.groups:
+            try:
+                limit = group.limit_bytes()
+                if limit is not None:
+                    bounds.append(
+                        Available(
+                            available_bytes=group.available_bytes(limit),
+                            total_bytes=limit,
+                            where=f"the cgroup {group.folder}",
+                        )
+                    )
+            except OSError:  # it was removed, as it can be when this process has been moved
+                continue
+        return min(bounds, key=lambda bound: bound.available_bytes)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a cgroup bounds it, so that others on the machine have memory of their own."""
+        return any(group.limit_bytes() is not None for group in self.groups)
+
+    def num_oom_kills(self) -> int:
+        """Processes killed for want of memory so far, in the innermost group or on the host."""
+        if self.groups:
+            return self.groups[0].num_oom_kills()
+        return _fields(Path("/proc/vmstat")).get("oom_kill", 0)
+
+
+def memory_groups() -> list[Group]:
+    """The memory cgroups of this process, innermost first; none where there are no cgroups."""
+    mounted = mounts()
+    found: list[Group] = []
+    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            found += _chain(mounted, path, version=1)
+        elif not controllers:
+            found += _chain(mounted, path, version=2)
+    return found
+
+
+def _chain(mounted: list[Mount], path: str, *, version: int) -> list[Group]:
+    """The group at `path` and all above it that can be seen from here."""
+    # The root group of v2 has no such file, and no limit either.
+    kind, file = ("cgroup", "memory.usage_in_bytes") if version == 1 else ("cgroup2", "memory.max")
+    for mount in mounted:
+        if mount.kind != kind or (version == 1 and "memory" not in mount.options.split(",")):
+            continue
+        # In a container the path may be the host's, of which only the own group is mounted.
+        inside = Path(path).is_relative_to(mount.root)
+        own = mount.point / (Path(path).relative_to(mount.root) if inside else "")
+        own = own if own.is_dir() else mount.point
+        folders = [own, *(parent for parent in own.parents if parent.is_relative_to(mount.point))]
+        return [Group(folder, version) for folder in folders if (folder / file).exists()]
+    return []
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """A file of lines `name number`."""
+    lines = path.read_text(encoding="ascii").splitlines()
+    return {name: int(value) for name, value in (line.split()[:2] for line in lines)}

@@ -1,0 +1,42 @@
+"""What is mounted where, as this process sees it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """One line of /proc/self/mountinfo. `root` is what of the filesystem is seen at `point`."""
+
+    root: str
+    point: Path
+    kind: str  # the filesystem's type: ext4, nfs4, overlay, cgroup2…
+    options: str
+
+
+def mounts() -> list[Mount]:
+    """Every mount, in the order they were made. The format: proc_pid_mountinfo(5)."""
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
+        before, _, after = line.partition(" - ")
+        fields, (kind, _source, options) = before.split(" "), after.split(" ", 2)
+        root, point = _unescaped(fields[3]), Path(_unescaped(fields[4]))
+        found.append(Mount(root=root, point=point, kind=kind, options=options))
+    return found
+
+
+def filesystem_of(path: Path) -> str:
+    """The type of the filesystem that `path`, which need not exist yet, lies on."""
+    whole = path.resolve()
+    on_the_way = [mount for mount in mounts() if whole.is_relative_to(mount.point)]
+    # Of mounts on one another the last counts, and max() takes the first of equals.
+    return max(reversed(on_the_way), key=lambda mount: len(mount.point.parts)).kind
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
