@@ -1,162 +1,206 @@
-"""The gate: one rank of the node at a time imports and loads; the others wait their turn.
+"""The gate: processes that import and load go in one at a time, or as many as the memory takes.
 
-Two kernel locks (flock, through filelock) do it, so a holder that dies frees the gate by itself:
+Whoever wants in takes the *node lock*, one file for all runs of this user on the node, looks at the
+ledger of those inside and at the memory of the host, and either enters itself into the ledger or
+lets go of the lock and tries again. With `admit`
 
-* the *node lock*, one file for all runs of this user on the node, is held while inside;
-* a *turn* per rank of a run keeps rank order, for flock admits waiters in no order: N.lock is
-  locked by its rank from arrival (N.here) until it has passed (N.passed). One that is here, free
-  and not passed belonged to a rank that died, and is skipped.
+* `serial` one process is inside at a time;
+* `auto` the first rank of a run goes alone and is measured; then as many are inside as there is
+  memory for: what the host can give, less what those inside may still come to use, less a reserve;
+* `open` nobody waits.
+
+All locks are the kernel's: a process that dies inside has left.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import stat
-import tempfile
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-import psutil
-from filelock import FileLock, Timeout
-
-from rundir.atomic import write_text
+from launch.growth import Growth, read_growth, write_growth
+from launch.host_memory import HostMemory
+from launch.ledger import Entry, Ledger, own_entry
+from launch.memory import GIB, MIB
+from launch.turns import Turn, lock_file, try_lock
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 
+Admit = Literal["auto", "serial", "open"]
+
 _POLL_S = 0.02
 _REMIND_S = 10.0
+_HOPELESS_S = 60.0  # nobody inside who could give memory back: what others hold may yet be freed
+_MARGIN = 1.1  # ranks of one run differ little
+_MARGIN_BYTES = 32 * MIB
+_RESERVE = 0.05  # of all memory, for what nobody has counted
 
 
-def gate_folder() -> Path:
-    """The folder of the locks, on a local filesystem: AIRLOCK_GATE_DIR, $XDG_RUNTIME_DIR, /tmp.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Admission:
+    """How one was let in: beside how many, and what it may grow by (None: not known)."""
 
-    On network filesystems flock may succeed for everyone. In /tmp the folder is named after the
-    user and must belong to them alone. Raises UserError when it is a link or someone else's.
+    num_beside: int
+    growth_bytes: int | None
+    available_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Visitor:
+    """Who comes to the gate. `turn` is its place among those of the same run and attempt, from 0.
+
+    The zygote, which comes before all of them, has none.
     """
-    if chosen := os.environ.get("AIRLOCK_GATE_DIR"):
-        folder = Path(chosen)
-    elif runtime := os.environ.get("XDG_RUNTIME_DIR"):
-        folder = Path(runtime) / "airlock"
-    else:
-        folder = Path(tempfile.gettempdir()) / f"airlock-{os.getuid()}"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-    except OSError as error:
-        raise _unusable(folder, str(error)) from error
-    if not stat.S_ISDIR(found.st_mode):
-        raise _unusable(folder, "it is a link or a file, not a folder")
-    if found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise _unusable(folder, "others own it or may write to it")
-    return folder
 
-
-def _unusable(folder: Path, why: str) -> UserError:
-    return UserError(
-        f"the gate cannot use {folder}: {why}",
-        do="AIRLOCK_GATE_DIR=/a/local/folder/of/yours, or mend that folder",
-        code=ExitCode.PREFLIGHT,
-    )
-
-
-def boot_id() -> str:
-    """What tells this boot of the machine from every other."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    run_id: str
+    attempt: str
+    who: str
+    turn: int | None
 
 
 class Gate:
-    """The way of `who` (a rank, the zygote) through the gate.
-
-    `turn` is its place among those of the same `run_id`, from 0; with None there are no others.
-    `on_wait` gets no text at first, then reminders.
-    """
+    """The way of one visitor through the gate. `on_wait` gets no text at first, then reminders."""
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        run_id: str,
-        who: str,
-        turn: int | None,
-        timeout_s: float,
-        on_wait: Callable[[str], None],
-    ) -> None:
-        self._holder_file = folder / "gate.holder.json"
-        self._node_lock = _lock(folder / "gate.lock")
-        self._turns = folder / "turns" / run_id
-        self._turn = turn
+        self, folder: Path, visitor: Visitor, *,
+        admit: Admit, timeout_s: float, on_wait: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._folder, self._visitor, self._admit = folder, visitor, admit
+        self._run = folder / "runs" / visitor.run_id
+        self._turn: Turn | None = None
+        if visitor.turn is not None:
+            self._turn = Turn(self._run / visitor.attempt, visitor.turn, self._tick)
+        self._ledger = Ledger(folder / "ledger")
+        self._entry: Entry | None = None
+        self._memory = HostMemory()
+        self._on_wait, self._timeout_s = on_wait, timeout_s
         self._deadline = time.monotonic() + timeout_s
-        self._timeout_s = timeout_s
-        self._on_wait = on_wait
         self._waited_since: float | None = None
-        self._reminded = time.monotonic()
-        self._holder = {
-            "run": run_id, "who": who, "pid": os.getpid(), "boot_id": boot_id(),
-            "process_start_s": psutil.Process().create_time(),
-        }  # fmt: skip
+        self._reminded = 0.0
+        self._alone_since: float | None = None
 
-    @contextmanager
-    def admitted(self) -> Iterator[None]:
-        """Wait for the turn and the node lock; both are given up when the block is left.
+    @contextlib.contextmanager
+    def admitted(self) -> Iterator[Admission]:
+        """Wait until this process may come in, and run the block inside.
 
-        Raises TimeoutError, naming the holder, after the time-out.
+        Raises TimeoutError, naming who is inside, after the time-out; UserError when what it needs
+        is not to be had, or the gate's folder cannot be written.
         """
-        with nullcontext() if self._turn is None else self._in_turn(self._turn):
-            while not _try(self._node_lock):
-                self._tick(_describe(self.holder()))
-            try:
-                self.phase("admitted")
-                yield
-            finally:
-                self._node_lock.release()
+        with contextlib.nullcontext() if self._turn is None else self._turn.here():
+            if self._admit == "open":
+                self._pass_turn_on()
+                yield Admission(0, None, self._memory.now().available_bytes)
+                return
+            if self._turn is not None:
+                self._turn.wait()
+            with contextlib.ExitStack() as stack:
+                admission = self._enter(stack)
+                self._pass_turn_on()
+                with self._measured():
+                    yield admission
 
     def phase(self, name: str) -> None:
-        """Say what the holder does now, for those who wait; a rank outside says nothing."""
-        if not self._node_lock.is_locked:
-            return
-        content = {**self._holder, "phase": name, "since_t": time.time()}
-        with contextlib.suppress(OSError):  # a full disk must not cost a rank that has the lock
-            write_text(self._holder_file, json.dumps(content), durable=False)
+        """Say what this process does now, for those who wait."""
+        if self._entry is not None:
+            self._entry = dataclasses.replace(self._entry, phase=name, since_mono=time.monotonic())
+            with contextlib.suppress(OSError):  # a full disk must not cost a rank that is inside
+                self._ledger.write(self._entry)
 
-    def holder(self) -> dict[str, Any] | None:
-        """Who last held the node lock, as they wrote it; None when nobody did or it is torn."""
-        try:
-            content = json.loads(self._holder_file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return content if isinstance(content, dict) else None
+    def inside(self) -> list[Entry]:
+        """Who is inside now."""
+        return self._ledger.inside()
 
-    @contextmanager
-    def _in_turn(self, turn: int) -> Iterator[None]:
-        """Run the block once all with a lower turn have passed or died."""
-        self._turns.mkdir(parents=True, exist_ok=True)
-        lock = _lock(self._turns / f"{turn}.lock")
-        lock.acquire(timeout=self._timeout_s)
-        (self._turns / f"{turn}.here").touch()
+    def wait_until_all_passed(self, num_ranks: int) -> None:
+        """Wait, without limit, until all ranks of this node and attempt have left the gate."""
+        if self._turn is not None:
+            self._deadline = float("inf")
+            self._turn.wait_until_all_passed(num_ranks)
+
+    def _enter(self, stack: contextlib.ExitStack) -> Admission:
+        node_lock = lock_file(self._folder / "gate.lock")
+        while True:
+            if try_lock(node_lock):
+                try:
+                    found = self._judge(self._ledger.inside())
+                    if isinstance(found, Admission):
+                        self._write_entry(stack, found)
+                        return found
+                finally:
+                    node_lock.release()
+            else:
+                found = "another process is being let in"
+            self._tick(found)
+
+    def _judge(self, inside: list[Entry]) -> Admission | str:
+        """The admission, or whom or what this process has to wait for."""
+        now = self._memory.now()
+        growth = None if self._admit == "serial" else read_growth(self._run)
+        if growth is None:  # it goes alone
+            return _held_by(inside) if inside else Admission(0, None, now.available_bytes)
+        if any(entry.exclusive for entry in inside):
+            return _held_by([entry for entry in inside if entry.exclusive])
+        if not inside:
+            # What was measured is certain to be needed, a margin and a reserve are not.
+            return self._judge_alone(growth, now.available_bytes, now.where)
+        self._alone_since = None
+        wanted = sum(entry.wanted_bytes for entry in inside) + _with_margin(growth)
+        room = now.available_bytes - int(_RESERVE * now.total_bytes)
+        if wanted <= room:
+            return Admission(len(inside), growth, now.available_bytes)
+        return (
+            f"{room / GIB:.2f} GiB of {now.where} can be had, {wanted / GIB:.2f} GiB are wanted by "
+            f"this one and by those inside: {_held_by(inside)}"
+        )
+
+    def _judge_alone(self, growth: int, available: int, where: str) -> Admission | str:
+        if growth <= available:
+            self._alone_since = None
+            return Admission(0, growth, available)
+        self._alone_since = self._alone_since or time.monotonic()
+        short = (
+            f"{self._visitor.who} needs {growth / GIB:.2f} GiB of memory to come up, as those "
+            f"before it did, and {available / GIB:.2f} GiB of {where} can be had"
+        )
+        if time.monotonic() - self._alone_since > _HOPELESS_S:
+            raise UserError(
+                f"{short}, with nobody else at the gate",
+                do="fewer ranks (--num-gpus), or free memory: `ps aux --sort -rss` lists it",
+                code=ExitCode.DOES_NOT_FIT,
+            )
+        return short
+
+    def _write_entry(self, stack: contextlib.ExitStack, admission: Admission) -> None:
+        growth = admission.growth_bytes
+        self._entry = dataclasses.replace(
+            own_entry(self._visitor.run_id, self._visitor.who), exclusive=growth is None,
+            growth_bytes=0 if growth is None else _with_margin(growth),
+        )  # fmt: skip
         try:
-            for lower in range(turn - 1, -1, -1):
-                if self._wait_for_turn(lower):
-                    break  # it waited for all below it
+            stack.enter_context(self._ledger.entered(self._entry))
+        except OSError as error:
+            raise UserError(
+                f"the gate cannot write to {self._folder}: {error}",
+                do="free space there, or AIRLOCK_GATE_DIR=/a/local/folder/of/yours",
+                code=ExitCode.PREFLIGHT,
+            ) from error
+
+    @contextlib.contextmanager
+    def _measured(self) -> Iterator[None]:
+        """Measure what the block takes, for the ranks to come; the zygote is not one of them."""
+        if self._admit != "auto" or self._turn is None:
             yield
-        finally:
-            with contextlib.suppress(OSError):  # a full disk: those behind take it for a death
-                (self._turns / f"{turn}.passed").touch()
-            lock.release()
+            return
+        with Growth() as growth:
+            yield
+        with contextlib.suppress(OSError):  # a full disk: the next one goes alone as well
+            write_growth(self._run, growth.peak_bytes)
 
-    def _wait_for_turn(self, lower: int) -> bool:
-        """Wait until rank `lower` has passed (True) or has died (False)."""
-        here, passed = self._turns / f"{lower}.here", self._turns / f"{lower}.passed"
-        while not passed.exists():
-            if here.exists() and not _is_held(self._turns / f"{lower}.lock"):
-                # It may have passed between the two looks: only then is a free turn not a death.
-                return passed.exists()
-            self._tick(f"rank {lower} is before this one")
-        return True
+    def _pass_turn_on(self) -> None:
+        if self._turn is not None:
+            self._turn.is_in()
 
     def _tick(self, whom: str) -> None:
         """One round of waiting."""
@@ -175,32 +219,9 @@ class Gate:
         time.sleep(_POLL_S)
 
 
-def _describe(holder: dict[str, Any] | None) -> str:
-    if holder is None:
-        return "held by an unknown process"
-    age_s = max(0.0, time.time() - holder["since_t"])
-    return (
-        f"held by {holder['who']} of {holder['run']}, pid {holder['pid']}, "
-        f"{holder['phase']} for {age_s:.0f} s"
-    )
+def _held_by(inside: list[Entry]) -> str:
+    return f"held by {' and by '.join(map(str, inside))}"
 
 
-def _lock(path: Path) -> FileLock:
-    # A soft lock (a file that merely exists) would go stale with its owner: fail instead.
-    return FileLock(path, mode=0o600, fallback_to_soft=False)
-
-
-def _try(lock: FileLock) -> bool:
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return False
-    return True
-
-
-def _is_held(path: Path) -> bool:
-    lock = _lock(path)
-    if _try(lock):
-        lock.release()
-        return False
-    return True
+def _with_margin(growth_bytes: int) -> int:
+    return int(growth_bytes * _MARGIN) + _MARGIN_BYTES

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 
-from launch.gate import Gate, gate_folder
+from launch.gate import Admit, Gate, Visitor
+from launch.gate_folder import gate_folder
 from launch.reporter import Reporter
 
 
 @contextlib.contextmanager
 def through_gate(
-    report: Reporter, *, run_id: str, turn: int | None, waits: bool, timeout_s: float
+    report: Reporter, *, run_id: str, attempt: str, turn: int | None, admit: Admit, timeout_s: float
 ) -> Iterator[Gate]:
-    """Run the block inside the gate; with `waits` false it stands open to this process.
-
-    `run_id` and `turn` are those of `Gate`. Raises TimeoutError, naming the holder.
-    """
+    """Run the block inside the gate: arguments and errors are those of `Gate` and `Visitor`."""
     waiting = contextlib.ExitStack()  # the lock.wait span, entered only by one that waits
 
     def on_wait(reminder: str) -> None:
@@ -27,15 +24,18 @@ def through_gate(
             waiting.enter_context(report.events.span("lock.wait"))
             report.line("LOCK: waiting for exclusive access...")
 
-    gate = Gate(
-        gate_folder(), run_id=run_id, who=report.who.lower(), turn=turn,
-        timeout_s=timeout_s, on_wait=on_wait,
-    )  # fmt: skip
-    passage: AbstractContextManager[None] = gate.admitted() if waits else contextlib.nullcontext()
-    with waiting, passage:
+    visitor = Visitor(run_id=run_id, attempt=attempt, who=report.who.lower(), turn=turn)
+    gate = Gate(gate_folder(), visitor, admit=admit, timeout_s=timeout_s, on_wait=on_wait)
+    with waiting, gate.admitted() as admission:
         waiting.close()
         with report.events.span("lock.hold"):
-            report.line("LOCK: acquired! Starting initialization...")
+            report.events.emit(
+                "mark", "admitted", admit=admit, num_beside=admission.num_beside,
+                growth_bytes=admission.growth_bytes, available_bytes=admission.available_bytes,
+            )  # fmt: skip
+            num = admission.num_beside
+            beside = f" beside {num} other{'s' if num > 1 else ''}" if num else ""
+            report.line(f"LOCK: acquired! Starting initialization...{beside}")
             yield gate
             # Said before the lock is given up, so that the next one's "acquired" comes after it.
             report.line("LOCK: released")

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launch.gate import Admit
 from launch.limits import apply_limits, die_before_others
 from launch.parent import die_with_parent
 from launch.passage import through_gate
 from launch.reporter import Reporter, write_output_to
-from rundir.config import LaunchConfig, RunConfig
+from rundir.config import LaunchConfig
 from rundir.config_file import read_config
 from rundir.errors import UserError
 from rundir.events import EventWriter
@@ -91,9 +92,10 @@ def _train(run: RunDir, place: RankPlace, report: Reporter, inherit: Callable[[]
     _back_off(config.launch, place.attempt, report)
     with through_gate(
         report,
-        run_id=f"{run.run_id}-{place.attempt}",
+        run_id=run.run_id,
+        attempt=str(place.attempt),
         turn=place.local_rank,
-        waits=_waits(config, has_model=inherited is not None),
+        admit=_admit(config.launch, has_model=inherited is not None),
         timeout_s=config.launch.gate_timeout_s,
     ) as gate:
         gate.phase("importing")
@@ -107,9 +109,9 @@ def _train(run: RunDir, place: RankPlace, report: Reporter, inherit: Callable[[]
     worker.train(config, run, model, events)
 
 
-def _waits(config: RunConfig, *, has_model: bool) -> bool:
-    """Whether this rank queues at the gate: with `auto` only one that has a model to load."""
-    return config.launch.admit == "serial" or (config.launch.admit == "auto" and not has_model)
+def _admit(config: LaunchConfig, *, has_model: bool) -> Admit:
+    """How this rank passes the gate: with `auto` one that has its model needs no memory there."""
+    return "open" if config.admit == "auto" and has_model else config.admit
 
 
 def _back_off(config: LaunchConfig, attempt: int, report: Reporter) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.devices import Placement, asked_num_ranks, installed_gpus, place, visible_gpus
-from launch.gate import gate_folder
+from launch.gate_folder import check_gate
 from launch.limits import check_limits
 from launch.prepare import check_data, check_model
 from launch.resolve import resolve
@@ -50,7 +50,7 @@ def make_job(request: Request, environ: Mapping[str, str]) -> Job:
     check_model(config)
     check_data(config)
     check_limits(config.limits)
-    gate_folder()
+    check_gate()
     launch = dataclasses.replace(config.launch, num_ranks=placement.num_ranks)
     return Job(
         config=dataclasses.replace(config, launch=launch),

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from launch import children
 from launch.environment import Variable, child_environment, rank_variables
-from launch.gate import gate_folder
+from launch.gate_folder import blind_spot, gate_folder
 from launch.output import Output
 from launch.parent import become_subreaper
 from launch.prepare import prepare
@@ -44,6 +44,8 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
     become_subreaper()
     folder, variables = _make_folder(job, environ)
     console.out(_banner(job, folder), highlight=False)
+    if unseen := blind_spot():
+        console.out(f"airlock: {unseen}", highlight=False)
     state = new_state(folder.run_id, job.config.profile, job.placement.num_ranks)
     events = EventWriter(folder.event_file("launch"))
     supervisor = Supervisor(
@@ -161,5 +163,4 @@ def _say_left_out(console: Console, prepared: Prepared, longest: int) -> None:
 def _tidy_up(folder: RunDir) -> None:
     """Remove what the processes of the run left: turns at the gate, half-written folders."""
     remove_half_written(folder)
-    for path in (gate_folder() / "turns").glob(f"{folder.run_id}-*"):
-        shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(gate_folder() / "runs" / folder.run_id, ignore_errors=True)

@@ -93,8 +93,9 @@ def _import_and_build(run: RunDir, report: Reporter) -> Any:
     with through_gate(
         report,
         run_id=run.run_id,
+        attempt="zygote",
         turn=None,
-        waits=config.launch.admit != "open",
+        admit="open" if config.launch.admit == "open" else "serial",
         timeout_s=config.launch.gate_timeout_s,
     ) as gate:
         gate.phase("importing")

@@ -81,8 +81,8 @@ class LaunchConfig:
     )
     admit: Literal["auto", "serial", "open"] = _field(
         "auto",
-        "serial: one rank at a time in the gate; open: none waits; auto: ranks that have a model "
-        "to load go one at a time, warm ones all at once",
+        "who is inside the gate at once. serial: one rank; auto: the first rank alone, to be "
+        "measured, then as many as the memory takes, warm ones all; open: none waits",
     )
     gate_timeout_s: float = _field(3600.0, "longest wait for the gate, seconds", at_least=1)
     zygote_timeout_s: float = _field(

@@ -113,6 +113,16 @@ EVENTS: tuple[EventSpec, ...] = (
         },
     ),
     EventSpec(
+        name="admitted", kind="mark", writer="rank, zygote", meaning="let in by the gate",
+        fields={
+            "admit": "serial, auto or open",
+            "num_beside": "processes inside already, of all runs of the node",
+            "growth_bytes": "memory it was foretold to take; null for one that goes alone",
+            "available_bytes": "what the host, or the tightest cgroup, could give",
+        },
+        optional=frozenset({"growth_bytes"}),
+    ),
+    EventSpec(
         name="limits", kind="mark", writer="rank", meaning="resource limits as they now are",
         fields={
             "rlimit_as_bytes": "address-space limit; null is none",
