@@ -100,6 +100,12 @@ class LaunchConfig:
         "first comes at once",
         at_least=0,
     )
+    collective_timeout_s: float = _field(
+        1800.0,
+        "longest wait, seconds, of a rank for the others in a collective; waiting for those that "
+        "are still at the gate has no limit",
+        at_least=1,
+    )
     stop_timeout_s: float = _field(
         300.0, "longest wait, seconds, for ranks to save when a stop is asked for", at_least=0
     )

@@ -17,7 +17,6 @@ from torch.distributed.rendezvous import rendezvous
 
 from rundir.events import EventWriter
 
-_TIMEOUT = timedelta(minutes=30)
 _CONTROL_TIMEOUT = timedelta(hours=6)  # rank 0 may write a large model while the others wait
 _POLL_S = 0.05
 _REMIND_S = 10.0
@@ -54,14 +53,15 @@ class Ranks:
         dist.barrier(group=self.control)
 
 
-def meet(device: torch.device, events: EventWriter) -> Ranks:
+def meet(device: torch.device, events: EventWriter, timeout_s: float) -> Ranks:
     """Wait until every rank has left the gate, then form the process group.
 
     The wait has no limit of its own: a queue at the gate may be long, and a time-out inside
     `init_process_group` would end ranks that did nothing wrong. If a rank is gone the launcher or
-    the agent ends this one too.
+    the agent ends this one too. Afterwards a rank waits `timeout_s` for the others in a collective.
     """
-    store, rank, world_size = next(rendezvous("env://", timeout=_TIMEOUT))
+    timeout = timedelta(seconds=timeout_s)
+    store, rank, world_size = next(rendezvous("env://", timeout=timeout))
     # A prefix for each attempt: a restarted group must not read the addresses of the last one.
     store = PrefixStore(f"airlock/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     with events.span("all_loaded.wait"):
@@ -80,7 +80,7 @@ def meet(device: torch.device, events: EventWriter) -> Ranks:
             store=PrefixStore("pg", store),
             rank=rank,
             world_size=world_size,
-            timeout=_TIMEOUT,
+            timeout=timeout,
             device_id=device if is_cuda else None,
         )
         control = (

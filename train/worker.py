@@ -60,7 +60,8 @@ def train(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> No
 
     Raises whatever ends a rank; the caller tells the launcher.
     """
-    ranks = meet(next(model.parameters()).device, events)
+    device = next(model.parameters()).device
+    ranks = meet(device, events, config.launch.collective_timeout_s)
     prepared = read_prepared(run)
     with events.span("ddp.wrap"):
         wrapped = _wrap(model, ranks)

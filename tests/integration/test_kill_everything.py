@@ -15,6 +15,7 @@ from rundir.paths import RunDir
 from tests.running import (
     COLD,
     ENDLESS,
+    SERIAL,
     assert_nothing_left,
     ended,
     events_of,
@@ -36,9 +37,20 @@ _STOPS = {
     "zygote imports": ("train.worker", "import time; time.sleep(3600)"),
     "zygote builds": ("train.worker", "import time; module.build = lambda *a: time.sleep(3600)"),
     "ranks load": ("train.worker", "import time; module.load = lambda *a: time.sleep(3600)"),
+    "a rank waits": ("train.worker", "import time; module.load = lambda *a: time.sleep(3600)"),
+    "a rank imports": (
+        "train.worker",
+        "import time; os.environ['RANK'] == '0' or time.sleep(3600)",
+    ),
     "ranks meet": ("train.ranks", "import time; module.meet = lambda *a: time.sleep(3600)"),
 }
 _NO_RANKS = ("zygote imports", "zygote builds")
+
+# What the ranks do only where they load the model for themselves, and where they have no zygote.
+_OPTIONS = {
+    "a rank waits": (*SERIAL, "--set", "launch.start=imports"),
+    "a rank imports": (*SERIAL, *COLD),
+}
 
 
 def wait_for_phase(run: RunDir, phase: str) -> None:
@@ -49,6 +61,8 @@ def wait_for_phase(run: RunDir, phase: str) -> None:
         "zygote imports": ("start", "zygote.import", None),
         "zygote builds": ("start", "zygote.build", None),
         "ranks load": ("start", "model.load", 1),
+        "a rank waits": ("start", "lock.wait", 1),
+        "a rank imports": ("start", "import", 1),
         "ranks meet": ("end", "lock.hold", 1),
     }[phase]
 
@@ -79,11 +93,13 @@ _CASES = [
     (victim, phase)
     for phase in (*_STOPS, "training")
     for victim in ("launch", "agent", "zygote", "rank 1")
-    if victim != "rank 1" or phase not in _NO_RANKS
+    if (victim != "rank 1" or phase not in _NO_RANKS)
+    and (victim != "zygote" or phase != "a rank imports")
 ]
 # Of each victim one phase, and of each phase one victim, in the default tier.
 _SHORT = {("launch", "zygote imports"), ("agent", "zygote builds"), ("zygote", "ranks load"),
-          ("rank 1", "ranks meet"), ("zygote", "training"), ("launch", "ranks meet")}  # fmt: skip
+          ("rank 1", "ranks meet"), ("zygote", "training"), ("launch", "ranks meet"),
+          ("rank 1", "a rank waits"), ("rank 1", "a rank imports")}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -94,7 +110,7 @@ def test_whoever_is_killed_whenever_the_run_ends_and_nothing_is_left(
     airlock: Start, environ: dict[str, str], tmp_path: Path, victim: str, phase: str
 ) -> None:
     env = hooked(environ, tmp_path, *_STOPS[phase]) if phase in _STOPS else {}
-    with ended(airlock(*ENDLESS, env=env)) as process:
+    with ended(airlock(*ENDLESS, *_OPTIONS.get(phase, ()), env=env)) as process:
         run = run_folder(environ)
         wait_for_phase(run, phase)
         os.kill(pid_of(victim, run, process.pid), signal.SIGKILL)

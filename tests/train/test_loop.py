@@ -80,7 +80,7 @@ def gradients_rank(run: RunDir, rank: int) -> None:
     config = read_config(run.config)
     model = worker.load(config, run, rank).double()
     events = EventWriter(run.event_file(f"rank{rank}"), rank=rank)
-    ranks = meet(torch.device("cpu"), events)
+    ranks = meet(torch.device("cpu"), events, 60.0)
     samples = SampleFile(read_prepared(run).train)
     ddp = DistributedDataParallel(SummedLoss(model), gradient_as_bucket_view=True)
     trainer = Trainer(config=config, run=run, ranks=ranks, events=events, model=ddp,
