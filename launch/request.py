@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from launch.allocator import users_alloc_conf
 from launch.devices import Placement, asked_num_ranks, installed_gpus, place, visible_gpus
 from launch.gate_folder import check_gate
+from launch.leftovers import check_keep_env
 from launch.limits import check_limits
 from launch.prepare import check_data, check_model
 from launch.resolve import resolve
@@ -50,6 +52,8 @@ def make_job(request: Request, environ: Mapping[str, str]) -> Job:
     check_model(config)
     check_data(config)
     check_limits(config.limits)
+    check_keep_env(config.launch.keep_env, environ)
+    users_alloc_conf(environ)
     check_gate()
     launch = dataclasses.replace(config.launch, num_ranks=placement.num_ranks)
     return Job(

@@ -7,12 +7,12 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 
 from rich.console import Console
 
 from launch import children
-from launch.environment import Variable, child_environment, rank_variables
+from launch.environment import RankEnvironment, rank_environment
+from launch.environment_text import environment_lines, left_out_lines
 from launch.gate_folder import blind_spot, gate_folder
 from launch.output import Output
 from launch.parent import become_subreaper
@@ -42,17 +42,18 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
     output.on_reader_gone = signals.ask_to_stop
     processes = OwnProcesses()
     become_subreaper()
-    folder, variables = _make_folder(job, environ)
-    console.out(_banner(job, folder), highlight=False)
+    folder, environment = _make_folder(job, environ)
+    lines = [_banner(job, folder), *left_out_lines(environment, job.config.launch.keep_env)]
     if unseen := blind_spot():
-        console.out(f"airlock: {unseen}", highlight=False)
+        lines.append(f"airlock: {unseen}")
+    console.out("\n".join(lines), highlight=False)
     state = new_state(folder.run_id, job.config.profile, job.placement.num_ranks)
     events = EventWriter(folder.event_file("launch"))
     supervisor = Supervisor(
         run=folder, config=job.config.launch, state=state,
         console=console, signals=signals, events=events, processes=processes,
     )  # fmt: skip
-    env = child_environment(variables, environ)
+    env = environment.of_child(environ)
     code = ExitCode.RANK_FAILED  # unless it is found to have ended otherwise
     try:
         supervisor.write_status()
@@ -81,23 +82,26 @@ def show(request: Request, console: Console, environ: Mapping[str, str]) -> Exit
     """Print what `run` would do, and start nothing: configuration, environment, torchrun line."""
     job = make_job(request, environ)
     folder = RunDir(runs_folder() / "RUN_ID")
-    variables = rank_variables(job.config, job.placement, folder, environ)
-    lines = [_banner(job, folder), "", config_text(job.config, job.sources)]
-    lines += [f"{one.name}={one.value}  # {one.source}: {one.reason}" for one in variables]
-    lines += ["", shlex.join(["torchrun", *_torchrun_args(job, folder)])]
+    environment = rank_environment(job.config, job.placement, folder, environ)
+    line = torchrun_line(_torchrun_args(job, folder), environment)
+    lines = [
+        _banner(job, folder), "", config_text(job.config, job.sources),
+        "environment of the ranks:", *environment_lines(environment),
+        *left_out_lines(environment, job.config.launch.keep_env),
+        "", "the same with torch's own, once the data are prepared:", line,
+    ]  # fmt: skip
     console.out("\n".join(lines), highlight=False)
     return ExitCode.DONE
 
 
-def _make_folder(job: Job, environ: Mapping[str, str]) -> tuple[RunDir, list[Variable]]:
-    """The run folder with all that is known before the start, and the ranks' variables."""
+def _make_folder(job: Job, environ: Mapping[str, str]) -> tuple[RunDir, RankEnvironment]:
+    """The run folder with all that is known before the start, and the ranks' environment."""
     try:
         folder = create_run(job.config.profile)
-        variables = rank_variables(job.config, job.placement, folder, environ)
-        line = torchrun_line(_torchrun_args(job, folder), variables)
-        table = [asdict(variable) for variable in variables]
+        environment = rank_environment(job.config, job.placement, folder, environ)
+        line = torchrun_line(_torchrun_args(job, folder), environment)
         write_text(folder.config, config_text(job.config, job.sources))
-        write_text(folder.environment, json.dumps(table, indent=1) + "\n")
+        write_text(folder.environment, json.dumps(environment.as_json(), indent=1) + "\n")
         write_text(folder.command, f"{_typed(environ)}\n\n# with torch's own:\n{line}\n")
     except OSError as error:
         raise UserError(
@@ -105,7 +109,7 @@ def _make_folder(job: Job, environ: Mapping[str, str]) -> tuple[RunDir, list[Var
             do="free space, or AIRLOCK_RUNS_DIR=/elsewhere",
             code=ExitCode.PREFLIGHT,
         ) from error
-    return folder, variables
+    return folder, environment
 
 
 def _torchrun_args(job: Job, folder: RunDir) -> list[str]:

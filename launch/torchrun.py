@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from launch.environment import Variable
+from launch.environment import RankEnvironment
 from rundir.paths import RunDir
 
 
@@ -23,7 +23,8 @@ def torchrun_args(run: RunDir, num_ranks: int, max_restarts: int) -> list[str]:
     ]
 
 
-def torchrun_line(args: list[str], variables: list[Variable]) -> str:
+def torchrun_line(args: list[str], environment: RankEnvironment) -> str:
     """The same as one line for a shell, environment included: a cold start of a prepared run."""
-    settings = [f"{variable.name}={variable.value}" for variable in variables]
-    return shlex.join(["env", *settings, "torchrun", *args])
+    unset = [word for leftover in environment.left_out for word in ("-u", leftover.name)]
+    settings = [f"{variable.name}={variable.value}" for variable in environment.variables]
+    return shlex.join(["env", *unset, *settings, "torchrun", *args])

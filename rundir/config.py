@@ -110,6 +110,12 @@ class LaunchConfig:
         300.0, "longest wait, seconds, for ranks to save when a stop is asked for", at_least=0
     )
     threads_per_rank: int = _field(0, "CPU threads of a rank; 0: cores ÷ ranks", at_least=0)
+    nccl: Literal["default", "low-memory"] = _field(
+        "default", "low-memory: one channel with small buffers, less GPU memory and far slower"
+    )
+    keep_env: str = _field(
+        "", "variables, separated by commas, to pass on to the ranks although they may do harm"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

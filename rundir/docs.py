@@ -5,6 +5,7 @@ They stand between two marks in their files, so that the prose around them is wr
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -66,20 +67,22 @@ def starts_table() -> str:
     return "\n".join(rows)
 
 
-TABLES = {
+Tables = Mapping[str, Mapping[str, Callable[[], str]]]  # file → name of a table → what makes it
+
+TABLES: Tables = {
     "docs/how-the-start-works.md": {"starts": starts_table},
     "docs/run-folder.md": {"events": events_table, "exit codes": exit_codes_table},
     "docs/configuration.md": {"settings": settings_table},
 }
 
 
-def renewed(path: Path) -> str:
-    """The text of a file of `TABLES` with its tables made anew.
+def renewed(path: Path, tables: Tables = TABLES) -> str:
+    """The text of a file of `tables` with its tables made anew.
 
     Raises ValueError when a table's marks are missing.
     """
     text = path.read_text(encoding="utf-8")
-    for name, make in TABLES[str(path.relative_to(ROOT))].items():
+    for name, make in tables[str(path.relative_to(ROOT))].items():
         begin = _BEGIN.format(name)
         head, found, rest = text.partition(begin)
         _, ended, tail = rest.partition(_END)
@@ -89,6 +92,11 @@ def renewed(path: Path) -> str:
     return text
 
 
+def write(tables: Tables) -> None:
+    """Make the tables of every file of `tables` anew."""
+    for file in tables:
+        (ROOT / file).write_text(renewed(ROOT / file, tables), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    for file in TABLES:
-        (ROOT / file).write_text(renewed(ROOT / file), encoding="utf-8")
+    write(TABLES)

@@ -44,7 +44,7 @@ class RunDir:
 
     @property
     def environment(self) -> Path:
-        """The variables set for the ranks, each with value, source and reason."""
+        """The variables set for the ranks, and those not passed on, each with its reason."""
         return self.path / "environment.json"
 
     @property
@@ -71,6 +71,11 @@ class RunDir:
     def model(self) -> Path:
         """The trained model as an ordinary Hugging Face folder."""
         return self.path / "model"
+
+    @property
+    def incidents(self) -> Path:
+        """What was left by ranks that hung."""
+        return self.path / "incidents"
 
     @property
     def agent_log(self) -> Path:
@@ -110,7 +115,9 @@ def create_run(profile: str) -> RunDir:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     run = RunDir(parent / f"{stamp}-{profile}-{secrets.token_hex(2)}")
     run.path.mkdir()  # exist_ok is left out on purpose: two runs never share a folder
-    for folder in (run.events, run.control, run.checkpoints, run.agent_log.parent):
+    for folder in (
+        run.events, run.control, run.checkpoints, run.incidents, run.agent_log.parent,
+    ):  # fmt: skip
         folder.mkdir()
     _point_latest_at(run)
     return run

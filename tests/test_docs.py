@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from rundir.docs import TABLES, renewed
+import launch.docs
+import rundir.docs
 from tests.conftest import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("file", TABLES)
-def test_tables_made_from_code_are_up_to_date(file: str) -> None:
-    text = (ROOT / file).read_text()
-    assert text == renewed(ROOT / file), "run: python -P -m rundir.docs"
+@pytest.mark.parametrize(
+    ("maker", "file"),
+    [(module, file) for module in (rundir.docs, launch.docs) for file in module.TABLES],
+)
+def test_tables_made_from_code_are_up_to_date(maker: ModuleType, file: str) -> None:
+    renewed = rundir.docs.renewed(ROOT / file, maker.TABLES)
+    assert (ROOT / file).read_text() == renewed, f"run: python -P -m {maker.__name__}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
