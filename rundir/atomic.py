@@ -18,7 +18,8 @@ def write_text(path: Path, text: str, *, durable: bool = True) -> None:
     """
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        # What Python could not decode of a path or the environment is written as it was.
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
             if durable:
                 file.flush()

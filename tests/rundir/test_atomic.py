@@ -91,6 +91,11 @@ def end(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
+def test_text_with_bytes_that_are_no_utf_8_is_written_with_those_bytes(tmp_path: Path) -> None:
+    write_text(tmp_path / "file", b"MAX_JOBS=\xff \xc3\xa9".decode(errors="surrogateescape"))
+    assert (tmp_path / "file").read_bytes() == b"MAX_JOBS=\xff \xc3\xa9"
+
+
 def test_a_reader_sees_the_old_file_or_the_new_one(start: Start, place: Path) -> None:
     path = place / "status.json"
     writer = start(REPLACER, path)
