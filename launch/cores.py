@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from launch.mounts import Mount, mounts
+
 
 @dataclass(frozen=True, slots=True)
 class Cores:
@@ -25,45 +27,47 @@ def usable_cores() -> Cores:
     return Cores(number, f"{number} of {by_affinity} cores (the cgroup's CPU quota is {quota:g})")
 
 
-def cpu_quota(proc: Path = Path("/proc/self")) -> float | None:
-    """Seconds of CPU time a second that a process's cgroups allow it; None when they do not say.
+def cpu_quota() -> float | None:
+    """Seconds of CPU time a second that this process's cgroups allow; None when they do not say."""
+    try:
+        return least_quota(Path("/proc/self/cgroup").read_text(encoding="utf-8"), mounts())
+    except OSError:
+        return None
 
-    The least of its own cgroup and of those above it, of version 1 or 2, counts.
+
+def least_quota(groups: str, mounted: list[Mount]) -> float | None:
+    """The least quota of a process's cgroups, of version 1 or 2, and of all above them.
+
+    `groups` is the process's /proc/PID/cgroup.
     """
-    quotas = (read(folder) for folder in _cgroups(proc) for read in (_quota_v2, _quota_v1))
+    folders = _folders(groups, mounted)
+    quotas = (read(folder) for folder in folders for read in (_quota_v2, _quota_v1))
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
-def _cgroups(proc: Path) -> Iterator[Path]:
+def _folders(groups: str, mounted: list[Mount]) -> Iterator[Path]:
     """The folders of the cgroups that may limit the CPU, as far as they are mounted here."""
-    try:
-        groups, mounts = (proc / "cgroup").read_text(), (proc / "mountinfo").read_text()
-    except OSError:
-        return
-    paths = {}
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
-        if not controllers or "cpu" in controllers.split(","):
-            paths["cgroup" if controllers else "cgroup2"] = path
-    for line in mounts.splitlines():
-        fields, _, rest = line.partition(" - ")
-        root, mount = fields.split()[3:5]
-        kind, _, options = rest.split(" ", 2)
-        if kind in paths and (kind == "cgroup2" or "cpu" in options.split(",")):
-            yield from _with_parents(Path(mount), Path(root), Path(paths[kind]))
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for mount in mounted:
+            is_old = mount.kind == "cgroup" and "cpu" in mount.options.split(",")
+            if is_old if controllers else mount.kind == "cgroup2":
+                yield from _with_parents(mount, Path(path))
 
 
-def _with_parents(mount: Path, root: Path, path: Path) -> Iterator[Path]:
-    """Where `path` lies below `mount`, which shows the hierarchy from `root` on, and all above it.
+def _with_parents(mount: Mount, path: Path) -> Iterator[Path]:
+    """The folder of the cgroup `path`, and all above it that can be seen from here.
 
     Inside a container the path may be one of the host, of which only the mount itself is seen.
     """
-    inner = path.relative_to(root) if path.is_relative_to(root) else Path()
-    folder = mount if ".." in inner.parts else mount / inner
-    while folder != mount:
+    inner = path.relative_to(mount.root) if path.is_relative_to(mount.root) else Path()
+    folder = mount.point if ".." in inner.parts else mount.point / inner
+    while folder != mount.point:
         yield folder
         folder = folder.parent
-    yield mount
+    yield mount.point
 
 
 def _quota_v2(cgroup: Path) -> float | None:

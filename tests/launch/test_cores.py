@@ -6,29 +6,35 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from launch.cores import cpu_quota
+from launch.cores import least_quota
+from launch.mounts import Mount
 from tests.conftest import ROOT
 
 V1 = {"cpu.cfs_period_us": "100000\n"}
 
 
-def proc(tmp_path: Path, group: str, root: str, version: int) -> Path:
-    """A /proc/PID of a process in `group`, with the hierarchy mounted from `root` on."""
-    folder, mount = tmp_path / "proc", tmp_path / "mount"
-    folder.mkdir()
-    mount.mkdir()
-    kind, controllers, number = ("cgroup2", "", 0) if version == 2 else ("cgroup", "cpu,cpuacct", 4)
-    options = "rw" if version == 2 else f"rw,{controllers}"
-    (folder / "cgroup").write_text(f"9:name=systemd:/x\n{number}:{controllers}:{group}\n")
-    (folder / "mountinfo").write_text(
-        "22 1 0:21 / /proc rw,nosuid shared:5 - proc proc rw\n"
-        f"32 31 0:29 {root} {mount} rw,relatime shared:9 - {kind} {kind} {options}\n"
-    )
-    return folder
+@dataclass
+class Hierarchy:
+    """A cgroup hierarchy below `point`, mounted from `root` on, as a process in `group` sees it."""
+
+    point: Path
+    group: str
+    root: str
+    version: int
+
+    def quota(self) -> float | None:
+        controllers = "" if self.version == 2 else "cpu,cpuacct"
+        kind, options = ("cgroup2", "rw") if self.version == 2 else ("cgroup", f"rw,{controllers}")
+        mounted = [
+            Mount(root="/", point=Path("/proc"), kind="proc", options="rw"),
+            Mount(root=self.root, point=self.point, kind=kind, options=options),
+        ]
+        return least_quota(f"9:name=systemd:/x\n4:{controllers}:{self.group}\n", mounted)
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
@@ -39,25 +45,25 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(("text", "cores"), [("150000 100000\n", 1.5), ("max 100000\n", None)])
 def test_the_quota_of_version_2_is_read(tmp_path: Path, text: str, cores: float | None) -> None:
-    folder = proc(tmp_path, "/a/b", "/", 2)
-    write(tmp_path / "mount" / "a" / "b", {"cpu.max": text})
-    assert cpu_quota(folder) == cores
+    seen = Hierarchy(tmp_path, "/a/b", "/", 2)
+    write(tmp_path / "a" / "b", {"cpu.max": text})
+    assert seen.quota() == cores
 
 
 @pytest.mark.parametrize(("text", "cores"), [("350000\n", 3.5), ("-1\n", None)])
 def test_the_quota_of_version_1_is_read(tmp_path: Path, text: str, cores: float | None) -> None:
-    folder = proc(tmp_path, "/a/b", "/", 1)
-    write(tmp_path / "mount" / "a" / "b", V1 | {"cpu.cfs_quota_us": text})
-    assert cpu_quota(folder) == cores
+    seen = Hierarchy(tmp_path, "/a/b", "/", 1)
+    write(tmp_path / "a" / "b", V1 | {"cpu.cfs_quota_us": text})
+    assert seen.quota() == cores
 
 
 def test_a_quota_higher_up_counts_when_it_is_less(tmp_path: Path) -> None:
-    folder = proc(tmp_path, "/a/b", "/", 2)
-    write(tmp_path / "mount" / "a" / "b", {"cpu.max": "400000 100000\n"})
-    write(tmp_path / "mount" / "a", {"cpu.max": "200000 100000\n"})
-    assert cpu_quota(folder) == 2
-    write(tmp_path / "mount" / "a", {"cpu.max": "max 100000\n"})
-    assert cpu_quota(folder) == 4
+    seen = Hierarchy(tmp_path, "/a/b", "/", 2)
+    write(tmp_path / "a" / "b", {"cpu.max": "400000 100000\n"})
+    write(tmp_path / "a", {"cpu.max": "200000 100000\n"})
+    assert seen.quota() == 2
+    write(tmp_path / "a", {"cpu.max": "max 100000\n"})
+    assert seen.quota() == 4
 
 
 @pytest.mark.parametrize(
@@ -66,17 +72,16 @@ def test_a_quota_higher_up_counts_when_it_is_less(tmp_path: Path) -> None:
 def test_a_container_that_sees_only_its_own_cgroup_reads_that(
     tmp_path: Path, group: str, root: str
 ) -> None:
-    folder = proc(tmp_path, group, root, 1)
-    write(tmp_path / "mount", V1 | {"cpu.cfs_quota_us": "200000\n"})
-    assert cpu_quota(folder) == 2
+    seen = Hierarchy(tmp_path, group, root, 1)
+    write(tmp_path, V1 | {"cpu.cfs_quota_us": "200000\n"})
+    assert seen.quota() == 2
 
 
 def test_what_cannot_be_read_is_no_quota(tmp_path: Path) -> None:
-    assert cpu_quota(tmp_path) is None
-    folder = proc(tmp_path, "/a", "/", 2)
-    assert cpu_quota(folder) is None
-    write(tmp_path / "mount" / "a", {"cpu.max": "\n"})
-    assert cpu_quota(folder) is None
+    seen = Hierarchy(tmp_path, "/a", "/", 2)
+    assert seen.quota() is None
+    write(tmp_path / "a", {"cpu.max": "\n"})
+    assert seen.quota() is None
 
 
 @pytest.fixture
