@@ -17,26 +17,43 @@ ROOT = Path(__file__).resolve().parent.parent
 _SCRIPT = Path(__file__).with_name("peer_script.py")
 _BIN = Path(sys.executable).parent
 
-# In Airlock's rank as in the peers' script: nothing is done after the first barrier.
-_HOLD = """
-import importlib.util, sys, time
+# What is done in every process, whichever launcher started it, when it has imported a module.
+_HOOK = """
+import importlib.util, json, os, sys, time
 
-class Hold:
+class Hook:
     def find_spec(self, name, path=None, target=None):
-        if name != "train.ranks":
+        if name != {module!r}:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         run = spec.loader.exec_module
         def load(module):
             run(module)
-            meet = module.meet
-            module.meet = lambda *args: (meet(*args), time.sleep(3600))
+            {body}
         spec.loader.exec_module = load
         return spec
 
-sys.meta_path.insert(0, Hold())
+sys.meta_path.insert(0, Hook())
 """
+
+# In Airlock's rank as in the peers' script: nothing is done after the first barrier.
+_HOLD = _HOOK.format(
+    module="train.ranks",
+    body="meet = module.meet; module.meet = lambda *args: (meet(*args), time.sleep(3600))",
+)
+
+# A script of anyone's, unmodified, is ready once it has its process group.
+_MET = """init = module.init_process_group
+            def init_process_group(*args, **options):
+                found = init(*args, **options)
+                rank, folder = os.environ["RANK"], os.path.dirname(__file__)
+                with open(f"{folder}/.met{rank}", "w") as file:
+                    json.dump({"ready": time.monotonic(), "pid": os.getpid()}, file)
+                os.rename(f"{folder}/.met{rank}", f"{folder}/met{rank}.json")
+                return found
+            module.init_process_group = init_process_group"""
+_MEET = _HOOK.replace("{body}", _MET).replace("{module!r}", "'torch.distributed.distributed_c10d'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +75,26 @@ class Ready:
     spans: tuple[Span, ...]
 
 
+Command = Callable[[Path, int, "Path | None", int], list[str]]
 Seen = Callable[[Path, int, int], "Ready | None"]
 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """`command(folder, num_ranks, model, restarts)`; `seen(folder, num_ranks, attempt)`."""
+    """`command(folder, num_ranks, model, restarts)`; `seen(folder, num_ranks, attempt)`.
+
+    The model is a folder; for a launcher of scripts it is the script.
+    """
 
     name: str
-    command: Callable[[Path, int, Path | None, int], list[str]]
+    command: Command
     seen: Seen
+    hook: str = _HOLD
 
-    def environment(self, folder: Path) -> dict[str, str]:
-        """The same for all; where Airlock writes, and its hold, mean nothing to the others."""
-        (folder / "sitecustomize.py").write_text(_HOLD)
+    def environment(self, folder: Path, gate: Path) -> dict[str, str]:
+        """The same for all; where Airlock writes means nothing to the others."""
+        (folder / "sitecustomize.py").write_text(self.hook)
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("AIRLOCK_", "TORCH"))}
-        gate = folder / "gate"
         gate.mkdir(mode=0o700, exist_ok=True)
         return kept | {
             "CUDA_VISIBLE_DEVICES": "",
@@ -86,15 +107,33 @@ class Launcher:
         }
 
 
-def _torchrun(locked: bool) -> Callable[[Path, int, Path | None, int], list[str]]:
+def _torchrun(locked: bool) -> Command:
     def command(folder: Path, num_ranks: int, model: Path | None, restarts: int) -> list[str]:
-        return [
-            str(_BIN / "torchrun"), f"--nproc-per-node={num_ranks}", "--rdzv-backend=c10d",
-            "--rdzv-endpoint=localhost:0", f"--max-restarts={restarts}",
-            *_script(folder, model, locked=locked),
-        ]  # fmt: skip
+        return [*_torchrun_itself(num_ranks, restarts), *_script(folder, model, locked=locked)]
 
     return command
+
+
+def _torchrun_itself(num_ranks: int, restarts: int) -> list[str]:
+    return [
+        str(_BIN / "torchrun"), f"--nproc-per-node={num_ranks}", "--rdzv-backend=c10d",
+        "--rdzv-endpoint=localhost:0", f"--max-restarts={restarts}",
+    ]  # fmt: skip
+
+
+def _script_torchrun(
+    _folder: Path, num_ranks: int, script: Path | None, restarts: int
+) -> list[str]:
+    return [*_torchrun_itself(num_ranks, restarts), str(script)]
+
+
+def _script_airlock(_folder: Path, num_ranks: int, script: Path | None, restarts: int) -> list[str]:
+    return [
+        str(ROOT / "start.sh"),
+        f"--num-gpus={num_ranks}",
+        f"--max-restarts={restarts}",
+        str(script),
+    ]
 
 
 def _accelerate(folder: Path, num_ranks: int, model: Path | None, restarts: int) -> list[str]:
@@ -112,11 +151,12 @@ def _script(folder: Path, model: Path | None, *, locked: bool) -> list[str]:
     return [str(_SCRIPT), str(folder / "out"), "-" if model is None else str(model), lock]
 
 
-def _airlock(start: str, admit: str) -> Callable[[Path, int, Path | None, int], list[str]]:
+def _airlock(start: str, admit: str, load: str = "mmap") -> Command:
     def command(_folder: Path, num_ranks: int, model: Path | None, restarts: int) -> list[str]:
         settings = {
-            "launch.start": start, "launch.admit": admit, "launch.restart_backoff_s": "0",
-            "model.dtype": "bfloat16", "train.global_batch_size": "64", "data.eval_path": "",
+            "launch.start": start, "launch.admit": admit, "launch.load": load,
+            "launch.restart_backoff_s": "0", "model.dtype": "bfloat16",
+            "train.global_batch_size": "64", "data.eval_path": "",
         } | ({} if model is None else {"model.path": str(model)})  # fmt: skip
         options = [f"--set={key}={value}" for key, value in settings.items()]
         return [
@@ -143,6 +183,14 @@ def _peer_seen(folder: Path, num_ranks: int, attempt: int) -> Ready | None:
     return Ready(max(times["ready"] for times in said), pids, tuple(spans))
 
 
+def _met_seen(folder: Path, num_ranks: int, _attempt: int) -> Ready | None:
+    files = [folder / f"met{rank}.json" for rank in range(num_ranks)]
+    if not all(file.exists() for file in files):
+        return None
+    said = [json.loads(file.read_text()) for file in files]
+    return Ready(max(one["ready"] for one in said), tuple(one["pid"] for one in said), ())
+
+
 class _History:
     """The events of one run, each read once: looking must not cost what is being measured."""
 
@@ -155,7 +203,7 @@ class _History:
         return self._events
 
 
-_history = lru_cache(maxsize=1)(_History)
+_history = lru_cache(maxsize=4)(_History)  # several runs may be followed at once
 
 
 def _airlock_seen(folder: Path, num_ranks: int, attempt: int) -> Ready | None:
@@ -192,8 +240,13 @@ LAUNCHERS = {
         Launcher("strict lock", _torchrun(locked=True), _peer_seen),
         Launcher("accelerate", _accelerate, _peer_seen),
         Launcher("airlock cold", _airlock("cold", "serial"), _airlock_seen),
+        Launcher("airlock cold auto", _airlock("cold", "auto"), _airlock_seen),
+        Launcher("airlock cold open", _airlock("cold", "open"), _airlock_seen),
+        Launcher("airlock cold broadcast", _airlock("cold", "auto", "broadcast"), _airlock_seen),
         Launcher("airlock imports", _airlock("imports", "open"), _airlock_seen),
         Launcher("airlock warm", _airlock("warm", "auto"), _airlock_seen),
+        Launcher("torchrun script", _script_torchrun, _met_seen, _MEET),
+        Launcher("airlock script", _script_airlock, _met_seen, _MEET),
     )
 }
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from benchmarks.startup import Case, Figures
+    from benchmarks.cases import Case, Figures
 
     Results = Mapping[Case, Figures]
 
@@ -104,7 +104,20 @@ def _failed_restarts(by_name: Mapping[str, Figures]) -> Ratio:
     return Ratio([float(num_failed)] if figures.num_restarts else [], 0)
 
 
+def _failed(name: str) -> Figure:
+    return lambda by_name: Ratio([float(by_name[name].num_failed)], 0)
+
+
+def _came_up(name: str) -> Figure:
+    return lambda by_name: Ratio([float(len(by_name[name].ready_s))], 0)
+
+
+def _oom_kills(name: str) -> Figure:
+    return lambda by_name: Ratio([float(num) for num in by_name[name].num_oom_kills], 0)
+
+
 _WARM = "airlock warm, 8 ranks"
+_AUTO = "airlock cold auto, 8 ranks, pickle, under 10,000 MB"
 _CLAIMS: dict[str, Figure] = {
     "8 ranks warm / 8 under torchrun": _paired(_WARM, "torchrun, 8 ranks", 0.28),
     "8 ranks warm / 8 with a strict lock": _paired(_WARM, "strict lock, 8 ranks", 0.17),
@@ -124,24 +137,44 @@ _CLAIMS: dict[str, Figure] = {
         [max(by_name[_WARM].restart_s)] if by_name[_WARM].restart_s else [], 1.0
     ),
     "restarts that failed, of 20 (3 with --quick)": _failed_restarts,
+    "8 warm ranks in 1.2 GB: starts that failed": _failed("airlock warm, 8 ranks, under 1,200 MB"),
+    "8 ranks under torchrun in 1.2 GB: starts that came up": _came_up(
+        "torchrun, 8 ranks, under 1,200 MB"
+    ),
+    "8 cold ranks load a pickle in 10 GB: auto / serial, time": _paired(
+        _AUTO, "airlock cold, 8 ranks, pickle, under 10,000 MB", 1 / 1.5
+    ),
+    "the same: OOM kills with auto": _oom_kills(_AUTO),
+    "2 runs of 4 at once, pickle, in 10 GB: runs that failed": _failed(
+        "airlock cold auto, 4 ranks, pickle, under 10,000 MB, 2 runs at once"
+    ),
+    **{
+        f"{script}, {num} ranks: airlock / torchrun, time to its process group": _paired(
+            f"airlock script, {num} ranks, {script}", f"torchrun script, {num} ranks, {script}", 1.0
+        )
+        for script in ("accelerate test_script", "ddp_tutorial")
+        for num in (2, 4)
+    },
 }
 
 
 def print_tables(results: Results, values: Mapping[str, Mapping[str, float | bool]]) -> None:
     """The measurements and the claims, for people."""
     console = Console()
-    table = Table("case", "ready, s (range)", "peak Σ PSS, MB", "anonymous, MB", title="starts")
+    table = Table("case", "ready, s (range)", "peak Σ PSS, MB", "anonymous, MB", "failed",
+                  "OOM kills", title="starts")  # fmt: skip
     for case, figures in sorted(results.items()):
         times = figures.ready_s
         spread = f"{median(times):.2f} ({min(times):.2f} to {max(times):.2f})" if times else ""
         table.add_row(
             case.name, spread, _megabytes(figures.peak_pss_bytes),
-            _megabytes(figures.peak_anon_bytes),
+            _megabytes(figures.peak_anon_bytes), str(figures.num_failed or ""),
+            ", ".join(map(str, figures.num_oom_kills)),
         )  # fmt: skip
         if figures.restart_s:
             table.add_row(
                 f"  restarts: {len(figures.restart_s)} of {figures.num_restarts} good",
-                f"{median(figures.restart_s):.2f} (to {max(figures.restart_s):.2f})", "", "",
+                f"{median(figures.restart_s):.2f} (to {max(figures.restart_s):.2f})",
             )  # fmt: skip
     console.print(table)
     claims = Table("claim", "median", "range", "limit", "", title="claims")

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.cases import Case, Figures
 from benchmarks.launchers import Span
 from benchmarks.report import ratios
-from benchmarks.startup import Case, Figures, full_plan, quick_plan
+from benchmarks.startup import full_plan, quick_plan
 from benchmarks.timeline import draw
 from tests.conftest import ROOT
 
-WARM, PLAIN = Case("airlock warm", 8, False), Case("torchrun", 8, False)
+WARM, PLAIN = Case("airlock warm", 8), Case("torchrun", 8)
 
 
 def test_a_ratio_is_that_of_repetitions_made_together() -> None:
@@ -45,11 +46,11 @@ def test_one_restart_of_many_that_fails_or_is_slow_is_enough() -> None:
 
 def test_slopes_are_for_each_added_rank() -> None:
     results = {
-        Case("airlock warm", num, True): Figures(ready_s=[time_s], peak_anon_bytes=[anon])
+        Case("airlock warm", num, "model"): Figures(ready_s=[time_s], peak_anon_bytes=[anon])
         for num, time_s, anon in ((8, 6.0, 100_000_000), (32, 8.4, 580_000_000))
     }
     results |= {
-        Case("airlock imports", num, True): Figures(ready_s=[time_s])
+        Case("airlock imports", num, "model"): Figures(ready_s=[time_s])
         for num, time_s in ((8, 6.0), (32, 10.8))
     }
     values, _ = ratios(results)
@@ -63,9 +64,9 @@ def test_the_full_plan_has_every_launcher_in_every_size_and_pairs_what_it_compar
     plan = full_plan(names)
     for name in set(names) - {"airlock imports"}:
         for num in (1, 2, 4, 8, 16, 32):
-            assert {Case(name, num, False), Case(name, num, True)} <= set(plan.timed)
+            assert {Case(name, num), Case(name, num, "model")} <= set(plan.timed)
     assert plan.timed.count(WARM) == plan.timed.count(PLAIN) == 5
-    assert plan.timed.count(Case("airlock imports", 32, True)) == 5
+    assert plan.timed.count(Case("airlock imports", 32, "model")) == 5
 
 
 def test_a_picture_has_a_row_for_each_process(tmp_path: Path) -> None:

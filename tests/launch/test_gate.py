@@ -20,6 +20,7 @@ from launch.growth import read_growth, write_growth
 from launch.memory import MIB
 from rundir.errors import UserError
 from tests.conftest import ROOT
+from tests.memory_cgroup import limited
 from tests.running import wait_for
 
 # A rank that passes the gate: writes when it got in and when it left, stays inside a while, and
@@ -168,6 +169,32 @@ def test_with_auto_ranks_that_do_not_fit_beside_the_others_wait(
     wait_for(lambda: said(log, "in"), why="the other run's rank did not get in")
     with pytest.raises(TimeoutError, match=r"can be had, .* GiB are wanted .* rank 0 of b"):
         visit(folder, admit="auto").admitted().__enter__()
+
+
+@pytest.mark.parametrize("admit", ["auto", "open"])
+def test_under_a_cap_two_runs_come_up_with_auto_and_not_all_at_once(
+    folder: Path, log: Path, admit: str
+) -> None:
+    # Eight take 100 MiB each at once; there is room for three.
+    with limited(600 * MIB) as cap:
+        processes = [
+            subprocess.Popen(
+                cap.command([
+                    sys.executable, "-P", "-c", RANK, folder, run, rank, admit, "2.0", "100",
+                    "False", log,
+                ]),
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+            )
+            for rank in ("0", "1", "2", "3") for run in ("a", "b")
+        ]  # fmt: skip
+        codes = [process.wait(100) for process in processes]
+        num_kills = cap.group.num_oom_kills()
+    if admit == "open":  # what auto is there for
+        assert num_kills > 0
+        assert -signal.SIGKILL in codes
+        return
+    assert (codes, num_kills) == ([0] * 8, 0)
+    assert most_inside(log) in (2, 3)
 
 
 def test_what_cannot_be_had_is_said_when_nobody_is_inside(

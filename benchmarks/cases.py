@@ -1,0 +1,43 @@
+"""What is started for a measurement, and what was measured of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Case:
+    """One way to start: a launcher's name, how many ranks, and what they load.
+
+    `model` is empty, `model` (1.2 GB, mapped from its file) or `pickle` (each rank copies it into
+    memory of its own). With `cap_mb` everything is in a memory cgroup with that limit; `num_runs`
+    are started at once in it, `num_ranks` each.
+    """
+
+    launcher: str
+    num_ranks: int
+    model: str = ""
+    cap_mb: int = 0
+    num_runs: int = 1
+
+    @property
+    def name(self) -> str:
+        """As it stands in the results."""
+        parts = [self.launcher, f"{self.num_ranks} ranks"]
+        parts += [self.model] if self.model else []
+        parts += [f"under {self.cap_mb:,} MB"] if self.cap_mb else []
+        parts += [f"{self.num_runs} runs at once"] if self.num_runs > 1 else []
+        return ", ".join(parts)
+
+
+@dataclasses.dataclass(slots=True)
+class Figures:
+    """What was measured of one case. Lists have one entry for each repetition."""
+
+    ready_s: list[float] = dataclasses.field(default_factory=list)
+    peak_pss_bytes: list[int] = dataclasses.field(default_factory=list)
+    peak_anon_bytes: list[int] = dataclasses.field(default_factory=list)
+    restart_s: list[float] = dataclasses.field(default_factory=list)
+    num_restarts: int = 0
+    num_oom_kills: list[int] = dataclasses.field(default_factory=list)  # by the kernel, in the cap
+    num_failed: int = 0  # starts that did not come up

@@ -1,0 +1,21 @@
+"""A memory cgroup for a test, or the reason why there can be none here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.memory_cgroup import MemoryCgroup, NoCgroupError, memory_cgroup
+
+
+@contextlib.contextmanager
+def limited(limit_bytes: int) -> Iterator[MemoryCgroup]:
+    """A real memory cgroup limited to `limit_bytes`; the test is skipped where none can be made."""
+    with contextlib.ExitStack() as stack:
+        try:
+            cgroup = stack.enter_context(memory_cgroup(limit_bytes))
+        except NoCgroupError as error:
+            pytest.skip(str(error))
+        yield cgroup
