@@ -5,7 +5,7 @@ ledger of those inside and at the memory of the host, and either enters itself i
 lets go of the lock and tries again. With `admit`
 
 * `serial` one process is inside at a time;
-* `auto` the first rank of a run goes alone and is measured; then as many are inside as there is
+* `auto` the first rank of a kind goes alone and is measured; then as many are inside as there is
   memory for: what the host can give, less what those inside may still come to use, less a reserve;
 * `open` nobody waits.
 
@@ -52,13 +52,15 @@ class Admission:
 class Visitor:
     """Who comes to the gate. `turn` is its place among those of the same run and attempt, from 0.
 
-    The zygote, which comes before all of them, has none.
+    The zygote, which comes before all of them, has none. Visitors of the same `kind` take the same
+    memory: what one took is foretold for the next.
     """
 
     run_id: str
     attempt: str
     who: str
     turn: int | None
+    kind: str = "rank"
 
 
 class Gate:
@@ -70,6 +72,7 @@ class Gate:
     ) -> None:  # fmt: skip
         self._folder, self._visitor, self._admit = folder, visitor, admit
         self._run = folder / "runs" / visitor.run_id
+        self._growth = self._run / f"{visitor.kind}.growth.json"
         self._turn: Turn | None = None
         if visitor.turn is not None:
             self._turn = Turn(self._run / visitor.attempt, visitor.turn, self._tick)
@@ -137,7 +140,7 @@ class Gate:
     def _judge(self, inside: list[Entry]) -> Admission | str:
         """The admission, or whom or what this process has to wait for."""
         now = self._memory.now()
-        growth = None if self._admit == "serial" else read_growth(self._run)
+        growth = None if self._admit == "serial" else read_growth(self._growth)
         if growth is None:  # it goes alone
             return _held_by(inside) if inside else Admission(0, None, now.available_bytes)
         if any(entry.exclusive for entry in inside):
@@ -196,7 +199,7 @@ class Gate:
         with Growth() as growth:
             yield
         with contextlib.suppress(OSError):  # a full disk: the next one goes alone as well
-            write_growth(self._run, growth.peak_bytes)
+            write_growth(self._growth, growth.peak_bytes)
 
     def _pass_turn_on(self) -> None:
         if self._turn is not None:

@@ -12,13 +12,10 @@ from pathlib import Path
 from filelock import FileLock
 
 from launch.host_memory import HostMemory
-from launch.mounts import filesystem_of
+from launch.mounts import filesystem_of, is_network
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 
-# On these flock may succeed for everyone, on one node or between nodes, by mount option or version.
-_NETWORK = ("nfs", "lustre", "gpfs", "beegfs", "cifs", "smb", "ceph", "gluster", "afs", "9p",
-            "orangefs", "pvfs", "wekafs", "fuse.", "glusterfs", "panfs", "virtiofs")  # fmt: skip
 _PROBE_TIMEOUT_S = 20.0
 
 # Run in another process: exits with 0 when it, too, gets the lock.
@@ -67,7 +64,7 @@ def check_gate() -> Path:
     """
     folder = gate_folder()
     kind = filesystem_of(folder)
-    if kind.startswith(_NETWORK):
+    if is_network(kind):  # by mount option or version, flock succeeds there for everyone
         raise _unusable(folder, f"it is on a network filesystem ({kind}), where locks may be void")
     probe = folder / "exclusion.lock"
     lock = FileLock(probe, mode=0o600, fallback_to_soft=False)

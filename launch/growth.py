@@ -44,17 +44,17 @@ class Growth:
         self.peak_bytes = max(self.peak_bytes, anon_bytes(os.getpid()) - self._before_bytes)
 
 
-def read_growth(run: Path) -> int | None:
-    """The most that a rank of the run took so far, bytes; None when none has come through yet."""
+def read_growth(file: Path) -> int | None:
+    """The most that a rank took so far, bytes; None when none has come through yet."""
     try:
-        growth: int = json.loads((run / "growth.json").read_text(encoding="ascii"))["growth_bytes"]
+        growth: int = json.loads(file.read_text(encoding="ascii"))["growth_bytes"]
     except FileNotFoundError:
         return None
     return growth
 
 
-def write_growth(run: Path, growth_bytes: int) -> None:
+def write_growth(file: Path, growth_bytes: int) -> None:
     """Note what a rank took. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
-        growth_bytes = max(growth_bytes, read_growth(run) or 0)
-    write_text(run / "growth.json", json.dumps({"growth_bytes": growth_bytes}), durable=False)
+        growth_bytes = max(growth_bytes, read_growth(file) or 0)
+    write_text(file, json.dumps({"growth_bytes": growth_bytes}), durable=False)

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
+_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs",
+            "orangefs", "pvfs2", "panfs", "wekafs", "afs", "9p", "virtiofs"}  # fmt: skip
+_LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.ntfs-3g"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,11 @@ def filesystem_of(path: Path) -> str:
     on_the_way = [mount for mount in mounts() if whole.is_relative_to(mount.point)]
     # Of mounts on one another the last counts, and max() takes the first of equals.
     return max(reversed(on_the_way), key=lambda mount: len(mount.point.parts)).kind
+
+
+def is_network(kind: str) -> bool:
+    """Whether files of a filesystem of this type come over a network, or from another system."""
+    return kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
 
 
 def _unescaped(text: str) -> str:

@@ -137,7 +137,7 @@ def test_with_auto_the_first_goes_alone_and_the_rest_together_where_memory_allow
     wait_for(lambda: len(said(log, "waits")) == 3, why="the others did not wait for it")
     assert most_inside(log) == 1
     assert first.wait(60) == 0
-    growth = read_growth(folder / "runs" / "a")
+    growth = read_growth(folder / "runs" / "a" / "rank.growth.json")
     assert growth is not None
     assert 100 * MIB <= growth < 130 * MIB
     assert [process.wait(60) for process in others] == [0] * 3
@@ -164,7 +164,7 @@ def test_with_auto_ranks_that_do_not_fit_beside_the_others_wait(
 ) -> None:
     for run, growth in (("b", 0), ("here", 1 << 60)):  # nothing, and more than any machine has
         (folder / "runs" / run).mkdir(parents=True)
-        write_growth(folder / "runs" / run, growth)
+        write_growth(folder / "runs" / run / "rank.growth.json", growth)
     start("b", 0, 1000, admit="auto")
     wait_for(lambda: said(log, "in"), why="the other run's rank did not get in")
     with pytest.raises(TimeoutError, match=r"can be had, .* GiB are wanted .* rank 0 of b"):
@@ -202,7 +202,7 @@ def test_what_cannot_be_had_is_said_when_nobody_is_inside(
 ) -> None:
     monkeypatch.setattr(gate_module, "_HOPELESS_S", 0.2)
     (folder / "runs" / "here").mkdir(parents=True)
-    write_growth(folder / "runs" / "here", 1 << 60)
+    write_growth(folder / "runs" / "here" / "rank.growth.json", 1 << 60)
     with pytest.raises(UserError, match=r"rank 0 needs 1073741824.00 GiB .* of the host") as found:
         visit(folder, admit="auto", timeout_s=30).admitted().__enter__()
     assert found.value.code == 3
@@ -212,7 +212,7 @@ def test_a_serial_run_and_an_auto_run_share_the_gate(start: Start, log: Path, fo
     start("a", 0, 1000, admit="serial")
     wait_for(lambda: said(log, "in"), why="rank 0 did not get in")
     (folder / "runs" / "here").mkdir(parents=True)
-    write_growth(folder / "runs" / "here", 0)  # it would fit anywhere
+    write_growth(folder / "runs" / "here" / "rank.growth.json", 0)  # it would fit anywhere
     with pytest.raises(TimeoutError, match="held by rank 0 of a"):
         visit(folder, admit="auto").admitted().__enter__()
 
@@ -316,7 +316,9 @@ def test_an_entry_that_cannot_be_understood_is_someone(
 def test_the_gate_is_free_again_after_an_exception_inside(folder: Path) -> None:
     with pytest.raises(RuntimeError), visit(folder).admitted():
         raise RuntimeError
-    assert read_growth(folder / "runs" / "here") is None  # half a passage says nothing
+    assert (
+        read_growth(folder / "runs" / "here" / "rank.growth.json") is None
+    )  # half a passage says nothing
     with visit(folder).admitted():
         pass
 
