@@ -1,4 +1,4 @@
-"""`python -P -m launch.fetch ID LINK`: have a model of the Hub on this machine, once for all ranks.
+"""`python -P -m launch.fetch ID LINK [without-weights]`: have a model of the Hub on this machine.
 
 Leaves LINK pointing at its folder. Files that are here already are not asked for again.
 """
@@ -10,15 +10,17 @@ from pathlib import Path
 
 from rundir.exit_codes import ExitCode
 
-_WANTED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py"]
+_WANTED = ["*.json", "*.model", "*.txt", "*.jinja", "*.py"]
+_WEIGHTS = ["*.safetensors"]
 
 
-def fetch(model_id: str) -> Path:
+def fetch(model_id: str, *, weights: bool) -> Path:
     """The local folder of `model_id`, downloaded if need be, with progress bars."""
     from huggingface_hub import snapshot_download
 
     # Asks the Hub which files there are; without a network it takes what is here, if all is.
-    return Path(snapshot_download(model_id, allow_patterns=_WANTED))
+    wanted = _WANTED + (_WEIGHTS if weights else [])
+    return Path(snapshot_download(model_id, allow_patterns=wanted))
 
 
 def main() -> None:
@@ -27,7 +29,7 @@ def main() -> None:
     from huggingface_hub import errors
 
     try:
-        link.symlink_to(fetch(model_id))
+        link.symlink_to(fetch(model_id, weights="without-weights" not in sys.argv))
         return
     except errors.GatedRepoError:
         why = f"{model_id} is gated", "accept its terms on its page, then set HF_TOKEN"

@@ -8,15 +8,18 @@ import json
 import os
 import shutil
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 from launch import children
+from launch.checkpoint_files import read_checkpoint
+from launch.loading import choose_loading
 from launch.signals import Signals
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, cache_folder
-from rundir.prepared import Prepared, read_prepared
+from rundir.prepared import Prepared, read_prepared, write_prepared
 from rundir.seal import is_sealed
 
 
@@ -46,7 +49,10 @@ def check_data(config: RunConfig) -> None:
 
 
 def check_model(config: RunConfig) -> None:
-    """Raise UserError when `model.path` cannot be a model: a folder without one, a bad id."""
+    """Raise UserError when `model.path` cannot be a model: a folder without one, a bad id.
+
+    Nor when a folder's weights are damaged, unless none are to be read.
+    """
     path = Path(config.model.path)
     if not config.model.path:
         if not config.architecture:
@@ -57,6 +63,8 @@ def check_model(config: RunConfig) -> None:
                 f"{path} holds no model: it has no config.json",
                 do="--set model.path=FOLDER with a Hugging Face checkpoint in it",
             )
+        if config.launch.load != "random":
+            read_checkpoint(path)
     elif config.model.path.startswith((".", "/", "~")) or config.model.path.count("/") != 1:
         raise UserError(
             f"no model {config.model.path!r}: neither a folder nor a Hugging Face id",
@@ -75,26 +83,43 @@ def prepare(
     """Fetch or make the model, tokenise the data, and write prepared.json.
 
     Raises UserError with the child's exit code when it could not be done (the child has said why),
-    and Interrupted when a stop was asked for.
+    or when the weights cannot be used; Interrupted when a stop was asked for; and OSError.
     """
     model_path = _model_path(config, run, env, signals)
+    loading = choose_loading(config, model_path)
     resume = [] if resume_from is None else [resume_from]
     code = children.run("train.prepare", run.path, model_path, *resume, env=env, signals=signals)
     _check(code, "the data could not be prepared")
-    return read_prepared(run)
+    prepared = replace(read_prepared(run), loading=loading)
+    try:
+        write_prepared(run, prepared)
+    except OSError as error:
+        raise UserError(
+            f"cannot write the run folder: {error}",
+            do="free space, or AIRLOCK_RUNS_DIR=/elsewhere",
+            code=ExitCode.PREFLIGHT,
+        ) from error
+    return prepared
 
 
 def _model_path(config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals) -> Path:
-    """The local folder of the model, made or fetched if it is not there yet."""
+    """The local folder of the model, made or fetched if it is not there yet.
+
+    With random weights it need have none, and of a model whose architecture is known here no file.
+    """
+    is_random = config.launch.load == "random"
     if config.model.path and Path(config.model.path).is_dir():
         return Path(config.model.path).resolve()
-    if config.model.path:
+    if config.model.path and not (is_random and config.architecture):
         # Ranks are offline, this child is not, unless the user wants it so.
         online = {key: value for key, value in env.items() if key != "HF_HUB_OFFLINE"}
         if "HF_HUB_OFFLINE" in os.environ:
             online["HF_HUB_OFFLINE"] = os.environ["HF_HUB_OFFLINE"]
         link = run.path / "base_model"
-        code = children.run("launch.fetch", config.model.path, link, env=online, signals=signals)
+        what = ["without-weights"] if is_random else []
+        code = children.run(
+            "launch.fetch", config.model.path, link, *what, env=online, signals=signals
+        )
         _check(code, f"the model {config.model.path} could not be fetched")
         return link.resolve()
     folder = made_model_folder(config)
@@ -108,7 +133,8 @@ def _model_path(config: RunConfig, run: RunDir, env: dict[str, str], signals: Si
 def made_model_folder(config: RunConfig) -> Path:
     """Where a model made from [architecture] lies: in the cache, named after what it depends on."""
     source = Path(__file__).parent.parent / "train" / "make_checkpoint.py"
-    parts = [config.architecture, config.model.dtype, config.train.seed]
+    weights = config.launch.load != "random" and [config.model.dtype, config.train.seed]
+    parts = [config.architecture, weights]
     content = json.dumps(parts, sort_keys=True).encode() + source.read_bytes()
     return (
         cache_folder() / "models" / f"{config.profile}-{hashlib.sha256(content).hexdigest()[:12]}"

@@ -18,6 +18,7 @@ from rundir.checkpoints import complete_checkpoints, step_of
 from rundir.config import RunConfig, Sources
 from rundir.errors import UserError
 from rundir.paths import RunDir, find_run, runs_folder
+from rundir.starts import start_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,7 @@ def make_job(request: Request, environ: Mapping[str, str]) -> Job:
     """Resolve and check a request. Raises UserError for the first thing that is wrong."""
     resumed = None if request.resume is None else _run_called(request.resume)
     config, sources = resolve(request.profile, _settings(request), environ, resumed)
+    start_of(config)
     gpus = visible_gpus(installed_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
     asked = asked_num_ranks(request.num_gpus, config, sources["launch.num_ranks"], environ)
     placement = place(config, asked, gpus)

@@ -13,7 +13,7 @@ from dataclasses import Field, asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from rundir.config import SECTIONS, DataConfig, RunConfig, Sources
+from rundir.config import SECTIONS, DataConfig, LaunchConfig, RunConfig, Sources
 from rundir.config_file import read_config
 from rundir.errors import UserError
 from rundir.paths import ROOT, RunDir
@@ -57,6 +57,7 @@ def resolve(
     if values["model"].path.startswith("~"):  # after `model.path=` the shell leaves it as it is
         path = os.path.expanduser(values["model"].path)  # noqa: PTH111 - never raises
         values["model"] = replace(values["model"], path=path)
+    values["launch"] = _start_that_loads(values["launch"], sources)
     architecture = table.get("architecture", {})
     return RunConfig(profile=profile, architecture=architecture, **values), sources
 
@@ -79,6 +80,14 @@ def _absolute(data: DataConfig, sources: Sources) -> DataConfig:
         path=absolute("path", data.path),
         eval_path=absolute("eval_path", data.eval_path),
     )
+
+
+def _start_that_loads(launch: LaunchConfig, sources: Sources) -> LaunchConfig:
+    """By default the zygote maps the model: for ranks that get it otherwise it only imports."""
+    if sources["launch.start"] != "default" or launch.load in ("auto", "mmap"):
+        return launch
+    sources["launch.start"] = f"as launch.load is {launch.load}"
+    return replace(launch, start="imports")
 
 
 def _from_profile(source: str) -> bool:

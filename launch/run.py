@@ -31,7 +31,7 @@ from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, create_run, runs_folder
-from rundir.prepared import Prepared
+from rundir.prepared import Loading, Prepared
 
 
 def run(request: Request, console: Console, output: Output, environ: Mapping[str, str]) -> ExitCode:
@@ -62,6 +62,7 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
             prepared = prepare(
                 job.config, folder, resume_from=job.resume_from, env=env, signals=signals
             )
+        _say_loading(console, job.config.launch.start, prepared.loading)
         _say_left_out(console, prepared, job.config.data.max_seq_length)
         agent_code = supervisor.supervise(_torchrun_args(job, folder), env)
         code = exit_code(state, agent_code, signals)
@@ -151,6 +152,17 @@ def _run_tests(job: Job, env: dict[str, str], signals: Signals) -> None:
                 do=f"mend what it says, or {name}=0 to start without it",
                 code=ExitCode.PREFLIGHT,
             )
+
+
+def _say_loading(console: Console, start: str, loading: Loading) -> None:
+    """How the model gets into the ranks, and what is costly about it."""
+    how = f"{loading.load} ({loading.reason})"
+    if start == "warm":
+        later = "" if loading.load == "mmap" else f"; should the start turn cold, {how}"
+        how = f"mmap, once for all ranks{later}"
+    console.out(f"weights: {how}", highlight=False)
+    if loading.advice:
+        console.out(f"airlock: {loading.advice}", highlight=False)
 
 
 def _say_left_out(console: Console, prepared: Prepared, longest: int) -> None:

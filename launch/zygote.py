@@ -27,7 +27,7 @@ from launch.reporter import Reporter, write_output_to
 from rundir.config_file import read_config
 from rundir.events import EventWriter
 from rundir.paths import RunDir
-from rundir.starts import zygote_work
+from rundir.starts import start_of
 
 # A parallel region leaves worker threads behind, and with them locks that no fork can free. The
 # libraries read these when they are loaded; a rank gets its own number of threads after the fork.
@@ -87,7 +87,6 @@ def _import_and_build(run: RunDir, report: Reporter) -> Any:
     """Import, and build the model if that is this zygote's work; returns it, or None."""
     config = read_config(run.config)
     events = report.events
-    work = zygote_work(config)
     apply_limits(config.limits)
     report.memory("START")
     with through_gate(
@@ -105,7 +104,7 @@ def _import_and_build(run: RunDir, report: Reporter) -> Any:
             with events.span("zygote.import", what=library):
                 load()
         report.memory("POST-IMPORT")
-        if not work.builds_model:
+        if not start_of(config).zygote_builds:
             return None
         gate.phase("loading")
         with events.span("zygote.build"):

@@ -58,7 +58,7 @@ class TrainConfig:
     max_grad_norm: float = _field(1.0, "gradients are clipped to this norm; 0: not", at_least=0)
     lora_rank: int = _field(16, "rank of the adapters", at_least=1)
     lora_alpha: int = _field(32, "adapters are scaled by alpha / rank", at_least=0)
-    seed: int = _field(0, "of the data order and of new weights", at_least=0)
+    seed: int = _field(0, "of the data order, of new weights and of dropout", at_least=0)
     log_every_steps: int = _field(1, "steps between two metrics", at_least=1)
     eval_every_steps: int = _field(0, "steps between evaluations; 0: before and after", at_least=0)
     eval_generate: bool = _field(False, "evaluations also generate answers and count exact matches")
@@ -76,8 +76,14 @@ class LaunchConfig:
     start: Literal["warm", "imports", "cold"] = _field(
         "warm",
         "warm: libraries and model are loaded once, and each rank is a fork of the process that "
-        "has them; imports: only the libraries are, each rank loads the model for itself; cold: "
+        "has them; imports: only the libraries are, each rank gets the model by itself; cold: "
         "each rank does both for itself, inside the gate",
+    )
+    load: Literal["auto", "mmap", "broadcast", "random"] = _field(
+        "auto",
+        "mmap: whoever loads the model maps its files; broadcast: rank 0 does, and the others get "
+        "it from there; random: no weights are read, they are made from train.seed; auto: mmap, or "
+        "broadcast where that would cost each rank time or memory",
     )
     admit: Literal["auto", "serial", "open"] = _field(
         "auto",

@@ -59,12 +59,13 @@ def settings_table() -> str:
 
 def starts_table() -> str:
     """Which ways of starting go together, as Markdown."""
-    rows = ["| start | weights | method | the zygote | each rank |", "|---" * 5 + "|"]
-    for (start, load, method), work in STARTS.items():
-        does = "imports" + (", builds the model" if work.builds_model else "")
-        zygote = does if work.imports else "is not started"
-        rows.append(f"| `{start}` | {load} | `{method}` | {zygote} | {work.rank_does} |")
-    return "\n".join(rows)
+    head = ["| `launch.start` | `launch.load` | `train.method` | the zygote | each rank |"]
+    rows = [
+        f"| `{row.start}` | `{row.load}` | {', '.join(f'`{method}`' for method in row.methods)} "
+        f"| {row.zygote_does} | {row.rank_does} |"
+        for row in STARTS
+    ]
+    return "\n".join([*head, "|---" * 5 + "|", *rows])
 
 
 Tables = Mapping[str, Mapping[str, Callable[[], str]]]  # file → name of a table → what makes it

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from rundir.atomic import write_text
 from rundir.paths import RunDir
@@ -21,6 +22,16 @@ class PreparedData:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """How a rank that does not inherit the model gets it: the same way on every rank."""
+
+    load: Literal["mmap", "broadcast", "random"] = "mmap"
+    reason: str = ""
+    read_ahead: list[str] = field(default_factory=list)  # files to have in memory before reading
+    advice: str | None = None  # what the files cost, and how to have better ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """Local paths of all a rank reads; `evaluation` is None where there is no held-out data."""
 
@@ -28,6 +39,7 @@ class Prepared:
     train: PreparedData
     evaluation: PreparedData | None
     resume_from: str | None  # a whole checkpoint folder
+    loading: Loading = field(default_factory=Loading)
 
 
 def write_prepared(run: RunDir, prepared: Prepared) -> None:
@@ -38,6 +50,7 @@ def write_prepared(run: RunDir, prepared: Prepared) -> None:
 def read_prepared(run: RunDir) -> Prepared:
     """What `write_prepared` wrote. Raises OSError when the run was not prepared."""
     table = json.loads(Path(run.path / "prepared.json").read_text(encoding="utf-8"))
+    table["loading"] = Loading(**table["loading"])
     table["train"] = PreparedData(**table["train"])
     if table["evaluation"] is not None:
         table["evaluation"] = PreparedData(**table["evaluation"])

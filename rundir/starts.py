@@ -5,32 +5,66 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rundir.config import RunConfig
+from rundir.errors import UserError
+
+_ANY_METHOD = ("full", "lora")
 
 
 @dataclass(frozen=True, slots=True)
-class ZygoteWork:
-    """What is done once, before the ranks are forked, and so what a rank is left to do."""
+class Start:
+    """One row: launch.start, launch.load, the train.methods it is good for, and who does what."""
 
-    imports: bool
-    builds_model: bool
+    start: str
+    load: str
+    methods: tuple[str, ...]
     rank_does: str
 
+    @property
+    def zygote_builds(self) -> bool:
+        """Whether the model, too, is there before ranks are forked."""
+        return self.start == "warm"
 
-_FORKED = ZygoteWork(True, True, "moves the model to its device; on CPU the weights stay shared")
-_LOADS = ZygoteWork(True, False, "reads the model, one rank at a time")
-_ALONE = ZygoteWork(False, False, "imports and reads the model, one rank at a time")
-
-# (launch.start, how weights are read, train.method). A combination that is not here is not valid.
-STARTS: dict[tuple[str, str, str], ZygoteWork] = {
-    ("warm", "mmap", "full"): _FORKED,
-    ("warm", "mmap", "lora"): _FORKED,
-    ("imports", "mmap", "full"): _LOADS,
-    ("imports", "mmap", "lora"): _LOADS,
-    ("cold", "mmap", "full"): _ALONE,
-    ("cold", "mmap", "lora"): _ALONE,
-}
+    @property
+    def zygote_does(self) -> str:
+        """What is done once, before the ranks are forked."""
+        if self.start == "cold":
+            return "is not started"
+        return "imports, builds the model" if self.zygote_builds else "imports"
 
 
-def zygote_work(config: RunConfig) -> ZygoteWork:
-    """The row of the table for this run."""
-    return STARTS[config.launch.start, "mmap", config.train.method]
+_MOVES = "moves the model to its device; on CPU the weights stay shared"
+_READS = "maps the model's files, one rank at a time"
+_RECEIVES = "rank 0 maps the files; the others get all weights from it when the group is formed"
+_MAKES = "makes the weights on its device, all ranks the same"
+
+# A combination that is not here is not valid. Of equally near ones the first is proposed.
+STARTS = (
+    Start("warm", "mmap", _ANY_METHOD, _MOVES),
+    Start("imports", "mmap", _ANY_METHOD, _READS),
+    Start("imports", "broadcast", _ANY_METHOD, _RECEIVES),
+    Start("imports", "random", _ANY_METHOD, _MAKES),
+    Start("cold", "mmap", _ANY_METHOD, f"imports; {_READS}"),
+    Start("cold", "broadcast", _ANY_METHOD, f"imports; {_RECEIVES}"),
+    Start("cold", "random", _ANY_METHOD, f"imports; {_MAKES}"),
+)
+
+
+def start_of(config: RunConfig) -> Start:
+    """The row of the table for this run; `launch.load=auto` is the first that fits the rest.
+
+    Raises UserError, with the nearest that is valid, for a combination that is not.
+    """
+    start, load, method = config.launch.start, config.launch.load, config.train.method
+
+    def likeness(row: Start) -> tuple[bool, bool, bool]:
+        return method in row.methods, load in (row.load, "auto"), start == row.start
+
+    nearest = max(STARTS, key=likeness)  # how ranks start is given up first, what is trained last
+    if all(likeness(nearest)):
+        return nearest
+    settings = {"launch.start": (start, nearest.start), "launch.load": (load, nearest.load)}
+    do = " ".join(f"--set {key}={new}" for key, (old, new) in settings.items() if old != new)
+    raise UserError(
+        f"launch.start={start} and launch.load={load} do not go together with method {method}",
+        do=f"{do}   # the table of all that do: docs/how-the-start-works.md",
+    )

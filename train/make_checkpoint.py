@@ -1,7 +1,8 @@
 """Make a small random checkpoint and tokenizer from an architecture: `tiny` starts from one.
 
 `python -P -m train.make_checkpoint RUN_DIR FOLDER` saves an ordinary Hugging Face folder, whole or
-not at all; from then on it is loaded like any other model.
+not at all; from then on it is loaded like any other model. With `launch.load=random` there are no
+weights in it: each rank makes them.
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ CHAT_TEMPLATE = (
 )
 
 
-def make_checkpoint(config: RunConfig, folder: Path) -> None:
+def make_checkpoint(config: RunConfig, folder: Path, *, weights: bool = True) -> None:
     """Save a randomly initialised model of `config.architecture`, seeded, and its tokenizer.
 
-    Raises UserError when the architecture has fewer token ids than the tokenizer.
+    Without `weights` only its config.json and the tokenizer. Raises UserError when the architecture
+    has fewer token ids than the tokenizer.
     """
     import torch
-    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+    from transformers import CONFIG_MAPPING
     from transformers.utils import logging
+
+    from train.model import new_model
 
     logging.disable_progress_bar()  # it is a matter of milliseconds
     tokenizer = byte_tokenizer()
@@ -47,14 +51,15 @@ def make_checkpoint(config: RunConfig, folder: Path) -> None:
             f"{len(tokenizer)} ids of the byte tokenizer",
             do=f"vocab_size = {len(tokenizer)} in profiles/{config.profile}.toml",
         )
-    torch.manual_seed(config.train.seed)
     architecture |= {"pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
     architecture |= {"eos_token_id": tokenizer.eos_token_id}
-    model = AutoModelForCausalLM.from_config(
-        CONFIG_MAPPING[model_type](**architecture), dtype=getattr(torch, config.model.dtype)
-    )
+    described = CONFIG_MAPPING[model_type](**architecture)
     with new_folder(folder) as temporary:
-        model.save_pretrained(temporary)
+        if weights:
+            model = new_model(described, config, torch.device("cpu"))
+            model.save_pretrained(temporary)
+        else:
+            described.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
         seal(temporary)
 
@@ -80,4 +85,5 @@ def byte_tokenizer():  # type: ignore[no-untyped-def]  # transformers' class, im
 
 if __name__ == "__main__":
     print(f"making the model once: {sys.argv[2]}")  # noqa: T201
-    make_checkpoint(read_config(RunDir(Path(sys.argv[1])).config), Path(sys.argv[2]))
+    own = read_config(RunDir(Path(sys.argv[1])).config)
+    make_checkpoint(own, Path(sys.argv[2]), weights=own.launch.load != "random")

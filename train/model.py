@@ -3,31 +3,75 @@
 from __future__ import annotations
 
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedTokenizerBase,
+)
 
-from rundir.config import ModelConfig, TrainConfig
+from rundir.config import ModelConfig, RunConfig, TrainConfig
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
 from train.data import IGNORE
 
 
 def load_model(config: ModelConfig, model_path: Path, device: torch.device) -> Any:
     """The checkpoint in `model_path` on `device`, in `config.dtype`, safetensors memory-mapped.
 
-    Raises OSError for a folder without a usable checkpoint, and torch.OutOfMemoryError.
+    Raises OSError for a folder without a usable checkpoint, UserError for one whose pickles are
+    not only weights, and torch.OutOfMemoryError.
     """
     # On CPU the weights stay the mapped file pages; only a GPU wants a device map.
     placement = {"device_map": {"": device}} if device.type == "cuda" else {}
-    model = AutoModelForCausalLM.from_pretrained(
-        model_path,
-        dtype=getattr(torch, config.dtype),
-        attn_implementation=config.attention,
-        trust_remote_code=config.trust_remote_code,
-        **placement,
-    )
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            model_path,
+            dtype=getattr(torch, config.dtype),
+            attn_implementation=config.attention,
+            trust_remote_code=config.trust_remote_code,
+            weights_only=True,  # a pickle could run any code
+            **placement,
+        )
+    except UnpicklingError as error:
+        raise UserError(
+            f"{model_path}: a .bin file in it is damaged, or holds more than weights",
+            do="take the model from where it comes as safetensors",
+            code=ExitCode.PREFLIGHT,
+        ) from error
+    return _ready(model, config)
+
+
+def new_model(described: PretrainedConfig, config: RunConfig, device: torch.device) -> Any:
+    """A model of that architecture made on `device`, its weights random: the same for each seed.
+
+    On the meta device it takes no memory, and there are no weights.
+    """
+    torch.manual_seed(config.train.seed)
+    with device:
+        model = AutoModelForCausalLM.from_config(
+            described,
+            dtype=getattr(torch, config.model.dtype),
+            attn_implementation=config.model.attention,
+            trust_remote_code=config.model.trust_remote_code,
+        )
+    return _ready(model, config.model)
+
+
+def load_architecture(config: ModelConfig, model_path: Path) -> PretrainedConfig:
+    """The config.json in `model_path`."""
+    return AutoConfig.from_pretrained(model_path, trust_remote_code=config.trust_remote_code)
+
+
+def _ready(model: Any, config: ModelConfig) -> Any:
+    """Put what is ours into a model as transformers made it."""
     model.config.use_cache = False
     if config.gradient_checkpointing:
         # transformers 5.23 has renamed it; the old name is all that earlier versions have.

@@ -48,6 +48,12 @@ class Ranks:
         dist.gather_object(value, gathered if self.is_first else None, group=self.control)
         return gathered
 
+    def share(self, value: Any) -> Any:
+        """Rank 0's `value`, on every rank."""
+        shared = [value]
+        dist.broadcast_object_list(shared, src=0, group=self.control)
+        return shared[0]
+
     def wait(self) -> None:
         """A barrier on the control group."""
         dist.barrier(group=self.control)

@@ -17,15 +17,24 @@ from rundir.prepared import read_prepared
 from train.data import SampleFile
 from train.evaluate import Evaluator
 from train.export import export
+from train.loading import make_room, read_ahead
 from train.loop import Trainer
-from train.model import SummedLoss, add_method, load_model, load_tokenizer
+from train.model import (
+    SummedLoss,
+    add_method,
+    load_architecture,
+    load_model,
+    load_tokenizer,
+    new_model,
+)
 from train.ranks import Ranks, meet, part
 
 
 def load(config: RunConfig, run: RunDir, local_rank: int, inherited: Any = None) -> Any:
     """The model on this rank's device, with what the method trains. Done inside the gate.
 
-    `inherited` is the model that a warm rank was forked with: it only has to be moved.
+    `inherited` is the model that a warm rank was forked with: it only has to be moved. One that is
+    to be received from rank 0 comes without memory, and gets it in `train`.
     """
     # Said again: a fork's OpenMP has read OMP_NUM_THREADS long ago, in the zygote, and MKL would
     # have it be no more than there are cores.
@@ -33,7 +42,10 @@ def load(config: RunConfig, run: RunDir, local_rank: int, inherited: Any = None)
     device = rank_device(local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    return build(config, run, device) if inherited is None else inherited.to(device)
+    if inherited is not None:
+        return inherited.to(device)
+    receives = read_prepared(run).loading.load == "broadcast" and os.environ["RANK"] != "0"
+    return build(config, run, torch.device("meta") if receives else device)
 
 
 def _num_threads() -> int:
@@ -46,7 +58,14 @@ def _num_threads() -> int:
 
 def build(config: RunConfig, run: RunDir, device: torch.device) -> Any:
     """The model on `device`, with what the method trains, from the run's prepared folder."""
-    model = load_model(config.model, Path(read_prepared(run).model_path), device)
+    prepared = read_prepared(run)
+    folder = Path(prepared.model_path)
+    if device.type == "meta" or prepared.loading.load == "random":
+        model = new_model(load_architecture(config.model, folder), config, device)
+    else:
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # it goes first, or is the zygote
+            read_ahead(prepared.loading.read_ahead)
+        model = load_model(config.model, folder, device)
     return add_method(model, config.train)
 
 
@@ -61,10 +80,15 @@ def train(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> No
     Raises whatever ends a rank; the caller tells the launcher.
     """
     device = next(model.parameters()).device
+    if device.type == "meta":  # to be received from rank 0
+        device = rank_device(int(os.environ["LOCAL_RANK"]))
     ranks = meet(device, events, config.launch.collective_timeout_s)
     prepared = read_prepared(run)
     with events.span("ddp.wrap"):
+        if prepared.loading.load == "broadcast":
+            make_room(model, ranks)
         wrapped = _wrap(model, ranks)
+    torch.manual_seed(config.train.seed + ranks.rank)  # however the model came, and its own dropout
     trainer = Trainer(
         config=config, run=run, ranks=ranks, events=events, model=wrapped,
         samples=SampleFile(prepared.train), evaluator=_evaluator(config, run, ranks, events, model),
