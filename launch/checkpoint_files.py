@@ -19,6 +19,7 @@ from rundir.exit_codes import ExitCode
 
 _MAX_HEADER_BYTES = 100_000_000  # as in safetensors itself
 _LFS_POINTER = b"version https://git-lfs"
+_ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 # In the order in which transformers looks for them.
 _NAMES = ("model.safetensors", "model.safetensors.index.json",
@@ -39,13 +40,16 @@ class Checkpoint:
         """What a pickle costs a rank that reads it as `dtype`, and how to have none."""
         if not self.is_pickle:
             return None
-        own = f"{self.size_bytes // MIB:,} MiB of memory of its own"
+        held_as = min((_ITEM_BYTES[one] for one in self.dtypes), default=_ITEM_BYTES[dtype])
+        converted_bytes = self.size_bytes * _ITEM_BYTES[dtype] // held_as
+        cost = "each rank that reads it holds {:,} MiB of its own: {}"
         if not self.is_mapped:
-            cost = f"a rank that reads it needs {own}: a file older than torch 1.6 is not mapped"
+            why = "written before torch 1.6 or in its way, it cannot be mapped"
+            cost = cost.format(max(self.size_bytes, converted_bytes) // MIB, why)
         elif self.dtypes != {dtype}:
-            cost = f"a rank that reads it needs about {own}: not all of it is {dtype}"
+            cost = cost.format(converted_bytes // MIB, f"not all of it is {dtype}")
         else:
-            cost = "it is mapped, so ranks share it"
+            cost = "ranks that read it map it, and share that"
         return f"{self.files[0].name} is a pickle: {cost}\n  → {_convert(self.files[0].parent)}"
 
 

@@ -34,6 +34,10 @@ CASES = {
     "a model that is not there": (
         ["run", "tiny", "--set", "model.path=./none"], {}, 2, ["./none", "model.path"]
     ),
+    "a model that is read twice over": (
+        ["run", "tiny", "--set", "launch.start=warm", "--set", "launch.load=broadcast"], {}, 2,
+        ["launch.start=warm and launch.load=broadcast", "--set launch.start=imports"],
+    ),
     "a run to resume that is not there": (["run", "tiny", "--resume", "none"], {}, 2, ["'none'"]),
     "a script": (["run", "my_train.py"], {}, 2, ["my_train.py"]),
 }  # fmt: skip
@@ -91,6 +95,18 @@ def test_a_bad_row_of_the_data_is_named_with_its_line_and_no_rank_is_started(
     (run,) = Path(environ["AIRLOCK_RUNS_DIR"]).glob("2*")
     assert not (run / "logs" / "attempt0").exists()
     assert '"phase": "failed"' in (run / "status.json").read_text()
+
+
+def test_a_model_cut_short_is_named_before_anything_starts(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes((70_000).to_bytes(8, "little") + b"{" * 100)
+    code, _, err = finish(airlock("run", "tiny", "--set", f"model.path={tmp_path}"))
+    assert code == 4
+    assert "its header would have 70,000 bytes, the file has 108" in err
+    assert f"rm {tmp_path}/model.safetensors" in err
+    assert not Path(environ["AIRLOCK_RUNS_DIR"]).exists()
 
 
 def test_a_pipe_as_data_is_refused_instead_of_waited_for(airlock: Start, tmp_path: Path) -> None:

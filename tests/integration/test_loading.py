@@ -1,0 +1,78 @@
+"""Models as people have them: old pickles, and weights of another type than they are trained in."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from launch.resolve import resolve
+from rundir.paths import RunDir
+from rundir.prepared import read_prepared
+from tests.running import SHORT, assert_nothing_left, events_of, finish, hooked, run_folder
+from train.make_checkpoint import make_checkpoint
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model of float32 in safetensors."""
+    make_checkpoint(resolve("tiny", [], {})[0], tmp_path / "model")
+    return tmp_path / "model"
+
+
+def losses(run: RunDir) -> list[float]:
+    return [event["loss"] for event in events_of(run, "metric", "train")]
+
+
+def test_an_old_pickle_is_read_by_one_process_and_its_cost_said(
+    airlock: Start, environ: dict[str, str], model: Path
+) -> None:
+    def trained(*settings: str) -> tuple[str, list[float]]:
+        options = [part for one in settings for part in ("--set", one)]
+        code, out, err = finish(airlock(*SHORT, "--set", f"model.path={model}", *options))
+        assert code == 0, out + err
+        return out, losses(run_folder(environ))
+
+    weights = load_file(model / "model.safetensors")
+    (model / "model.safetensors").unlink()
+    torch.save(weights, model / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+
+    out, expected = trained("launch.start=cold")
+    assert "weights: broadcast (pytorch_model.bin is an old pickle" in out
+    assert "airlock: pytorch_model.bin is a pickle: each rank that reads it holds 3 MiB" in out
+    assert len(expected) == 4
+    assert read_prepared(run_folder(environ)).loading.load == "broadcast"
+
+    out, found = trained()
+    assert "weights: mmap, once for all ranks; should the start turn cold, broadcast (" in out
+    assert events_of(run_folder(environ), "mark", "start")[0]["start"] == "warm"
+    assert found == expected
+
+
+def test_a_warm_start_that_turns_cold_has_rank_0_read_for_all_where_that_is_cheaper(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, model: Path
+) -> None:
+    env = hooked(
+        environ, tmp_path, "train.worker",
+        "import launch.zygote\nif launch.zygote.current:\n    raise ImportError('here')",
+    )  # fmt: skip
+    hooked(
+        environ,
+        tmp_path,
+        "train.loading",
+        "module.make_room = lambda *args, do=module.make_room: (print('received'), do(*args))",
+    )
+    other_type = ("--set", f"model.path={model}", "--set", "model.dtype=bfloat16")
+    code, out, err = finish(airlock(*SHORT, *other_type, env=env))
+    assert code == 0, out + err
+    assert "airlock: starting cold: ImportError: here" in out
+    assert "should the start turn cold, broadcast (the weights are float32" in out
+    run = run_folder(environ)
+    assert "received" in run.rank_log(1, 0).read_text()
+    assert_nothing_left(run)
