@@ -21,6 +21,7 @@ import torch
 from rundir.checkpoints import complete_checkpoints
 from rundir.config import RunConfig
 from rundir.config_file import read_config
+from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import Loading, Prepared
@@ -30,6 +31,7 @@ from train import worker
 from train.loading import read_ahead
 from train.loop import Trainer
 from train.make_checkpoint import make_checkpoint
+from train.model import load_model
 from train.prepare import prepare_file
 
 STEPS = 20
@@ -265,6 +267,17 @@ def test_ranks_draw_dropout_of_their_own_and_the_same_however_the_model_was_load
     }
     assert drawn["mmap"] == drawn["broadcast"]
     assert drawn["mmap"][0] != drawn["mmap"][1]
+
+
+def test_a_rank_never_unpickles_more_than_weights(tmp_path: Path) -> None:
+    config, model = configured(tmp_path), tmp_path / "model"
+    make_checkpoint(config, model)
+    (model / "model.safetensors").unlink()
+    torch.save({"model.norm.weight": RunConfig}, model / "pytorch_model.bin")
+    with pytest.raises(UserError, match="more than weights"):
+        load_model(config.model, model, torch.device("cpu"))
+    torch.save({"model.norm.weight": torch.ones(32)}, model / "pytorch_model.bin")
+    load_model(config.model, model, torch.device("cpu"))
 
 
 def resident_share(file: Path) -> float:
