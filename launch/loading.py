@@ -7,13 +7,9 @@ from pathlib import Path
 from launch.checkpoint_files import Checkpoint, read_checkpoint
 from launch.host_memory import HostMemory
 from launch.memory import MIB
-from launch.mounts import filesystem_of
+from launch.mounts import filesystem_of, is_network
 from rundir.config import RunConfig
 from rundir.prepared import Loading
-
-_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs",
-            "pvfs2", "panfs", "wekafs", "afs", "9p"}  # fmt: skip
-_LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.ntfs-3g"}
 
 
 def choose_loading(config: RunConfig, model_path: Path) -> Loading:
@@ -27,11 +23,6 @@ def choose_loading(config: RunConfig, model_path: Path) -> Loading:
     kinds = [filesystem_of(file) for file in checkpoint.files]
     kind = next(filter(is_network, kinds), kinds[0])
     return decide(config, checkpoint, kind, HostMemory().now().available_bytes)
-
-
-def is_network(kind: str) -> bool:
-    """Whether files of a filesystem of this type (as mountinfo names it) come over a network."""
-    return kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
 
 
 def decide(

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from launch.checkpoint_files import Checkpoint
-from launch.environment import child_environment
-from launch.loading import choose_loading, decide, is_network
+from launch.loading import choose_loading, decide
 from launch.memory import GIB
+from launch.mounts import is_network
 from launch.prepare import prepare
 from launch.resolve import resolve
 from launch.signals import Signals
@@ -103,7 +103,7 @@ def test_the_32b_profile_with_random_weights_takes_no_network_and_no_disk(
     run = create_run("32b")
     run.config.write_text(config_text(config, sources))
     nowhere = {"HTTPS_PROXY": "http://127.0.0.1:1", "AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}
-    env = child_environment([], environ | nowhere)
+    env = environ | nowhere
     prepared = prepare(config, run, resume_from=None, env=env, signals=Signals())
     assert read_prepared(run) == prepared
     assert prepared.loading.load == "random"
