@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from train.export import export
 from train.loop import Trainer
 from train.model import SummedLoss, add_method, load_model, load_tokenizer
 from train.ranks import Ranks, meet, part
+from train.warm import num_threads
 
 
 def load(config: RunConfig, run: RunDir, local_rank: int, inherited: Any = None) -> Any:
@@ -29,19 +29,11 @@ def load(config: RunConfig, run: RunDir, local_rank: int, inherited: Any = None)
     """
     # Said again: a fork's OpenMP has read OMP_NUM_THREADS long ago, in the zygote, and MKL would
     # have it be no more than there are cores.
-    torch.set_num_threads(_num_threads())
+    torch.set_num_threads(num_threads())
     device = rank_device(local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return build(config, run, device) if inherited is None else inherited.to(device)
-
-
-def _num_threads() -> int:
-    """OMP_NUM_THREADS; where that is no number, as many as there are cores, as OpenMP does."""
-    try:
-        return max(1, int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
-    except (KeyError, ValueError):
-        return len(os.sched_getaffinity(0))
 
 
 def build(config: RunConfig, run: RunDir, device: torch.device) -> Any:
