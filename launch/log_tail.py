@@ -7,7 +7,7 @@ from pathlib import Path
 
 _MOST_AT_ONCE = 1 << 20  # bytes read from one log at a time: one rank must not silence the others
 _LONGEST_LINE = 1 << 16  # bytes after which a line is cut, should its end never come
-_LINE_END = re.compile(rb"\r\n|\n|\r(?=.)", re.DOTALL)  # a last \r may be half of a \r\n
+_LINE_END = re.compile(rb"(\r\n|\n|\r(?=.))", re.DOTALL)  # a last \r may be half of a \r\n
 
 # Lines of Airlock's own, which come as events too, and in the order of all ranks.
 _OWN = re.compile(r"\[Rank \d+\] (INIT|LOCK|RESTART|IMPORT|MEM:[A-Z-]+):? ")
@@ -27,10 +27,11 @@ class LogTail:
         A carriage return ends a line too, so each state of a progress bar is one.
         """
         data = self._rest + self._read(None if last else _MOST_AT_ONCE)
-        *lines, self._rest = _LINE_END.split(data)
-        if last or len(self._rest) > _LONGEST_LINE:
+        *parts, self._rest = _LINE_END.split(data)
+        ended = zip(parts[::2], parts[1::2], strict=True)
+        lines = [line for line, end in ended if line or end != b"\r"]  # it may stand first, too
+        if self._rest and (last or len(self._rest) > _LONGEST_LINE):
             lines, self._rest = [*lines, self._rest], b""
-            lines = lines if lines[-1] else lines[:-1]
         return [line.decode(errors="replace").rstrip("\r") for line in lines]
 
     def _read(self, size: int | None) -> bytes:
