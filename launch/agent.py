@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from signal import SIGTERM
 from typing import Any
 
 from launch import torch_delays, warm_rank
@@ -52,6 +53,8 @@ def main() -> None:
 def _airlock_agent(base: Any, events: EventWriter, asked: str, warm: WarmStart | None) -> Any:
     """torch's agent, which starts ranks warm if it can and writes down how they ended."""
 
+    exits = _Exits(events, warm)
+
     class AirlockAgent(base):
         def __init__(self, spec: Any, *args: Any, **options: Any) -> None:
             super().__init__(spec, *args, **options)
@@ -59,6 +62,7 @@ def _airlock_agent(base: Any, events: EventWriter, asked: str, warm: WarmStart |
 
         def _start_workers(self, worker_group: Any) -> Any:
             """Here, after the rendezvous, so that the zygote has had that time too."""
+            exits.begin_attempt()
             events.begin_attempt(worker_group.spec.max_restarts - self._remaining_restarts)
             events.emit("mark", "attempt")
             reason = warm.why_not() if warm else None
@@ -77,33 +81,59 @@ def _airlock_agent(base: Any, events: EventWriter, asked: str, warm: WarmStart |
             return super()._start_workers(worker_group)
 
         def _monitor_workers(self, worker_group: Any) -> Any:
+            # torch returns from a failure only when the other ranks have ended as well.
+            exits.tell(_exitcodes(worker_group, self._pcontext))
             result = super()._monitor_workers(worker_group)
             if result.is_failed():
-                exitcodes = _exitcodes(worker_group, self._pcontext, result)
-                if warm:  # ranks die with the zygote: then that is the cause
-                    warm.report_exit(is_likely=_ZYGOTE_LOST in exitcodes.values())
-                for rank, exitcode in exitcodes.items():
-                    events.emit(
-                        "error", "rank.exit", failed_rank=rank,
-                        exitcode=exitcode, signal=signal_name(exitcode),
-                    )  # fmt: skip
+                exitcodes = _exitcodes(worker_group, self._pcontext)
+                failures = {rank: one.exitcode for rank, one in result.failures.items()}
+                exits.tell(failures | exitcodes)
             return result
 
     return AirlockAgent
 
 
-def _exitcodes(worker_group: Any, context: Any, result: Any) -> dict[int, int]:
-    """Exit code by global rank of every rank that did not end with 0.
+class _Exits:
+    """Writes down how ranks have ended, each once."""
 
-    Of forked ranks torch reports the one that it happened to look at first; the others are known
-    to the processes themselves.
+    def __init__(self, events: EventWriter, warm: WarmStart | None) -> None:
+        self._events, self._warm = events, warm
+        self._told: dict[int, int] = {}  # exit code by rank
+
+    def begin_attempt(self) -> None:
+        """The ranks are others from here on."""
+        self._told = {}
+
+    def tell(self, exitcodes: dict[int, int]) -> None:
+        """Tell of those ranks that are new and have failed."""
+        new = exitcodes.items() - self._told.items()
+        self._told |= exitcodes
+        # Those ended by SIGTERM first: one that comes later was ended so by this process.
+        failed = sorted((one for one in new if one[1]), key=lambda one: one[1] != -SIGTERM)
+        if self._warm and failed:  # ranks die with the zygote: then that is the cause
+            self._warm.report_exit(is_likely=any(code == _ZYGOTE_LOST for _, code in failed))
+        for rank, exitcode in failed:
+            self._events.emit(
+                "error", "rank.exit", failed_rank=rank,
+                exitcode=exitcode, signal=signal_name(exitcode),
+            )  # fmt: skip
+
+
+def _exitcodes(worker_group: Any, context: Any) -> dict[int, int]:
+    """Exit code by global rank of every rank that has ended.
+
+    torch itself tells only of the one that it happened to look at first. And a forked rank that has
+    ended with 0 by itself, it waits for in vain: that one is said to have returned.
     """
-    found = {rank: failure.exitcode for rank, failure in result.failures.items()}
     forked = getattr(getattr(context, "_pc", None), "processes", ())
-    for worker, process in zip(worker_group.workers, forked, strict=False):
-        if process.exitcode:
-            found[worker.global_rank] = process.exitcode
-    return found
+    handlers = getattr(context, "subprocess_handlers", {})
+    exitcodes = [process.exitcode for process in forked]
+    exitcodes += [handlers[local_rank].proc.poll() for local_rank in sorted(handlers)]
+    for local_rank, process in enumerate(forked):
+        if process.exitcode == 0:
+            context._return_values.setdefault(local_rank, None)
+    ranks = (worker.global_rank for worker in worker_group.workers)
+    return {rank: code for rank, code in zip(ranks, exitcodes, strict=False) if code is not None}
 
 
 if __name__ == "__main__":

@@ -25,9 +25,10 @@ class View(Protocol):
         """Take a live view off the screen."""
 
 
-def make_view(console: Console) -> View:
-    """The view that fits where `console` writes."""
-    return LiveView(console) if console.is_terminal else PlainView(console)
+def make_view(console: Console, *, shows_output: bool) -> View:
+    """The view that fits where `console` writes, and with what else: the ranks' own output."""
+    is_live = console.is_terminal and not shows_output
+    return LiveView(console) if is_live else PlainView(console)
 
 
 class PlainView:

@@ -5,6 +5,7 @@ Also what of the user's environment is not passed on to them (launch/leftovers.p
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -96,7 +97,7 @@ def rank_variables(
                  "a train.py in the working directory must not shadow ours"),
         Variable("PYTHONUNBUFFERED", "1", "airlock",
                  "a rank that is killed has its last words in its log"),
-        _visible_gpus(placement) if own_trainer else _STORE_OF_EACH_ATTEMPT,
+        *([_visible_gpus(placement)] if own_trainer else _for_script(config, environ)),
         *(threads if config.launch.threads_per_rank else []),
     ]  # fmt: skip
     defaults = [
@@ -158,11 +159,13 @@ def _shares(placement: Placement) -> list[Variable]:
 
 def _visible_gpus(placement: Placement) -> Variable:
     if placement.device == "cpu":
-        return Variable("CUDA_VISIBLE_DEVICES", "", "airlock", "this run is on CPU")
+        return _HIDDEN_GPUS
     gpus = ",".join(gpu.uuid for gpu in placement.gpus)
     why = "by UUID: numbers mean other GPUs elsewhere"
     return Variable("CUDA_VISIBLE_DEVICES", gpus, "airlock", why)
 
+
+_HIDDEN_GPUS = Variable("CUDA_VISIBLE_DEVICES", "", "airlock", "this run is on CPU")
 
 _STORE_OF_EACH_ATTEMPT = Variable(
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1", "airlock",
@@ -173,6 +176,23 @@ _FOR_OUR_TRAINER = [
     Variable("TOKENIZERS_PARALLELISM", "false", "airlock", "its threads do not survive a fork"),
     Variable("HF_HUB_OFFLINE", "1", "airlock", "files are fetched once, before the ranks start"),
 ]
+
+
+def _for_script(config: RunConfig, environ: Mapping[str, str]) -> list[Variable]:
+    own = json.dumps(_own_python(environ))
+    return [
+        Variable("AIRLOCK_SCRIPT_ENVIRONMENT", own, "airlock",
+                 "Python's variables as you have them: a rank restores them for the script"),
+        *([_HIDDEN_GPUS] if config.launch.device == "cpu" else []),
+        *([_STORE_OF_EACH_ATTEMPT] if config.launch.max_restarts else []),
+    ]  # fmt: skip
+
+
+def _own_python(environ: Mapping[str, str]) -> dict[str, str | None]:
+    """`launch` itself was started with the clone first on the user's path."""
+    first, _, rest = environ.get("PYTHONPATH", "").partition(os.pathsep)
+    path = rest if first == str(ROOT) else environ.get("PYTHONPATH", "")
+    return {"PYTHONPATH": path or None, "PYTHONSAFEPATH": environ.get("PYTHONSAFEPATH")}
 
 
 def _for_nccl(launch: LaunchConfig, run: RunDir) -> list[Variable]:

@@ -12,8 +12,9 @@ from launch.reporter import Reporter
 
 @contextlib.contextmanager
 def through_gate(
-    report: Reporter, *, run_id: str, attempt: str, turn: int | None, admit: Admit, timeout_s: float
-) -> Iterator[Gate]:
+    report: Reporter, *, run_id: str, attempt: str, turn: int | None, admit: Admit,
+    timeout_s: float, kind: str = "rank",
+) -> Iterator[Gate]:  # fmt: skip
     """Run the block inside the gate: arguments and errors are those of `Gate` and `Visitor`."""
     waiting = contextlib.ExitStack()  # the lock.wait span, entered only by one that waits
 
@@ -24,7 +25,7 @@ def through_gate(
             waiting.enter_context(report.events.span("lock.wait"))
             report.line("LOCK: waiting for exclusive access...")
 
-    visitor = Visitor(run_id=run_id, attempt=attempt, who=report.who.lower(), turn=turn)
+    visitor = Visitor(run_id=run_id, attempt=attempt, who=report.who.lower(), turn=turn, kind=kind)
     gate = Gate(gate_folder(), visitor, admit=admit, timeout_s=timeout_s, on_wait=on_wait)
     with waiting, gate.admitted() as admission:
         waiting.close()

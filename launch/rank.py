@@ -1,5 +1,7 @@
 """The entry of a rank: limits → gate → imports → model → gate opens for the next → training.
 
+A script of the user's own is run by `launch.script` instead.
+
 Nothing heavy is imported before the rank is inside the gate. torchrun starts this module once for
 each rank; everything it needs besides torchrun's variables is in the run folder. A warm rank, which
 is forked from a zygote that has imported and built already, comes through `launch.warm_rank`.
@@ -8,26 +10,24 @@ is forked from a zygote that has imported and built already, comes through `laun
 from __future__ import annotations
 
 import os
-import resource
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launch.gate import Admit
+from launch.last_words import tell_failure
 from launch.limits import apply_limits, die_before_others
 from launch.parent import die_with_parent
 from launch.passage import through_gate
 from launch.reporter import Reporter, write_output_to
-from rundir.config import LaunchConfig
+from rundir.config import LaunchConfig, RunConfig
 from rundir.config_file import read_config
-from rundir.errors import UserError
 from rundir.events import EventWriter
-from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
+from rundir.prepared import read_prepared
 
 _LONGEST_BACKOFF_S = 60.0
 _MOST_DOUBLINGS = 20
@@ -40,16 +40,18 @@ class RankPlace:
     rank: int
     local_rank: int
     world_size: int
+    local_world_size: int
     node: int
     attempt: int
 
     @classmethod
     def from_environment(cls) -> RankPlace:
-        """Read RANK, LOCAL_RANK, WORLD_SIZE, GROUP_RANK and TORCHELASTIC_RESTART_COUNT."""
+        """Read RANK, LOCAL_RANK and the like, and TORCHELASTIC_RESTART_COUNT."""
         return cls(
             rank=int(os.environ["RANK"]),
             local_rank=int(os.environ["LOCAL_RANK"]),
             world_size=int(os.environ["WORLD_SIZE"]),
+            local_world_size=int(os.environ["LOCAL_WORLD_SIZE"]),
             node=int(os.environ["GROUP_RANK"]),
             attempt=int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
         )
@@ -58,11 +60,13 @@ class RankPlace:
 def main() -> None:
     """Bring up a rank that is a process of its own, as torchrun starts it."""
     die_with_parent(int(os.environ.get("AIRLOCK_AGENT_PID", os.getppid())))
-    bring_up(lambda: None)
+    sys.exit(bring_up(lambda: None))
 
 
-def bring_up(inherit: Callable[[], Any]) -> None:
+def bring_up(inherit: Callable[[], Any]) -> int:
     """Bring this rank up and train; a failure ends the process with 1, after saying why.
+
+    Returns what the process is to end with.
 
     `inherit` returns the model that this process was forked with, or None when it has to load one.
     """
@@ -74,22 +78,36 @@ def bring_up(inherit: Callable[[], Any]) -> None:
         rank=place.rank, node=place.node, attempt=place.attempt,
     )  # fmt: skip
     try:
-        _train(run, place, Reporter(events, f"Rank {place.rank}"), inherit)
+        return _come_up(run, place, Reporter(events, f"Rank {place.rank}"), inherit)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever ends a rank must be told to its launcher
-        _report_failure(events, error)
+        text = tell_failure(events, error)
+        sys.stdout.flush()
+        sys.stderr.write(text)
+        sys.stderr.flush()
         # Not sys.exit: destructors of a broken process group can wait for ranks that never come.
         os._exit(1)
 
 
-def _train(run: RunDir, place: RankPlace, report: Reporter, inherit: Callable[[], Any]) -> None:
+def _come_up(run: RunDir, place: RankPlace, report: Reporter, inherit: Callable[[], Any]) -> int:
     config = read_config(run.config)
-    events = report.events
     report.line(f"INIT: rank={place.rank}/{place.world_size} local_rank={place.local_rank}")
     die_before_others()
-    events.emit("mark", "limits", **apply_limits(config.limits))
+    report.events.emit("mark", "limits", **apply_limits(config.limits))
     report.memory("START")
     inherited = inherit()
     _back_off(config.launch, place.attempt, report)
+    if config.script is not None:
+        from launch.script import run_script
+
+        return run_script(config, run, place, report)
+    _train(config, run, place, report, inherited)
+    return 0
+
+
+def _train(
+    config: RunConfig, run: RunDir, place: RankPlace, report: Reporter, inherited: Any
+) -> None:
+    events = report.events
     with through_gate(
         report,
         run_id=run.run_id,
@@ -97,6 +115,7 @@ def _train(run: RunDir, place: RankPlace, report: Reporter, inherit: Callable[[]
         turn=place.local_rank,
         admit=_admit(config.launch, has_model=inherited is not None),
         timeout_s=config.launch.gate_timeout_s,
+        kind=_kind(run, place),
     ) as gate:
         gate.phase("importing")
         with events.span("import"):
@@ -106,12 +125,18 @@ def _train(run: RunDir, place: RankPlace, report: Reporter, inherit: Callable[[]
         with events.span("model.load"):
             model = worker.load(config, run, place.local_rank, inherited)
         report.memory("POST-MODEL")
-    worker.train(config, run, model, events)
+    worker.train(config, run, model, events, is_shared=inherited is not None)
 
 
 def _admit(config: LaunchConfig, *, has_model: bool) -> Admit:
     """How this rank passes the gate: with `auto` one that has its model needs no memory there."""
     return "open" if config.admit == "auto" and has_model else config.admit
+
+
+def _kind(run: RunDir, place: RankPlace) -> str:
+    """Ranks that receive their weights take less memory at the gate than the one that loads."""
+    receives = read_prepared(run).loading.load == "broadcast" and place.rank != 0
+    return "receiver" if receives else "rank"
 
 
 def _back_off(config: LaunchConfig, attempt: int, report: Reporter) -> None:
@@ -122,33 +147,6 @@ def _back_off(config: LaunchConfig, attempt: int, report: Reporter) -> None:
     wait_s = min(config.restart_backoff_s * doubled, _LONGEST_BACKOFF_S)
     report.line(f"RESTART: attempt {attempt} of {config.max_restarts} starts in {wait_s:g} s")
     time.sleep(wait_s)
-
-
-def _report_failure(events: EventWriter, error: BaseException) -> None:
-    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-        error.add_note("RLIMIT_AS is set for this rank: AIRLOCK_RLIMIT_AS_GIB=0 takes it off")
-    is_users = isinstance(error, UserError)  # says itself what to do: a traceback tells no more
-    text = f"{error}\n" if is_users else "".join(traceback.format_exception(error))
-    events.emit(
-        "error",
-        "rank.exception",
-        exception=type(error).__name__,
-        message=str(error),
-        traceback=text,
-        exit_code=_exit_code(error),
-    )
-    sys.stdout.flush()
-    sys.stderr.write(text)
-    sys.stderr.flush()
-
-
-def _exit_code(error: BaseException) -> int:
-    if isinstance(error, UserError):
-        return int(error.code)
-    # torch's OutOfMemoryError says itself that the device is full; by name, torch may not be there.
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return int(ExitCode.OUT_OF_MEMORY)
-    return int(ExitCode.RANK_FAILED)
 
 
 if __name__ == "__main__":

@@ -22,14 +22,17 @@ _NUM_ANSWERS = 3
 
 
 def exit_code(state: RunState, agent_code: int, signals: Signals) -> ExitCode:
-    """What the run ends with. Only a rank's own word counts as done, not merely an exit with 0.
+    """What the run ends with.
 
-    A rank that failed while it was to save and stop has failed: nothing says it saved.
+    Of our trainer only a rank's own word counts as done, not merely an exit with 0; and one that
+    failed while it was to save and stop has failed, as nothing says it saved. Of a script there
+    are exit codes, and no more.
     """
     result = state.result.get("result") if agent_code == 0 else None
-    if result == "done":
+    if result == "done" or (state.of_script and agent_code == 0):
         return ExitCode.DONE
-    was_stopped = result == "stopped" or (signals.stop_asked and not state.has_own_failure)
+    is_failure = state.has_own_failure and not state.of_script
+    was_stopped = result == "stopped" or (signals.stop_asked and not is_failure)
     if was_stopped or signals.end_now:
         saved = state.last_checkpoint is not None
         return ExitCode.INTERRUPTED_SAVED if saved else ExitCode.INTERRUPTED_UNSAVED
@@ -63,7 +66,8 @@ def _summary(console: Console, run: RunDir, state: RunState) -> None:
     if speed:
         rows.append(("speed", f"{speed:,.0f} tokens/s"))
     rows.append(("host memory", f"peak {state.peak_pss_bytes // MIB:,} MiB, all processes"))
-    rows.append(("model", _short(run.model)))
+    if not state.of_script:
+        rows.append(("model", _short(run.model)))
     for name, text in rows:
         _out(console, f"  {name:<13} {text}")
 
@@ -99,7 +103,8 @@ def _sample_answers(run: RunDir) -> list[dict[str, Any]]:
 
 def _interrupted(console: Console, run: RunDir, state: RunState) -> None:
     if state.last_checkpoint is None:
-        _out(console, f"\ninterrupted; nothing was saved. What there is: {_short(run.path)}")
+        saved = "what the script has saved is its own" if state.of_script else "nothing was saved"
+        _out(console, f"\ninterrupted; {saved}. What there is: {_short(run.path)}")
         return
     _out(console, f"\ninterrupted; the checkpoint after step {state.last_checkpoint} is saved")
     _out(console, _resume_line(run, state))
@@ -128,10 +133,13 @@ def _failure(console: Console, run: RunDir, state: RunState) -> None:
     if state.last_checkpoint is not None:
         lines += [f"  last checkpoint: step {state.last_checkpoint}", _resume_line(run, state)]
     text = "\n".join(lines)
-    # A rank that was killed has no last words: what killed it matters more than its log.
-    _out(
-        console, f"\n{text}\n\n{root.traceback}" if root.traceback else f"\n{_tail(log)}\n\n{text}"
-    )
+    if root.traceback:
+        _out(console, f"\n{text}\n\n{root.traceback}")
+    elif state.of_script:  # its output is on the screen already
+        _out(console, f"\n{text}")
+    else:
+        # A rank that was killed has no last words: what killed it matters more than its log.
+        _out(console, f"\n{_tail(log)}\n\n{text}")
 
 
 def _resume_line(run: RunDir, state: RunState) -> str:

@@ -14,8 +14,9 @@ from launch.leftovers import check_keep_env
 from launch.limits import check_limits
 from launch.prepare import check_data, check_model
 from launch.resolve import resolve
+from launch.script_request import resolve_script
 from rundir.checkpoints import complete_checkpoints, step_of
-from rundir.config import RunConfig, Sources
+from rundir.config import RunConfig, ScriptConfig, Sources
 from rundir.errors import UserError
 from rundir.paths import RunDir, find_run, runs_folder
 from rundir.starts import start_of
@@ -31,6 +32,7 @@ class Request:
     max_restarts: int | None
     settings: Sequence[str]
     resume: str | None
+    script: ScriptConfig | None = None  # what to run instead of training `profile`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +48,17 @@ class Job:
 def make_job(request: Request, environ: Mapping[str, str]) -> Job:
     """Resolve and check a request. Raises UserError for the first thing that is wrong."""
     resumed = None if request.resume is None else _run_called(request.resume)
-    config, sources = resolve(request.profile, _settings(request), environ, resumed)
-    start_of(config)
+    if request.script is not None:
+        config, sources = resolve_script(request.script, _settings(request), environ)
+    else:
+        config, sources = resolve(request.profile, _settings(request), environ, resumed)
+        start_of(config)
     gpus = visible_gpus(installed_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
     asked = asked_num_ranks(request.num_gpus, config, sources["launch.num_ranks"], environ)
     placement = place(config, asked, gpus)
-    check_model(config)
-    check_data(config)
+    if config.script is None:
+        check_model(config)
+        check_data(config)
     check_limits(config.limits)
     check_keep_env(config.launch.keep_env, environ)
     users_alloc_conf(environ)

@@ -39,10 +39,32 @@ def resolve(
     table, layer = load_profile(profile), f"profile {profile}.toml"
     if resumed is not None:
         table, layer = load_resumed(profile, resumed), f"run {resumed.run_id}"
+    values, sources = resolve_sections(tuple(SECTIONS), (table, layer), settings, environ)
+    values["data"] = _absolute(values["data"], sources)
+    if values["model"].path.startswith("~"):  # after `model.path=` the shell leaves it as it is
+        path = os.path.expanduser(values["model"].path)  # noqa: PTH111 - never raises
+        values["model"] = replace(values["model"], path=path)
+    values["launch"] = _start_that_loads(values["launch"], sources)
+    architecture = table.get("architecture", {})
+    return RunConfig(profile=profile, architecture=architecture, **values), sources
+
+
+def resolve_sections(
+    sections: Sequence[str],
+    below: tuple[dict[str, Any], str],
+    settings: Sequence[str],
+    environ: Mapping[str, str],
+) -> tuple[dict[str, Any], Sources]:
+    """Those sections of a configuration, over a table of values and the name of where it is from.
+
+    Raises UserError as `resolve` does.
+    """
     options = dict(_split_setting(setting) for setting in settings)
+    table, layer = below
     sources: Sources = {}
     values: dict[str, Any] = {}
-    for section, cls in SECTIONS.items():
+    for section in sections:
+        cls = SECTIONS[section]
         hints = get_type_hints(cls)
         values[section] = cls(
             **{
@@ -53,13 +75,7 @@ def resolve(
                 for item in fields(cls)
             }
         )  # fmt: skip
-    values["data"] = _absolute(values["data"], sources)
-    if values["model"].path.startswith("~"):  # after `model.path=` the shell leaves it as it is
-        path = os.path.expanduser(values["model"].path)  # noqa: PTH111 - never raises
-        values["model"] = replace(values["model"], path=path)
-    values["launch"] = _start_that_loads(values["launch"], sources)
-    architecture = table.get("architecture", {})
-    return RunConfig(profile=profile, architecture=architecture, **values), sources
+    return values, sources
 
 
 def _absolute(data: DataConfig, sources: Sources) -> DataConfig:

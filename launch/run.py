@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from rich.console import Console
 
@@ -23,7 +24,7 @@ from launch.request import Job, Request, make_job
 from launch.signals import Interrupted, Signals
 from launch.state import new_state
 from launch.supervise import Supervisor
-from launch.torchrun import torchrun_args, torchrun_line
+from launch.torchrun import plain_torchrun_line, torchrun_args, torchrun_line
 from rundir.atomic import write_text
 from rundir.checkpoints import remove_half_written
 from rundir.config_file import config_text
@@ -47,7 +48,10 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
     if unseen := blind_spot():
         lines.append(f"airlock: {unseen}")
     console.out("\n".join(lines), highlight=False)
-    state = new_state(folder.run_id, job.config.profile, job.placement.num_ranks)
+    is_script = job.config.script is not None
+    state = new_state(
+        folder.run_id, job.config.profile, job.placement.num_ranks, of_script=is_script
+    )
     events = EventWriter(folder.event_file("launch"))
     supervisor = Supervisor(
         run=folder, config=job.config.launch, state=state,
@@ -57,13 +61,14 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
     code = ExitCode.RANK_FAILED  # unless it is found to have ended otherwise
     try:
         supervisor.write_status()
-        _run_tests(job, env, signals)
-        with events.span("prepare", what="model and data"):
-            prepared = prepare(
-                job.config, folder, resume_from=job.resume_from, env=env, signals=signals
-            )
-        _say_loading(console, job.config.launch.start, prepared.loading)
-        _say_left_out(console, prepared, job.config.data.max_seq_length)
+        if not is_script:
+            _run_tests(job, env, signals)
+            with events.span("prepare", what="model and data"):
+                prepared = prepare(
+                    job.config, folder, resume_from=job.resume_from, env=env, signals=signals
+                )
+            _say_loading(console, job.config.launch.start, prepared.loading)
+            _say_left_out(console, prepared, job.config.data.max_seq_length)
         agent_code = supervisor.supervise(_torchrun_args(job, folder), env)
         code = exit_code(state, agent_code, signals)
     except Interrupted:
@@ -83,13 +88,13 @@ def show(request: Request, console: Console, environ: Mapping[str, str]) -> Exit
     """Print what `run` would do, and start nothing: configuration, environment, torchrun line."""
     job = make_job(request, environ)
     folder = RunDir(runs_folder() / "RUN_ID")
-    environment = rank_environment(job.config, job.placement, folder, environ)
-    line = torchrun_line(_torchrun_args(job, folder), environment)
+    environment = _environment(job, folder, environ)
+    what = "" if job.config.script else ", once the data are prepared"
     lines = [
         _banner(job, folder), "", config_text(job.config, job.sources),
         "environment of the ranks:", *environment_lines(environment),
         *left_out_lines(environment, job.config.launch.keep_env),
-        "", "the same with torch's own, once the data are prepared:", line,
+        "", f"the same with torch's own{what}:", _torchrun_line(job, folder, environment),
     ]  # fmt: skip
     console.out("\n".join(lines), highlight=False)
     return ExitCode.DONE
@@ -99,8 +104,8 @@ def _make_folder(job: Job, environ: Mapping[str, str]) -> tuple[RunDir, RankEnvi
     """The run folder with all that is known before the start, and the ranks' environment."""
     try:
         folder = create_run(job.config.profile)
-        environment = rank_environment(job.config, job.placement, folder, environ)
-        line = torchrun_line(_torchrun_args(job, folder), environment)
+        environment = _environment(job, folder, environ)
+        line = _torchrun_line(job, folder, environment)
         write_text(folder.config, config_text(job.config, job.sources))
         write_text(folder.environment, json.dumps(environment.as_json(), indent=1) + "\n")
         write_text(folder.command, f"{_typed(environ)}\n\n# with torch's own:\n{line}\n")
@@ -113,8 +118,20 @@ def _make_folder(job: Job, environ: Mapping[str, str]) -> tuple[RunDir, RankEnvi
     return folder, environment
 
 
+def _environment(job: Job, folder: RunDir, environ: Mapping[str, str]) -> RankEnvironment:
+    return rank_environment(
+        job.config, job.placement, folder, environ, own_trainer=job.config.script is None
+    )
+
+
 def _torchrun_args(job: Job, folder: RunDir) -> list[str]:
     return torchrun_args(folder, job.placement.num_ranks, job.config.launch.max_restarts)
+
+
+def _torchrun_line(job: Job, folder: RunDir, environment: RankEnvironment) -> str:
+    if job.config.script is not None:
+        return plain_torchrun_line(job.config)
+    return torchrun_line(_torchrun_args(job, folder), environment)
 
 
 def _typed(environ: Mapping[str, str]) -> str:
@@ -128,9 +145,12 @@ def _typed(environ: Mapping[str, str]) -> str:
 def _banner(job: Job, folder: RunDir) -> str:
     placement, batch = job.placement, job.config.train.global_batch_size
     ranks = f"{placement.num_ranks} rank{'s' if placement.num_ranks > 1 else ''}"
+    script = job.config.script
+    what = job.config.profile if script is None else Path(script.path).name
+    share = f", {batch} samples a step over all ranks" if script is None else ""
     return (
-        f"airlock: {job.config.profile}, {ranks} on {placement.device} ({placement.source}), "
-        f"{batch} samples a step over all ranks\nrun {folder.path}"
+        f"airlock: {what}, {ranks} on {placement.device} ({placement.source}){share}\n"
+        f"run {folder.path}"
     )
 
 

@@ -55,6 +55,7 @@ class RunState:
     """Everything known of a run so far. `add` is the only way in."""
 
     status: Status
+    of_script: bool = False  # of the user's own, which says less of itself than our trainer
     plan: dict[str, Any] = field(default_factory=dict)
     result: dict[str, Any] = field(default_factory=dict)
     first_loss: float | None = None
@@ -67,6 +68,7 @@ class RunState:
     zygote: str = ""  # what it is doing
     started_mono: float = field(default_factory=time.monotonic)
     _first_train: Event | None = None
+    _has_other_exit: bool = False  # a rank has ended in another way than by SIGTERM
 
     def add(self, event: Event) -> None:
         """Take in one event of the run."""
@@ -88,7 +90,7 @@ class RunState:
         self.status.attempt = attempt
         self.status.ranks = [RankStatus(rank=row.rank) for row in self.status.ranks]
         self.failures, self.ended_by_us, self.result = [], set(), {}
-        self._first_train = None
+        self._first_train, self._has_other_exit = None, False
         self.enter("starting")
 
     def enter(self, phase: str) -> None:
@@ -122,6 +124,11 @@ class RunState:
         self.status.total_steps = event["total_steps"]
         self.status.step = event["first_step"]
         self.enter("training")
+
+    def _on_group(self, event: Event) -> None:
+        """A script trains from here on, as far as can be told."""
+        if self.of_script and event["rank"] == 0 and event["ok"]:
+            self.enter("training")
 
     def _on_train(self, event: Event) -> None:
         status = self.status
@@ -173,6 +180,7 @@ class RunState:
 
     def _on_exit(self, event: Event) -> None:
         rank, signal = event["failed_rank"], event["signal"]
+        self._has_other_exit |= signal != "SIGTERM"
         if 0 <= rank < len(self.status.ranks):
             self.status.ranks[rank].phase = "failed"
         if any(one.rank == rank and one.order != _UNKNOWN for one in self.failures):
@@ -183,8 +191,10 @@ class RunState:
             order = _ENDED_BY_US
         elif signal in _ROOT_SIGNALS:
             order = _ROOT
-        else:  # the agent ends survivors with SIGTERM, but may have found one ended so by others
-            order = _UNKNOWN if signal == "SIGTERM" else _LIKELY
+        elif signal == "SIGTERM":  # the agent ends survivors so, once it has told of the first exit
+            order = _ENDED_BY_US if self._has_other_exit else _UNKNOWN
+        else:
+            order = _LIKELY
         self.failures.append(Failure(rank, event["t"], title, None, _RANK_FAILED, order))
 
     def _on_zygote_exit(self, event: Event) -> None:
@@ -215,6 +225,7 @@ _HANDLERS = {
     ("mark", "start"): RunState._on_start,
     ("error", "zygote.exit"): RunState._on_zygote_exit,
     ("mark", "train.plan"): RunState._on_plan,
+    ("end", "pg.init"): RunState._on_group,
     ("mark", "train.result"): RunState._on_result,
     ("metric", "train"): RunState._on_train,
     ("metric", "eval"): RunState._on_eval,
@@ -231,6 +242,8 @@ _RANK_PHASES = {
     ("start", "lock.hold"): "importing",
     ("start", "model.load"): "loading",
     ("end", "lock.hold"): "ready",
+    ("start", "script"): "loading",
+    ("end", "pg.init"): "training",
     ("end", "ddp.wrap"): "training",
     ("error", "rank.exception"): "failed",
 }
@@ -246,10 +259,10 @@ def _update_rank(row: RankStatus, event: Event) -> None:
         row.gpu_used_bytes = event["gpu_used_bytes"]
 
 
-def new_state(run_id: str, profile: str, num_ranks: int) -> RunState:
+def new_state(run_id: str, profile: str, num_ranks: int, *, of_script: bool = False) -> RunState:
     """The state of a run that this process has just made."""
     ranks = [RankStatus(rank=rank) for rank in range(num_ranks)]
     status = Status(
         run_id=run_id, profile=profile, started_t=time.time(), launch_pid=os.getpid(), ranks=ranks
     )
-    return RunState(status)
+    return RunState(status, of_script=of_script)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import subprocess
 import time
 
@@ -15,7 +14,7 @@ from launch.memory import tree_memory
 from launch.processes import OwnProcesses
 from launch.signals import Signals
 from launch.state import RunState
-from rundir import control
+from launch.workload import OwnTrainer, UserScript, Workload
 from rundir.config import LaunchConfig
 from rundir.events import EventWriter, RunEvents
 from rundir.paths import RunDir
@@ -37,6 +36,7 @@ class Supervisor:
     ) -> None:  # fmt: skip
         self._run, self._config, self._state, self._console = run, config, state, console
         self._signals, self._events, self._processes = signals, events, processes
+        self._workload: Workload = UserScript(run) if state.of_script else OwnTrainer(run)
         self._incoming = RunEvents(run.events)
         self._stop_asked_at: float | None = None
         self._next_status = self._next_memory = 0.0
@@ -45,7 +45,7 @@ class Supervisor:
     def supervise(self, torchrun_args: list[str], env: dict[str, str]) -> int:
         """Start the agent with `torchrun_args`; returns its exit code once no process is left."""
         self._state.enter("starting")
-        view = make_view(self._console)
+        view = make_view(self._console, shows_output=self._state.of_script)
         keeper = children.start_keeper(self._run.path)
         with self._run.agent_log.open("ab") as log:
             agent = children.start(
@@ -62,11 +62,11 @@ class Supervisor:
             self._processes.end()
             agent.wait()
             keeper.communicate()  # it is gone too, or goes now that its pipe is closed
-            self._follow(view)
+            self._follow(view, last=True)
             view.close()
         return agent.returncode
 
-    def _follow(self, view: View) -> None:
+    def _follow(self, view: View, *, last: bool = False) -> None:
         """Take in new events, show them, and write the status and host memory when due."""
         events = self._incoming.new_events()
         num_restarts = len(self._state.restarts)
@@ -75,6 +75,8 @@ class Supervisor:
         if len(self._state.restarts) > num_restarts:
             self._note_restart()
         view.show(self._state, events)
+        if output := self._workload.new_output(last=last):
+            self._console.out("\n".join(output), highlight=False)
         now = time.monotonic()
         if now >= self._next_memory:
             memory = tree_memory()
@@ -106,10 +108,10 @@ class Supervisor:
             return
         if self._stop_asked_at is None:
             self._stop_asked_at = time.monotonic()
-            if self._state.status.phase not in ("training", "finishing"):
-                self._signals.end_now = True
+            if said := self._workload.ask_to_stop(agent, self._state):
+                self._console.out(said, highlight=False)
             else:
-                self._ask_ranks_to_stop()
+                self._signals.end_now = True
             self._state.enter("stopping")
         waited_s = time.monotonic() - self._stop_asked_at
         if waited_s > self._config.stop_timeout_s:
@@ -117,25 +119,16 @@ class Supervisor:
         if self._signals.end_now:
             self._end(agent)
 
-    def _ask_ranks_to_stop(self) -> None:
-        try:
-            control.ask(self._run, "stop")
-            self._console.out("stopping: the ranks save a checkpoint; Ctrl-C again ends at once")
-        except OSError:  # where no empty file can be made, no checkpoint can either
-            self._signals.end_now = True
-
     def _end_survivors(self) -> None:
-        """End the other ranks when one has been gone for a while and the agent still waits.
+        """End the other ranks when one they need has been gone for a while and the agent waits.
 
         The agent waits 30 s for ranks that do not die by SIGTERM, and for ever when a rank ended
         with 0 before its time. Killed ranks make it go on, and it reports them all.
         """
-        if self._state.result:
-            return
         alive = {process.pid: process for process in self._processes.alive()}
         rows = [row for row in self._state.status.ranks if row.pid is not None]
-        gone = [row.rank for row in rows if row.pid not in alive]
-        if not gone or len(gone) == len(rows):
+        gone = self._workload.gone(self._state, alive)
+        if not gone or not any(row.pid in alive for row in rows):
             return
         now = time.monotonic()
         if self._gone_since is None:
@@ -147,10 +140,9 @@ class Supervisor:
                     self._state.ended_by_us.add(row.rank)
                     alive[row.pid].kill()
 
-    @staticmethod
-    def _end(agent: subprocess.Popen[bytes]) -> None:
+    def _end(self, agent: subprocess.Popen[bytes]) -> None:
         """End the agent and, through it, its ranks; `supervise` ends what is left of them."""
-        agent.send_signal(signal.SIGTERM)
+        agent.send_signal(self._workload.end_signal)
         try:
             agent.wait(_AGENT_GRACE_S)
         except subprocess.TimeoutExpired:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from launch.environment import RankEnvironment
+from rundir.config import RunConfig
 from rundir.paths import RunDir
 
 
@@ -28,3 +29,12 @@ def torchrun_line(args: list[str], environment: RankEnvironment) -> str:
     unset = [word for leftover in environment.left_out for word in ("-u", leftover.name)]
     settings = [f"{variable.name}={variable.value}" for variable in environment.variables]
     return shlex.join(["env", *unset, *settings, "torchrun", *args])
+
+
+def plain_torchrun_line(config: RunConfig) -> str:
+    """The line that runs the script of `config` without Airlock."""
+    assert config.script is not None
+    restarts = config.launch.max_restarts
+    options = ["--standalone", f"--nproc-per-node={config.launch.num_ranks}"]
+    options += [f"--max-restarts={restarts}"] if restarts else []
+    return shlex.join(["torchrun", *options, config.script.path, *config.script.args])

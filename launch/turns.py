@@ -17,8 +17,9 @@ from filelock import FileLock, Timeout
 def lock_file(path: Path) -> FileLock:
     """A lock of the kernel's at `path`; it is freed when its owner ends, in whatever way."""
     # A soft lock (a file that merely exists) would go stale with its owner: fail instead. filelock
-    # closes the descriptor in a forked child, which would otherwise keep the lock.
-    return FileLock(path, mode=0o600, fallback_to_soft=False)
+    # closes the descriptor in a forked child, which would otherwise keep the lock. And not bound to
+    # a thread: a script's rank may be let out by one that watches over it.
+    return FileLock(path, mode=0o600, thread_local=False, fallback_to_soft=False)
 
 
 def try_lock(lock: FileLock) -> bool:

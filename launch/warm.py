@@ -32,6 +32,7 @@ class WarmStart:
         self._timeout_s = timeout_s
         self._ready_pid: int | None = None
         self._given_up: str | None = None
+        self._told_of: int | None = None  # the zygote whose end has been written down
         forkserver.set_forkserver_preload(["launch.preload"])
         self._start()
 
@@ -73,7 +74,8 @@ class WarmStart:
         if self._given_up is not None:
             return  # it was ended by this process, and no rank came from it
         exitcode = self._exitcode(_PATIENCE_S if is_likely else 0.0)
-        if exitcode is not None:
+        if exitcode is not None and self._told_of != self._pid:
+            self._told_of = self._pid
             self._events.emit(
                 "error", "zygote.exit", exitcode=exitcode, signal=signal_name(exitcode)
             )

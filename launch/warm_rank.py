@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import multiprocessing
+import multiprocessing.util
 import os
 from typing import Any
 
@@ -21,6 +22,7 @@ def main() -> None:
     # As CPython itself does from 3.13 on: what was registered before the fork is the zygote's to
     # run, what this rank registers is run when it ends (multiprocessing before 3.13 forgets it).
     atexit._clear()
+    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
     # A fork of a forkserver would start one itself for every worker; a cold rank would not.
     multiprocessing.set_start_method(None, force=True)
     bring_up(_inherit)

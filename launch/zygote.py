@@ -12,10 +12,12 @@ before it serves. The contract:
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import sys
 import traceback
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from launch.limits import apply_limits
 from launch.parent import die_with_parent
 from launch.passage import through_gate
 from launch.reporter import Reporter, write_output_to
+from launch.script_preload import UnfitError, import_in_zygote
 from rundir.config_file import read_config
 from rundir.events import EventWriter
 from rundir.paths import RunDir
@@ -45,6 +48,7 @@ class Zygote:
 
     pid: int
     variables: dict[str, str | None]  # as the agent set them: for the ranks to have back
+    main_process: BaseProcess  # what multiprocessing takes a process for that it has not started
     model: Any = None
     unfit: str | None = "it is not ready"  # why it must not be forked
 
@@ -59,7 +63,8 @@ def warm_up() -> None:
     run = RunDir(Path(os.environ["AIRLOCK_RUN_DIR"]))
     write_output_to(run.zygote_log)
     events = EventWriter(run.event_file("zygote"))
-    current = Zygote(os.getpid(), {name: os.environ.get(name) for name in _ONE_THREAD})
+    variables = {name: os.environ.get(name) for name in _ONE_THREAD}
+    current = Zygote(os.getpid(), variables, multiprocessing.current_process())
     os.environ.update(_ONE_THREAD)
     gc.disable()  # imports make millions of objects that stay: collecting finds nothing
     found = Inspection(num_threads=1, cuda_touched=False)
@@ -67,6 +72,8 @@ def warm_up() -> None:
         current.model = _import_and_build(run, Reporter(events, "Zygote"))
         found = inspect()
         current.unfit = found.why_not_to_fork
+    except UnfitError as error:
+        found, current.unfit = inspect(), str(error)
     except BaseException as error:  # noqa: BLE001 - the forkserver would swallow it, or just end
         traceback.print_exc()
         current.unfit = f"{type(error).__name__}: {error}"
@@ -98,6 +105,10 @@ def _import_and_build(run: RunDir, report: Reporter) -> Any:
         timeout_s=config.launch.gate_timeout_s,
     ) as gate:
         gate.phase("importing")
+        if config.script is not None:
+            import_in_zygote(config.script, report)
+            report.memory("POST-IMPORT")
+            return None
         from train import warm
 
         for library, load in warm.imports(config, run):

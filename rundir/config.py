@@ -132,8 +132,20 @@ class LimitsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptConfig:
+    """Someone's own training script, run in place of Airlock's trainer."""
+
+    path: str  # absolute
+    args: tuple[str, ...] = ()  # as typed after it
+    preload: tuple[str, ...] = ()  # modules to import besides those it names; "-NAME": not that one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """One run, resolved. `architecture` is the model's Hugging Face config (field: value)."""
+    """One run, resolved. `architecture` is the model's Hugging Face config (field: value).
+
+    With a `script` only the sections of `SCRIPT_SECTIONS` mean anything.
+    """
 
     profile: str
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -142,6 +154,7 @@ class RunConfig:
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     architecture: dict[str, Any] = field(default_factory=dict)
+    script: ScriptConfig | None = None
 
 
 SECTIONS: dict[str, type] = {
@@ -151,3 +164,4 @@ SECTIONS: dict[str, type] = {
     "launch": LaunchConfig,
     "limits": LimitsConfig,
 }
+SCRIPT_SECTIONS = ("launch", "limits")

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rundir.config import SECTIONS, RunConfig, Sources
+from rundir.config import SCRIPT_SECTIONS, SECTIONS, RunConfig, ScriptConfig, Sources
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -20,6 +20,8 @@ def config_text(config: RunConfig, sources: Sources) -> str:
     lines = [f"profile = {_toml(config.profile)}"]
     for section, values in asdict(config).items():
         if not isinstance(values, dict):
+            continue
+        if config.script is not None and section not in (*SCRIPT_SECTIONS, "script"):
             continue
         lines.append(f"\n[{section}]")
         for key, value in values.items():
@@ -45,7 +47,15 @@ def read_config(path: Path) -> RunConfig:
     """The configuration that `config_text` wrote. Raises OSError, or ValueError for a torn file."""
     table = tomllib.loads(path.read_text(encoding="utf-8"))
     try:
+        if "script" in table:
+            sections = {name: SECTIONS[name](**table[name]) for name in SCRIPT_SECTIONS}
+            script = {key: _frozen(value) for key, value in table["script"].items()}
+            return RunConfig(profile=table["profile"], script=ScriptConfig(**script), **sections)
         sections = {name: cls(**table[name]) for name, cls in SECTIONS.items()}
         return RunConfig(profile=table["profile"], architecture=table["architecture"], **sections)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is not whole, or of another version: {error}") from error
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -75,6 +75,7 @@ EVENTS: tuple[EventSpec, ...] = (
     _span("model.load", "rank", "the model is read and put on its device"),
     _span("all_loaded.wait", "rank", "waiting until every rank has left the gate"),
     _span("pg.init", "rank", "init_process_group, and a first barrier"),
+    _span("script", "rank", "a script of the user's own runs, from its first line to its end"),
     _span("ddp.wrap", "rank", "the DistributedDataParallel constructor"),
     _span("step", "rank", "reserved: one optimizer step", step="number of the step, from 1"),
     _span("eval", "rank", "one evaluation", step="steps trained before it"),
@@ -209,7 +210,8 @@ EVENTS: tuple[EventSpec, ...] = (
         fields={"failed_rank": "the rank"},
     ),
     EventSpec(
-        name="rank.exit", kind="error", writer="agent", meaning="a rank ended, and not with 0",
+        name="rank.exit", kind="error", writer="agent, rank",
+        meaning="a rank ended, and not with 0; a script's own exit code comes from the rank",
         fields={
             "failed_rank": "the rank", "exitcode": "its exit code, negative for a signal",
             "signal": "the signal's name, or null",

@@ -5,6 +5,7 @@ Nothing here may start a thread or touch CUDA (launch/fork_safety.py looks).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,14 @@ def build(config: RunConfig, run: RunDir) -> Any:
         logging.enable_progress_bar()
 
 
+def num_threads() -> int:
+    """OMP_NUM_THREADS; where that is no number, as many as there are cores, as OpenMP does."""
+    try:
+        return max(1, int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
+    except (KeyError, ValueError):
+        return len(os.sched_getaffinity(0))
+
+
 def after_fork() -> None:
     """Put right in a rank what a fork gets wrong.
 
@@ -75,4 +84,5 @@ def after_fork() -> None:
 
     if torch.cuda._is_in_bad_fork():
         raise RuntimeError("CUDA was initialised in the zygote: --set launch.start=cold")
+    torch.set_num_threads(num_threads())  # OpenMP has read its variable in the zygote
     np.random.seed()  # the global generator, which all forks would share

@@ -28,6 +28,7 @@ from train.model import (
     new_model,
 )
 from train.ranks import Ranks, meet, part
+from train.warm import num_threads
 
 
 def load(config: RunConfig, run: RunDir, local_rank: int, inherited: Any = None) -> Any:
@@ -38,7 +39,7 @@ def load(config: RunConfig, run: RunDir, local_rank: int, inherited: Any = None)
     """
     # Said again: a fork's OpenMP has read OMP_NUM_THREADS long ago, in the zygote, and MKL would
     # have it be no more than there are cores.
-    torch.set_num_threads(_num_threads())
+    torch.set_num_threads(num_threads())
     device = rank_device(local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -46,14 +47,6 @@ def load(config: RunConfig, run: RunDir, local_rank: int, inherited: Any = None)
         return inherited.to(device)
     receives = read_prepared(run).loading.load == "broadcast" and os.environ["RANK"] != "0"
     return build(config, run, torch.device("meta") if receives else device)
-
-
-def _num_threads() -> int:
-    """OMP_NUM_THREADS; where that is no number, as many as there are cores, as OpenMP does."""
-    try:
-        return max(1, int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
-    except (KeyError, ValueError):
-        return len(os.sched_getaffinity(0))
 
 
 def build(config: RunConfig, run: RunDir, device: torch.device) -> Any:
@@ -74,10 +67,13 @@ def rank_device(local_rank: int) -> torch.device:
     return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def train(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> None:
+def train(
+    config: RunConfig, run: RunDir, model: Any, events: EventWriter, *, is_shared: bool = False
+) -> None:
     """Train `model` with the other ranks, evaluate, save a checkpoint, export.
 
-    Raises whatever ends a rank; the caller tells the launcher.
+    `is_shared`: it is one model that all ranks were forked with. Raises whatever ends a rank; the
+    caller tells the launcher.
     """
     device = next(model.parameters()).device
     if device.type == "meta":  # to be received from rank 0
@@ -87,7 +83,7 @@ def train(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> No
     with events.span("ddp.wrap"):
         if prepared.loading.load == "broadcast":
             make_room(model, ranks)
-        wrapped = _wrap(model, ranks)
+        wrapped = _wrap(model, ranks, init_sync=not is_shared)
     torch.manual_seed(config.train.seed + ranks.rank)  # however the model came, and its own dropout
     trainer = Trainer(
         config=config, run=run, ranks=ranks, events=events, model=wrapped,
@@ -113,11 +109,13 @@ def _resume_from(run: RunDir) -> str | None:
     return str(own[-1]) if own else None
 
 
-def _wrap(model: Any, ranks: Ranks) -> DistributedDataParallel:
+def _wrap(model: Any, ranks: Ranks, *, init_sync: bool) -> DistributedDataParallel:
+    """With `init_sync` all ranks get rank 0's weights: what is written to is no longer shared."""
     return DistributedDataParallel(
         SummedLoss(model),
         device_ids=[ranks.device] if ranks.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
+        init_sync=init_sync,
     )
 
 

@@ -180,8 +180,24 @@ def test_a_script_of_the_users_is_spared_what_only_suits_our_trainer() -> None:
     assert ours.keys() - theirs.keys() == {
         "CUDA_VISIBLE_DEVICES", "TOKENIZERS_PARALLELISM", "HF_HUB_OFFLINE", "PYTORCH_ALLOC_CONF",
     }  # fmt: skip
-    assert theirs.keys() - ours.keys() == {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE"}
-    assert theirs["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"].value == "1"
+    assert theirs.keys() - ours.keys() == {"AIRLOCK_SCRIPT_ENVIRONMENT"}
+
+
+@pytest.mark.parametrize(
+    ("path", "own"),
+    [(None, None), (f"{ROOT}", None), (f"{ROOT}:/mine:", "/mine:"), ("/mine", "/mine")],
+)
+def test_a_script_gets_the_users_own_python_path_back(path: str | None, own: str | None) -> None:
+    environ = {} if path is None else {"PYTHONPATH": path}
+    restored = variables(environ, own_trainer=False)["AIRLOCK_SCRIPT_ENVIRONMENT"].value
+    assert json.loads(restored) == {"PYTHONPATH": own, "PYTHONSAFEPATH": None}
+
+
+def test_a_script_that_may_be_restarted_gets_a_store_for_each_attempt() -> None:
+    name = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+    assert name not in variables({}, own_trainer=False)
+    assert variables({}, own_trainer=False, max_restarts=1)[name].value == "1"
+    assert name not in variables({}, max_restarts=1)
 
 
 def test_harmful_leftovers_are_not_passed_on_and_everything_else_is() -> None:

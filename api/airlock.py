@@ -1,0 +1,30 @@
+"""Airlock for scripts: let ranks load their model one after the other, as memory allows.
+
+    import airlock
+
+    with airlock.gate():
+        model = load_model()
+
+Under `./start.sh my_train.py` ranks go through the gate in their order, and go on together when all
+are out. Under plain torchrun it does nothing; for the import to work there,
+`PYTHONPATH=CLONE/api torchrun … my_train.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+_passage: Callable[[], AbstractContextManager[None]] | None = None  # Airlock puts it here
+
+
+@contextlib.contextmanager
+def gate() -> Iterator[None]:
+    """Run the block inside the gate. Every rank of the node has to call it, as often as the others.
+
+    The block must not contain a collective: the other ranks come to it later. Raises TimeoutError
+    when the gate does not open within `launch.gate_timeout_s`.
+    """
+    with contextlib.nullcontext() if _passage is None else _passage():
+        yield

@@ -1,0 +1,222 @@
+"""What a script imports, read from its source, so that it can be imported once for all ranks.
+
+The script and the modules beside it are the user's: they are read, never run, before a rank runs
+them. They may ask for their rank, or touch CUDA, as soon as they are loaded. What they import from
+elsewhere is taken to be safe to load early, unless it is known, or seen, not to be.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rundir.config import ScriptConfig
+from rundir.paths import ROOT
+
+# Libraries that no process may have loaded that others are forked from, and why.
+_CUDA = "it initialises CUDA when it is imported"
+_RANK = "it asks for its rank when it is imported"
+LEFT_OUT = {
+    **dict.fromkeys(("bitsandbytes", "deepspeed", "vllm", "unsloth", "transformer_engine",
+                     "flash_attn", "apex", "cupy", "jax", "flax", "tensorflow"), _CUDA),
+    **dict.fromkeys(("lightning", "lightning_fabric", "lightning_utilities", "pytorch_lightning",
+                     "torchmetrics", "horovod", "mpi4py"), _RANK),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """`import name`, or `from name import members`."""
+
+    name: str
+    members: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`os.environ[name] = value`, which what is imported after it may read."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do, in the order of the script, and what is not done: (name, why)."""
+
+    steps: tuple[Import | Setting, ...]
+    left_out: tuple[tuple[str, str], ...]
+
+
+def plan_imports(script: ScriptConfig, *, safe_to_fork: bool) -> Plan:
+    """What `script` imports while it loads: torch first, then as it says, then what was asked for.
+
+    `safe_to_fork` leaves out what a process that is to be forked must not load.
+    """
+    reader = _Reader(Path(script.path))
+    wanted = [Import("torch"), *reader.steps]
+    wanted += [Import(name) for name in script.preload if not name.startswith("-")]
+    refused = {name[1:] for name in script.preload if name.startswith("-")}
+    asked = {name.partition(".")[0] for name in script.preload}
+    steps: dict[Import | Setting, None] = {}
+    left_out: dict[str, str] = {}
+    for step in wanted:
+        if isinstance(step, Import):
+            top = step.name.partition(".")[0]
+            if refused & {top, step.name}:
+                left_out[step.name] = f"--preload -{step.name}"
+                continue
+            if safe_to_fork and top in LEFT_OUT and top not in asked:
+                left_out[top] = LEFT_OUT[top]
+                continue
+        steps[step] = None
+    if reader.stopped_at:
+        left_out["all that follows"] = f"{reader.stopped_at} sets variables that it may ask for"
+    return Plan(tuple(steps), tuple(left_out.items()))
+
+
+class _Reader:
+    """Walks a script, and the user's modules that it imports, in the order they would run."""
+
+    def __init__(self, script: Path) -> None:
+        self.steps: list[Import | Setting] = []
+        self.stopped_at = ""  # from here on nothing is known of what an import would find
+        folder = script.resolve().parent
+        own_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        elsewhere = [Path(entry) for entry in own_path if entry and entry != str(ROOT)]
+        self._folders = [folder, *(path for path in elsewhere if not _holds_packages(path))]
+        self._script = script
+        self._seen: set[Path] = set()
+        self._read(script, package="")
+
+    def _read(self, path: Path, *, package: str) -> None:
+        if path in self._seen:
+            return
+        self._seen.add(path)
+        try:
+            body = ast.parse(path.read_bytes(), str(path)).body
+        except (OSError, SyntaxError, ValueError):
+            return  # whoever imports it is told
+        self._walk(body, path, package, is_certain=True)
+
+    def _walk(
+        self, body: Sequence[ast.stmt], path: Path, package: str, *, is_certain: bool
+    ) -> None:
+        """`is_certain`: whether these statements are run whatever happens."""
+        for node in body:
+            if self.stopped_at:
+                return
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    self._add(alias.name, ())
+            elif isinstance(node, ast.ImportFrom):
+                base = _absolute(node, package)
+                if base and base != "__future__":
+                    self._add(base, tuple(alias.name for alias in node.names))
+            elif isinstance(node, ast.If | ast.Try | ast.With):
+                inside = list(_inside(node, is_main=path == self._script))
+                keeps = isinstance(node, ast.With) or "__main__" in ast.unparse(node)[:40]
+                self._walk(inside, path, package, is_certain=is_certain and keeps)
+            else:
+                self._note_environment(node, path, is_certain=is_certain)
+
+    def _add(self, name: str, members: tuple[str, ...]) -> None:
+        top = name.partition(".")[0]
+        if any(_file(folder, top) or (folder / top).is_dir() for folder in self._folders):
+            for module in [name, *(f"{name}.{member}" for member in members)]:
+                self._read_own(module)
+        elif top not in {*sys.stdlib_module_names, "airlock"} and not _is_airlocks(top):
+            self.steps.append(Import(name, members))
+
+    def _read_own(self, name: str) -> None:
+        """Read a module of the user's, after the packages that it is in."""
+        parts = name.split(".")
+        for folder in self._folders:
+            place = folder
+            for number, part in enumerate(parts):
+                file = _file(place, part)
+                if file is not None:
+                    is_package = file.name == "__init__.py"
+                    self._read(file, package=".".join(parts[: number + is_package]))
+                place /= part
+
+    def _note_environment(self, node: ast.stmt, path: Path, *, is_certain: bool) -> None:
+        """A statement that sets variables: to what is written there, or to what is not known."""
+        match node:
+            case ast.Assign(
+                targets=[ast.Subscript(value=target, slice=ast.Constant(value=str(name)))],
+                value=ast.Constant(value=str(value)),
+            ) if is_certain and _is_environ(target):
+                self.steps.append(Setting(name, value))
+            case ast.Expr(
+                value=ast.Call(
+                    func=ast.Attribute(value=target, attr="setdefault"),
+                    args=[ast.Constant(value=str(name)), ast.Constant(value=str(value))],
+                )
+            ) if is_certain and _is_environ(target):
+                self.steps.append(Setting(name, os.environ.get(name, value)))
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                pass
+            case _ if _may_set_variables(node):
+                self.stopped_at = f"{path.name}, line {node.lineno},"
+
+
+def _inside(node: ast.If | ast.Try | ast.With, *, is_main: bool) -> Iterator[ast.stmt]:
+    """The statements that may run of a compound one; an `except` is for when things are missing."""
+    if isinstance(node, ast.Try):
+        yield from (*node.body, *node.orelse, *node.finalbody)
+        return
+    if isinstance(node, ast.If):
+        test = ast.unparse(node.test)
+        is_skipped = test.endswith("TYPE_CHECKING") or (not is_main and "__main__" in test)
+        yield from () if is_skipped else node.body
+        yield from node.orelse
+        return
+    yield from node.body
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    """The module of `from … import`, its dots resolved; empty if they lead nowhere."""
+    if not node.level:
+        return node.module or ""
+    parts = package.split(".")
+    if not package or node.level > len(parts):
+        return ""
+    return ".".join([*parts[: len(parts) - node.level + 1], *filter(None, [node.module])])
+
+
+def _file(folder: Path, name: str) -> Path | None:
+    found = (path for path in (folder / name / "__init__.py", folder / f"{name}.py"))
+    return next((path for path in found if path.is_file()), None)
+
+
+def _holds_packages(folder: Path) -> bool:
+    """Whether packages were installed there: then it is no folder of the user's own modules."""
+    return any(folder.glob("*.dist-info"))
+
+
+def _is_airlocks(name: str) -> bool:
+    """Whether the clone has a package of that name, which no script means."""
+    return (ROOT / name / "__init__.py").exists()
+
+
+def _is_environ(node: ast.expr) -> bool:
+    return ast.unparse(node) in ("os.environ", "environ")
+
+
+def _may_set_variables(node: ast.stmt) -> bool:
+    """Whether the statement writes to os.environ, as far as can be seen."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Subscript) and _is_environ(part.value):
+            if not isinstance(part.ctx, ast.Load):
+                return True
+        elif isinstance(part, ast.Call):
+            name = ast.unparse(part.func)
+            if name.endswith(("environ.update", "environ.setdefault", "environ.pop", "os.putenv",
+                              "load_dotenv")):  # fmt: skip
+                return True
+    return False
