@@ -279,6 +279,39 @@ def test_ranks_are_forks_of_the_zygote_and_share_what_it_has(
     assert_nothing_left(run)
 
 
+# How much of the mapped weights this rank has written to, once DistributedDataParallel has them.
+_WRITTEN_TO = """
+wrap = module._wrap
+def wrap_and_tell(*args, **options):
+    wrapped, dirty, is_weights = wrap(*args, **options), 0, False
+    for line in open("/proc/self/smaps"):
+        name = line.split()[0]
+        if not name.endswith(":"):
+            is_weights = "safetensors" in line
+        elif is_weights and name == "Private_Dirty:":
+            dirty += int(line.split()[1])
+    with open(f"dirty{os.environ['RANK']}", "w") as file:
+        file.write(str(dirty))
+    return wrapped
+module._wrap = wrap_and_tell
+"""
+
+
+@pytest.mark.parametrize("start", ["warm", pytest.param("imports", marks=pytest.mark.long)])
+def test_forks_of_the_zygote_go_on_sharing_frozen_weights_in_ddp(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
+) -> None:
+    env = hooked(environ, tmp_path, "train.worker", _WRITTEN_TO)
+    options = ("--set", "train.method=lora", "--set", f"launch.start={start}")
+    code, _, err = finish(airlock(*SHORT, *options, env=env))
+    assert code == 0, err
+    written_to = [int((tmp_path / f"dirty{rank}").read_text()) for rank in (0, 1)]
+    if start == "warm":
+        assert written_to == [0, 0]
+    else:  # what each rank has loaded for itself is made equal, by writing
+        assert max(written_to) > 0
+
+
 @pytest.mark.gpu
 def test_a_warm_start_on_a_gpu_trains_as_a_cold_one_does(
     airlock: Start, environ: dict[str, str]

@@ -89,12 +89,12 @@ def rank_program(run: RunDir, rank: int) -> None:
     states: dict[str, Any] = {"devices": {p.device.type for p in model.parameters()}}
     wrap = worker._wrap
 
-    def wrap_and_tell(model: Any, ranks: Any) -> Any:
+    def wrap_and_tell(model: Any, ranks: Any, **options: Any) -> Any:
         if "meta" in states["devices"]:  # empty memory may hold what it did in the parent
             for tensor in (*model.parameters(), *model.buffers()):
                 tensor.data.fill_(77)
         states["before"] = state_of(model)
-        wrapped = wrap(model, ranks)
+        wrapped = wrap(model, ranks, **options)
         states["after"] = state_of(model)
         torch.save(states, run.path / f"states{rank}.pt")
         return wrapped
