@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from launch.mounts import Mount, mounts
+from launch.mounts import PROC, Mount, mounts
 
 _NO_LIMIT_BYTES = 1 << 60  # cgroup v1 writes a number of about this size for "none"
 
@@ -50,6 +50,25 @@ class Group:
         used = self._number("memory.usage_in_bytes" if self.version == 1 else "memory.current")
         return max(0, limit_bytes - (used or 0) + cache)
 
+    def swap_bytes(self, limit_bytes: int, host_free_bytes: int) -> int:
+        """What its processes could still move to the host's free swap.
+
+        v1 limits memory and swap together, v2 swap alone; neither where swap is not accounted for.
+        """
+        if self.version == 1:
+            both = self._number("memory.memsw.limit_in_bytes")
+            used_of_both = self._number("memory.memsw.usage_in_bytes")
+            if both is None or used_of_both is None:
+                return host_free_bytes
+            unused = limit_bytes - (self._number("memory.usage_in_bytes") or 0)
+            own_bytes = both - used_of_both - unused
+        else:
+            swap_max = self._number("memory.swap.max")
+            if swap_max is None:
+                return host_free_bytes
+            own_bytes = swap_max - (self._number("memory.swap.current") or 0)
+        return max(0, min(host_free_bytes, own_bytes))
+
     def num_oom_kills(self) -> int:
         """Processes that the kernel has killed in it for want of memory."""
         name = "memory.oom_control" if self.version == 1 else "memory.events"
@@ -66,24 +85,33 @@ class Group:
 class HostMemory:
     """The memory that this process and its children share with all others."""
 
+    def __init__(self, proc: Path = PROC) -> None:
+        self._proc = proc
+
     @cached_property
     def groups(self) -> list[Group]:
         """The memory cgroups this process is in, innermost first; they do not change."""
-        return memory_groups()
+        return memory_groups(self._proc)
 
-    def now(self) -> Available:
-        """The tightest bound on what can still be had."""
+    def now(self, *, with_swap: bool = False) -> Available:
+        """The tightest bound on what can still be had, `with_swap` also by swapping."""
         host = psutil.virtual_memory()
+        swap_bytes = host_swap_free_bytes() if with_swap else 0
         bounds = [
-            Available(available_bytes=host.available, total_bytes=host.total, where="the host")
+            Available(
+                available_bytes=host.available + swap_bytes,
+                total_bytes=host.total,
+                where="the host",
+            )
         ]
         for group in self.groups:
             try:
                 limit = group.limit_bytes()
                 if limit is not None:
+                    swappable = group.swap_bytes(limit, swap_bytes) if swap_bytes else 0
                     bounds.append(
                         Available(
-                            available_bytes=group.available_bytes(limit),
+                            available_bytes=group.available_bytes(limit) + swappable,
                             total_bytes=limit,
                             where=f"the cgroup {group.folder}",
                         )
@@ -104,11 +132,16 @@ class HostMemory:
         return _fields(Path("/proc/vmstat")).get("oom_kill", 0)
 
 
-def memory_groups() -> list[Group]:
+def host_swap_free_bytes() -> int:
+    """The host's free swap."""
+    return _fields(Path("/proc/meminfo")).get("SwapFree:", 0) * 1024
+
+
+def memory_groups(proc: Path = PROC) -> list[Group]:
     """The memory cgroups of this process, innermost first; none where there are no cgroups."""
-    mounted = mounts()
+    mounted = mounts(proc)
     found: list[Group] = []
-    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+    for line in (proc / "cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
             found += _chain(mounted, path, version=1)

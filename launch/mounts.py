@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+PROC = Path("/proc/self")
+
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs",
             "orangefs", "pvfs2", "panfs", "wekafs", "afs", "9p", "virtiofs"}  # fmt: skip
@@ -22,10 +24,10 @@ class Mount:
     options: str
 
 
-def mounts() -> list[Mount]:
+def mounts(proc: Path = PROC) -> list[Mount]:
     """Every mount, in the order they were made. The format: proc_pid_mountinfo(5)."""
     found = []
-    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
+    for line in (proc / "mountinfo").read_text(encoding="utf-8").splitlines():
         before, _, after = line.partition(" - ")
         fields, (kind, _source, options) = before.split(" "), after.split(" ", 2)
         root, point = _unescaped(fields[3]), Path(_unescaped(fields[4]))
