@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
 import psutil
 
@@ -21,16 +22,16 @@ class OwnProcesses:
         self._others = set(psutil.Process().children(recursive=True))
 
     def alive(self) -> list[psutil.Process]:
-        """Every live process of ours, those included that lost their own parent."""
-        found: list[psutil.Process] = []
-        level = psutil.Process().children()
-        while level:
-            ours = [process for process in level if process not in self._others]
-            found += ours
-            level = []
-            for process in ours:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    level += process.children()
+        """Every live process of ours, those included that lost their own parent; parents first.
+
+        One pass over the machine's processes, however many of them are ours.
+        """
+        pids, found = {os.getpid()}, []
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process not in self._others and process.ppid() in pids:
+                    pids.add(process.pid)
+                    found.append(process)
         return [process for process in found if is_alive(process)]
 
     def end(self, timeout_s: float = 5.0) -> None:
