@@ -45,6 +45,10 @@ class RankEnvironment:
         own = {name: value for name, value in environ.items() if name not in gone}
         return own | {variable.name: variable.value for variable in self.variables}
 
+    def with_variable(self, variable: Variable) -> RankEnvironment:
+        """The same with one more."""
+        return replace(self, variables=[*self.variables, variable])
+
     def as_json(self) -> dict[str, list[dict[str, Any]]]:
         """As environment.json has it."""
         return {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import resource
 import traceback
 
+from launch.limits import is_out_of_memory, note_address_space
 from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
@@ -12,8 +12,9 @@ from rundir.exit_codes import ExitCode
 
 def tell_failure(events: EventWriter, error: BaseException) -> str:
     """Write the event of a rank that ends by `error`; returns it as text for the log."""
-    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-        error.add_note("RLIMIT_AS is set for this rank: AIRLOCK_RLIMIT_AS_GIB=0 takes it off")
+    if is_out_of_memory(error):
+        traceback.clear_frames(error.__traceback__)  # what they hold is needed to say so
+        note_address_space(error)
     is_users = isinstance(error, UserError)  # says itself what to do: a traceback tells no more
     text = f"{error}\n" if is_users else "".join(traceback.format_exception(error))
     events.emit(
@@ -30,7 +31,4 @@ def tell_failure(events: EventWriter, error: BaseException) -> str:
 def _exit_code(error: BaseException) -> int:
     if isinstance(error, UserError):
         return int(error.code)
-    # torch's OutOfMemoryError says itself that the device is full; by name, torch may not be there.
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return int(ExitCode.OUT_OF_MEMORY)
-    return int(ExitCode.RANK_FAILED)
+    return int(ExitCode.OUT_OF_MEMORY if is_out_of_memory(error) else ExitCode.RANK_FAILED)

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
+from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
+
+from launch.host_memory import HostMemory
 from launch.memory import GIB
 from rundir.config import LimitsConfig
 from rundir.errors import UserError
 
+RLIMIT_VARIABLE = "AIRLOCK_RLIMIT_AS_BYTES"  # how `launch` hands the limit that it found on
+
+# What the C library's ENOMEM becomes in Python, in torch's CPU allocator and in C++.
+_OUT_OF_MEMORY = ("cannot allocate memory", "can't allocate memory", "bad_alloc")
+_GPU_ERROR = "OutOfMemoryError"  # torch's, by name: torch may not be there
 _OOM_SCORE = 500  # half of all memory counted on top of its own (proc(5): -1000 to 1000)
 
 
 def check_limits(limits: LimitsConfig) -> None:
-    """Raise UserError when the hard limit is below what `limits` asks for."""
+    """Raise UserError for a limit above the hard one, or a guard that would never rest."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if hard != resource.RLIM_INFINITY and limits.rlimit_as_gib * GIB > hard:
         raise UserError(
@@ -22,23 +32,57 @@ def check_limits(limits: LimitsConfig) -> None:
             f"the hard limit is {hard / GIB:.1f} GiB",
             do="raise it with `ulimit -Hv`, or set AIRLOCK_RLIMIT_AS_GIB=0",
         )
+    total_bytes = HostMemory().now().total_bytes
+    if limits.guard_gib * GIB >= total_bytes:
+        raise UserError(
+            f"limits.guard_gib asks for {limits.guard_gib:g} GiB to be kept free; "
+            f"there are {total_bytes / GIB:.1f} GiB in all",
+            do="AIRLOCK_LIMITS_GUARD_GIB=-1 lets Airlock choose",
+        )
 
 
 def apply_limits(limits: LimitsConfig) -> dict[str, int | None]:
     """Set this process's limits; returns them as the `limits` mark wants them.
 
-    RLIMIT_AS counts reserved addresses, not memory in use, so it is only set when asked for.
+    What someone set for RLIMIT_AS wins over what was predicted (launch/address_space.py).
     Open files go up to the hard limit: each rank holds a socket for every other, and shards.
     """
-    if limits.rlimit_as_gib > 0:
+    wanted = int(limits.rlimit_as_gib * GIB)
+    address_space = handed_on(os.environ) if wanted < 0 else wanted
+    if address_space > 0:
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (int(limits.rlimit_as_gib * GIB), hard))
+        if hard != resource.RLIM_INFINITY:
+            address_space = min(address_space, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (address_space, hard))
     _, hard_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_files, hard_files))
     return {
         "rlimit_as_bytes": _soft(resource.RLIMIT_AS),
         "rlimit_nofile": _soft(resource.RLIMIT_NOFILE),
     }
+
+
+def handed_on(environ: Mapping[str, str]) -> int:
+    """The limit that `launch` found, bytes; 0 is none, as in a rank that it has not started."""
+    return int(environ.get(RLIMIT_VARIABLE) or 0)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation has failed, on the host or on a GPU: no other cause says so."""
+    if isinstance(error, MemoryError) or type(error).__name__ == _GPU_ERROR:
+        return True
+    return any(sign in str(error).casefold() for sign in _OUT_OF_MEMORY)
+
+
+def note_address_space(error: BaseException) -> None:
+    """Add to an error of the host's memory what there is to know of RLIMIT_AS, if it is set."""
+    limit = _soft(resource.RLIMIT_AS)
+    if limit is not None and type(error).__name__ != _GPU_ERROR:
+        reserved = psutil.Process().memory_info().vms
+        error.add_note(
+            f"RLIMIT_AS of this process is {limit / GIB:.1f} GiB, of which {reserved / GIB:.1f} "
+            "are reserved: AIRLOCK_RLIMIT_AS_GIB=0 takes it off"
+        )
 
 
 def die_before_others() -> None:

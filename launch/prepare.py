@@ -130,6 +130,11 @@ def _model_path(config: RunConfig, run: RunDir, env: dict[str, str], signals: Si
     return folder
 
 
+def model_folder(config: RunConfig) -> Path:
+    """Where the model's files lie or will lie; for one of the hub's no folder that there is."""
+    return Path(config.model.path) if config.model.path else made_model_folder(config)
+
+
 def made_model_folder(config: RunConfig) -> Path:
     """Where a model made from [architecture] lies: in the cache, named after what it depends on."""
     source = Path(__file__).parent.parent / "train" / "make_checkpoint.py"

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from launch import out_of_memory
 from launch.console import clock
 from launch.memory import MIB
 from launch.signals import Signals
@@ -37,7 +38,9 @@ def exit_code(state: RunState, agent_code: int, signals: Signals) -> ExitCode:
         saved = state.last_checkpoint is not None
         return ExitCode.INTERRUPTED_SAVED if saved else ExitCode.INTERRUPTED_UNSAVED
     root = state.root_failure()
-    return ExitCode(root.exit_code) if root else ExitCode.RANK_FAILED
+    if root is None:  # it was the agent that ended
+        return ExitCode.OUT_OF_MEMORY if state.oom_kill else ExitCode.RANK_FAILED
+    return ExitCode(root.exit_code)
 
 
 def report(console: Console, run: RunDir, state: RunState, code: ExitCode) -> None:
@@ -116,19 +119,20 @@ def _failure(console: Console, run: RunDir, state: RunState) -> None:
     if root is None:
         _out(console, f"\n{_tail(run.agent_log)}")
         _out(console, "\nairlock: the run failed: torch's agent ended before its ranks did")
+        if state.oom_kill:
+            title, notes = out_of_memory.by_kernel(state.oom_kill)
+            _out(console, "\n".join([f"  it was {title}", *(f"  {note}" for note in notes)]))
         _out(console, f"  log {_short(run.agent_log)}")
         return
     log = run.zygote_log if root.rank is None else run.rank_log(root.rank, state.status.attempt)
-    lines = [f"airlock: the run failed: {root.summary}"]
+    lines = [f"airlock: the run failed: {root.summary}", *(f"  {note}" for note in root.notes)]
     if state.restarts:
         lines.append(f"  restarted before: {'; '.join(state.restarts)}")
     others = sorted({one.rank for one in state.failures if one.rank not in (None, root.rank)})
     if others:
         lines.append(f"  and, as a consequence, rank {', '.join(map(str, others))}")
     if root.title == "killed by SIGKILL":
-        lines.append(
-            "  by someone, or by the kernel: `dmesg | grep -i oom` shows if memory ran out"
-        )
+        lines.append("  by someone: the kernel counts no kill for want of memory at that time")
     lines.append(f"  log {_short(log)}")
     if state.last_checkpoint is not None:
         lines += [f"  last checkpoint: step {state.last_checkpoint}", _resume_line(run, state)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import shutil
@@ -11,14 +12,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from launch import children
-from launch.environment import RankEnvironment, rank_environment
+from launch.address_space import mapped_files, predict, rank_limit, weight_files
+from launch.environment import RankEnvironment, Variable, rank_environment
 from launch.environment_text import environment_lines, left_out_lines
 from launch.gate_folder import blind_spot, gate_folder
+from launch.guard import MemoryGuard
 from launch.output import Output
 from launch.parent import become_subreaper
-from launch.prepare import prepare
+from launch.prepare import model_folder
 from launch.processes import OwnProcesses
+from launch.ready import make_ready
 from launch.report import exit_code, report
 from launch.request import Job, Request, make_job
 from launch.signals import Interrupted, Signals
@@ -32,7 +35,6 @@ from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, create_run, runs_folder
-from rundir.prepared import Loading, Prepared
 
 
 def run(request: Request, console: Console, output: Output, environ: Mapping[str, str]) -> ExitCode:
@@ -53,30 +55,37 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
         folder.run_id, job.config.profile, job.placement.num_ranks, of_script=is_script
     )
     events = EventWriter(folder.event_file("launch"))
+    guard = MemoryGuard(
+        job.config.limits, state=state, events=events, processes=processes, console=console
+    )
     supervisor = Supervisor(
-        run=folder, config=job.config.launch, state=state,
-        console=console, signals=signals, events=events, processes=processes,
+        run=folder, config=job.config.launch, state=state, console=console,
+        signals=signals, events=events, processes=processes, guard=guard,
     )  # fmt: skip
     env = environment.of_child(environ)
     code = ExitCode.RANK_FAILED  # unless it is found to have ended otherwise
     try:
         supervisor.write_status()
+        guard.start()
+        limit = None
         if not is_script:
-            _run_tests(job, env, signals)
-            with events.span("prepare", what="model and data"):
-                prepared = prepare(
-                    job.config, folder, resume_from=job.resume_from, env=env, signals=signals
-                )
-            _say_loading(console, job.config.launch.start, prepared.loading)
-            _say_left_out(console, prepared, job.config.data.max_seq_length)
+            prepared = make_ready(job, folder, console, env, events, signals)
+            limit = _address_limit(job, mapped_files(prepared), env)
+        elif job.config.limits.rlimit_as_gib > 0:  # of a script's mappings nothing is known
+            limit = _address_limit(job, [], env)
+        if limit is not None:
+            _note_limit(console, folder, environment, limit)
+            env[limit.name] = limit.value
         agent_code = supervisor.supervise(_torchrun_args(job, folder), env)
         code = exit_code(state, agent_code, signals)
     except Interrupted:
         code = ExitCode.INTERRUPTED_UNSAVED
-    except UserError as error:
+    except UserError as seen:
+        error = guard.explained(seen)
         code, state.status.error = error.code, str(error.args[0])
-        raise
+        raise error from None
     finally:
+        guard.stop()
         state.end(code)
         supervisor.write_status()
         _tidy_up(folder)
@@ -89,7 +98,12 @@ def show(request: Request, console: Console, environ: Mapping[str, str]) -> Exit
     job = make_job(request, environ)
     folder = RunDir(runs_folder() / "RUN_ID")
     environment = _environment(job, folder, environ)
-    what = "" if job.config.script else ", once the data are prepared"
+    what = ""
+    if job.config.script is None:
+        what = ", once the data are prepared"
+        files = weight_files(model_folder(job.config))  # none while it is not fetched or made
+        limit = _address_limit(job, files, environment.of_child(environ))
+        environment = environment.with_variable(limit)
     lines = [
         _banner(job, folder), "", config_text(job.config, job.sources),
         "environment of the ranks:", *environment_lines(environment),
@@ -107,7 +121,7 @@ def _make_folder(job: Job, environ: Mapping[str, str]) -> tuple[RunDir, RankEnvi
         environment = _environment(job, folder, environ)
         line = _torchrun_line(job, folder, environment)
         write_text(folder.config, config_text(job.config, job.sources))
-        write_text(folder.environment, json.dumps(environment.as_json(), indent=1) + "\n")
+        _write_environment(folder, environment)
         write_text(folder.command, f"{_typed(environ)}\n\n# with torch's own:\n{line}\n")
     except OSError as error:
         raise UserError(
@@ -122,6 +136,26 @@ def _environment(job: Job, folder: RunDir, environ: Mapping[str, str]) -> RankEn
     return rank_environment(
         job.config, job.placement, folder, environ, own_trainer=job.config.script is None
     )
+
+
+def _write_environment(folder: RunDir, environment: RankEnvironment) -> None:
+    write_text(folder.environment, json.dumps(environment.as_json(), indent=1) + "\n")
+
+
+def _address_limit(job: Job, files: list[Path], env: Mapping[str, str]) -> Variable:
+    """The limit on a rank's address space, with its reason."""
+    gpus = [gpu.memory_bytes for gpu in job.placement.gpus]
+    return rank_limit(job.config.limits, predict(files, env["OMP_NUM_THREADS"], gpus))
+
+
+def _note_limit(
+    console: Console, folder: RunDir, environment: RankEnvironment, limit: Variable
+) -> None:
+    """Write it where the other variables stand; say so if the one predicted does not hold."""
+    if limit.source == "predicted" and limit.value == "0":
+        console.out(f"airlock: limit on a rank's address space: {limit.reason}", highlight=False)
+    with contextlib.suppress(OSError):  # a full disk: the table without it is there
+        _write_environment(folder, environment.with_variable(limit))
 
 
 def _torchrun_args(job: Job, folder: RunDir) -> list[str]:
@@ -152,48 +186,6 @@ def _banner(job: Job, folder: RunDir) -> str:
         f"airlock: {what}, {ranks} on {placement.device} ({placement.source}){share}\n"
         f"run {folder.path}"
     )
-
-
-def _run_tests(job: Job, env: dict[str, str], signals: Signals) -> None:
-    """Run the diagnostics that RUN_IMPORT_TEST and RUN_SINGLE_GPU_TEST ask for.
-
-    Raises UserError when one fails, and Interrupted when a stop was asked for.
-    """
-    for name, module in (
-        ("RUN_IMPORT_TEST", "diagnostics.imports"),
-        ("RUN_SINGLE_GPU_TEST", "diagnostics.single_gpu"),
-    ):
-        if env.get(name, "0") in ("", "0"):
-            continue
-        code = children.run(module, "--profile", job.config.profile, env=env, signals=signals)
-        if code != 0:
-            raise UserError(
-                f"the test {module} failed with exit code {code}",
-                do=f"mend what it says, or {name}=0 to start without it",
-                code=ExitCode.PREFLIGHT,
-            )
-
-
-def _say_loading(console: Console, start: str, loading: Loading) -> None:
-    """How the model gets into the ranks, and what is costly about it."""
-    how = f"{loading.load} ({loading.reason})"
-    if start == "warm":
-        later = "" if loading.load == "mmap" else f"; should the start turn cold, {how}"
-        how = f"mmap, once for all ranks{later}"
-    console.out(f"weights: {how}", highlight=False)
-    if loading.advice:
-        console.out(f"airlock: {loading.advice}", highlight=False)
-
-
-def _say_left_out(console: Console, prepared: Prepared, longest: int) -> None:
-    """No sample is left out in silence."""
-    for what, data in (("training", prepared.train), ("held-out", prepared.evaluation)):
-        if data is not None and data.num_too_long:
-            num = data.num_samples + data.num_too_long
-            console.out(
-                f"left out: {data.num_too_long:,} of {num:,} {what} samples have more than "
-                f"{longest:,} tokens (data.max_seq_length)"
-            )
 
 
 def _tidy_up(folder: RunDir) -> None:

@@ -7,11 +7,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from launch import out_of_memory
 from rundir.events import Event
 from rundir.exit_codes import ExitCode
 from rundir.status import RankStatus, Status
 
-_RANK_FAILED = int(ExitCode.RANK_FAILED)
+_RANK_FAILED, _OUT_OF_MEMORY = int(ExitCode.RANK_FAILED), int(ExitCode.OUT_OF_MEMORY)
 
 # The order of failures, from what surely is a root cause to what surely follows from another.
 _ROOT, _LIKELY, _UNKNOWN, _CASCADE, _ENDED_BY_US = range(5)
@@ -37,6 +38,7 @@ class Failure:
     traceback: str | None
     exit_code: int
     order: int  # how likely it is the root cause; the constants above
+    notes: tuple[str, ...] = ()  # what more there is to say, a line each
 
     @property
     def who(self) -> str:
@@ -66,6 +68,7 @@ class RunState:
     ended_by_us: set[int] = field(default_factory=set)  # ranks that the launcher had to kill
     restarts: list[str] = field(default_factory=list)  # what ended each attempt before this one
     zygote: str = ""  # what it is doing
+    oom_kill: Event | None = None  # proof that the kernel has killed in this attempt
     started_mono: float = field(default_factory=time.monotonic)
     _first_train: Event | None = None
     _has_other_exit: bool = False  # a rank has ended in another way than by SIGTERM
@@ -89,7 +92,7 @@ class RunState:
         self.restarts.append(root.summary if root else "a rank failed")
         self.status.attempt = attempt
         self.status.ranks = [RankStatus(rank=row.rank) for row in self.status.ranks]
-        self.failures, self.ended_by_us, self.result = [], set(), {}
+        self.failures, self.ended_by_us, self.result, self.oom_kill = [], set(), {}, None
         self._first_train, self._has_other_exit = None, False
         self.enter("starting")
 
@@ -186,7 +189,6 @@ class RunState:
         if any(one.rank == rank and one.order != _UNKNOWN for one in self.failures):
             return  # it has told its own story
         self.failures = [one for one in self.failures if one.rank != rank]
-        title = _ending(event)
         if rank in self.ended_by_us:
             order = _ENDED_BY_US
         elif signal in _ROOT_SIGNALS:
@@ -195,10 +197,30 @@ class RunState:
             order = _ENDED_BY_US if self._has_other_exit else _UNKNOWN
         else:
             order = _LIKELY
-        self.failures.append(Failure(rank, event["t"], title, None, _RANK_FAILED, order))
+        self._add_ending(event, rank, order)
 
     def _on_zygote_exit(self, event: Event) -> None:
-        self.failures.append(Failure(None, event["t"], _ending(event), None, _RANK_FAILED, _ROOT))
+        self._add_ending(event, None, _ROOT)
+
+    def _add_ending(self, event: Event, rank: int | None, order: int) -> None:
+        """A process has ended, as its event says; by the OOM killer only if that is proven."""
+        failure = Failure(rank, event["t"], _ending(event), None, _RANK_FAILED, order)
+        if event["signal"] == "SIGKILL" and self.oom_kill and order == _ROOT:
+            failure.title, failure.notes = out_of_memory.by_kernel(self.oom_kill)
+            failure.exit_code = _OUT_OF_MEMORY
+        self.failures.append(failure)
+
+    def _on_guard(self, event: Event) -> None:
+        """What the guard says of its victim stands in place of the bare signal it died by."""
+        rank = event["failed_rank"]
+        if rank is not None and rank < len(self.status.ranks):
+            self.status.ranks[rank].phase = "failed"
+        self.failures = [one for one in self.failures if one.rank != rank]
+        title, notes = out_of_memory.by_guard(event)
+        self.failures.append(Failure(rank, event["t"], title, None, _OUT_OF_MEMORY, _ROOT, notes))
+
+    def _on_oom_kill(self, event: Event) -> None:
+        self.oom_kill = event
 
     def _on_zygote_import(self, event: Event) -> None:
         self.zygote = f"importing {event['what']}, once for all ranks"
@@ -223,6 +245,8 @@ _HANDLERS = {
     ("start", "zygote.import"): RunState._on_zygote_import,
     ("start", "zygote.build"): RunState._on_zygote_build,
     ("mark", "start"): RunState._on_start,
+    ("error", "memory.guard"): RunState._on_guard,
+    ("error", "memory.oom_kill"): RunState._on_oom_kill,
     ("error", "zygote.exit"): RunState._on_zygote_exit,
     ("mark", "train.plan"): RunState._on_plan,
     ("end", "pg.init"): RunState._on_group,

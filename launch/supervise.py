@@ -10,6 +10,7 @@ from rich.console import Console
 
 from launch import children
 from launch.console import View, make_view
+from launch.guard import MemoryGuard
 from launch.memory import tree_memory
 from launch.processes import OwnProcesses
 from launch.signals import Signals
@@ -30,13 +31,14 @@ _SURVIVOR_GRACE_S = 2.0
 class Supervisor:
     """Runs the agent of one run to its end."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a run, each by its name
         self, *, run: RunDir, config: LaunchConfig, state: RunState, console: Console,
-        signals: Signals, events: EventWriter, processes: OwnProcesses,
+        signals: Signals, events: EventWriter, processes: OwnProcesses, guard: MemoryGuard,
     ) -> None:  # fmt: skip
         self._run, self._config, self._state, self._console = run, config, state, console
         self._signals, self._events, self._processes = signals, events, processes
         self._workload: Workload = UserScript(run) if state.of_script else OwnTrainer(run)
+        self._guard = guard
         self._incoming = RunEvents(run.events)
         self._stop_asked_at: float | None = None
         self._next_status = self._next_memory = 0.0
@@ -62,20 +64,22 @@ class Supervisor:
             self._processes.end()
             agent.wait()
             keeper.communicate()  # it is gone too, or goes now that its pipe is closed
-            self._follow(view, last=True)
+            self._follow(view, agent.returncode)
             view.close()
         return agent.returncode
 
-    def _follow(self, view: View, *, last: bool = False) -> None:
+    def _follow(self, view: View, agent_code: int | None = None) -> None:
         """Take in new events, show them, and write the status and host memory when due."""
         events = self._incoming.new_events()
+        if self._guard.proves_oom(events, agent_code):  # then that is told before what follows
+            events = self._incoming.new_events() + events
         num_restarts = len(self._state.restarts)
         for event in events:
             self._state.add(event)
         if len(self._state.restarts) > num_restarts:
             self._note_restart()
         view.show(self._state, events)
-        if output := self._workload.new_output(last=last):
+        if output := self._workload.new_output(last=agent_code is not None):
             self._console.out("\n".join(output), highlight=False)
         now = time.monotonic()
         if now >= self._next_memory:

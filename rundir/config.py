@@ -128,7 +128,18 @@ class LaunchConfig:
 class LimitsConfig:
     """What a rank may use."""
 
-    rlimit_as_gib: float = _field(0.0, "RLIMIT_AS of each rank, GiB; 0: none", at_least=0)
+    rlimit_as_gib: float = _field(
+        -1.0,
+        "RLIMIT_AS of each rank, GiB; -1: as predicted, never met by what fits; 0: none",
+        at_least=-1,
+    )
+    guard_gib: float = _field(
+        -1.0,
+        "free memory, GiB, below which Airlock ends the process of the run that takes most of it, "
+        "before the kernel ends one; -1: 2 % of the host's or the cgroup's, within 64 MiB and "
+        "1 GiB; 0: never",
+        at_least=-1,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

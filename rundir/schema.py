@@ -50,6 +50,10 @@ _MEMORY = {
     "host_available_bytes": "MemAvailable of the host",
     "gpu_used_bytes": "memory in use on this rank's GPU, by anyone; null without CUDA",
 }
+_AVAILABLE = {
+    "available_bytes": "what could still be had", "limit_bytes": "of how much in all",
+    "where": "the host, or the cgroup with that limit",
+}  # fmt: skip
 _GPU_MAY_BE_NULL = frozenset({"gpu_used_bytes"})
 
 
@@ -122,6 +126,11 @@ EVENTS: tuple[EventSpec, ...] = (
             "available_bytes": "what the host, or the tightest cgroup, could give",
         },
         optional=frozenset({"growth_bytes"}),
+    ),
+    EventSpec(
+        name="memory.low", kind="mark", writer="launch",
+        meaning="memory is short, but the run holds too little of it for ending one to help",
+        fields={"run_held_bytes": "anonymous memory of its processes", **_AVAILABLE},
     ),
     EventSpec(
         name="limits", kind="mark", writer="rank", meaning="resource limits as they now are",
@@ -217,6 +226,23 @@ EVENTS: tuple[EventSpec, ...] = (
             "signal": "the signal's name, or null",
         },
         optional=frozenset({"signal"}),
+    ),
+    EventSpec(
+        name="memory.guard", kind="error", writer="launch",
+        meaning="a process was ended because memory ran short",
+        fields={
+            "failed_rank": "the rank; null for a process that is none",
+            "who": "the same in words", "phase": "what it did: a rank's phase, or preparing",
+            "held_bytes": "its anonymous memory, with swap and its children's",
+            "run_held_bytes": "that of all processes of the run",
+            **_AVAILABLE,
+        },
+        optional=frozenset({"failed_rank"}),
+    ),
+    EventSpec(
+        name="memory.oom_kill", kind="error", writer="launch",
+        meaning="the kernel has killed for want of memory, and a process of the run ended so",
+        fields={"num_kills": "by how much its count has risen", **_AVAILABLE},
     ),
     EventSpec(
         name="zygote.exit", kind="error", writer="agent",

@@ -1,0 +1,75 @@
+"""What is done for our own trainer before any rank starts: tests, model and data; and what is said."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from launch import children
+from launch.prepare import prepare
+from launch.request import Job
+from launch.signals import Signals
+from rundir.errors import UserError
+from rundir.events import EventWriter
+from rundir.exit_codes import ExitCode
+from rundir.paths import RunDir
+from rundir.prepared import Loading, Prepared
+
+
+def make_ready(
+    job: Job, folder: RunDir, console: Console, env: dict[str, str],
+    events: EventWriter, signals: Signals,
+) -> Prepared:  # fmt: skip
+    """Run the tests that were asked for; make model and data ready.
+
+    Raises UserError when it cannot be done, and Interrupted when a stop was asked for.
+    """
+    _run_tests(job, env, signals)
+    with events.span("prepare", what="model and data"):
+        prepared = prepare(
+            job.config, folder, resume_from=job.resume_from, env=env, signals=signals
+        )
+    _say_loading(console, job.config.launch.start, prepared.loading)
+    _say_left_out(console, prepared, job.config.data.max_seq_length)
+    return prepared
+
+
+def _run_tests(job: Job, env: dict[str, str], signals: Signals) -> None:
+    """Run the diagnostics that RUN_IMPORT_TEST and RUN_SINGLE_GPU_TEST ask for.
+
+    Raises UserError when one fails, and Interrupted when a stop was asked for.
+    """
+    for name, module in (
+        ("RUN_IMPORT_TEST", "diagnostics.imports"),
+        ("RUN_SINGLE_GPU_TEST", "diagnostics.single_gpu"),
+    ):
+        if env.get(name, "0") in ("", "0"):
+            continue
+        code = children.run(module, "--profile", job.config.profile, env=env, signals=signals)
+        if code != 0:
+            raise UserError(
+                f"the test {module} failed with exit code {code}",
+                do=f"mend what it says, or {name}=0 to start without it",
+                code=ExitCode.PREFLIGHT,
+            )
+
+
+def _say_loading(console: Console, start: str, loading: Loading) -> None:
+    """How the model gets into the ranks, and what is costly about it."""
+    how = f"{loading.load} ({loading.reason})"
+    if start == "warm":
+        later = "" if loading.load == "mmap" else f"; should the start turn cold, {how}"
+        how = f"mmap, once for all ranks{later}"
+    console.out(f"weights: {how}", highlight=False)
+    if loading.advice:
+        console.out(f"airlock: {loading.advice}", highlight=False)
+
+
+def _say_left_out(console: Console, prepared: Prepared, longest: int) -> None:
+    """No sample is left out in silence."""
+    for what, data in (("training", prepared.train), ("held-out", prepared.evaluation)):
+        if data is not None and data.num_too_long:
+            num = data.num_samples + data.num_too_long
+            console.out(
+                f"left out: {data.num_too_long:,} of {num:,} {what} samples have more than "
+                f"{longest:,} tokens (data.max_seq_length)"
+            )
