@@ -1,4 +1,4 @@
-"""What is done for our own trainer before any rank starts: tests, model and data; and what is said."""
+"""What our own trainer needs before any rank starts: tests that were asked for, model, data."""
 
 from __future__ import annotations
 
