@@ -120,6 +120,7 @@ class Gate:
         """Wait, without limit, until all ranks of this node and attempt have left the gate."""
         if self._turn is not None:
             self._deadline = float("inf")
+            self._waited_since = self._reminded = time.monotonic()  # it waits anew, outside
             self._turn.wait_until_all_passed(num_ranks)
 
     def _enter(self, stack: contextlib.ExitStack) -> Admission:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -334,13 +335,16 @@ def test_one_without_a_turn_waits_for_nobodys_and_leaves_none(folder: Path) -> N
 
 def test_all_have_passed_once_each_has_left_or_died(start: Start, log: Path, folder: Path) -> None:
     ranks = [start("here", 1, 0.5), start("here", 2, 1000)]
-    gate = visit(folder)
+    said_while_waiting: list[str] = []
+    gate = visit(folder, on_wait=said_while_waiting.append)
     with gate.admitted():
         pass
     wait_for(lambda: "in here 2" in said(log, "in"), why="rank 2 did not get in")
-    ranks[1].kill()
+    threading.Timer(1.0, ranks[1].kill).start()
     gate.wait_until_all_passed(3)
+    assert ranks[1].wait(10) == -signal.SIGKILL
     assert "out here 1" in said(log, "out")
+    assert said_while_waiting == []  # it is inside no more, and waits to be let in nowhere
 
 
 def test_a_full_disk_at_the_gate_is_said_and_what_to_do(small_disk: Path) -> None:
