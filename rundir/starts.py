@@ -33,7 +33,7 @@ class Start:
 
 
 _MOVES = "moves the model to its device; on CPU the weights stay shared"
-_READS = "maps the model's files, one rank at a time"
+_READS = "maps the model's files, inside the gate"
 _RECEIVES = "rank 0 maps the files; the others get all weights from it when the group is formed"
 _MAKES = "makes the weights on its device, all ranks the same"
 
