@@ -35,6 +35,7 @@ _SPEC = importlib.util.find_spec("accelerate")
 assert _SPEC is not None
 assert _SPEC.origin is not None
 ACCELERATE = Path(_SPEC.origin).parent / "test_utils/scripts/test_script.py"
+_ON_CPU = {"ACCELERATE_USE_CPU": "1"}  # else it makes no group of ranks that have no GPU
 TUTORIAL = ROOT / "examples/ddp_tutorial.py"
 COLD_IS_LONG = pytest.param("cold", marks=pytest.mark.long)
 BOTH = pytest.mark.parametrize("start", ["warm", "cold"])
@@ -62,17 +63,36 @@ def how_started(run: RunDir) -> tuple[str, str | None]:
     return event["start"], event["reason"]
 
 
-@pytest.mark.parametrize("num", ["2", pytest.param("4", marks=pytest.mark.long)])
-def test_accelerates_own_test_script_passes(
-    airlock: Start, environ: dict[str, str], num: str
-) -> None:
-    on_cpu = {"ACCELERATE_USE_CPU": "1"}  # else it takes ranks without GPUs for strangers
-    code, out, err = finish(airlock("run", "--num-gpus", num, str(ACCELERATE), env=on_cpu))
+def test_accelerates_own_test_script_passes(airlock: Start, environ: dict[str, str]) -> None:
+    code, out, err = finish(airlock("run", str(ACCELERATE), env=_ON_CPU))
     assert code == 0, out + err
     assert "**Test reinstantiated state**" in out
-    assert out.count(f"DistributedType.MULTI_CPU  Backend: gloo\nNum processes: {num}") == int(num)
-    assert how_started(run_folder(environ)) == ("warm", None)
-    assert_nothing_left(run_folder(environ))
+    assert out.count("DistributedType.MULTI_CPU  Backend: gloo\nNum processes: 2") == 2
+    run = run_folder(environ)
+    assert how_started(run) == ("warm", None)
+    assert len(events_of(run, "end", "pg.init")) == 2
+    assert_nothing_left(run)
+
+
+@pytest.mark.long
+def test_with_four_ranks_accelerates_test_script_does_what_it_does_under_torchrun(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    # That script cannot share 17 rows among 4 ranks: there it fails by itself (accelerate 1.15).
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    plain = subprocess.run(
+        [*torchrun, "--nproc-per-node=4", str(ACCELERATE)],
+        env=environ | _ON_CPU | {"OMP_NUM_THREADS": "1"},
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
+    code, out, _ = finish(airlock("run", "--num-gpus", "4", str(ACCELERATE), env=_ON_CPU))
+    assert (code == 0) == (plain.returncode == 0)
+    own_mistakes = re.findall(r"AssertionError: .*", plain.stderr)
+    assert set(own_mistakes) == set(re.findall(r"AssertionError: .*", out))
+    # Ranks that it takes for strangers to each other, as it does without GPUs, all pass.
+    code, out, err = finish(airlock("run", "--num-gpus", "4", str(ACCELERATE)))
+    assert code == 0, out + err
+    assert out.count("**Test reinstantiated state**") == 4
 
 
 @pytest.mark.parametrize("num", [2, pytest.param(4, marks=pytest.mark.long)])
