@@ -1,0 +1,208 @@
+"""Scripts that fail, are killed or stopped: the run ends as plainly as that of a profile."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rundir.status import read_status
+from tests.conftest import ROOT
+from tests.running import (
+    assert_nothing_left,
+    ended,
+    events_of,
+    finish,
+    rank_pids,
+    run_folder,
+    wait_for,
+    zygote_pid,
+)
+from tests.scripts import BOTH, JOIN, WARM, script
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@BOTH
+def test_an_exception_is_told_as_python_tells_it_and_ends_the_run(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
+) -> None:
+    text = """
+    import atexit, os
+    import torch.distributed as dist
+    def load():
+        raise FileNotFoundError("no weights")
+    atexit.register(lambda: print("atexit after all"))
+    if os.environ["RANK"] == "1":
+        load()
+    dist.init_process_group("gloo")
+    """
+    path = script(tmp_path, text)
+    with ended(airlock("run", "--set", f"launch.start={start}", path)) as process:
+        code, out, err = finish(process, timeout_s=60)
+    assert code == 10, out + err
+    assert "airlock: the run failed: rank 1 raised FileNotFoundError: no weights" in out
+    told = out[out.index("Traceback") :]
+    assert re.match(
+        r'Traceback \(most recent call last\):\n  File ".*my_train.py", line 8, in <module>\n'
+        r'    load\(\)\n  File ".*my_train.py", line 5, in load\n    raise FileNotFoundError\(',
+        told,
+    )
+    assert str(ROOT / "launch") not in out
+    assert out.rstrip().splitlines()[-1] == "FileNotFoundError: no weights"
+    assert "atexit after all" in out
+    assert_nothing_left(run_folder(environ))
+
+
+@pytest.mark.parametrize(
+    ("start", "how"),
+    [("warm", "sys.exit(3)"), ("cold", "sys.exit(3)"),
+     pytest.param("warm", "os._exit(3)", marks=pytest.mark.long)],
+)  # fmt: skip
+def test_the_exit_code_of_a_rank_is_named(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str, how: str
+) -> None:
+    path = script(tmp_path, f"{JOIN}\nif rank == 1:\n    {how}\ndist.barrier()\n")
+    with ended(airlock("run", "--set", f"launch.start={start}", path)) as process:
+        code, out, err = finish(process, timeout_s=60)
+    assert code == 10, out + err
+    assert "airlock: the run failed: rank 1 ended with exit code 3" in out
+    assert_nothing_left(run_folder(environ))
+
+
+@pytest.mark.parametrize(
+    ("start", "how"),
+    [("warm", "os._exit(0)"), ("cold", "sys.exit(0)"),
+     pytest.param("warm", "sys.exit(0)", marks=pytest.mark.long)],
+)  # fmt: skip
+def test_a_rank_that_is_done_early_leaves_the_others_to_their_work(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str, how: str
+) -> None:
+    text = f"""{JOIN}
+dist.barrier()
+if rank == 1:
+    {how}
+import time
+time.sleep(5)
+print("rank 0 has saved")
+{how}
+"""
+    path = script(tmp_path, text)
+    code, out, err = finish(airlock("run", "--set", f"launch.start={start}", path), timeout_s=60)
+    assert code == 0, out + err
+    assert "rank 0 has saved" in out
+    assert_nothing_left(run_folder(environ))
+
+
+@WARM
+def test_a_rank_killed_in_a_script_ends_the_run(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
+) -> None:
+    # The other one does not mind SIGTERM, and torch alone would give it 30 s.
+    text = f"{JOIN}\nimport signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    path = script(tmp_path, text + "print('ready', flush=True)\ntime.sleep(1000)\n")
+    with ended(airlock("run", "--set", f"launch.start={start}", path)) as process:
+        run = run_folder(environ)
+        log = run.rank_log(1, 0)
+        wait_for(lambda: log.exists() and "ready" in log.read_text(), why="it is not ready")
+        assert read_status(run)["phase"] in ("starting", "training")
+        os.kill(rank_pids(run)[1], signal.SIGKILL)
+        code, out, _ = finish(process, timeout_s=25)
+    assert code == 10
+    assert "rank 1 killed by SIGKILL" in out
+    assert_nothing_left(run)
+
+
+@pytest.mark.parametrize("victim", ["launch", "zygote"])
+def test_nothing_outlives_a_run_of_a_script_that_is_killed(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, victim: str
+) -> None:
+    text = f"""{JOIN}
+import subprocess, time
+subprocess.Popen(["sleep", "1000"], start_new_session=True)
+time.sleep(1000)
+"""
+    with ended(airlock("run", script(tmp_path, text))) as process:
+        run = run_folder(environ)
+        wait_for(lambda: len(events_of(run, "end", "pg.init")) == 2, why="they did not join")
+        wait_for(lambda: read_status(run)["phase"] == "training", why="not seen to train")
+        os.kill(process.pid if victim == "launch" else zygote_pid(run), signal.SIGKILL)
+        process.wait(30)
+        assert_nothing_left(run)
+    assert process.returncode == (-signal.SIGKILL if victim == "launch" else 10)
+
+
+_SAVES = """
+import signal, sys, time
+def save(*_):
+    time.sleep(4)
+    open(f"saved{rank}", "w").close()
+    print(f"saved {rank}")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save if rank == 0 else signal.SIG_DFL)
+dist.barrier()
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_ctrl_c_reaches_a_script_as_sigterm_and_gives_it_time(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    with ended(airlock("run", script(tmp_path, JOIN + _SAVES))) as process:
+        run = run_folder(environ)
+        log = run.rank_log(0, 0)
+        wait_for(lambda: log.exists() and "ready" in log.read_text(), why="it is not ready")
+        process.send_signal(signal.SIGINT)
+        code, out, err = finish(process, timeout_s=40)
+    assert code == 21, out + err
+    assert "saved 0" in out
+    assert (tmp_path / "saved0").exists()
+    assert "interrupted; what the script has saved is its own" in out
+    assert_nothing_left(run)
+
+
+def test_a_second_ctrl_c_ends_a_script_at_once(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    slow = _SAVES.replace("time.sleep(4)", "print('saving', flush=True); time.sleep(25)")
+    with ended(airlock("run", script(tmp_path, JOIN + slow))) as process:
+        run = run_folder(environ)
+        log = run.rank_log(0, 0)
+        wait_for(lambda: log.exists() and "ready" in log.read_text(), why="it is not ready")
+        process.send_signal(signal.SIGINT)
+        wait_for(lambda: "saving" in log.read_text(), why="SIGTERM was not passed on")
+        process.send_signal(signal.SIGINT)
+        code, _, err = finish(process, timeout_s=15)
+    assert code == 21, err
+    assert not (tmp_path / "saved0").exists()
+    assert_nothing_left(run)
+
+
+@WARM
+def test_a_script_that_failed_is_started_again(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
+) -> None:
+    text = f"""{JOIN}
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+total = torch.ones(1)
+dist.all_reduce(total)
+print(f"attempt {{attempt}}: {{total.item():g}} ranks", flush=True)
+if attempt == 0 and rank == 1:
+    sys.exit("not yet")
+dist.barrier()
+"""
+    path = script(tmp_path, text)
+    command = ("run", "--max-restarts", "2", "--set", f"launch.start={start}", path)
+    code, out, err = finish(airlock(*command))
+    assert code == 0, out + err
+    for attempt in (0, 1):
+        assert out.count(f"attempt {attempt}: 2 ranks") == 2
+    assert "not yet" in out
+    assert "airlock: rank 1 ended with exit code 1: restart 1 of 2" in out
+    assert read_status(run_folder(environ))["attempt"] == 1

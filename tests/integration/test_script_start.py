@@ -1,0 +1,205 @@
+"""The start of scripts: the gate that their ranks pass, and what is imported before them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.conftest import ROOT
+from tests.running import (
+    events_of,
+    finish,
+    run_folder,
+)
+from tests.scripts import JOIN, WARM, how_started, script
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@WARM
+def test_ranks_pass_the_gate_in_order_and_only_then_join(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
+) -> None:
+    path = script(tmp_path, f"print('before')\n{JOIN}\nprint('after')\ndist.barrier()\n")
+    command = ("run", "--num-gpus", "3", "--set", "launch.admit=serial")
+    code, out, err = finish(airlock(*command, "--set", f"launch.start={start}", path))
+    assert code == 0, out + err
+    run = run_folder(environ)
+    held = [
+        (event["kind"], event["rank"])
+        for kind in ("start", "end")
+        for event in events_of(run, kind, "lock.hold")
+        if event["rank"] is not None
+    ]
+    times = {
+        (kind, event["rank"]): event["mono"]
+        for kind in ("start", "end")
+        for event in events_of(run, kind, "lock.hold")
+        if event["rank"] is not None
+    }
+    assert len(held) == 6
+    assert sorted(times, key=lambda key: times[key]) == [
+        (kind, rank) for rank in range(3) for kind in ("start", "end")
+    ]
+    first_join = min(event["mono"] for event in events_of(run, "start", "pg.init"))
+    assert first_join > times["end", 2]
+    lines = [re.sub(r" rss=.*", "", line) for line in out.splitlines() if "[Rank 1]" in line]
+    assert lines == [
+        "[Rank 1] INIT: rank=1/3 local_rank=1", "[Rank 1] MEM:START",
+        "[Rank 1] LOCK: waiting for exclusive access...",
+        "[Rank 1] LOCK: acquired! Starting initialization...", "[Rank 1] MEM:POST-IMPORT",
+        "[Rank 1] MEM:POST-MODEL", "[Rank 1] LOCK: released",
+    ]  # fmt: skip
+    assert out.count("before\n") == out.count("after\n") == 3
+
+
+@WARM
+def test_a_script_that_never_joins_runs_on_all_ranks_at_once(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
+) -> None:
+    text = """
+    import os, time
+    from pathlib import Path
+    rank = int(os.environ["RANK"])
+    Path(f"here{rank}").touch()
+    while not Path(f"here{1 - rank}").exists():
+        time.sleep(0.1)
+    """
+    path = script(tmp_path, text)
+    command = ("run", "--set", f"launch.start={start}", "--set", "launch.admit=serial", path)
+    code, out, err = finish(airlock(*command), timeout_s=100)
+    assert code == 0, out + err
+    assert out.count("[Rank 0] LOCK: its memory has not grown for 10 s\n") == 1
+    assert not events_of(run_folder(environ), "start", "pg.init")
+
+
+def test_ranks_that_meet_at_a_store_of_their_own_do_not_wait_for_each_other_at_the_gate(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    text = """
+    import os, torch.distributed as dist
+    from torch.distributed import init_process_group
+    rank, file = int(os.environ["RANK"]), os.path.abspath("store")
+    store = dist.FileStore(file, 2)
+    store.set(f"here{rank}", "yes")
+    store.wait([f"here{1 - rank}"])
+    assert isinstance(store, dist.FileStore)
+    init_process_group("gloo", store=store, rank=rank, world_size=2)
+    dist.barrier()
+    """
+    code, out, err = finish(airlock("run", script(tmp_path, text)), timeout_s=60)
+    assert code == 0, out + err
+    assert "has not grown" not in out
+    assert len(events_of(run_folder(environ), "end", "pg.init")) == 2
+
+
+def test_joining_again_after_leaving_works(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    again = 'dist.destroy_process_group()\ndist.init_process_group("gloo")\ndist.barrier()\n'
+    path = script(tmp_path, JOIN + again)
+    code, out, err = finish(airlock("run", "--num-gpus", "1", path))
+    assert code == 0, out + err
+    assert len(events_of(run_folder(environ), "end", "pg.init")) == 2
+    assert len(events_of(run_folder(environ), "end", "lock.hold", rank=0)) == 1
+
+
+@WARM
+def test_the_gate_can_be_passed_again_to_load_a_model(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
+) -> None:
+    text = f"""{JOIN}
+import airlock, time
+for _ in range(2):
+    with airlock.gate():
+        print(f"load {{rank}}", flush=True)
+        time.sleep(0.3)
+        print(f"loaded {{rank}}", flush=True)
+    dist.barrier()
+"""
+    path = script(tmp_path, text)
+    code, out, err = finish(airlock("run", "--set", f"launch.start={start}", path))
+    assert code == 0, out + err
+    order = [line for line in out.splitlines() if line.startswith("load")]
+    both = ["load 0", "loaded 0", "load 1", "loaded 1"]
+    assert sorted(order) == sorted(both * 2)
+    run = run_folder(environ)
+    for rank in (0, 1):
+        assert len(events_of(run, "mark", "mem.post_model", rank)) == 3
+        assert len(events_of(run, "end", "all_loaded.wait", rank)) == 3
+    holds = [
+        (event["mono"], kind, event["rank"])
+        for kind in ("start", "end")
+        for event in events_of(run, kind, "lock.hold")
+        if event["rank"] is not None
+    ]
+    inside = [f"{kind} {rank}" for _, kind, rank in sorted(holds)]
+    assert inside == ["start 0", "end 0", "start 1", "end 1"] * 3
+
+
+def test_under_plain_python_passing_the_gate_again_does_nothing(tmp_path: Path) -> None:
+    program = "import airlock\nwith airlock.gate():\n    print('loaded')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT / "api")},
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "loaded\n"
+
+
+def test_what_must_not_be_loaded_before_a_fork_makes_the_start_cold_and_is_named(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    (site / "x.dist-info").mkdir(parents=True)  # installed there, not the user's own
+    (site / "threads.py").write_text(
+        "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
+    )
+    (site / "ranked.py").write_text("import os\nrank = os.environ.get('RANK')\n")
+    (site / "broken.py").write_text("raise ImportError('only with a licence')\n")
+    env = {"PYTHONPATH": f"{environ['PYTHONPATH']}:{site}"}
+    guarded = "try:\n    import broken\nexcept ImportError:\n    broken = None\n"
+    for module, said in (
+        ("threads", "after importing threads, it has 2 threads"),
+        ("ranked", "ranked asked for RANK when it was imported"),
+    ):
+        path = script(tmp_path, f"{guarded}import {module}\n{JOIN}\n")
+        code, out, err = finish(airlock("run", path, env=env))
+        assert code == 0, out + err
+        assert "IMPORT: broken is left to the script: ImportError: only with a licence" in out
+        start, reason = how_started(run_folder(environ))
+        assert start == "cold"
+        assert reason is not None
+        assert reason.startswith(said)
+        assert reason.endswith(f"--preload -{module} leaves it out")
+        code, out, err = finish(airlock("run", "--preload", f"-{module}", path, env=env))
+        assert code == 0, out + err
+        assert how_started(run_folder(environ)) == ("warm", None)
+
+
+def test_variables_that_a_script_sets_are_there_when_its_libraries_load(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    (site / "x.dist-info").mkdir(parents=True)
+    for name in ("one", "two", "three"):
+        (site / f"{name}.py").write_text("import os\nhome, pid = os.environ['HOME'], os.getpid()\n")
+    text = """
+    import os
+    home = os.environ["HOME"]
+    import one
+    os.environ["HOME"] = "/somewhere"
+    import two
+    os.environ["HOME"] = "/" + os.environ["RANK"]
+    import three
+    shared = [module.pid != os.getpid() for module in (one, two, three)]
+    print("homes", one.home == home, two.home, three.home, shared)
+    """
+    env = {"PYTHONPATH": f"{environ['PYTHONPATH']}:{site}"}
+    code, out, err = finish(airlock("run", script(tmp_path, text), env=env))
+    assert code == 0, out + err
+    for rank in (0, 1):
+        assert f"homes True /somewhere /{rank} [True, True, False]\n" in out
