@@ -142,10 +142,10 @@ def _read_header(file: Path) -> dict[str, tuple[str, int]]:
         header = content.read(length_bytes)
     try:
         table = {key: one for key, one in json.loads(header).items() if key != "__metadata__"}
-        spans = {key: (one["dtype"], *one["data_offsets"]) for key, one in table.items()}
+        spans = {key: (str(one["dtype"]), *one["data_offsets"]) for key, one in table.items()}
         tensors = {key: (dtype, end - begin) for key, (dtype, begin, end) in spans.items()}
         data_bytes = max((end for _, _, end in spans.values()), default=0)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except Exception as error:  # a damaged file may trip the parser in any way
         raise _damaged(file, f"its header cannot be read: {error!r}") from error
     if 8 + length_bytes + data_bytes != size_bytes:
         expected = 8 + length_bytes + data_bytes
@@ -158,7 +158,9 @@ def _read_pickles(files: list[Path]) -> Checkpoint:
     for file in files:
         try:
             pickles.append(look_into(file))
-        except ValueError as error:
+        except OSError:
+            raise
+        except Exception as error:  # a damaged file may trip the parser in any way
             raise _damaged(file, f"it is no whole pickle of weights: {error}") from error
         if others := pickles[-1].others:
             raise UserError(

@@ -72,7 +72,7 @@ class Gate:
     ) -> None:  # fmt: skip
         self._folder, self._visitor, self._admit = folder, visitor, admit
         self._run = folder / "runs" / visitor.run_id
-        self._growth = self._run / f"{visitor.kind}.growth.json"
+        self._growth = self._run / f"{visitor.kind}.growth"
         self._turn: Turn | None = None
         if visitor.turn is not None:
             self._turn = Turn(self._run / visitor.attempt, visitor.turn, self._tick)
@@ -92,18 +92,18 @@ class Gate:
         Raises TimeoutError, naming who is inside, after the time-out; UserError when what it needs
         is not to be had, or the gate's folder cannot be written.
         """
-        with contextlib.nullcontext() if self._turn is None else self._turn.here():
-            if self._admit == "open":
-                self._pass_turn_on()
-                yield Admission(0, None, self._memory.now().available_bytes)
-                return
-            if self._turn is not None:
-                self._turn.wait()
-            with contextlib.ExitStack() as stack:
-                admission = self._enter(stack)
-                self._pass_turn_on()
-                with self._measured():
-                    yield admission
+        with contextlib.ExitStack() as stack:
+            try:
+                admission = self._come_in(stack)
+            except TimeoutError:
+                raise
+            except OSError as error:
+                raise UserError(
+                    f"the gate cannot write to {self._folder}: {error}",
+                    do="free space there, or AIRLOCK_GATE_DIR=/a/local/folder/of/yours",
+                    code=ExitCode.PREFLIGHT,
+                ) from error
+            yield admission
 
     def phase(self, name: str) -> None:
         """Say what this process does now, for those who wait."""
@@ -122,6 +122,21 @@ class Gate:
             self._deadline = float("inf")
             self._waited_since = self._reminded = time.monotonic()  # it waits anew, outside
             self._turn.wait_until_all_passed(num_ranks)
+
+    def _come_in(self, stack: contextlib.ExitStack) -> Admission:
+        """Wait, and be inside until `stack` is closed."""
+        if self._turn is not None:
+            stack.enter_context(self._turn.here())
+            if self._admit != "open":
+                self._turn.wait()
+        if self._admit == "open":
+            admission = Admission(0, None, self._memory.now().available_bytes)
+        else:
+            admission = self._enter(stack)
+            stack.enter_context(self._measured())
+        if self._turn is not None:
+            self._turn.is_in()
+        return admission
 
     def _enter(self, stack: contextlib.ExitStack) -> Admission:
         node_lock = lock_file(self._folder / "gate.lock")
@@ -182,29 +197,18 @@ class Gate:
             own_entry(self._visitor.run_id, self._visitor.who), exclusive=growth is None,
             growth_bytes=0 if growth is None else _with_margin(growth),
         )  # fmt: skip
-        try:
-            stack.enter_context(self._ledger.entered(self._entry))
-        except OSError as error:
-            raise UserError(
-                f"the gate cannot write to {self._folder}: {error}",
-                do="free space there, or AIRLOCK_GATE_DIR=/a/local/folder/of/yours",
-                code=ExitCode.PREFLIGHT,
-            ) from error
+        stack.enter_context(self._ledger.entered(self._entry))
 
     @contextlib.contextmanager
     def _measured(self) -> Iterator[None]:
         """Measure what the block takes, for the ranks to come; the zygote is not one of them."""
-        if self._admit != "auto" or self._turn is None:
+        if self._admit != "auto" or self._visitor.turn is None:
             yield
             return
         with Growth() as growth:
             yield
         with contextlib.suppress(OSError):  # a full disk: the next one goes alone as well
-            write_growth(self._growth, growth.peak_bytes)
-
-    def _pass_turn_on(self) -> None:
-        if self._turn is not None:
-            self._turn.is_in()
+            write_growth(self._growth, self._visitor.turn, growth.peak_bytes)
 
     def _tick(self, whom: str) -> None:
         """One round of waiting."""

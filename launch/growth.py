@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import threading
 from pathlib import Path
@@ -44,17 +42,13 @@ class Growth:
         self.peak_bytes = max(self.peak_bytes, anon_bytes(os.getpid()) - self._before_bytes)
 
 
-def read_growth(file: Path) -> int | None:
+def read_growth(folder: Path) -> int | None:
     """The most that a rank took so far, bytes; None when none has come through yet."""
-    try:
-        growth: int = json.loads(file.read_text(encoding="ascii"))["growth_bytes"]
-    except FileNotFoundError:
-        return None
-    return growth
+    found = [int(file.read_text(encoding="ascii")) for file in folder.glob("[0-9]*")]
+    return max(found, default=None)
 
 
-def write_growth(file: Path, growth_bytes: int) -> None:
-    """Note what a rank took. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        growth_bytes = max(growth_bytes, read_growth(file) or 0)
-    write_text(file, json.dumps({"growth_bytes": growth_bytes}), durable=False)
+def write_growth(folder: Path, turn: int, growth_bytes: int) -> None:
+    """Note what the rank with that turn took. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / str(turn), str(growth_bytes), durable=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,9 +76,15 @@ def tree_memory() -> dict[str, int]:
 
 
 def _gpu_used_bytes() -> int | None:
-    """Memory in use on this rank's GPU; None unless CUDA is up, which asking must not change."""
+    """Memory in use on this rank's GPU; None unless CUDA is up, which asking must not change.
+
+    Which GPU is the rank's is known to its main thread: another would ask the first GPU, and make
+    a context there.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
+        return None
+    if threading.current_thread() is not threading.main_thread():
         return None
     free, total = torch.cuda.mem_get_info()
     return int(total - free)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launch import zygote
 from launch.gate import Admit
 from launch.last_words import tell_failure
 from launch.limits import apply_limits, die_before_others
@@ -43,6 +44,11 @@ class RankPlace:
     local_world_size: int
     node: int
     attempt: int
+
+    @property
+    def gate_attempt(self) -> str:
+        """Whom this rank queues with: the ranks of its attempt that were started as it was."""
+        return f"{self.attempt}-{zygote.way_of_start()}"
 
     @classmethod
     def from_environment(cls) -> RankPlace:
@@ -111,7 +117,7 @@ def _train(
     with through_gate(
         report,
         run_id=run.run_id,
-        attempt=str(place.attempt),
+        attempt=place.gate_attempt,
         turn=place.local_rank,
         admit=_admit(config.launch, has_model=inherited is not None),
         timeout_s=config.launch.gate_timeout_s,
@@ -136,7 +142,7 @@ def _admit(config: LaunchConfig, *, has_model: bool) -> Admit:
 def _kind(run: RunDir, place: RankPlace) -> str:
     """Ranks that receive their weights take less memory at the gate than the one that loads."""
     receives = read_prepared(run).loading.load == "broadcast" and place.rank != 0
-    return "receiver" if receives else "rank"
+    return "receiver" if receives else zygote.way_of_start()
 
 
 def _back_off(config: LaunchConfig, attempt: int, report: Reporter) -> None:

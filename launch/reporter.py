@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import signal
@@ -22,7 +23,8 @@ class Reporter:
     def line(self, text: str) -> None:
         """Print `[Who] text`, whole."""
         line = f"[{self.who}] {text}"
-        os.write(1, f"{line}\n".encode())
+        with contextlib.suppress(OSError):  # a full disk, or a script that has closed its output
+            os.write(1, f"{line}\n".encode())
         self.events.emit("log", "line", text=line)
 
     def memory(self, label: str) -> None:

@@ -67,13 +67,12 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
     try:
         supervisor.write_status()
         guard.start()
-        limit = None
+        files = []
         if not is_script:
-            prepared = make_ready(job, folder, console, env, events, signals)
-            limit = _address_limit(job, mapped_files(prepared), env)
-        elif job.config.limits.rlimit_as_gib > 0:  # of a script's mappings nothing is known
-            limit = _address_limit(job, [], env)
-        if limit is not None:
+            files = mapped_files(make_ready(job, folder, console, env, events, signals))
+        # What a script maps is not known, so only what someone asks for limits that.
+        if not is_script or job.config.limits.rlimit_as_gib > 0:
+            limit = _address_limit(job, files, env)
             _note_limit(console, folder, environment, limit)
             env[limit.name] = limit.value
         agent_code = supervisor.supervise(_torchrun_args(job, folder), env)
@@ -191,4 +190,5 @@ def _banner(job: Job, folder: RunDir) -> str:
 def _tidy_up(folder: RunDir) -> None:
     """Remove what the processes of the run left: turns at the gate, half-written folders."""
     remove_half_written(folder)
-    shutil.rmtree(gate_folder() / "runs" / folder.run_id, ignore_errors=True)
+    with contextlib.suppress(UserError):  # someone has changed the gate's folder meanwhile
+        shutil.rmtree(gate_folder() / "runs" / folder.run_id, ignore_errors=True)

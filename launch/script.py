@@ -41,7 +41,7 @@ def run_script(config: RunConfig, run: RunDir, place: Any, report: Reporter) -> 
     parent = zygote.current
     is_fork = parent is not None
     gate = ScriptGate(
-        report, config.launch, run_id=run.run_id, attempt=place.attempt,
+        report, config.launch, run_id=run.run_id, attempt=place.gate_attempt,
         local_rank=place.local_rank, num_ranks=place.local_world_size,
     )  # fmt: skip
     entered = gate.enter()
@@ -59,7 +59,8 @@ def run_script(config: RunConfig, run: RunDir, place: Any, report: Reporter) -> 
     _step_aside(path, gate)
     sys.argv = [str(path), *config.script.args]
     code, has_failed = _execute(path, report.events, place.rank)
-    gate.leave()
+    if code == 0 and not has_failed:  # else what it took says nothing of what others will take
+        gate.leave()
     if is_fork or has_failed:
         _end(code, has_failed=has_failed)
     return code

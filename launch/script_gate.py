@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from launch import zygote
 from launch.gate import Gate
 from launch.ledger import anon_bytes
 from launch.passage import through_gate
@@ -30,7 +31,7 @@ class ScriptGate:
 
     def __init__(
         self, report: Reporter, launch: LaunchConfig, *,
-        run_id: str, attempt: int, local_rank: int, num_ranks: int,
+        run_id: str, attempt: str, local_rank: int, num_ranks: int,
     ) -> None:  # fmt: skip
         self._report, self._launch = report, launch
         self._run_id, self._attempt = run_id, attempt
@@ -46,7 +47,7 @@ class ScriptGate:
 
     def enter(self) -> Gate:
         """Wait for the turn, and go in. Raises TimeoutError, naming the holder."""
-        self._gate = self._inside.enter_context(self._passage(f"{self._attempt}", "rank"))
+        self._gate = self._inside.enter_context(self._passage(self._attempt, zygote.way_of_start()))
         return self._gate
 
     def leave(self, why: str = "") -> None:
@@ -57,10 +58,10 @@ class ScriptGate:
             if self._has_left:
                 return
             self._has_left = True
-            if why:
-                self._report.line(f"LOCK: {why}")
-            self._report.memory("POST-MODEL")
-            self._inside.close()
+            with self._inside:  # which is closed whatever happens here
+                if why:
+                    self._report.line(f"LOCK: {why}")
+                self._report.memory("POST-MODEL")
 
     def leave_when_quiet(self) -> None:
         """From now on watch over this process, and leave when it has nothing left to load.

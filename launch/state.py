@@ -276,7 +276,8 @@ _RANK_PHASES = {
 def _update_rank(row: RankStatus, event: Event) -> None:
     row.pid = event["pid"]
     row.last_event_t = event["t"]
-    row.phase = _RANK_PHASES.get((event["kind"], event["name"]), row.phase)
+    if row.phase != "failed":  # what it does yet, on its way out, makes it no better
+        row.phase = _RANK_PHASES.get((event["kind"], event["name"]), row.phase)
     if event["kind"] == "mark" and event["name"].startswith("mem."):
         row.rss_bytes = event["rss_bytes"]
         row.pss_anon_bytes = event["pss_anon_bytes"]

@@ -79,8 +79,10 @@ class Supervisor:
         if len(self._state.restarts) > num_restarts:
             self._note_restart()
         view.show(self._state, events)
-        if output := self._workload.new_output(last=agent_code is not None):
-            self._console.out("\n".join(output), highlight=False)
+        for lines in self._workload.new_output(last=agent_code is not None):
+            if self._signals.end_now:
+                break
+            self._console.out("\n".join(lines), highlight=False)
         now = time.monotonic()
         if now >= self._next_memory:
             memory = tree_memory()

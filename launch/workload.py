@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Protocol
 
 from launch.log_tail import RankOutput
@@ -18,8 +18,8 @@ class Workload(Protocol):
 
     end_signal: signal.Signals  # what ends the agent, and through it the ranks, at once
 
-    def new_output(self, *, last: bool = False) -> list[str]:
-        """Lines to show of what the ranks have printed; the `last` time, also unfinished ones."""
+    def new_output(self, *, last: bool = False) -> Iterable[list[str]]:
+        """Lines to show of what the ranks have printed, in pieces; the `last` time all of them."""
 
     def ask_to_stop(self, agent: subprocess.Popen[bytes], state: RunState) -> str | None:
         """Ask the ranks to stop. Returns what to tell people, or None where that is of no use."""
@@ -36,7 +36,7 @@ class OwnTrainer:
     def __init__(self, run: RunDir) -> None:
         self._run = run
 
-    def new_output(self, *, last: bool = False) -> list[str]:  # noqa: ARG002 - as for scripts
+    def new_output(self, *, last: bool = False) -> Iterable[list[str]]:  # noqa: ARG002 - as for scripts
         """None: what it has to say are events, and they are shown."""
         return []
 
@@ -67,7 +67,7 @@ class UserScript:
     def __init__(self, run: RunDir) -> None:
         self._output = RankOutput(run.agent_log.parent)
 
-    def new_output(self, *, last: bool = False) -> list[str]:
+    def new_output(self, *, last: bool = False) -> Iterable[list[str]]:
         """Everything."""
         return self._output.new_lines(last=last)
 

@@ -56,6 +56,14 @@ class Zygote:
 current: Zygote | None = None
 
 
+def way_of_start() -> str:
+    """Whether this rank was `forked` from a zygote or started `alone`: it takes more memory then.
+
+    When no rank can be forked from a zygote after all, there are both in one attempt.
+    """
+    return "alone" if current is None else "forked"
+
+
 def warm_up() -> None:
     """Make this process, in its main thread, one that ranks can be forked from. Never raises."""
     global current  # noqa: PLW0603 - a fork inherits memory, and this is where it looks

@@ -22,7 +22,8 @@ class EventWriter:
     """Appends events to one file; each is written whole by one `os.write`.
 
     A full disk must not end a training run that could go on, so a write that fails is counted in
-    `num_lost` and said once on stderr instead of raised.
+    `num_lost` and said once on stderr instead of raised. It writes for the process that made it:
+    what a fork of that one does is not its doing.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class EventWriter:
     ) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._base = {"node": node, "attempt": attempt, "rank": rank}
+        self._pid = os.getpid()
         self.num_lost = 0
         self._is_torn = False
 
@@ -40,9 +42,11 @@ class EventWriter:
     def emit(self, kind: str, name: str, **fields: Any) -> None:
         """Write one event now; `fields` must be those of the table in `rundir.schema`."""
         self._check(kind, name, fields)
+        if os.getpid() != self._pid:
+            return
         event = {
             "v": VERSION, "t": time.time(), "mono": time.monotonic(),
-            **self._base, "pid": os.getpid(), "kind": kind, "name": name, **fields,
+            **self._base, "pid": self._pid, "kind": kind, "name": name, **fields,
         }  # fmt: skip
         line = (json.dumps(_finite(event)) + "\n").encode()
         start = b"\n" if self._is_torn else b""  # what is left of a torn line stays by itself

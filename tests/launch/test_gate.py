@@ -138,7 +138,7 @@ def test_with_auto_the_first_goes_alone_and_the_rest_together_where_memory_allow
     wait_for(lambda: len(said(log, "waits")) == 3, why="the others did not wait for it")
     assert most_inside(log) == 1
     assert first.wait(60) == 0
-    growth = read_growth(folder / "runs" / "a" / "rank.growth.json")
+    growth = read_growth(folder / "runs" / "a" / "rank.growth")
     assert growth is not None
     assert 100 * MIB <= growth < 130 * MIB
     assert [process.wait(60) for process in others] == [0] * 3
@@ -164,8 +164,7 @@ def test_with_auto_ranks_that_do_not_fit_beside_the_others_wait(
     start: Start, log: Path, folder: Path
 ) -> None:
     for run, growth in (("b", 0), ("here", 1 << 60)):  # nothing, and more than any machine has
-        (folder / "runs" / run).mkdir(parents=True)
-        write_growth(folder / "runs" / run / "rank.growth.json", growth)
+        write_growth(folder / "runs" / run / "rank.growth", 0, growth)
     start("b", 0, 1000, admit="auto")
     wait_for(lambda: said(log, "in"), why="the other run's rank did not get in")
     with pytest.raises(TimeoutError, match=r"can be had, .* GiB are wanted .* rank 0 of b"):
@@ -202,8 +201,7 @@ def test_what_cannot_be_had_is_said_when_nobody_is_inside(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate_module, "_HOPELESS_S", 0.2)
-    (folder / "runs" / "here").mkdir(parents=True)
-    write_growth(folder / "runs" / "here" / "rank.growth.json", 1 << 60)
+    write_growth(folder / "runs" / "here" / "rank.growth", 0, 1 << 60)
     with pytest.raises(UserError, match=r"rank 0 needs 1073741824.00 GiB .* of the host") as found:
         visit(folder, admit="auto", timeout_s=30).admitted().__enter__()
     assert found.value.code == 3
@@ -212,8 +210,7 @@ def test_what_cannot_be_had_is_said_when_nobody_is_inside(
 def test_a_serial_run_and_an_auto_run_share_the_gate(start: Start, log: Path, folder: Path) -> None:
     start("a", 0, 1000, admit="serial")
     wait_for(lambda: said(log, "in"), why="rank 0 did not get in")
-    (folder / "runs" / "here").mkdir(parents=True)
-    write_growth(folder / "runs" / "here" / "rank.growth.json", 0)  # it would fit anywhere
+    write_growth(folder / "runs" / "here" / "rank.growth", 0, 0)  # it would fit anywhere
     with pytest.raises(TimeoutError, match="held by rank 0 of a"):
         visit(folder, admit="auto").admitted().__enter__()
 
@@ -318,7 +315,7 @@ def test_the_gate_is_free_again_after_an_exception_inside(folder: Path) -> None:
     with pytest.raises(RuntimeError), visit(folder).admitted():
         raise RuntimeError
     assert (
-        read_growth(folder / "runs" / "here" / "rank.growth.json") is None
+        read_growth(folder / "runs" / "here" / "rank.growth") is None
     )  # half a passage says nothing
     with visit(folder).admitted():
         pass
@@ -352,7 +349,7 @@ def test_a_full_disk_at_the_gate_is_said_and_what_to_do(small_disk: Path) -> Non
     with contextlib.suppress(OSError), (small_disk / "full").open("wb", buffering=0) as file:
         while True:
             file.write(b"x" * 4096)
-    with pytest.raises((UserError, OSError), match="No space left"):
+    with pytest.raises(UserError, match=r"the gate cannot write to .* No space left"):
         visit(small_disk).admitted().__enter__()
     (small_disk / "full").unlink()
     with visit(small_disk).admitted():
