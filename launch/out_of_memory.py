@@ -12,8 +12,11 @@ _DOING = {
     "loading": "while loading the model",
     "ready": "before training",
     "training": "while training",
+    "done": "as it finished",
+    "failed": "after it had failed",
     "preparing": "while preparing",
 }
+_IN_SCRIPT = ("loading", "ready", "training")  # phases of a rank whose script has begun
 _FEWER_AT_ONCE = (
     "→ fewer ranks at once: --set launch.admit=serial, or fewer in all: --num-gpus N",
     "→ one copy of imports and model for all ranks: --set launch.start=warm",
@@ -23,6 +26,7 @@ _SMALLER_STEPS = (
     "→ fewer ranks: --num-gpus N",
 )
 _ALONE = ("→ it loads but one copy, for all ranks: a smaller model, or a machine with more",)
+_SCRIPT_STEPS = ("→ less memory a rank: smaller batches, or whatever else the script offers",)
 _ADVICE = {
     "preparing": ("→ less data: --set data.max_samples=N",),
     "ready": _SMALLER_STEPS,
@@ -30,12 +34,13 @@ _ADVICE = {
 }
 
 
-def by_guard(event: Event) -> tuple[str, tuple[str, ...]]:
+def by_guard(event: Event, *, of_script: bool = False) -> tuple[str, tuple[str, ...]]:
     """Title and notes of a failure, from a `memory.guard`."""
     phase = event["phase"]
+    doing = "in the script" if of_script and phase in _IN_SCRIPT else _DOING[phase]
     left, limit = _mib(event["available_bytes"]), _mib(event["limit_bytes"])
     title = (
-        f"ended by the memory guard {_DOING.get(phase, '')}: it held {_mib(event['held_bytes'])}, "
+        f"ended by the memory guard {doing}: it held {_mib(event['held_bytes'])}, "
         f"and {left} were left of {limit}"
     )
     whose = f"of {event['where']}"
@@ -44,18 +49,21 @@ def by_guard(event: Event) -> tuple[str, tuple[str, ...]]:
         run = _mib(event["run_held_bytes"])
         whose += f", of which this run held no more than {run}: others hold most of it"
     off = "→ AIRLOCK_LIMITS_GUARD_GIB=0 switches the guard off: then the kernel ends what it likes"
-    for_phase = _ADVICE.get(phase, _FEWER_AT_ONCE)
-    advice = _ALONE if event["who"] == "the zygote" else for_phase
+    advice = _ADVICE.get(phase, _FEWER_AT_ONCE)
+    if of_script:
+        advice = (*_SCRIPT_STEPS, _SMALLER_STEPS[1])
+    elif event["who"] == "the zygote":
+        advice = _ALONE
     return title, (whose, *advice, off)
 
 
-def by_kernel(event: Event) -> tuple[str, tuple[str, ...]]:
+def by_kernel(event: Event, *, of_script: bool = False) -> tuple[str, tuple[str, ...]]:
     """Title and notes of a failure, from a `memory.oom_kill`."""
     proof = (
         f"its oom_kill count rose by {event['num_kills']}; it had "
         f"{_mib(event['available_bytes'])} left of {_mib(event['limit_bytes'])} of {event['where']}"
     )
-    advice = (_FEWER_AT_ONCE[0], _SMALLER_STEPS[0])
+    advice = (_FEWER_AT_ONCE[0], (_SCRIPT_STEPS if of_script else _SMALLER_STEPS)[0])
     return "killed by the kernel's OOM killer", (proof, *advice)
 
 

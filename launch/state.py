@@ -206,7 +206,9 @@ class RunState:
         """A process has ended, as its event says; by the OOM killer only if that is proven."""
         failure = Failure(rank, event["t"], _ending(event), None, _RANK_FAILED, order)
         if event["signal"] == "SIGKILL" and self.oom_kill and order == _ROOT:
-            failure.title, failure.notes = out_of_memory.by_kernel(self.oom_kill)
+            failure.title, failure.notes = out_of_memory.by_kernel(
+                self.oom_kill, of_script=self.of_script
+            )
             failure.exit_code = _OUT_OF_MEMORY
         self.failures.append(failure)
 
@@ -215,8 +217,10 @@ class RunState:
         rank = event["failed_rank"]
         if rank is not None and rank < len(self.status.ranks):
             self.status.ranks[rank].phase = "failed"
+        if any(one.rank == rank and one.traceback for one in self.failures):
+            return  # it has told its own story
         self.failures = [one for one in self.failures if one.rank != rank]
-        title, notes = out_of_memory.by_guard(event)
+        title, notes = out_of_memory.by_guard(event, of_script=self.of_script)
         self.failures.append(Failure(rank, event["t"], title, None, _OUT_OF_MEMORY, _ROOT, notes))
 
     def _on_oom_kill(self, event: Event) -> None:

@@ -69,7 +69,10 @@ class Supervisor:
         return agent.returncode
 
     def _follow(self, view: View, agent_code: int | None = None) -> None:
-        """Take in new events, show them, and write the status and host memory when due."""
+        """Take in new events, show them, and write the status and host memory when due.
+
+        The last time it is with the agent's exit code.
+        """
         events = self._incoming.new_events()
         if self._guard.proves_oom(events, agent_code):  # then that is told before what follows
             events = self._incoming.new_events() + events

@@ -29,6 +29,7 @@ from tests.running import (
 )
 
 Start = Callable[..., "subprocess.Popen[str]"]
+OPEN = ("--set", "launch.admit=open")
 NO_GUARD = ("--set", "limits.guard_gib=0")
 
 # Rank 1, and in the zygote whoever builds for it, takes more and more before it does its work.
@@ -56,12 +57,14 @@ module.Trainer.train = runaway
 
 
 def run_in(
-    cgroup: MemoryCgroup, environ: dict[str, str], folder: Path, hook: tuple[str, str], *args: str
-) -> tuple[int, str, str]:
-    """A run in the group with `hook`ed processes: (exit code, stdout, stderr)."""
+    cgroup: MemoryCgroup, environ: dict[str, str], folder: Path, hook: tuple[str, str] | None,
+    *args: str,
+) -> tuple[int, str, str]:  # fmt: skip
+    """A run in the group, its processes hooked if asked: (exit code, stdout, stderr)."""
+    env = environ | (hooked(environ, folder, *hook) if hook else {})
     process = subprocess.Popen(
         cgroup.command([sys.executable, "-P", "-m", "launch", *args]),
-        cwd=folder, env=environ | hooked(environ, folder, *hook), text=True,
+        cwd=folder, env=env, text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     with ended(process):
@@ -96,6 +99,27 @@ def test_whatever_takes_all_memory_is_ended_and_named_before_the_kernel_acts(
     assert (event["who"], event["phase"], event["limit_bytes"]) == (who, phase, 2 * GIB)
     assert event["held_bytes"] > GIB
     assert_nothing_left(run)
+
+
+def test_a_rank_of_a_script_that_takes_all_memory_is_ended_and_named(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    script = tmp_path / "greedy.py"
+    script.write_text(
+        "import os, time\n"
+        "held = []\n"
+        "while os.environ['RANK'] == '1':\n"
+        "    held.append(b'x' * (8 << 20))\n"
+        "time.sleep(1000)\n"
+    )
+    with limited(2 * GIB) as cgroup:
+        code, out, err = run_in(cgroup, environ, tmp_path, None, "run", str(script), *OPEN)
+        assert (code, cgroup.group.num_oom_kills()) == (11, 0), err
+    assert "rank 1 ended by the memory guard in the script" in out
+    assert "smaller batches" in out
+    assert "--set" not in out.partition("the run failed")[2]
+    limits = events_of(run_folder(environ), "mark", "limits")
+    assert [one["rlimit_as_bytes"] for one in limits] == [None] * 2
 
 
 def test_a_process_that_takes_all_memory_while_it_prepares_is_ended_too(

@@ -13,6 +13,7 @@ from launch.report import exit_code, report
 from launch.signals import Signals
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
+from rundir.schema import RANK_PHASES
 from tests.launch.test_state import GONE, REAL, Story, asked_to_stop, root
 
 LEFT: dict[str, Any] = {
@@ -144,3 +145,17 @@ def test_an_exception_of_another_rank_before_the_guard_acted_stays_told(story: S
     ended_by_guard(story)
     assert root(story.state)[0] == 1
     assert {one.rank for one in story.state.failures} == {0, 1}
+
+
+@pytest.mark.parametrize("phase", RANK_PHASES)
+def test_a_rank_can_be_ended_in_any_phase(story: Story, phase: str) -> None:
+    ended_by_guard(story, phase=phase)
+    assert "ended by the memory guard" in root(story.state)[1]
+
+
+def test_a_rank_that_has_said_why_it_fails_and_is_ended_then_is_told_of_by_that(
+    story: Story,
+) -> None:
+    story.raised(1, REAL, ExitCode.OUT_OF_MEMORY)
+    ended_by_guard(story, phase="failed")
+    assert root(story.state) == (1, f"RuntimeError: {REAL}")
