@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -206,3 +207,39 @@ dist.barrier()
     assert "not yet" in out
     assert "airlock: rank 1 ended with exit code 1: restart 1 of 2" in out
     assert read_status(run_folder(environ))["attempt"] == 1
+
+
+@WARM
+def test_what_a_fork_of_a_rank_ends_with_is_the_ranks_to_judge(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
+) -> None:
+    text = """
+    import time
+    if rank == 1:
+        for ending in (lambda: sys.exit(3), lambda: 1 / 0):
+            pid = os.fork()
+            if pid == 0:
+                ending()
+            os.waitpid(pid, 0)
+        time.sleep(4)  # longer than the launcher would suffer a rank that is gone
+    dist.barrier()
+    print("all is well")
+    """
+    path = script(tmp_path, JOIN + textwrap.dedent(text))
+    with ended(airlock("run", "--set", f"launch.start={start}", path)) as process:
+        code, out, err = finish(process, timeout_s=60)
+    assert code == 0, out + err
+    assert out.count("all is well") == 2
+    assert {event["pid"] for event in events_of(run_folder(environ), "end", "script")} == set(
+        rank_pids(run_folder(environ)).values()
+    )
+
+
+def test_a_rank_that_cannot_write_its_output_leaves_the_gate_all_the_same(
+    airlock: Start, tmp_path: Path
+) -> None:
+    text = "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)\n" + JOIN
+    path = script(tmp_path, text)
+    with ended(airlock("run", "--set", "launch.admit=serial", path)) as process:
+        code, out, err = finish(process, timeout_s=60)
+    assert code == 0, out + err

@@ -113,6 +113,7 @@ def test_a_ranks_phase_follows_its_events(story: Story) -> None:
     assert seen == ["spawn", "waiting", "waiting", "importing", "importing", "loading", "ready",
                     "ready", "training"]  # fmt: skip
     story.raised(1, REAL)
+    story.tell("end", "lock.hold", 1)  # on its way out
     assert row.phase == "failed"
     assert story.state.status.ranks[0].phase == "spawn"
 

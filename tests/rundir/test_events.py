@@ -196,3 +196,14 @@ def test_a_second_writer_of_a_file_appends_to_it(file: Path) -> None:
         events.emit("log", "line", text=str(attempt))
         events.close()
     assert texts(read_events(file.parent)) == ["0", "1"]
+
+
+def test_a_fork_of_the_writer_writes_nothing(file: Path) -> None:
+    events = EventWriter(file)
+    with events.span("import"):
+        pid = os.fork()
+        if pid == 0:
+            events.emit("log", "line", text="not the writer")
+            os._exit(0)
+        os.waitpid(pid, 0)
+    assert [event["kind"] for event in read_events(file.parent)] == ["start", "end"]
