@@ -98,6 +98,7 @@ class Launcher:
         gate.mkdir(mode=0o700, exist_ok=True)
         return kept | {
             "CUDA_VISIBLE_DEVICES": "",
+            "ACCELERATE_USE_CPU": "1",  # without it accelerate forms no group on CPU
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(folder),
             "AIRLOCK_PYTHON": sys.executable,
