@@ -28,7 +28,9 @@ def started_with(pid: int) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if word)
 
 
-@pytest.mark.parametrize("start", [(), COLD], ids=["warm", "cold"])
+@pytest.mark.parametrize(
+    "start", [(), pytest.param(COLD, marks=pytest.mark.long)], ids=["warm", "cold"]
+)
 def test_leftovers_are_reported_and_reach_no_rank_unless_they_are_to_be_kept(
     airlock: Start, environ: dict[str, str], start: tuple[str, ...]
 ) -> None:

@@ -163,6 +163,7 @@ module.meet = lambda *args: os._exit(0) if os.environ["RANK"] == "1" else meet(*
     assert_nothing_left(run_folder(environ))
 
 
+@pytest.mark.long
 def test_what_the_calling_shell_left_us_is_not_ended_with_the_run(
     environ: dict[str, str], tmp_path: Path
 ) -> None:

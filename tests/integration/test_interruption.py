@@ -140,6 +140,7 @@ def test_a_stop_that_cannot_be_saved_is_a_failure_and_not_reported_as_saved(
     assert_nothing_left(run)
 
 
+@pytest.mark.long
 def test_a_resumed_run_has_the_settings_of_the_run_it_goes_on_from(
     airlock: Start, environ: dict[str, str]
 ) -> None:

@@ -98,7 +98,7 @@ _CASES = [
 ]
 # Of each victim one phase, and of each phase one victim, in the default tier.
 _SHORT = {("launch", "zygote imports"), ("agent", "zygote builds"), ("zygote", "ranks load"),
-          ("rank 1", "ranks meet"), ("zygote", "training"), ("launch", "ranks meet"),
+          ("rank 1", "ranks meet"), ("launch", "ranks meet"),
           ("rank 1", "a rank waits"), ("rank 1", "a rank imports")}  # fmt: skip
 
 

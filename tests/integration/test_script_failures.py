@@ -62,7 +62,7 @@ def test_an_exception_is_told_as_python_tells_it_and_ends_the_run(
 
 @pytest.mark.parametrize(
     ("start", "how"),
-    [("warm", "sys.exit(3)"), ("cold", "sys.exit(3)"),
+    [("warm", "sys.exit(3)"), pytest.param("cold", "sys.exit(3)", marks=pytest.mark.long),
      pytest.param("warm", "os._exit(3)", marks=pytest.mark.long)],
 )  # fmt: skip
 def test_the_exit_code_of_a_rank_is_named(
@@ -78,7 +78,7 @@ def test_the_exit_code_of_a_rank_is_named(
 
 @pytest.mark.parametrize(
     ("start", "how"),
-    [("warm", "os._exit(0)"), ("cold", "sys.exit(0)"),
+    [("warm", "os._exit(0)"), pytest.param("cold", "sys.exit(0)", marks=pytest.mark.long),
      pytest.param("warm", "sys.exit(0)", marks=pytest.mark.long)],
 )  # fmt: skip
 def test_a_rank_that_is_done_early_leaves_the_others_to_their_work(
@@ -119,7 +119,7 @@ def test_a_rank_killed_in_a_script_ends_the_run(
     assert_nothing_left(run)
 
 
-@pytest.mark.parametrize("victim", ["launch", "zygote"])
+@pytest.mark.parametrize("victim", ["launch", pytest.param("zygote", marks=pytest.mark.long)])
 def test_nothing_outlives_a_run_of_a_script_that_is_killed(
     airlock: Start, environ: dict[str, str], tmp_path: Path, victim: str
 ) -> None:

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import ROOT
 from tests.running import (
     events_of,
@@ -180,6 +182,7 @@ def test_what_must_not_be_loaded_before_a_fork_makes_the_start_cold_and_is_named
         assert how_started(run_folder(environ)) == ("warm", None)
 
 
+@pytest.mark.long
 def test_variables_that_a_script_sets_are_there_when_its_libraries_load(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from tests.running import (
     finish,
     run_folder,
 )
-from tests.scripts import BOTH, JOIN, how_started, script
+from tests.scripts import JOIN, WARM, how_started, script
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -88,7 +88,7 @@ def test_the_tutorial_trains_and_goes_on_from_its_snapshot(
     assert_nothing_left(run)
 
 
-@BOTH
+@WARM
 def test_a_script_finds_itself_as_under_torchrun(
     airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
 ) -> None:
@@ -140,7 +140,7 @@ def test_a_script_finds_itself_as_under_torchrun(
     assert_nothing_left(run_folder(environ))
 
 
-@BOTH
+@WARM
 def test_the_end_of_a_script_is_that_of_a_program(
     airlock: Start, tmp_path: Path, start: str
 ) -> None:

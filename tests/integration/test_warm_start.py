@@ -123,7 +123,7 @@ def test_an_import_that_fails_in_the_zygote_is_told_and_the_run_starts_cold(
     assert "Traceback" in run_folder(environ).zygote_log.read_text()
 
 
-@pytest.mark.parametrize("how", ["crashes", "hangs"])
+@pytest.mark.parametrize("how", [pytest.param("crashes", marks=pytest.mark.long), "hangs"])
 def test_a_zygote_that_crashes_or_hangs_is_given_up_for_a_cold_start(
     airlock: Start, environ: dict[str, str], tmp_path: Path, how: str
 ) -> None:
@@ -158,6 +158,7 @@ def test_after_a_cold_start_for_want_of_a_warm_one_the_failing_rank_is_named(
     assert "the zygote killed" not in out
 
 
+@pytest.mark.long
 def test_a_zygote_that_cannot_write_its_verdict_is_not_trusted(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
@@ -193,6 +194,7 @@ if in_zygote:
     assert_nothing_left(run)
 
 
+@pytest.mark.long
 def test_where_the_zygote_cannot_be_started_the_run_starts_cold(
     airlock: Start, tmp_path: Path
 ) -> None:
