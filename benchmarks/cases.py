@@ -35,6 +35,7 @@ class Figures:
     """What was measured of one case. Lists have one entry for each repetition."""
 
     ready_s: list[float] = dataclasses.field(default_factory=list)
+    whole_s: list[float] = dataclasses.field(default_factory=list)  # of a script, to its end
     peak_pss_bytes: list[int] = dataclasses.field(default_factory=list)
     peak_anon_bytes: list[int] = dataclasses.field(default_factory=list)
     restart_s: list[float] = dataclasses.field(default_factory=list)

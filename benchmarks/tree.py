@@ -52,6 +52,14 @@ class Tree:
         """Whether the launcher itself is gone."""
         return self._process.poll() is not None
 
+    def wait(self, timeout_s: float) -> float:
+        """Wait for the launcher to end; returns the seconds it took in all.
+
+        Raises TimeoutExpired.
+        """
+        self._process.wait(timeout_s)
+        return time.monotonic() - self.started
+
     def memory(self) -> Memory:
         """The tree now."""
         total = Memory()
