@@ -1,0 +1,44 @@
+"""footprint.json: what one rank's model and training step take on its device, found by tracing.
+
+`train.footprint` writes it, in a process of its own, as it needs torch; `launch.plan` reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from rundir.atomic import write_text
+
+Moment = Literal["forward", "loss", "backward", "optimizer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """Bytes of one rank, of one configuration. The parts are those at the peak: they add up to it.
+
+    What no allocator of torch hands out (the GPU's context, NCCL's buffers) is not among them.
+    """
+
+    num_parameters: int
+    num_trainable: int
+    weights_bytes: int  # parameters and buffers, trained or not
+    gradients_bytes: int
+    optimizer_bytes: int  # the optimizer's states
+    ddp_bytes: int  # buckets that DDP has beside the gradients; 0 with one rank
+    activations_bytes: int  # what forward keeps for backward, and the temporaries of one layer
+    logits_bytes: int  # of the head and the loss, gradients of both included
+    peak_bytes: int
+    peak_moment: Moment
+
+
+def write_footprints(path: Path, footprints: list[Footprint]) -> None:
+    """Write the answers of one call, in the order of its questions. Raises OSError."""
+    write_text(path, json.dumps([asdict(one) for one in footprints], indent=1) + "\n")
+
+
+def read_footprints(path: Path) -> list[Footprint]:
+    """What `write_footprints` wrote. Raises OSError, and ValueError or TypeError if it is not."""
+    return [Footprint(**table) for table in json.loads(path.read_text(encoding="utf-8"))]
