@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,15 +16,14 @@ _TIMEOUT_S = 240.0  # a launcher that has lost ranks may wait for them for ever
 
 
 def start_capped(
-    case: Case, model: Path | None, figures: Figures, say: Callable[[str], None]
+    case: Case, model: Path | None, gate: Path, figures: Figures, say: Callable[[str], None]
 ) -> None:
     """Start all runs of a case at once under its cap; a run that does not come up is a figure too.
 
-    Raises NoCgroupError where no cgroup can be made.
+    They share the folder `gate`. Raises NoCgroupError where no cgroup can be made.
     """
     with contextlib.ExitStack() as stack:
         group = stack.enter_context(memory_cgroup(case.cap_mb * 1_000_000))
-        gate = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gate-")))
         begin = time.monotonic()
         starts = [
             stack.enter_context(started(case, model, gate=gate, wrap=group.command))

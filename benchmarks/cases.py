@@ -11,7 +11,7 @@ class Case:
 
     `model` is empty, `model` (1.2 GB, mapped from its file) or `pickle` (each rank copies it into
     memory of its own). With `cap_mb` everything is in a memory cgroup with that limit; `num_runs`
-    are started at once in it, `num_ranks` each.
+    are started at once in it, `num_ranks` each. With `again` the gate knows such a start already.
     """
 
     launcher: str
@@ -19,6 +19,7 @@ class Case:
     model: str = ""
     cap_mb: int = 0
     num_runs: int = 1
+    again: bool = False
 
     @property
     def name(self) -> str:
@@ -27,6 +28,7 @@ class Case:
         parts += [self.model] if self.model else []
         parts += [f"under {self.cap_mb:,} MB"] if self.cap_mb else []
         parts += [f"{self.num_runs} runs at once"] if self.num_runs > 1 else []
+        parts += ["again"] if self.again else []
         return ", ".join(parts)
 
 

@@ -5,8 +5,9 @@ ledger of those inside and at the memory of the host, and either enters itself i
 lets go of the lock and tries again. With `admit`
 
 * `serial` one process is inside at a time;
-* `auto` the first rank of a kind goes alone and is measured; then as many are inside as there is
-  memory for: what the host can give, less what those inside may still come to use, less a reserve;
+* `auto` the first rank of a kind goes alone and is measured, unless one like it was in an earlier
+  run; then as many are inside as there is memory for (what the host can give, less what those
+  inside may still come to use, less a reserve) and as there are cores to compute on;
 * `open` nobody waits.
 
 All locks are the kernel's: a process that dies inside has left.
@@ -21,7 +22,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from launch.growth import Growth, read_growth, write_growth
+from launch.cores import usable_cores
+from launch.growth import Growth, GrowthNotes, Measuring
 from launch.host_memory import HostMemory
 from launch.ledger import Entry, Ledger, own_entry
 from launch.memory import GIB, MIB
@@ -32,19 +34,21 @@ from rundir.exit_codes import ExitCode
 Admit = Literal["auto", "serial", "open"]
 
 _POLL_S = 0.02
+_JUDGE_S = 0.2  # as what there is of memory changes too, whoever comes and goes
 _REMIND_S = 10.0
 _HOPELESS_S = 60.0  # nobody inside who could give memory back: what others hold may yet be freed
 _MARGIN = 1.1  # ranks of one run differ little
 _MARGIN_BYTES = 32 * MIB
 _RESERVE = 0.05  # of all memory, for what nobody has counted
+_SPARE_CORES = 0.5  # what computes in one thread is measured as a little more than one core
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Admission:
-    """How one was let in: beside how many, and what it may grow by (None: not known)."""
+    """How one was let in: beside how many, and what it is taken to need (None: not known)."""
 
     num_beside: int
-    growth_bytes: int | None
+    growth: Growth | None
     available_bytes: int
 
 
@@ -53,7 +57,8 @@ class Visitor:
     """Who comes to the gate. `turn` is its place among those of the same run and attempt, from 0.
 
     The zygote, which comes before all of them, has none. Visitors of the same `kind` take the same
-    memory: what one took is foretold for the next.
+    memory: what one took is foretold for the next, and also for those of a later run that has the
+    same `known_as`, if it has one.
     """
 
     run_id: str
@@ -61,6 +66,7 @@ class Visitor:
     who: str
     turn: int | None
     kind: str = "rank"
+    known_as: str = ""
 
 
 class Gate:
@@ -72,13 +78,16 @@ class Gate:
     ) -> None:  # fmt: skip
         self._folder, self._visitor, self._admit = folder, visitor, admit
         self._run = folder / "runs" / visitor.run_id
-        self._growth = self._run / f"{visitor.kind}.growth"
+        known = visitor.known_as and f"{visitor.known_as}-{visitor.kind}"
+        self._notes = GrowthNotes(
+            self._run / f"{visitor.kind}.growth", folder / "growth" / known if known else None
+        )
         self._turn: Turn | None = None
         if visitor.turn is not None:
             self._turn = Turn(self._run / visitor.attempt, visitor.turn, self._tick)
         self._ledger = Ledger(folder / "ledger")
         self._entry: Entry | None = None
-        self._memory = HostMemory()
+        self._memory, self._cores = HostMemory(), usable_cores()
         self._on_wait, self._timeout_s = on_wait, timeout_s
         self._deadline = time.monotonic() + timeout_s
         self._waited_since: float | None = None
@@ -140,8 +149,13 @@ class Gate:
 
     def _enter(self, stack: contextlib.ExitStack) -> Admission:
         node_lock = lock_file(self._folder / "gate.lock")
+        found: Admission | str = "another process is being let in"
+        judged: tuple[int, float] | None = None
         while True:
-            if try_lock(node_lock):
+            version, now = self._ledger.version(), time.monotonic()
+            is_due = judged is None or judged[0] != version or now - judged[1] > _JUDGE_S
+            if is_due and try_lock(node_lock):
+                judged = (version, now)
                 try:
                     found = self._judge(self._ledger.inside())
                     if isinstance(found, Admission):
@@ -149,14 +163,12 @@ class Gate:
                         return found
                 finally:
                     node_lock.release()
-            else:
-                found = "another process is being let in"
-            self._tick(found)
+            self._tick(str(found))
 
     def _judge(self, inside: list[Entry]) -> Admission | str:
         """The admission, or whom or what this process has to wait for."""
         now = self._memory.now()
-        growth = None if self._admit == "serial" else read_growth(self._growth)
+        growth = None if self._admit == "serial" else self._notes.read()
         if growth is None:  # it goes alone
             return _held_by(inside) if inside else Admission(0, None, now.available_bytes)
         if any(entry.exclusive for entry in inside):
@@ -165,7 +177,10 @@ class Gate:
             # What was measured is certain to be needed, a margin and a reserve are not.
             return self._judge_alone(growth, now.available_bytes, now.where)
         self._alone_since = None
-        wanted = sum(entry.wanted_bytes for entry in inside) + _with_margin(growth)
+        busy = sum(entry.cores for entry in inside) + growth.cores
+        if busy > self._cores.number + _SPARE_CORES:  # they would only take turns on the cores
+            return f"{self._cores.counted} are busy with those inside: {_held_by(inside)}"
+        wanted = sum(entry.wanted_bytes for entry in inside) + _with_margin(growth.peak_bytes)
         room = now.available_bytes - int(_RESERVE * now.total_bytes)
         if wanted <= room:
             return Admission(len(inside), growth, now.available_bytes)
@@ -174,14 +189,14 @@ class Gate:
             f"this one and by those inside: {_held_by(inside)}"
         )
 
-    def _judge_alone(self, growth: int, available: int, where: str) -> Admission | str:
-        if growth <= available:
+    def _judge_alone(self, growth: Growth, available: int, where: str) -> Admission | str:
+        if growth.peak_bytes <= available:
             self._alone_since = None
             return Admission(0, growth, available)
         self._alone_since = self._alone_since or time.monotonic()
         short = (
-            f"{self._visitor.who} needs {growth / GIB:.2f} GiB of memory to come up, as those "
-            f"before it did, and {available / GIB:.2f} GiB of {where} can be had"
+            f"{self._visitor.who} needs {growth.peak_bytes / GIB:.2f} GiB of memory to come up, as "
+            f"those before it did, and {available / GIB:.2f} GiB of {where} can be had"
         )
         if time.monotonic() - self._alone_since > _HOPELESS_S:
             raise UserError(
@@ -192,11 +207,12 @@ class Gate:
         return short
 
     def _write_entry(self, stack: contextlib.ExitStack, admission: Admission) -> None:
-        growth = admission.growth_bytes
-        self._entry = dataclasses.replace(
-            own_entry(self._visitor.run_id, self._visitor.who), exclusive=growth is None,
-            growth_bytes=0 if growth is None else _with_margin(growth),
-        )  # fmt: skip
+        self._entry = own_entry(self._visitor.run_id, self._visitor.who)
+        if growth := admission.growth:
+            self._entry = dataclasses.replace(
+                self._entry, exclusive=False,
+                growth_bytes=_with_margin(growth.peak_bytes), cores=growth.cores,
+            )  # fmt: skip
         stack.enter_context(self._ledger.entered(self._entry))
 
     @contextlib.contextmanager
@@ -205,10 +221,10 @@ class Gate:
         if self._admit != "auto" or self._visitor.turn is None:
             yield
             return
-        with Growth() as growth:
+        with Measuring() as measuring:
             yield
         with contextlib.suppress(OSError):  # a full disk: the next one goes alone as well
-            write_growth(self._growth, self._visitor.turn, growth.peak_bytes)
+            self._notes.write(self._visitor.turn, measuring.growth())
 
     def _tick(self, whom: str) -> None:
         """One round of waiting."""

@@ -35,6 +35,7 @@ class Entry:
     pid_space: int
     exclusive: bool
     growth_bytes: int
+    cores: float  # how many it keeps busy
     anon_before_bytes: int
     phase: str
     since_mono: float  # of the phase; the system's clock may be set meanwhile
@@ -65,8 +66,8 @@ def own_entry(run: str, who: str) -> Entry:
     pid = os.getpid()
     return Entry(
         run=run, who=who, pid=pid, start_ticks=int(_stat(pid)[19]), boot_id=boot_id(),
-        pid_space=pid_space(), exclusive=True, growth_bytes=0, anon_before_bytes=anon_bytes(pid),
-        phase="admitted", since_mono=time.monotonic(),
+        pid_space=pid_space(), exclusive=True, growth_bytes=0, cores=1.0,
+        anon_before_bytes=anon_bytes(pid), phase="admitted", since_mono=time.monotonic(),
     )  # fmt: skip
 
 
@@ -85,6 +86,13 @@ class Ledger:
             elif (entry := _read(file)) is not None:
                 found.append(entry)
         return sorted(found, key=lambda entry: entry.since_mono)
+
+    def version(self) -> int:
+        """Changes when someone enters or leaves; far cheaper to look at than `inside`."""
+        try:
+            return self._folder.stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
 
     @contextlib.contextmanager
     def entered(self, entry: Entry) -> Iterator[None]:

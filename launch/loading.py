@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from importlib.metadata import version
 from pathlib import Path
 
 from launch.checkpoint_files import Checkpoint, read_checkpoint
@@ -11,6 +17,8 @@ from launch.mounts import filesystem_of, is_network
 from rundir.config import RunConfig
 from rundir.prepared import Loading
 
+_LOADERS = ("torch", "transformers", "peft")  # what takes the memory
+
 
 def choose_loading(config: RunConfig, model_path: Path) -> Loading:
     """What `launch.load` comes to for the model in this folder.
@@ -18,11 +26,24 @@ def choose_loading(config: RunConfig, model_path: Path) -> Loading:
     Raises UserError when its weights are needed and not there, not whole, or not only weights.
     """
     if config.launch.load == "random":
-        return Loading(load="random", reason=f"launch.load=random: seed {config.train.seed}")
+        reason = f"launch.load=random: seed {config.train.seed}"
+        return Loading(load="random", reason=reason, known_as=known_as(config, ()))
     checkpoint = read_checkpoint(model_path)
     kinds = [filesystem_of(file) for file in checkpoint.files]
     kind = next(filter(is_network, kinds), kinds[0])
-    return decide(config, checkpoint, kind, HostMemory().now().available_bytes)
+    loading = decide(config, checkpoint, kind, HostMemory().now().available_bytes)
+    return replace(loading, known_as=known_as(config, checkpoint.files))
+
+
+def known_as(config: RunConfig, files: Iterable[Path]) -> str:
+    """A name for all starts that take the same memory: of the same weights, held the same way."""
+    state = [(str(file), (found := file.stat()).st_size, found.st_mtime_ns) for file in files]
+    device = [config.launch.device, os.environ.get("CUDA_VISIBLE_DEVICES")]
+    parts = [
+        asdict(config.model), config.architecture, config.launch.load, device,
+        config.train.method, config.train.lora_rank, state, [version(name) for name in _LOADERS],
+    ]  # fmt: skip
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def decide(

@@ -12,10 +12,9 @@ from launch.reporter import Reporter
 
 @contextlib.contextmanager
 def through_gate(
-    report: Reporter, *, run_id: str, attempt: str, turn: int | None, admit: Admit,
-    timeout_s: float, kind: str = "rank",
-) -> Iterator[Gate]:  # fmt: skip
-    """Run the block inside the gate: arguments and errors are those of `Gate` and `Visitor`."""
+    report: Reporter, visitor: Visitor, *, admit: Admit, timeout_s: float
+) -> Iterator[Gate]:
+    """Run the block inside the gate: arguments and errors are those of `Gate`."""
     waiting = contextlib.ExitStack()  # the lock.wait span, entered only by one that waits
 
     def on_wait(reminder: str) -> None:
@@ -25,14 +24,15 @@ def through_gate(
             waiting.enter_context(report.events.span("lock.wait"))
             report.line("LOCK: waiting for exclusive access...")
 
-    visitor = Visitor(run_id=run_id, attempt=attempt, who=report.who.lower(), turn=turn, kind=kind)
     gate = Gate(gate_folder(), visitor, admit=admit, timeout_s=timeout_s, on_wait=on_wait)
     with waiting, gate.admitted() as admission:
         waiting.close()
+        growth = admission.growth
         with report.events.span("lock.hold"):
             report.events.emit(
                 "mark", "admitted", admit=admit, num_beside=admission.num_beside,
-                growth_bytes=admission.growth_bytes, available_bytes=admission.available_bytes,
+                growth_bytes=growth.peak_bytes if growth else None,
+                available_bytes=admission.available_bytes,
             )  # fmt: skip
             num = admission.num_beside
             beside = f" beside {num} other{'s' if num > 1 else ''}" if num else ""

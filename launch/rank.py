@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from launch import zygote
-from launch.gate import Admit
+from launch.gate import Admit, Visitor
 from launch.last_words import tell_failure
 from launch.limits import apply_limits, die_before_others
 from launch.parent import die_with_parent
@@ -28,7 +28,7 @@ from rundir.config import LaunchConfig, RunConfig
 from rundir.config_file import read_config
 from rundir.events import EventWriter
 from rundir.paths import RunDir
-from rundir.prepared import read_prepared
+from rundir.prepared import Loading, read_prepared
 
 _LONGEST_BACKOFF_S = 60.0
 _MOST_DOUBLINGS = 20
@@ -113,16 +113,14 @@ def _come_up(run: RunDir, place: RankPlace, report: Reporter, inherit: Callable[
 def _train(
     config: RunConfig, run: RunDir, place: RankPlace, report: Reporter, inherited: Any
 ) -> None:
-    events = report.events
-    with through_gate(
-        report,
-        run_id=run.run_id,
-        attempt=place.gate_attempt,
-        turn=place.local_rank,
-        admit=_admit(config.launch, has_model=inherited is not None),
-        timeout_s=config.launch.gate_timeout_s,
-        kind=_kind(run, place),
-    ) as gate:
+    events, loading = report.events, read_prepared(run).loading
+    visitor = Visitor(
+        run_id=run.run_id, attempt=place.gate_attempt, who=report.who.lower(),
+        turn=place.local_rank, kind=_kind(loading, place), known_as=loading.known_as,
+    )  # fmt: skip
+    admit = _admit(config.launch, has_model=inherited is not None)
+    timeout_s = config.launch.gate_timeout_s
+    with through_gate(report, visitor, admit=admit, timeout_s=timeout_s) as gate:
         gate.phase("importing")
         with events.span("import"):
             from train import worker
@@ -139,9 +137,9 @@ def _admit(config: LaunchConfig, *, has_model: bool) -> Admit:
     return "open" if config.admit == "auto" and has_model else config.admit
 
 
-def _kind(run: RunDir, place: RankPlace) -> str:
+def _kind(loading: Loading, place: RankPlace) -> str:
     """Ranks that receive their weights take less memory at the gate than the one that loads."""
-    receives = read_prepared(run).loading.load == "broadcast" and place.rank != 0
+    receives = loading.load == "broadcast" and place.rank != 0
     return "receiver" if receives else zygote.way_of_start()
 
 

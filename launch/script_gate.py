@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from launch import zygote
-from launch.gate import Gate
+from launch.gate import Gate, Visitor
 from launch.ledger import anon_bytes
 from launch.passage import through_gate
 from launch.reporter import Reporter
@@ -113,10 +113,12 @@ class ScriptGate:
         self._wait_for_all(gate)
 
     def _passage(self, attempt: str, kind: str) -> contextlib.AbstractContextManager[Gate]:
-        return through_gate(
-            self._report, run_id=self._run_id, attempt=attempt, turn=self._local_rank,
-            admit=self._launch.admit, timeout_s=self._launch.gate_timeout_s, kind=kind,
+        visitor = Visitor(
+            run_id=self._run_id, attempt=attempt, who=self._report.who.lower(),
+            turn=self._local_rank, kind=kind,
         )  # fmt: skip
+        admit, timeout_s = self._launch.admit, self._launch.gate_timeout_s
+        return through_gate(self._report, visitor, admit=admit, timeout_s=timeout_s)
 
     def _hook(self, store: Any) -> None:
         original = store.__init__

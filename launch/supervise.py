@@ -24,6 +24,7 @@ from rundir.status import write_status
 _POLL_S = 0.1
 _STATUS_EVERY_S = 0.5
 _MEMORY_SHARE = 0.02  # of the time may go into measuring memory, which walks page tables
+_SURVIVORS_EVERY_S = 0.5  # which walks all processes of the machine
 _AGENT_GRACE_S = 5.0
 _SURVIVOR_GRACE_S = 2.0
 
@@ -41,7 +42,7 @@ class Supervisor:
         self._guard = guard
         self._incoming = RunEvents(run.events)
         self._stop_asked_at: float | None = None
-        self._next_status = self._next_memory = 0.0
+        self._next_status = self._next_memory = self._next_survivors = 0.0
         self._gone_since: float | None = None
 
     def supervise(self, torchrun_args: list[str], env: dict[str, str]) -> int:
@@ -134,12 +135,15 @@ class Supervisor:
         The agent waits 30 s for ranks that do not die by SIGTERM, and for ever when a rank ended
         with 0 before its time. Killed ranks make it go on, and it reports them all.
         """
+        now = time.monotonic()
+        if now < self._next_survivors:
+            return
+        self._next_survivors = now + _SURVIVORS_EVERY_S
         alive = {process.pid: process for process in self._processes.alive()}
         rows = [row for row in self._state.status.ranks if row.pid is not None]
         gone = self._workload.gone(self._state, alive)
         if not gone or not any(row.pid in alive for row in rows):
             return
-        now = time.monotonic()
         if self._gone_since is None:
             self._gone_since = now
         elif now - self._gone_since > _SURVIVOR_GRACE_S and not self._state.ended_by_us:

@@ -8,10 +8,13 @@ not in belonged to a rank that died: those behind it need not wait for it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+
+_DEATH_EVERY = 10  # looks for a mark, which cost little, to one at a lock
 
 
 def lock_file(path: Path) -> FileLock:
@@ -63,7 +66,7 @@ class Turn:
     def wait(self) -> None:
         """Wait until all with a lower number are in, or have died."""
         for lower in range(self._number - 1, -1, -1):
-            if self._wait_for(lower):
+            if self._wait_for(lower, "in", f"rank {lower} is before this one"):
                 return  # it waited for all below it
 
     def is_in(self) -> None:
@@ -73,17 +76,18 @@ class Turn:
     def wait_until_all_passed(self, num_ranks: int) -> None:
         """Wait until all `num_ranks` ranks of the node have left the gate, or have died in it."""
         for number in range(num_ranks):
-            while not self._path("passed", number).exists() and not self._has_died(number):
-                self._tick(f"rank {number} has not left the gate")
+            self._wait_for(number, "passed", f"rank {number} has not left the gate")
 
-    def _wait_for(self, lower: int) -> bool:
-        """Wait until rank `lower` is in (True) or has died before that (False)."""
-        while not self._path("in", lower).exists():
-            if self._has_died(lower):
-                # It may have got in and left between two looks: only without that it died.
-                return self._path("in", lower).exists()
-            self._tick(f"rank {lower} is before this one")
-        return True
+    def _wait_for(self, number: int, what: str, whom: str) -> bool:
+        """Wait until rank `number` has made that mark (True) or has died before it (False)."""
+        for num_looks in itertools.count():
+            if self._path(what, number).exists():
+                return True
+            if num_looks % _DEATH_EVERY == 0 and self._has_died(number):
+                # It may have made it and left between two looks: only without that it died.
+                return self._path(what, number).exists()
+            self._tick(whom)
+        raise AssertionError
 
     def _has_died(self, number: int) -> bool:
         return self._path("here", number).exists() and not is_held(self._path("lock", number))

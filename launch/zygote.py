@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.fork_safety import Inspection, inspect
+from launch.gate import Admit, Visitor
 from launch.limits import apply_limits
 from launch.parent import die_with_parent
 from launch.passage import through_gate
@@ -104,14 +105,10 @@ def _import_and_build(run: RunDir, report: Reporter) -> Any:
     events = report.events
     apply_limits(config.limits)
     report.memory("START")
-    with through_gate(
-        report,
-        run_id=run.run_id,
-        attempt="zygote",
-        turn=None,
-        admit="open" if config.launch.admit == "open" else "serial",
-        timeout_s=config.launch.gate_timeout_s,
-    ) as gate:
+    visitor = Visitor(run_id=run.run_id, attempt="zygote", who=report.who.lower(), turn=None)
+    admit: Admit = "open" if config.launch.admit == "open" else "serial"
+    timeout_s = config.launch.gate_timeout_s
+    with through_gate(report, visitor, admit=admit, timeout_s=timeout_s) as gate:
         gate.phase("importing")
         if config.script is not None:
             import_in_zygote(config.script, report)

@@ -29,6 +29,7 @@ class Loading:
     reason: str = ""
     read_ahead: list[str] = field(default_factory=list)  # files to have in memory before reading
     advice: str | None = None  # what the files cost, and how to have better ones
+    known_as: str = ""  # the same for all runs whose ranks take the same memory to load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

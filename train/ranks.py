@@ -18,7 +18,8 @@ from torch.distributed.rendezvous import rendezvous
 from rundir.events import EventWriter
 
 _CONTROL_TIMEOUT = timedelta(hours=6)  # rank 0 may write a large model while the others wait
-_POLL_S = 0.05
+_POLL_S = (0.02, 0.5)  # the first wait between two looks, and the longest
+_POLL_SHARE = 0.03  # of the time waited so far may be lost by not looking
 _REMIND_S = 10.0
 
 
@@ -71,13 +72,16 @@ def meet(device: torch.device, events: EventWriter, timeout_s: float) -> Ranks:
     # A prefix for each attempt: a restarted group must not read the addresses of the last one.
     store = PrefixStore(f"airlock/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     with events.span("all_loaded.wait"):
-        num_loaded, reminded = store.add("loaded", 1), time.monotonic()
+        num_loaded, began = store.add("loaded", 1), time.monotonic()
+        reminded = began
         while num_loaded < world_size:
-            if time.monotonic() - reminded > _REMIND_S:
-                reminded = time.monotonic()
+            now = time.monotonic()
+            if now - reminded > _REMIND_S:
+                reminded = now
                 text = f"[Rank {rank}] {num_loaded} of {world_size} ranks have left the gate"
                 events.emit("log", "line", text=text)
-            time.sleep(_POLL_S)
+            # Those still at the gate need the cores.
+            time.sleep(min(max(_POLL_S[0], _POLL_SHARE * (now - began)), _POLL_S[1]))
             num_loaded = store.add("loaded", 0)
     is_cuda = device.type == "cuda"
     with events.span("pg.init"):

@@ -13,13 +13,16 @@ Start = Callable[..., "subprocess.Popen[str]"]
 _LOADING = ("--set", "launch.start=imports")  # the gate has something to do
 _AUTO = ("--set", "launch.admit=auto")
 
-# No rank but the first loads before the others are inside too.
+# No rank but the first loads before the others are inside too; that one mostly waits, so that they
+# may be more than there are cores.
 _ALL_BUT_THE_FIRST_TOGETHER = """
 import time
 from pathlib import Path
 load = module.load
 def load_together(*args):
     Path(f"inside{os.environ['RANK']}").touch()
+    if os.environ["RANK"] == "0":
+        time.sleep(6)
     while os.environ["RANK"] != "0" and not all(Path(f"inside{i}").exists() for i in (1, 2, 3)):
         time.sleep(0.01)
     return load(*args)

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from launch import gate as gate_module
+from launch.cores import usable_cores
 from launch.gate import Admit, Gate, Visitor
-from launch.growth import read_growth, write_growth
+from launch.growth import Growth, GrowthNotes
 from launch.memory import MIB
 from rundir.errors import UserError
 from tests.conftest import ROOT
@@ -97,12 +98,21 @@ def said(log: Path, word: str) -> list[str]:
 
 def visit(
     folder: Path, *, rank: int | None = 0, admit: Admit = "serial", timeout_s: float = 1.0,
-    on_wait: Callable[[str], None] = lambda _: None,
+    on_wait: Callable[[str], None] = lambda _: None, run: str = "here", known_as: str = "",
 ) -> Gate:  # fmt: skip
     """This process at the gate."""
     who = "zygote" if rank is None else f"rank {rank}"
-    visitor = Visitor(run_id="here", attempt="0", who=who, turn=rank)
+    visitor = Visitor(run_id=run, attempt="0", who=who, turn=rank, known_as=known_as)
     return Gate(folder, visitor, admit=admit, timeout_s=timeout_s, on_wait=on_wait)
+
+
+def notes(folder: Path, run: str) -> GrowthNotes:
+    return GrowthNotes(folder / "runs" / run / "rank.growth")
+
+
+def foretell(folder: Path, run: str, peak_bytes: int, cores: float = 0.0) -> None:
+    """As if a rank of that run had been measured."""
+    notes(folder, run).write(0, Growth(peak_bytes=peak_bytes, cores=cores))
 
 
 def most_inside(log: Path) -> int:
@@ -138,9 +148,9 @@ def test_with_auto_the_first_goes_alone_and_the_rest_together_where_memory_allow
     wait_for(lambda: len(said(log, "waits")) == 3, why="the others did not wait for it")
     assert most_inside(log) == 1
     assert first.wait(60) == 0
-    growth = read_growth(folder / "runs" / "a" / "rank.growth")
+    growth = notes(folder, "a").read()
     assert growth is not None
-    assert 100 * MIB <= growth < 130 * MIB
+    assert 100 * MIB <= growth.peak_bytes < 130 * MIB
     assert [process.wait(60) for process in others] == [0] * 3
     assert most_inside(log) == 3
 
@@ -164,11 +174,51 @@ def test_with_auto_ranks_that_do_not_fit_beside_the_others_wait(
     start: Start, log: Path, folder: Path
 ) -> None:
     for run, growth in (("b", 0), ("here", 1 << 60)):  # nothing, and more than any machine has
-        write_growth(folder / "runs" / run / "rank.growth", 0, growth)
+        foretell(folder, run, growth)
     start("b", 0, 1000, admit="auto")
     wait_for(lambda: said(log, "in"), why="the other run's rank did not get in")
     with pytest.raises(TimeoutError, match=r"can be had, .* GiB are wanted .* rank 0 of b"):
         visit(folder, admit="auto").admitted().__enter__()
+
+
+def test_with_auto_ranks_that_compute_are_no_more_than_the_cores(
+    start: Start, log: Path, folder: Path
+) -> None:
+    for run in ("b", "here"):
+        foretell(folder, run, 0, cores=usable_cores().number)
+    start("b", 0, 1000, admit="auto")
+    wait_for(lambda: said(log, "in"), why="the other run's rank did not get in")
+    with pytest.raises(TimeoutError, match=r"cores are busy with those inside: held by rank 0 of"):
+        visit(folder, admit="auto").admitted().__enter__()
+    foretell(folder, "here", 0, cores=0.2)  # one that waits for a disk
+    with visit(folder, admit="auto").admitted() as admission:
+        assert admission.num_beside == 1
+
+
+def test_how_busy_a_rank_was_is_measured(folder: Path) -> None:
+    for run, work in (("busy", lambda: sum(range(10_000))), ("idle", lambda: time.sleep(0.01))):
+        with visit(folder, admit="auto", run=run).admitted():
+            until = time.monotonic() + 0.5
+            while time.monotonic() < until:
+                work()
+    busy, idle = (notes(folder, run).read() for run in ("busy", "idle"))
+    assert busy is not None
+    assert idle is not None
+    assert idle.cores < busy.cores < 1.6
+
+
+def test_what_is_known_of_an_earlier_run_like_it_need_not_be_measured_first(folder: Path) -> None:
+    def growth_foretold(run: str, known_as: str) -> Growth | None:
+        with visit(folder, admit="auto", run=run, known_as=known_as).admitted() as admission:
+            return admission.growth
+
+    assert growth_foretold("first", "m") is None
+    assert growth_foretold("second", "m") is not None
+    assert growth_foretold("another", "n") is None
+    (known,) = (folder / "growth").glob("m-*")
+    known.write_text("{", encoding="utf-8")  # by whatever
+    assert growth_foretold("third", "m") is None
+    assert growth_foretold("fourth", "m") is not None  # the third has mended it
 
 
 @pytest.mark.parametrize("admit", ["auto", "open"])
@@ -201,7 +251,7 @@ def test_what_cannot_be_had_is_said_when_nobody_is_inside(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate_module, "_HOPELESS_S", 0.2)
-    write_growth(folder / "runs" / "here" / "rank.growth", 0, 1 << 60)
+    foretell(folder, "here", 1 << 60)
     with pytest.raises(UserError, match=r"rank 0 needs 1073741824.00 GiB .* of the host") as found:
         visit(folder, admit="auto", timeout_s=30).admitted().__enter__()
     assert found.value.code == 3
@@ -210,7 +260,7 @@ def test_what_cannot_be_had_is_said_when_nobody_is_inside(
 def test_a_serial_run_and_an_auto_run_share_the_gate(start: Start, log: Path, folder: Path) -> None:
     start("a", 0, 1000, admit="serial")
     wait_for(lambda: said(log, "in"), why="rank 0 did not get in")
-    write_growth(folder / "runs" / "here" / "rank.growth", 0, 0)  # it would fit anywhere
+    foretell(folder, "here", 0)  # it would fit anywhere
     with pytest.raises(TimeoutError, match="held by rank 0 of a"):
         visit(folder, admit="auto").admitted().__enter__()
 
@@ -314,9 +364,7 @@ def test_an_entry_that_cannot_be_understood_is_someone(
 def test_the_gate_is_free_again_after_an_exception_inside(folder: Path) -> None:
     with pytest.raises(RuntimeError), visit(folder).admitted():
         raise RuntimeError
-    assert (
-        read_growth(folder / "runs" / "here" / "rank.growth") is None
-    )  # half a passage says nothing
+    assert notes(folder, "here").read() is None  # half a passage says nothing
     with visit(folder).admitted():
         pass
 
