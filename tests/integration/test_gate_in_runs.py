@@ -50,7 +50,7 @@ def test_with_auto_the_first_rank_is_measured_alone_and_the_others_load_together
 def test_a_queue_longer_than_the_collectives_time_out_harms_nobody(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    timeout_s = 8
+    timeout_s = 5
     slowly = (
         "import time; load = module.load\n"
         f"wait_s = {timeout_s + 4} * int(os.environ['RANK'])\n"

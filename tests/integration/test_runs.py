@@ -44,6 +44,7 @@ def holds(run: RunDir) -> list[tuple[float, float, str]]:
     ]
 
 
+@pytest.mark.long
 def test_the_number_of_ranks_changes_the_speed_and_not_the_training(
     airlock: Start, environ: dict[str, str]
 ) -> None:

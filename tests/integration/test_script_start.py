@@ -151,6 +151,7 @@ def test_under_plain_python_passing_the_gate_again_does_nothing(tmp_path: Path) 
     assert done.stdout == "loaded\n"
 
 
+@pytest.mark.long
 def test_what_must_not_be_loaded_before_a_fork_makes_the_start_cold_and_is_named(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:

@@ -123,7 +123,7 @@ def test_an_import_that_fails_in_the_zygote_is_told_and_the_run_starts_cold(
     assert "Traceback" in run_folder(environ).zygote_log.read_text()
 
 
-@pytest.mark.parametrize("how", [pytest.param("crashes", marks=pytest.mark.long), "hangs"])
+@pytest.mark.parametrize("how", ["crashes", pytest.param("hangs", marks=pytest.mark.long)])
 def test_a_zygote_that_crashes_or_hangs_is_given_up_for_a_cold_start(
     airlock: Start, environ: dict[str, str], tmp_path: Path, how: str
 ) -> None:
@@ -374,6 +374,7 @@ def test_a_zygote_killed_from_outside_while_it_imports_ends_the_run(
     assert_nothing_left(run)
 
 
+@pytest.mark.long
 def test_the_zygote_waits_at_the_gate_for_as_long_as_it_takes(
     airlock: Start, environ: dict[str, str]
 ) -> None:

@@ -90,6 +90,7 @@ def test_with_random_weights_no_file_is_looked_for(tmp_path: Path) -> None:
         choose_loading(configured("mmap"), tmp_path / "none")
 
 
+@pytest.mark.long
 def test_the_32b_profile_with_random_weights_takes_no_network_and_no_disk(
     environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
