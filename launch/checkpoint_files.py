@@ -6,24 +6,28 @@ Only headers are read, so this takes milliseconds for a model of any size; and w
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from launch.memory import MIB
 from launch.pickles import look_into
+from launch.safetensors_file import Tensor, damaged, read_header
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 
-_MAX_HEADER_BYTES = 100_000_000  # as in safetensors itself
 _LFS_POINTER = b"version https://git-lfs"
 _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 # In the order in which transformers looks for them.
 _NAMES = ("model.safetensors", "model.safetensors.index.json",
           "pytorch_model.bin", "pytorch_model.bin.index.json")  # fmt: skip
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,22 +69,36 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         ) from error
 
 
+def weight_names(folder: Path, is_there: Callable[[str], bool]) -> list[str]:
+    """The files in `folder` that weights are read from, if all is there; an index comes first.
+
+    `is_there` says which of the names that weights can have there are; [] is for none of them.
+    Raises UserError for a config.json or an index that cannot be read, and OSError.
+    """
+    first = next(filter(is_there, _names(_config(folder))), None)
+    if first is None:
+        return []
+    of_index = _shards(folder / first) if first.endswith(".json") else {}
+    return [first, *(file.name for file in of_index)]
+
+
 def _read(folder: Path) -> Checkpoint:
-    found = next((folder / name for name in _names(folder) if (folder / name).is_file()), None)
+    config = _config(folder)
+    names = _names(config)
+    found = next((folder / name for name in names if (folder / name).is_file()), None)
     if found is None:
-        raise _damaged(folder, f"it holds no weights: there is no {_NAMES[0]}")
+        raise _without_weights(folder, names)
     shards = _shards(found) if found.suffix == ".json" else {found: set()}
-    for file in shards:
+    _check_are_there(found, shards)
+    for file in (*shards, folder / "tokenizer.json"):
         _check_is_no_pointer(file)
     if found.name.removesuffix(".index.json").endswith(".bin"):
         return _read_pickles(list(shards))
+    tensors = _read_headers(found, shards)
+    _check_config(folder, config, tensors)
     num_bytes: Counter[str] = Counter()
-    for file, expected in shards.items():
-        tensors = _read_header(file)
-        if missing := expected - tensors.keys():
-            raise _damaged(file, f"{found.name} says that it holds {min(missing)}, which it lacks")
-        for dtype, tensor_bytes in tensors.values():
-            num_bytes[_FLOATS.get(dtype, "")] += tensor_bytes
+    for tensor in tensors.values():
+        num_bytes[_FLOATS.get(tensor.dtype, "")] += tensor.size_bytes
     del num_bytes[""]  # indices and masks are what they are, whatever the weights become
     most = num_bytes.most_common(1)
     return Checkpoint(
@@ -89,68 +107,118 @@ def _read(folder: Path) -> Checkpoint:
     )  # fmt: skip
 
 
-def _names(folder: Path) -> tuple[str, ...]:
-    """Where the weights may be: config.json can say so itself."""
+def _config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise _damaged(folder, "it holds no model: there is no config.json") from error
+        raise damaged(folder, "it holds no model: there is no config.json") from error
     except ValueError as error:
-        raise _damaged(folder / "config.json", f"it is not JSON: {error}") from error
-    named = config.get("transformers_weights") if isinstance(config, dict) else None
+        raise damaged(folder / "config.json", f"it is not JSON: {error}") from error
+    return config if isinstance(config, dict) else {}
+
+
+def _names(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Where the weights may be: config.json can say so itself."""
+    named = config.get("transformers_weights")
     return (named,) if isinstance(named, str) else _NAMES
 
 
 def _shards(index: Path) -> dict[Path, set[str]]:
-    """The files that an index names, in its order, and the tensors in each."""
+    """The files that an index names, in its order, and the tensors in each.
+
+    Its total_size is not looked at: many published ones are wrong, and no loader minds.
+    """
     shards: dict[Path, set[str]] = {}
     try:
         for tensor, name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].items():
             shards.setdefault(index.parent / name, set()).add(tensor)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise _damaged(index, f"it is no index of weights: {error!r}") from error
-    missing = [file.name for file in shards if not file.is_file()]
-    if missing or not shards:
-        text = f"{missing[0]}, which is not there" if missing else "no file"
-        more = f" (nor are {len(missing) - 1} others)" if len(missing) > 1 else ""
-        raise _damaged(index, f"it names {text}{more}")
+        raise damaged(index, f"it is no index of weights: {error!r}") from error
+    if not shards:
+        raise damaged(index, "it names no file")
     return shards
 
 
+def _check_are_there(index: Path, shards: Mapping[Path, set[str]]) -> None:
+    missing = [file for file in shards if not file.is_file()]
+    if missing:
+        more = f" (nor are {len(missing) - 1} others)" if len(missing) > 1 else ""
+        raise _incomplete(index, f"it names {_absent(missing[0])}{more}")
+
+
+def _absent(file: Path) -> str:
+    if file.is_symlink():  # as in the Hub's cache, when someone has removed a blob
+        return f"{file.name}, which is a link to {file.resolve()}, which is not there"
+    return f"{file.name}, which is not there"
+
+
+def _without_weights(folder: Path, names: tuple[str, ...]) -> UserError:
+    dangling = next((folder / name for name in names if (folder / name).is_symlink()), None)
+    if dangling is not None:
+        return _incomplete(folder, f"it holds {_absent(dangling)}")
+    return damaged(folder, f"it holds no weights: there is no {names[0]}")
+
+
+def _incomplete(path: Path, what: str) -> UserError:
+    return UserError(
+        f"{path}: {what}",
+        do="copy what is missing there, or --set model.path=OWNER/NAME fetches what its copy lacks",
+        code=ExitCode.PREFLIGHT,
+    )
+
+
 def _check_is_no_pointer(file: Path) -> None:
+    if not file.is_file():
+        return
     with file.open("rb") as content:
         start = content.read(len(_LFS_POINTER))
     if start == _LFS_POINTER:
         raise UserError(
-            f"{file} is a git-lfs pointer of {file.stat().st_size} bytes, not the weights",
+            f"{file} is a git-lfs pointer of {file.stat().st_size} bytes, not what it stands for",
             do=f"git -C {shlex.quote(str(file.parent))} lfs pull",
             code=ExitCode.PREFLIGHT,
         )
 
 
-def _read_header(file: Path) -> dict[str, tuple[str, int]]:
-    """Tensor → its type and bytes. Raises UserError unless the file is as long as they say.
+def _read_headers(index: Path, shards: Mapping[Path, set[str]]) -> dict[str, Tensor]:
+    """The tensors of all files. Raises UserError unless each holds what the index says of it."""
+    file_of = {tensor: file for file, named in shards.items() for tensor in named}
+    found: dict[str, Tensor] = {}
+    for file, expected in shards.items():
+        tensors = read_header(file)
+        if missing := expected - tensors.keys():
+            raise damaged(file, f"{index.name} says that it holds {min(missing)}, which it lacks")
+        # A tensor that no index names is loaded all the same; one in two files, from either.
+        if strays := [one for one in tensors if file_of.get(one, file) != file]:
+            where = file_of[min(strays)].name
+            raise damaged(file, f"it holds {min(strays)}, which {index.name} has in {where}")
+        found |= tensors
+    return found
 
-    The format: https://huggingface.co/docs/safetensors, "Format".
-    """
-    size_bytes = file.stat().st_size
-    with file.open("rb") as content:
-        length_bytes = int.from_bytes(content.read(8), "little")
-        if size_bytes < 8 or length_bytes > min(_MAX_HEADER_BYTES, size_bytes - 8):  # noqa: PLR2004 - the length's own size
-            what = f"its header would have {length_bytes:,} bytes, the file has {size_bytes:,}"
-            raise _damaged(file, what)
-        header = content.read(length_bytes)
-    try:
-        table = {key: one for key, one in json.loads(header).items() if key != "__metadata__"}
-        spans = {key: (str(one["dtype"]), *one["data_offsets"]) for key, one in table.items()}
-        tensors = {key: (dtype, end - begin) for key, (dtype, begin, end) in spans.items()}
-        data_bytes = max((end for _, _, end in spans.values()), default=0)
-    except Exception as error:  # a damaged file may trip the parser in any way
-        raise _damaged(file, f"its header cannot be read: {error!r}") from error
-    if 8 + length_bytes + data_bytes != size_bytes:
-        expected = 8 + length_bytes + data_bytes
-        raise _damaged(file, f"it should have {expected:,} bytes and has {size_bytes:,}")
-    return tensors
+
+def _check_config(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Raise UserError when config.json describes a larger or another model than the weights."""
+    told = (config.get("vocab_size"), config.get("hidden_size"))
+    embedding = tensors.get("model.embed_tokens.weight")
+    if embedding and all(told) and embedding.dtype in _FLOATS and embedding.shape != told:
+        shape = " by ".join(map(str, embedding.shape))
+        said = f"vocab_size and hidden_size are {told[0]} and {told[1]}"
+        raise _not_of_one_model(folder, said, f"an embedding of {shape}")
+    layers = {int(found[1]) for one in tensors if (found := _LAYER.match(one))}
+    num_layers = config.get("num_hidden_layers")
+    # Weights of more layers than the model has are common: those that predict further tokens.
+    if layers and isinstance(num_layers, int) and num_layers > len(layers):
+        raise _not_of_one_model(
+            folder, f"num_hidden_layers = {num_layers}", f"{len(layers)} layers"
+        )
+
+
+def _not_of_one_model(folder: Path, told: str, held: str) -> UserError:
+    return UserError(
+        f"{folder}: config.json says {told}, the weights have {held}",
+        do="take config.json and weights from one place; nothing that is loaded so would be right",
+        code=ExitCode.PREFLIGHT,
+    )
 
 
 def _read_pickles(files: list[Path]) -> Checkpoint:
@@ -161,7 +229,7 @@ def _read_pickles(files: list[Path]) -> Checkpoint:
         except OSError:
             raise
         except Exception as error:  # a damaged file may trip the parser in any way
-            raise _damaged(file, f"it is no whole pickle of weights: {error}") from error
+            raise damaged(file, f"it is no whole pickle of weights: {error}") from error
         if others := pickles[-1].others:
             raise UserError(
                 f"{file} holds more than weights: {', '.join(others[:3])}; it is not loaded, as "
@@ -183,12 +251,3 @@ def _convert(folder: Path) -> str:
         f"M.from_pretrained({str(folder)!r}, dtype='auto').save_pretrained({str(folder)!r})"
     )
     return shlex.join([sys.executable, "-P", "-c", program])
-
-
-def _damaged(path: Path, what: str) -> UserError:
-    """A folder of the Hub's cache holds links: what is damaged is the file behind."""
-    whole = path.resolve()
-    do = f"rm {shlex.quote(str(whole))}, then copy or fetch it again"
-    if whole.is_dir():
-        do = "--set model.path=FOLDER with a whole checkpoint, or --set launch.load=random"
-    return UserError(f"{path}: {what}", do=do, code=ExitCode.PREFLIGHT)

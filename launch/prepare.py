@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 import shutil
-import stat
 from dataclasses import replace
 from pathlib import Path
 
 from launch import children
 from launch.checkpoint_files import read_checkpoint
+from launch.hub_cache import is_offline, missing_files, repo_folder, snapshot
 from launch.loading import choose_loading
 from launch.signals import Signals
 from rundir.config import RunConfig
@@ -23,37 +22,14 @@ from rundir.prepared import Prepared, read_prepared, write_prepared
 from rundir.seal import is_sealed
 
 
-def check_data(config: RunConfig) -> None:
-    """Raise UserError unless the named data files are there and can be read."""
-    if not config.data.path:
-        raise UserError(
-            f"{config.profile} names no training data",
-            do=f"./start.sh {config.profile} --data FILE.jsonl   # rows with `prompt`, `response`",
-            code=ExitCode.DATA,
-        )
-    for path in filter(None, (config.data.path, config.data.eval_path)):
-        try:
-            found = Path(path).stat()  # before it is opened: opening a pipe would wait for ever
-            if not stat.S_ISREG(found.st_mode):
-                raise OSError(errno.EINVAL, "not a regular file")
-            with Path(path).open("rb") as file:
-                is_empty = not file.read(1)
-        except OSError as error:
-            raise UserError(
-                f"cannot read the data {path}: {error.strerror}",
-                do="--data PATH names a .jsonl file with `prompt` and `response` in every row",
-                code=ExitCode.DATA,
-            ) from error
-        if is_empty:
-            raise UserError(f"the data {path} is empty", do="--data PATH", code=ExitCode.DATA)
-
-
 def check_model(config: RunConfig) -> None:
     """Raise UserError when `model.path` cannot be a model: a folder without one, a bad id.
 
-    Nor when a folder's weights are damaged, unless none are to be read.
+    Nor when weights that are here are damaged, unless none are to be read; nor when some are not
+    here and may not be fetched.
     """
     path = Path(config.model.path)
+    weights = config.launch.load != "random"
     if not config.model.path:
         if not config.architecture:
             raise UserError("no model: model.path is empty", do="--set model.path=ID_OR_FOLDER")
@@ -63,13 +39,33 @@ def check_model(config: RunConfig) -> None:
                 f"{path} holds no model: it has no config.json",
                 do="--set model.path=FOLDER with a Hugging Face checkpoint in it",
             )
-        if config.launch.load != "random":
+        if weights:
             read_checkpoint(path)
     elif config.model.path.startswith((".", "/", "~")) or config.model.path.count("/") != 1:
         raise UserError(
             f"no model {config.model.path!r}: neither a folder nor a Hugging Face id",
             do="--set model.path=OWNER/NAME, or a folder that exists",
         )
+    elif weights or not config.architecture:
+        _check_cached(config, weights=weights)
+
+
+def _check_cached(config: RunConfig, *, weights: bool) -> None:
+    """Look at what the Hub's cache has of the model. Raises UserError as `check_model`."""
+    model_id = config.model.path
+    folder = snapshot(model_id, config.model.revision, os.environ)
+    missing = ["all of it"] if folder is None else missing_files(folder, weights=weights)
+    if missing and is_offline(os.environ):
+        more = f" and {len(missing) - 3} more files" if len(missing) > 3 else ""  # noqa: PLR2004 - named
+        raise UserError(
+            f"{model_id} is not whole in {repo_folder(model_id, os.environ)}, and HF_HUB_OFFLINE=1 "
+            f"forbids to fetch what is missing: {', '.join(missing[:3])}{more}",
+            do=f"HF_HUB_OFFLINE=0; or `hf download {model_id}` where there is a network, and "
+            "--set model.path=FOLDER with the copy",
+            code=ExitCode.PREFLIGHT,
+        )
+    if folder is not None and not missing and weights:
+        read_checkpoint(folder)
 
 
 def prepare(
@@ -111,17 +107,7 @@ def _model_path(config: RunConfig, run: RunDir, env: dict[str, str], signals: Si
     if config.model.path and Path(config.model.path).is_dir():
         return Path(config.model.path).resolve()
     if config.model.path and not (is_random and config.architecture):
-        # Ranks are offline, this child is not, unless the user wants it so.
-        online = {key: value for key, value in env.items() if key != "HF_HUB_OFFLINE"}
-        if "HF_HUB_OFFLINE" in os.environ:
-            online["HF_HUB_OFFLINE"] = os.environ["HF_HUB_OFFLINE"]
-        link = run.path / "base_model"
-        what = ["without-weights"] if is_random else []
-        code = children.run(
-            "launch.fetch", config.model.path, link, *what, env=online, signals=signals
-        )
-        _check(code, f"the model {config.model.path} could not be fetched")
-        return link.resolve()
+        return _hub_model(config, run, env, signals)
     folder = made_model_folder(config)
     if not is_sealed(folder):
         shutil.rmtree(folder, ignore_errors=True)
@@ -130,9 +116,30 @@ def _model_path(config: RunConfig, run: RunDir, env: dict[str, str], signals: Si
     return folder
 
 
+def _hub_model(config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals) -> Path:
+    """The folder of a model of the Hub; when all of it is here, nobody is asked for it."""
+    model, link, weights = config.model, run.path / "base_model", config.launch.load != "random"
+    folder = snapshot(model.path, model.revision, os.environ)
+    if folder is not None and not missing_files(folder, weights=weights):
+        link.symlink_to(folder)
+        return folder
+    # Ranks are offline, this child is not: where the user wants it so, it was refused before.
+    online = {key: value for key, value in env.items() if key != "HF_HUB_OFFLINE"}
+    what = [] if weights else ["without-weights"]
+    code = children.run(
+        "launch.fetch", model.path, link, model.revision, *what, env=online, signals=signals
+    )
+    _check(code, f"the model {model.path} could not be fetched")
+    return link.resolve()
+
+
 def model_folder(config: RunConfig) -> Path:
-    """Where the model's files lie or will lie; for one of the hub's no folder that there is."""
-    return Path(config.model.path) if config.model.path else made_model_folder(config)
+    """Where the model's files lie or will lie; for one of the Hub's perhaps no folder yet."""
+    if not config.model.path:
+        return made_model_folder(config)
+    path = Path(config.model.path)
+    cached = None if path.is_dir() else snapshot(str(path), config.model.revision, os.environ)
+    return cached or path
 
 
 def made_model_folder(config: RunConfig) -> Path:

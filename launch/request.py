@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.allocator import users_alloc_conf
+from launch.data_file import check_data
 from launch.devices import Placement, asked_num_ranks, installed_gpus, place, visible_gpus
 from launch.gate_folder import check_gate
 from launch.leftovers import check_keep_env
 from launch.limits import check_limits
-from launch.prepare import check_data, check_model
+from launch.prepare import check_model
 from launch.resolve import resolve
 from launch.script_request import resolve_script
 from rundir.checkpoints import complete_checkpoints, step_of

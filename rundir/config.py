@@ -22,6 +22,7 @@ class ModelConfig:
     """Which model, and how it is held in memory."""
 
     path: str = _field("", "a Hugging Face id, or a local folder; empty: made from [architecture]")
+    revision: str = _field("", "of a Hugging Face id: a branch, a tag or a commit; empty: main")
     dtype: Literal["float32", "bfloat16"] = _field("bfloat16", "type of the weights in memory")
     attention: Literal["sdpa", "eager"] = _field("sdpa", "attention implementation")
     gradient_checkpointing: bool = _field(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,23 @@ COLUMNS = ("prompt", "response")
 def read_rows(path: Path) -> Iterator[tuple[int, str, str]]:
     """(line number, prompt, response) of each row; a bad one raises UserError with its place."""
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise _bad_row(path, number, f"is not valid JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise _bad_row(path, number, f"is a {type(row).__name__}, not an object")
-            for column in COLUMNS:
-                _check_text(path, number, row, column)
-            yield number, row["prompt"], row["response"]
+        yield from rows_of(file, path)
+
+
+def rows_of(lines: Iterable[bytes], path: Path) -> Iterator[tuple[int, str, str]]:
+    """As `read_rows`, of the first lines of the file at `path`."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise _bad_row(path, number, f"is not valid JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise _bad_row(path, number, f"is a {type(row).__name__}, not an object")
+        for column in COLUMNS:
+            _check_text(path, number, row, column)
+        yield number, row["prompt"], row["response"]
 
 
 def _check_text(path: Path, number: int, row: dict[str, Any], column: str) -> None:
@@ -54,5 +60,7 @@ def _is_unicode(text: str) -> bool:
 
 def _bad_row(path: Path, number: int, what: str) -> UserError:
     return UserError(
-        f"{path}:{number}: the row {what}", do=f"sed -n {number}p {path}", code=ExitCode.DATA
+        f"{path}:{number}: the row {what}",
+        do=f"sed -n {number}p {shlex.quote(str(path))}",
+        code=ExitCode.DATA,
     )

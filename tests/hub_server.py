@@ -1,0 +1,243 @@
+"""A small Hub on a real socket, as far as fetching a model goes; and ways for it to misbehave.
+
+Large files are handed to another host name, as the real one hands them to its CDN.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+_LARGE = (".safetensors", ".bin")
+_CHUNK_BYTES = 256 * 1024
+
+
+@dataclass
+class Model:
+    """What a repository holds in its only commit, on the branch main."""
+
+    files: dict[str, bytes]
+    gated: bool = False
+    private: bool = False
+
+    @property
+    def commit(self) -> str:
+        """The same for the same content."""
+        content = sorted((name, _sha256(data)) for name, data in self.files.items())
+        return hashlib.sha1(repr(content).encode()).hexdigest()  # noqa: S324
+
+    def listing(self) -> list[dict[str, Any]]:
+        """Its files as /tree lists them."""
+        return [
+            {"type": "file", "path": name, "size": len(data), "oid": _oid(data)}
+            | ({"lfs": {"oid": _sha256(data), "size": len(data), "pointerSize": 130}}
+               if name.endswith(_LARGE) else {})
+            for name, data in self.files.items()
+        ]  # fmt: skip
+
+
+@dataclass
+class Request:
+    """One that was answered; `sent_bytes` of a large file went out."""
+
+    method: str
+    path: str
+    range: str | None
+    token: str | None
+    sent_bytes: int = 0
+
+
+@dataclass
+class Hub:
+    """The server's state; tests change it while it runs."""
+
+    models: dict[str, Model]
+    tokens: set[str] = field(default_factory=set)  # known; each may see what is private
+    let_in: set[str] = field(default_factory=set)  # of those, who may read what is gated
+    requests: list[Request] = field(default_factory=list)
+    bytes_per_s: float = 0.0  # of each connection; 0: as fast as it goes
+    break_after_bytes: int = 0  # large files break off after so many, for ever or
+    num_breaks: int = 0  # so many times
+    status: int = 0  # all requests are answered with it
+    hangs: bool = False  # requests are taken and not answered
+    is_html: bool = False  # it is no Hub at all
+    url: str = ""
+
+    def large(self) -> list[Request]:
+        """The requests for large files, as they arrived."""
+        return [one for one in self.requests if one.method == "GET" and "/cdn/" in one.path]
+
+    def sent_bytes(self) -> int:
+        """How much of large files has been sent."""
+        return sum(one.sent_bytes for one in self.large())
+
+
+@contextmanager
+def serving(hub: Hub) -> Iterator[Hub]:
+    """Serve it, at `hub.url`."""
+
+    class Handler(_Handler):
+        state = hub
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    hub.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield hub
+    finally:
+        hub.hangs = False
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    state: Hub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_HEAD(self) -> None:
+        """As GET, without the content."""
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        """Answer a request."""
+        path = unquote(urlsplit(self.path).path)
+        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
+        asked = Request(self.command, path, self.headers.get("Range"), token)
+        self.state.requests.append(asked)
+        while self.state.hangs:
+            time.sleep(0.05)
+        try:
+            self._route(path, asked)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    def _route(self, path: str, asked: Request) -> None:
+        if self.state.status:
+            self._answer(self.state.status, b"busy")
+        elif self.state.is_html:
+            self._answer(200, b"<html>Sign in to the wireless network</html>")
+        elif path.startswith("/cdn/"):
+            self._large(path.removeprefix("/cdn/"), asked)
+        elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+))?", path):
+            self._api(found[1], found[2], found[3] or "main", asked)
+        elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
+            self._file(found[1], found[2], found[3], asked)
+        else:
+            self._answer(404, b"", {"X-Error-Code": "RepoNotFound"})
+
+    def _model(self, model_id: str, revision: str, asked: Request) -> Model | None:
+        """The model, if whoever asked may know of it; else that is answered."""
+        known = asked.token in self.state.tokens
+        if asked.token is not None and not known:
+            message = "Invalid credentials in Authorization header"
+            return self._refuse(401, {"X-Error-Message": message})
+        model = self.state.models.get(model_id)
+        if model is None or (model.private and not known):
+            # As the real one does: who is not known is not told which of the two it is.
+            return self._refuse(404 if known else 401, {"X-Error-Code": "RepoNotFound"})
+        if revision not in ("main", model.commit):
+            return self._refuse(404, {"X-Error-Code": "RevisionNotFound"})
+        return model
+
+    def _refuse(self, status: int, headers: dict[str, str]) -> None:
+        self._answer(status, b"", headers)
+
+    def _api(self, model_id: str, what: str | None, revision: str, asked: Request) -> None:
+        model = self._model(model_id, revision, asked)
+        if model is None:
+            return
+        if what == "tree":
+            answer: Any = model.listing()
+        else:
+            siblings = [
+                {"rfilename": one["path"], "size": one["size"], "blobId": one["oid"]}
+                | ({"lfs": {"sha256": one["lfs"]["oid"], "size": one["size"], "pointerSize": 130}}
+                   if "lfs" in one else {})
+                for one in model.listing()
+            ]  # fmt: skip
+            answer = {"id": model_id, "modelId": model_id, "sha": model.commit, "private": False,
+                      "downloads": 0, "likes": 0, "tags": [], "siblings": siblings}  # fmt: skip
+        self._answer(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
+
+    def _file(self, model_id: str, revision: str, name: str, asked: Request) -> None:
+        model = self._model(model_id, revision, asked)
+        if model is None:
+            return
+        if model.gated and asked.token not in self.state.let_in:
+            status = 401 if asked.token is None else 403
+            self._refuse(status, {"X-Error-Code": "GatedRepo"})
+            return
+        headers = {"X-Repo-Commit": model.commit}
+        data = model.files.get(name)
+        if data is None:
+            self._refuse(404, headers | {"X-Error-Code": "EntryNotFound"})
+        elif name.endswith(_LARGE):
+            port = urlsplit(self.state.url).port
+            headers |= {"X-Linked-Etag": f'"{_sha256(data)}"', "X-Linked-Size": str(len(data)),
+                        "Location": f"http://localhost:{port}/cdn/{_sha256(data)}"}  # fmt: skip
+            self._answer(302, b"", headers)
+        else:
+            self._answer(200, data, headers | {"ETag": f'"{_oid(data)}"'})
+
+    def _large(self, sha256: str, asked: Request) -> None:
+        contents = (data for model in self.state.models.values() for data in model.files.values())
+        data = next(one for one in contents if _sha256(one) == sha256)
+        begin = int((asked.range or "bytes=0-").removeprefix("bytes=").partition("-")[0])
+        self.send_response(206 if asked.range else 200)
+        self.send_header("Content-Length", str(len(data) - begin))
+        self.send_header("ETag", f'"{sha256}"')
+        if asked.range:
+            self.send_header("Content-Range", f"bytes {begin}-{len(data) - 1}/{len(data)}")
+        self.end_headers()
+        if self.command == "GET":
+            self._send(data, begin, asked)
+
+    def _send(self, data: bytes, begin: int, asked: Request) -> None:
+        limit = self.state.break_after_bytes
+        for at in range(begin, len(data), _CHUNK_BYTES):
+            if limit and asked.sent_bytes >= limit:
+                self.state.num_breaks -= 1
+                if self.state.num_breaks == 0:
+                    self.state.break_after_bytes = 0
+                self.close_connection = True
+                return
+            chunk = data[at : at + _CHUNK_BYTES]
+            self.wfile.write(chunk)
+            asked.sent_bytes += len(chunk)
+            if self.state.bytes_per_s:
+                time.sleep(len(chunk) / self.state.bytes_per_s)
+
+    def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+
+@cache
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@cache
+def _oid(data: bytes) -> str:
+    """As git names a blob."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()  # noqa: S324
