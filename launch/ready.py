@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.console import Console
 
 from launch import children
@@ -28,6 +30,9 @@ def make_ready(
         prepared = prepare(
             job.config, folder, resume_from=job.resume_from, env=env, signals=signals
         )
+    if (folder.path / "base_model").is_symlink():  # of the Hub: a branch there may have moved on
+        commit = Path(prepared.model_path).name
+        console.out(f"model: {job.config.model.path} at {commit[:7]}", highlight=False)
     _say_loading(console, job.config.launch.start, prepared.loading)
     _say_left_out(console, prepared, job.config.data.max_seq_length)
     return prepared

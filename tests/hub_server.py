@@ -40,7 +40,8 @@ class Model:
         """Its files as /tree lists them."""
         return [
             {"type": "file", "path": name, "size": len(data), "oid": _oid(data)}
-            | ({"lfs": {"oid": _sha256(data), "size": len(data), "pointerSize": 130}}
+            | ({"lfs": {"oid": _sha256(data), "size": len(data), "pointerSize": 130},
+                "xetHash": _sha256(data)}
                if name.endswith(_LARGE) else {})
             for name, data in self.files.items()
         ]  # fmt: skip
@@ -146,13 +147,16 @@ class _Handler(BaseHTTPRequestHandler):
         known = asked.token in self.state.tokens
         if asked.token is not None and not known:
             message = "Invalid credentials in Authorization header"
-            return self._refuse(401, {"X-Error-Message": message})
+            self._refuse(401, {"X-Error-Message": message})
+            return None
         model = self.state.models.get(model_id)
         if model is None or (model.private and not known):
             # As the real one does: who is not known is not told which of the two it is.
-            return self._refuse(404 if known else 401, {"X-Error-Code": "RepoNotFound"})
+            self._refuse(404 if known else 401, {"X-Error-Code": "RepoNotFound"})
+            return None
         if revision not in ("main", model.commit):
-            return self._refuse(404, {"X-Error-Code": "RevisionNotFound"})
+            self._refuse(404, {"X-Error-Code": "RevisionNotFound"})
+            return None
         return model
 
     def _refuse(self, status: int, headers: dict[str, str]) -> None:
@@ -190,6 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif name.endswith(_LARGE):
             port = urlsplit(self.state.url).port
             headers |= {"X-Linked-Etag": f'"{_sha256(data)}"', "X-Linked-Size": str(len(data)),
+                        "X-Xet-Hash": _sha256(data),
                         "Location": f"http://localhost:{port}/cdn/{_sha256(data)}"}  # fmt: skip
             self._answer(302, b"", headers)
         else:

@@ -23,7 +23,15 @@ CASES = {
     "more ranks than CPU runs take": (["run", "tiny"], {"NUM_GPUS": "65"}, 2, ["65", "1 to 64"]),
     "the option too": (["run", "tiny", "--num-gpus", "-3"], {}, 2, ["-3", "--num-gpus"]),
     "data that is not there": (["run", "tiny", "--data", "no.jsonl"], {}, 5, ["no.jsonl", "such"]),
-    "data that is a folder": (["run", "tiny", "--data", "."], {}, 5, ["not a regular"]),
+    "data that is a folder": (["run", "tiny", "--data", "."], {}, 5, ["is a folder"]),
+    "data whose first rows are of another kind": (
+        ["run", "tiny", "--data", "rows.jsonl", "--set", "model.path=someone/large"], {}, 5,
+        ["rows.jsonl:1: the row has no column `prompt`; its columns: question"],
+    ),
+    "a model that may not be fetched": (
+        ["run", "tiny", "--set", "model.path=someone/large"],
+        {"HF_HUB_OFFLINE": "1", "HF_HOME": "empty"}, 4, ["HF_HUB_OFFLINE=1", "hf download"],
+    ),
     "an unknown key": (["run", "tiny", "--set", "train.max_step=1"], {}, 2, ["train.max_steps"]),
     "a key without a value": (["run", "tiny", "--set", "train.max_steps"], {}, 2, ["no value"]),
     "a wrong type": (["run", "tiny", "--set", "train.max_steps=few"], {}, 2, ["'few'", "whole"]),
@@ -45,9 +53,10 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_bad_input_ends_before_anything_starts_with_the_value_and_what_to_type(
-    airlock: Start, environ: dict[str, str], case: str
+    airlock: Start, environ: dict[str, str], tmp_path: Path, case: str
 ) -> None:
     args, env, expected, parts = CASES[case]
+    (tmp_path / "rows.jsonl").write_text('{"question": "a"}\n')
     code, out, err = finish(airlock(*args, env=env))
     assert code == expected, (out, err)
     for part in parts:
@@ -87,10 +96,12 @@ def test_a_bad_row_of_the_data_is_named_with_its_line_and_no_rank_is_started(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
     data = tmp_path / "bad rows.jsonl"
-    data.write_text('{"prompt": "a", "response": "b"}\n{"prompt": "a", "answer": "b"}\n')
+    good = '{"prompt": "a", "response": "b"}\n'
+    # Further down than the look at the first rows goes.
+    data.write_text(good * 50_000 + '{"prompt": "a", "answer": "b"}\n')
     code, _, err = finish(airlock("run", "tiny", "--data", str(data)))
     assert code == 5
-    assert f"{data}:2" in err
+    assert f"{data}:50001" in err
     assert "answer, prompt" in err
     (run,) = Path(environ["AIRLOCK_RUNS_DIR"]).glob("2*")
     assert not (run / "logs" / "attempt0").exists()

@@ -130,6 +130,10 @@ INDICES: dict[str, tuple[str, list[str]]] = {
         '{"weight_map": {"a": "1.safetensors", "z": "2.safetensors", "b": "2.safetensors"}}',
         ["2.safetensors", f"{INDEX} says that it holds z"],
     ),
+    "a tensor that is in another shard too": (
+        '{"weight_map": {"a": "1.safetensors", "b": "both.safetensors"}}',
+        ["both.safetensors: it holds a", f"{INDEX} has in 1.safetensors"],
+    ),
     "no shards": ('{"weight_map": {}}', ["it names no file"]),
     "no map": ("{}", ["no index of weights"]),
     "no JSON": ('{"weight_map"', ["no index of weights"]),
@@ -141,6 +145,7 @@ INDICES: dict[str, tuple[str, list[str]]] = {
 @pytest.mark.parametrize("case", INDICES)
 def test_an_index_that_does_not_belong_to_its_shards_is_named(sharded: Path, case: str) -> None:
     text, words = INDICES[case]
+    save_file({"a": torch.ones(9), "b": torch.ones(5)}, sharded / "both.safetensors")
     (sharded / INDEX).write_text(text)
     with pytest.raises(UserError) as raised:
         read_checkpoint(sharded)
@@ -156,6 +161,61 @@ def test_what_is_damaged_behind_a_link_is_named_where_it_lies(folder: Path) -> N
     with pytest.raises(UserError) as raised:
         read_checkpoint(folder)
     assert f"rm {blob}," in raised.value.do
+
+
+def test_a_tensor_that_no_index_names_is_no_damage_as_transformers_loads_it(sharded: Path) -> None:
+    save_file({"b": torch.ones(5), "inv_freq": torch.ones(3)}, sharded / "2.safetensors")
+    assert read_checkpoint(sharded).dtypes == {"float32"}
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "2.safetensors"])
+def test_a_link_to_nothing_is_called_that(folder: Path, sharded: Path, name: str) -> None:
+    if name != "model.safetensors":
+        (folder / "model.safetensors").unlink()
+    gone = folder / "blobs" / "4d7a"
+    (folder / name).unlink()
+    (folder / name).symlink_to(gone)
+    if name == "model.safetensors":
+        (sharded / INDEX).unlink()
+    with pytest.raises(UserError) as raised:
+        read_checkpoint(folder)
+    assert f"{name}, which is a link to {gone}, which is not there" in str(raised.value)
+    assert "rm " not in raised.value.do
+
+
+def test_a_tokenizer_that_is_a_git_lfs_pointer_is_named_too(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text(LFS)
+    with pytest.raises(UserError, match=r"tokenizer\.json is a git-lfs pointer"):
+        read_checkpoint(folder)
+
+
+MODEL = {"model.embed_tokens.weight": torch.ones(12, 4), "model.norm.weight": torch.ones(4)} | {
+    f"model.layers.{i}.mlp.up_proj.weight": torch.ones(8, 4) for i in range(3)
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"vocab_size": 12, "hidden_size": 4, "num_hidden_layers": 3}, ""),
+        ({"vocab_size": 12, "hidden_size": 4, "num_hidden_layers": 2}, ""),  # one more is no harm
+        ({"model_type": "of another kind"}, ""),
+        ({"vocab_size": 13, "hidden_size": 4}, "are 13 and 4, the weights have an embedding of 12"),
+        ({"vocab_size": 12, "hidden_size": 8}, "are 12 and 8, the weights"),
+        ({"num_hidden_layers": 4}, "num_hidden_layers = 4, the weights have 3 layers"),
+    ],
+)  # fmt: skip
+def test_weights_that_are_not_those_of_config_json_are_refused(
+    tmp_path: Path, config: dict[str, object], says: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file(MODEL, tmp_path / "model.safetensors")
+    if not says:
+        read_checkpoint(tmp_path)
+        return
+    with pytest.raises(UserError, match=says) as raised:
+        read_checkpoint(tmp_path)
+    assert raised.value.code is ExitCode.PREFLIGHT
 
 
 @pytest.mark.parametrize("missing", ["model.safetensors", "config.json"])

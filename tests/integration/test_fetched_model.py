@@ -1,0 +1,72 @@
+"""A model of the Hub, from the command line to trained steps; from a small Hub on a real socket."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launch.resolve import resolve
+from rundir.status import read_status
+from tests.hub_server import Hub, Model, serving
+from tests.running import SHORT, assert_nothing_left, ended, events_of, finish, run_folder, wait_for
+from train.make_checkpoint import make_checkpoint
+
+Start = Callable[..., "subprocess.Popen[str]"]
+ID = "someone/tiny"
+RUN = (*SHORT, "--set", "train.max_steps=2", "--set", f"model.path={ID}")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    make_checkpoint(resolve("tiny", [], {}, None)[0], folder)
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@pytest.fixture
+def hub(files: dict[str, bytes]) -> Iterator[Hub]:
+    with serving(Hub({ID: Model(files)})) as running:
+        yield running
+
+
+@pytest.fixture
+def hub_env(hub: Hub, tmp_path: Path) -> dict[str, str]:
+    return {"HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": hub.url, "NO_PROXY": "*"}
+
+
+def test_a_model_of_the_hub_is_fetched_and_trained_and_the_next_run_asks_nobody(
+    airlock: Start, environ: dict[str, str], hub: Hub, hub_env: dict[str, str]
+) -> None:
+    code, out, err = finish(airlock(*RUN, env=hub_env))
+    assert code == 0, err
+    commit = hub.models[ID].commit
+    assert f"fetch: {ID} at {commit[:7]}" in err
+    assert f"model: {ID} at {commit[:7]}" in out
+    run = run_folder(environ)
+    assert [event["step"] for event in events_of(run, "metric", "train", rank=0)] == [1, 2]
+    assert (run.path / "base_model").resolve().name == commit
+    hub.requests.clear()
+    shown, _, err = finish(airlock(*RUN, "--dry-run", env=hub_env | {"HF_HUB_OFFLINE": "1"}))
+    assert (shown, hub.requests) == (0, []), err
+
+
+def test_ctrl_c_while_a_model_is_fetched_ends_the_run_and_keeps_what_came(
+    airlock: Start, environ: dict[str, str], hub: Hub, hub_env: dict[str, str], tmp_path: Path
+) -> None:
+    hub.bytes_per_s = 6e5
+    with ended(airlock(*RUN, env=hub_env)) as process:
+        wait_for(lambda: list((tmp_path / "hf").rglob("*.incomplete")) and hub.sent_bytes() > 2e6,
+                 why="nothing is fetched")  # fmt: skip
+        os.kill(process.pid, signal.SIGINT)
+        code, _, err = finish(process, timeout_s=30)
+    assert code == 21, err
+    assert "Traceback" not in err
+    run = run_folder(environ)
+    assert read_status(run)["phase"] == "stopped"
+    assert_nothing_left(run)
+    assert sum(file.stat().st_size for file in (tmp_path / "hf").rglob("*.incomplete")) > 0
