@@ -67,6 +67,6 @@ def test_ctrl_c_while_a_model_is_fetched_ends_the_run_and_keeps_what_came(
     assert code == 21, err
     assert "Traceback" not in err
     run = run_folder(environ)
-    assert read_status(run)["phase"] == "stopped"
+    assert read_status(run)["phase"] == "interrupted"
     assert_nothing_left(run)
     assert sum(file.stat().st_size for file in (tmp_path / "hf").rglob("*.incomplete")) > 0

@@ -207,12 +207,12 @@ def test_on_a_terminal_progress_is_one_line_with_bytes_rate_and_time_left(
     if command is None:
         pytest.skip("no script(1) to make a terminal with")
     inner = f"{sys.executable} -P -m launch.fetch {ID} {tmp_path / 'link'} ''"
-    done = subprocess.run([command, "-qec", inner, "/dev/null"], env=hub_env, text=True,
-                          capture_output=True, check=True, stdin=subprocess.DEVNULL)  # fmt: skip
-    assert len(re.findall(r"\rfetch: [^\r\n]*\x1b\[K", done.stdout)) >= 3
-    assert re.search(
-        r"[\d.]+ MiB of 12\.0 MiB, 0 of 2 files, [\d.]+ MiB/s, 0:0\d left", done.stdout
-    )
+    done = subprocess.run([command, "-qec", inner, "/dev/null"], env=hub_env, check=True,
+                          capture_output=True, stdin=subprocess.DEVNULL)  # fmt: skip
+    shown = done.stdout.decode()
+    assert len(re.findall(r"\rfetch: [^\r\n]*\x1b\[K", shown)) >= 3
+    line = r"[\d.]+ MiB of 12\.0 MiB, 0 of 2 files, [\d.]+ MiB/s, 0:\d\d left"
+    assert re.search(line, shown)
 
 
 def test_a_token_goes_to_the_hub_and_not_to_where_the_large_files_come_from(
@@ -248,7 +248,7 @@ def test_a_disk_without_room_is_told_with_both_figures_before_the_first_byte(
     process = start_fetch(hub_env | {"HF_HOME": str(small_disk)}, tmp_path / "link")
     code, _, said = finish(process)
     assert code == 4
-    assert re.search(r"takes 12\.0 MiB more in \S+, where 0\.\d MiB are free", said)
+    assert re.search(r"takes 12\.0 MiB more in \S+, where [01]\.\d MiB are free", said)
     assert "→ HF_HOME=" in said
     assert hub.large() == []
 
@@ -362,7 +362,7 @@ def test_offline_what_is_whole_is_taken_and_of_the_rest_is_said_what_is_missing(
     fetched(hub_env, tmp_path / "link")
     check_model(config_of(ID))
     (tmp_path / "link" / "model-2-of-2.safetensors").unlink()
-    with pytest.raises(UserError, match=r"missing: model-2-of-2\.safetensors$") as raised:
+    with pytest.raises(UserError, match=r"missing: model-2-of-2\.safetensors\n") as raised:
         check_model(config_of(ID))
     assert f"hf download {ID}" in raised.value.do
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
