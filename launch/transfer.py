@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from launch.fetch_errors import is_network_error
 from launch.fetch_progress import Progress
 from launch.memory import MIB
 from rundir.errors import UserError
@@ -104,14 +105,21 @@ def _transfer_one(model_id: str, commit: str, file: File, blobs: Path) -> None:
         return
     constants.DOWNLOAD_CHUNK_SIZE = _CHUNK_BYTES  # 10 MiB that are not whole yet would be lost
     with partial.open("ab") as out:
-        had_bytes = out.tell()
-        http_get(
-            hf_hub_url(model_id, file.name, revision=commit), out,
-            resume_size=had_bytes, headers=build_hf_headers(), expected_size=file.size_bytes,
-        )  # fmt: skip
+        at_bytes = out.tell()
+        while True:
+            try:
+                http_get(
+                    hf_hub_url(model_id, file.name, revision=commit), out, resume_size=at_bytes,
+                    headers=build_hf_headers(), expected_size=file.size_bytes,
+                )  # fmt: skip
+                break
+            except Exception as error:
+                if not is_network_error(error) or out.tell() == at_bytes:
+                    raise
+                at_bytes = out.tell()  # something has come: go on, whatever the client thinks
         out.flush()
         os.fsync(out.fileno())
-    if had_bytes:
+    if at_bytes:
         _check(file, partial)
     partial.replace(blob)
 
