@@ -14,11 +14,12 @@ from typing import Any
 
 import click
 
-from diagnostics.result import Figure, Finding, Findings, end_after, install_command, last_line
+from diagnostics.result import Findings, end_after, install_command, last_line
 from launch.check_env import missing_packages
 from launch.devices import Gpu, installed_gpus, visible_gpus
 from launch.memory import GIB, MIB
 from rundir.errors import UserError
+from rundir.finding import Figure, Finding
 from rundir.paths import ROOT
 
 _SIZE = {"cpu": 512, "cuda": 2048}  # rows and columns of the matrices

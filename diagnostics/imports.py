@@ -24,10 +24,11 @@ from pathlib import Path
 import click
 import psutil
 
-from diagnostics.result import Finding, Findings, install_command, last_line
+from diagnostics.result import Findings, install_command, last_line
 from launch.memory import MIB, smaps_rollup
 from launch.resolve import load_profile
 from rundir.errors import UserError
+from rundir.finding import Finding
 from rundir.paths import ROOT
 
 MODEL_TYPE = "model_type:"  # before a Hugging Face model type: the module of its model

@@ -9,33 +9,17 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import NoReturn
 
 import click
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from rundir.finding import Figure, Finding
 from rundir.paths import ROOT
 
 _MAX_MESSAGE_CHARACTERS = 400
-
-Figure = float | int | str | bool | None | list[float] | list[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One check: passed or not, in words and in figures (units in the keys).
-
-    `do` is what to type next and stands under a red line. A `warning` does not make it red.
-    """
-
-    check: str
-    ok: bool
-    text: str
-    do: str = ""
-    warning: str = ""
-    figures: dict[str, Figure] = field(default_factory=dict)
 
 
 class Findings:

@@ -19,7 +19,6 @@ from typing import Any
 import click
 
 from diagnostics.result import (
-    Finding,
     Findings,
     check_device_command,
     end_after,
@@ -29,6 +28,7 @@ from launch.memory import MIB
 from launch.resolve import resolve
 from rundir.config import RunConfig
 from rundir.errors import UserError
+from rundir.finding import Finding
 
 _NUM_STEPS = 6
 # Of this miniature, not of the profile's model: large enough for six steps to show in bfloat16.

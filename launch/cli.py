@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import click
+from rich.console import Console
 
-from launch.output import make_console
+from launch.output import Output, make_console
 from launch.request import Request
 from launch.script_request import is_script, read_script
 from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -48,6 +51,7 @@ class _RunCommand(click.Command):
     help="Modules to import once for all ranks of a script; -NAME leaves one out.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and start nothing.")
+@click.option("--force", is_flag=True, help="Go on although the machine is not ready for it.")
 @click.pass_obj
 def run(script: list[str] | None, /, dry_run: bool, **options: Any) -> None:
     """Train PROFILE (tiny, 14b, 32b, …; 32b by default), or run a script written for torchrun.
@@ -56,18 +60,13 @@ def run(script: list[str] | None, /, dry_run: bool, **options: Any) -> None:
     """
     from launch import run as launch_run
 
-    console, output = make_console()
-    try:
+    def start(console: Console, output: Output) -> ExitCode:
         request = _request(script, **options)
         if dry_run:
-            code = launch_run.show(request, console, os.environ)
-        else:
-            code = launch_run.run(request, console, output, os.environ)
-    except UserError as error:
-        click.echo(f"airlock: {error}", err=True)
-        code = error.code
-    output.discard_rest()
-    sys.exit(int(code))
+            return launch_run.show(request, console, os.environ)
+        return launch_run.run(request, console, output, os.environ)
+
+    _end_with(start)
 
 
 def _request(
@@ -86,3 +85,50 @@ def _request(
                 do=f"if {script[0]} has such an option, put it after its name",
             )
     return Request(profile="", script=read_script(script[0], script[1:], preload), **options)
+
+
+@airlock.command()
+@click.argument("profile", required=False)
+@click.option("--num-gpus", type=int, help="Ranks to start; one for each GPU by default.")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def preflight(
+    profile: str | None, num_gpus: int | None, settings: tuple[str, ...], as_json: bool
+) -> None:
+    """Check whether this machine is ready for PROFILE; ends with 4 if it is not."""
+    from launch.preflight import command
+
+    request = Request(
+        profile=profile or os.environ.get("AIRLOCK_PRESET_PROFILE") or "32b", num_gpus=num_gpus,
+        data=None, max_restarts=None, settings=settings, resume=None,
+    )  # fmt: skip
+    _end_with(lambda console, _: command.show(request, console, os.environ, as_json=as_json))
+
+
+@airlock.command()
+def ps() -> None:
+    """Show your runs on this machine, with their processes; those of dead runs as well."""
+    from launch import stop as launch_stop
+
+    _end_with(lambda console, _: launch_stop.show(console))
+
+
+@airlock.command()
+@click.argument("run", metavar="RUN")
+def stop(run: str) -> None:
+    """End exactly one run: it saves and ends; of a dead one, what it has left is ended."""
+    from launch import stop as launch_stop
+
+    _end_with(lambda console, _: launch_stop.stop(run, console))
+
+
+def _end_with(command: Callable[[Console, Output], ExitCode | None]) -> NoReturn:
+    """Do it, and end this process with the code that it returns or raises; None is 0."""
+    console, output = make_console()
+    try:
+        code = command(console, output) or ExitCode.DONE
+    except UserError as error:
+        click.echo(f"airlock: {error}", err=True)
+        code = error.code
+    output.discard_rest()
+    sys.exit(int(code))

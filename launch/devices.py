@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from launch import nvml
+from launch.patience import within
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 
 DEFAULT_CPU_RANKS = 2
+_DRIVER_TIMEOUT_S = 60.0  # without persistence it wakes up GPU after GPU, some seconds each
 MAX_CPU_RANKS = 64  # more only thrash; a slip of the finger (NUM_GPUS=200) should not start them
 
 
@@ -36,27 +39,33 @@ class Placement:
 
 
 def installed_gpus() -> list[Gpu]:
-    """Every NVIDIA GPU of this machine, in NVML's (PCI bus) order; none without a driver."""
+    """Every NVIDIA GPU that answers, in NVML's (PCI bus) order; none without a driver.
+
+    Raises UserError when the driver has not answered for a long time.
+    """
+    try:
+        return within(_DRIVER_TIMEOUT_S, _ask_for_gpus)
+    except TimeoutError as error:
+        raise UserError(
+            f"the NVIDIA driver has not answered for {_DRIVER_TIMEOUT_S:.0f} s",
+            do="nvidia-smi   # if that hangs too: `sudo dmesg | grep -i nvrm`, then reboot",
+            code=ExitCode.PREFLIGHT,
+        ) from error
+
+
+def _ask_for_gpus() -> list[Gpu]:
     import pynvml
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return [
-            Gpu(
-                index,
-                pynvml.nvmlDeviceGetUUID(handle),
-                pynvml.nvmlDeviceGetName(handle),
-                int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
-            )
-            for index, handle in enumerate(handles)
-        ]
-    finally:
-        with contextlib.suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
+    found: list[Gpu] = []
+    with contextlib.suppress(pynvml.NVMLError):
+        nvml.open_driver()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            with contextlib.suppress(pynvml.NVMLError):  # one that is lost; preflight says so
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+                uuid, name = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
+                found.append(Gpu(index, uuid, name, memory_bytes))
+    return found
 
 
 def visible_gpus(installed: list[Gpu], cuda_visible_devices: str | None) -> list[Gpu]:
@@ -111,10 +120,12 @@ def place(config: RunConfig, asked: tuple[int, str] | None, visible: list[Gpu]) 
     wants = config.launch.device
     device: Literal["cuda", "cpu"] = "cuda" if visible and wants != "cpu" else "cpu"
     if device == "cpu" and (config.launch.needs_gpu or wants == "cuda"):
-        why = "launch.device is cpu" if visible else "none is visible"
+        fault = None if visible else nvml.driver_fault()
+        why = "launch.device is cpu" if visible else fault.text if fault else "none is visible"
+        do = "./start.sh tiny runs on CPU; on a GPU machine see what `nvidia-smi -L` prints"
         raise UserError(
             f"{config.profile} needs an NVIDIA GPU and {why}",
-            do="./start.sh tiny runs on CPU; on a GPU machine see what `nvidia-smi -L` prints",
+            do=fault.do if fault else do,
             code=ExitCode.PREFLIGHT,
         )
     limit = len(visible) if device == "cuda" else MAX_CPU_RANKS

@@ -34,6 +34,7 @@ class Request:
     settings: Sequence[str]
     resume: str | None
     script: ScriptConfig | None = None  # what to run instead of training `profile`
+    force: bool = False  # go on although the machine is not ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +49,8 @@ class Job:
 
 def make_job(request: Request, environ: Mapping[str, str]) -> Job:
     """Resolve and check a request. Raises UserError for the first thing that is wrong."""
-    resumed = None if request.resume is None else _run_called(request.resume)
-    if request.script is not None:
-        config, sources = resolve_script(request.script, _settings(request), environ)
-    else:
-        config, sources = resolve(request.profile, _settings(request), environ, resumed)
-        start_of(config)
-    gpus = visible_gpus(installed_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
-    asked = asked_num_ranks(request.num_gpus, config, sources["launch.num_ranks"], environ)
-    placement = place(config, asked, gpus)
+    config, sources = resolve_job(request, environ)
+    placement = place_job(request, config, sources, environ)
     if config.script is None:
         check_model(config)
         check_data(config)
@@ -69,8 +63,30 @@ def make_job(request: Request, environ: Mapping[str, str]) -> Job:
         config=dataclasses.replace(config, launch=launch),
         sources=sources | {"launch.num_ranks": placement.source},
         placement=placement,
-        resume_from=None if resumed is None else _checkpoint_of(resumed, config.train.max_steps),
+        resume_from=None
+        if request.resume is None
+        else _checkpoint_of(_run_called(request.resume), config.train.max_steps),
     )
+
+
+def resolve_job(request: Request, environ: Mapping[str, str]) -> tuple[RunConfig, Sources]:
+    """The configuration, with its sources. Raises UserError."""
+    settings = _settings(request)
+    if request.script is not None:
+        return resolve_script(request.script, settings, environ)
+    resumed = None if request.resume is None else _run_called(request.resume)
+    config, sources = resolve(request.profile, settings, environ, resumed)
+    start_of(config)
+    return config, sources
+
+
+def place_job(
+    request: Request, config: RunConfig, sources: Sources, environ: Mapping[str, str]
+) -> Placement:
+    """What the ranks run on. Raises UserError."""
+    gpus = visible_gpus(installed_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
+    asked = asked_num_ranks(request.num_gpus, config, sources["launch.num_ranks"], environ)
+    return place(config, asked, gpus)
 
 
 def _settings(request: Request) -> list[str]:

@@ -16,6 +16,8 @@ from launch.gate_folder import blind_spot, gate_folder
 from launch.guard import MemoryGuard
 from launch.output import Output
 from launch.parent import become_subreaper
+from launch.preflight import checks
+from launch.preflight.checks import make_sure
 from launch.prepare import model_folder
 from launch.processes import OwnProcesses
 from launch.ready import make_ready
@@ -43,6 +45,7 @@ from rundir.paths import RunDir, runs_folder
 def run(request: Request, console: Console, output: Output, environ: Mapping[str, str]) -> ExitCode:
     """Do what was asked for. Raises UserError for what a person can mend."""
     job = make_job(request, environ)
+    make_sure(job, environ, console, force=request.force)
     signals = Signals()
     signals.listen()
     output.on_reader_gone = signals.ask_to_stop
@@ -104,8 +107,9 @@ def show(request: Request, console: Console, environ: Mapping[str, str]) -> Exit
         files = weight_files(model_folder(job.config))  # none while it is not fetched or made
     if limit := _address_limit(job, files, environment.of_child(environ)):
         environment = environment.with_variable(limit)
+    found = [checks.line_of(finding) for finding in checks.find(job, environ)]
     lines = [
-        banner(job, folder), "", config_text(job.config, job.sources),
+        banner(job, folder), "", "this machine:", *found, "", config_text(job.config, job.sources),
         "environment of the ranks:", *environment_lines(environment),
         *left_out_lines(environment, job.config.launch.keep_env),
         "", f"the same with torch's own{what}:", torchrun_line_of(job, folder, environment),

@@ -1,0 +1,211 @@
+"""What the NVIDIA driver says of itself and of its GPUs, asked through NVML."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+T = TypeVar("T")
+
+_PCI = Path("/sys/bus/pci/devices")
+_NVIDIA, _DISPLAY_CLASS = "0x10de", "0x03"  # PCI ids: the vendor; display controllers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUser:
+    """A process with memory on a GPU; the driver may not say how much."""
+
+    pid: int
+    used_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuState:
+    """One GPU now. A `fault` is why it does not answer; then nothing else is known of it."""
+
+    index: int
+    uuid: str = ""
+    fault: str = ""
+    total_bytes: int = 0
+    free_bytes: int = 0
+    used_bytes: int = 0  # without what the driver keeps for itself
+    capability: tuple[int, int] = (0, 0)
+    compute_mode: Literal["default", "exclusive", "prohibited"] = "default"
+    is_mig: bool = False
+    num_uncorrected: int = 0  # ECC errors since the driver was loaded
+    needs_reset: bool = False  # rows of its memory are to be replaced by others
+    users: tuple[GpuUser, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverState:
+    """The driver and all its GPUs. `cuda` is the newest CUDA that its libcuda can serve."""
+
+    version: str
+    cuda: tuple[int, int] | None  # None: there is no libcuda here
+    gpus: tuple[GpuState, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Why GPUs that are there cannot be used, and what to type next."""
+
+    text: str
+    do: str
+
+
+def driver_state() -> DriverState | None:
+    """The driver now, or None where it does not answer (see `driver_fault`)."""
+    import pynvml
+
+    with contextlib.suppress(pynvml.NVMLError):
+        open_driver()
+        return DriverState(
+            version=pynvml.nvmlSystemGetDriverVersion(),
+            cuda=_cuda_version(),
+            gpus=tuple(_gpu_state(index) for index in range(pynvml.nvmlDeviceGetCount())),
+        )
+    return None
+
+
+def driver_fault() -> Fault | None:
+    """Why NVML does not answer where there are GPUs; None where it does, or there are none."""
+    import pynvml
+
+    try:
+        open_driver()
+    except pynvml.NVMLError as error:
+        num_gpus = num_pci_gpus()
+        if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+            return Fault(
+                text="the NVIDIA driver in the kernel is older than its libraries, which were "
+                f"updated while it was loaded ({error})",
+                do="sudo reboot   # loads the new one; in a container: restart it, then the host",
+            )
+        if num_gpus == 0:
+            return None
+        there = f"{num_gpus} NVIDIA GPU{'s' if num_gpus > 1 else ''}"
+        if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+            return Fault(
+                text=f"this machine has {there}, but its driver is not to be seen from here",
+                do="nvidia-smi   # on the host; start a container with `docker run --gpus all`",
+            )
+        return Fault(
+            text=f"this machine has {there}, but the driver does not answer: {error}",
+            do="sudo modprobe nvidia && nvidia-smi; what it met: `sudo dmesg | grep -i nvrm`",
+        )
+    return None
+
+
+def num_pci_gpus() -> int:
+    """NVIDIA's display controllers on the PCI bus, whether or not there is a driver."""
+    found = 0
+    for device in _PCI.glob("*"):
+        with contextlib.suppress(OSError):
+            is_nvidia = (device / "vendor").read_text().strip() == _NVIDIA
+            found += is_nvidia and (device / "class").read_text().startswith(_DISPLAY_CLASS)
+    return found
+
+
+def open_driver() -> None:
+    """Make NVML ready to be asked. Raises pynvml.NVMLError.
+
+    It stays so: closed, a driver without persistence would put every GPU to sleep, and the next to
+    ask would wait for seconds.
+    """
+    import pynvml
+
+    pynvml.nvmlInit()
+
+
+def _cuda_version() -> tuple[int, int] | None:
+    """As libcuda has it: that of a forward compatibility package, where one is in use."""
+    import pynvml
+
+    try:
+        number = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+    except pynvml.NVMLError as error:
+        if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+            return None
+        number = pynvml.nvmlSystemGetCudaDriverVersion()
+    return number // 1000, number % 1000 // 10
+
+
+def _gpu_state(index: int) -> GpuState:
+    import pynvml
+
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        memory = _memory(handle)
+        return GpuState(
+            index=index,
+            uuid=pynvml.nvmlDeviceGetUUID(handle),
+            total_bytes=int(memory.total),
+            free_bytes=int(memory.free),
+            used_bytes=int(memory.used),
+            capability=_or((0, 0), pynvml.nvmlDeviceGetCudaComputeCapability, handle),
+            compute_mode=_compute_mode(_or(0, pynvml.nvmlDeviceGetComputeMode, handle)),
+            is_mig=bool(_or([0, 0], pynvml.nvmlDeviceGetMigMode, handle)[0]),
+            num_uncorrected=_uncorrected(handle),
+            needs_reset=bool(_or([0, 0, 0, 0], pynvml.nvmlDeviceGetRemappedRows, handle)[2]),
+            users=_users(handle),
+        )
+    except pynvml.NVMLError as error:  # lost from the bus, or in need of a reset
+        return GpuState(index=index, fault=str(error))
+
+
+def _memory(handle: Any) -> Any:
+    """Bytes total, free and used; a driver before 510 counts its own share as used."""
+    import pynvml
+
+    try:
+        return pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
+    except pynvml.NVMLError:
+        return pynvml.nvmlDeviceGetMemoryInfo(handle)
+
+
+def _compute_mode(number: int) -> Literal["default", "exclusive", "prohibited"]:
+    import pynvml
+
+    if number == pynvml.NVML_COMPUTEMODE_PROHIBITED:
+        return "prohibited"
+    return "default" if number == pynvml.NVML_COMPUTEMODE_DEFAULT else "exclusive"
+
+
+def _uncorrected(handle: Any) -> int:
+    import pynvml
+
+    kind, since = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+    return _or(0, pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, since)
+
+
+def _users(handle: Any) -> tuple[GpuUser, ...]:
+    import pynvml
+
+    found: dict[int, int | None] = {}
+    nobody: list[Any] = []
+    for ask in (
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+        pynvml.nvmlDeviceGetComputeRunningProcesses,
+    ):
+        for process in _or(nobody, ask, handle):
+            found[process.pid] = process.usedGpuMemory
+    return tuple(GpuUser(pid=pid, used_bytes=used) for pid, used in found.items())
+
+
+def _or(otherwise: T, ask: Callable[..., Any], *args: Any) -> T:
+    """What NVML answers, or `otherwise` where this GPU or driver has no such thing."""
+    import pynvml
+
+    refusals = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+                pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_INVALID_ARGUMENT)  # fmt: skip
+    try:
+        answer: T = ask(*args)
+    except pynvml.NVMLError as error:
+        if error.value not in refusals:
+            raise
+        return otherwise
+    return answer

@@ -1,0 +1,1 @@
+"""Will this run start on this machine? One file for each check."""

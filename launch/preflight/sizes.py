@@ -1,0 +1,73 @@
+"""How large a model is, as its architecture says: enough to see that there is no room for it.
+
+What training takes on a GPU is the plan's to tell (launch/plan); here are only the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rundir.config import RunConfig, Sources
+
+_ADAPTER_BYTES = 4  # of a LoRA weight: peft keeps adapters in float32
+_ITEM_BYTES = {"float32": 4, "bfloat16": 2}
+_ADAM_STATES = 2
+_KNOWN = ("qwen2", "qwen3", "llama", "mistral")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSize:
+    """Counted from the shapes that these architectures have."""
+
+    num_parameters: int
+    num_adapter_parameters: int  # of LoRA on every linear layer of a block
+
+    def weights_bytes(self, config: RunConfig) -> int:
+        """All weights in memory, and of the exported model on disk."""
+        return self.num_parameters * _ITEM_BYTES[config.model.dtype]
+
+    def checkpoint_bytes(self, config: RunConfig) -> int:
+        """Trained weights and both of AdamW's states."""
+        trained = self.weights_bytes(config)
+        if config.train.method == "lora":
+            trained = self.num_adapter_parameters * _ADAPTER_BYTES
+        return trained * (1 + _ADAM_STATES)
+
+
+def model_size(config: RunConfig, sources: Sources) -> ModelSize | None:
+    """The size of the model to train, or None where [architecture] does not tell it."""
+    shape = config.architecture
+    is_of_this_model = sources.get("model.path", "").startswith(("profile", "default", "run "))
+    if not is_of_this_model or shape.get("model_type") not in _KNOWN:
+        return None
+    hidden = shape["hidden_size"]
+    linears = _linears(shape)
+    head_dim = _head_dim(shape)
+    per_layer = sum(rows * columns for rows, columns in linears) + 2 * hidden
+    if shape["model_type"] == "qwen2":  # biases of query, key and value
+        per_layer += sum(columns for _, columns in linears[:3])
+    if shape["model_type"] == "qwen3":  # norms of query and key
+        per_layer += 2 * head_dim
+    num_embeddings = 1 if shape.get("tie_word_embeddings") else 2
+    total = num_embeddings * shape["vocab_size"] * hidden + hidden
+    adapters = config.train.lora_rank * sum(rows + columns for rows, columns in linears)
+    layers = shape["num_hidden_layers"]
+    return ModelSize(
+        num_parameters=total + layers * per_layer, num_adapter_parameters=layers * adapters
+    )
+
+
+def _linears(shape: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """(inputs, outputs) of the linear layers of a block: query, key, value, output, and the MLP."""
+    hidden, wide = shape["hidden_size"], shape["intermediate_size"]
+    num_heads = shape["num_attention_heads"]
+    queries = num_heads * _head_dim(shape)
+    keys = shape.get("num_key_value_heads", num_heads) * _head_dim(shape)
+    attention = [(hidden, queries), (hidden, keys), (hidden, keys), (queries, hidden)]
+    return [*attention, (hidden, wide), (hidden, wide), (wide, hidden)]
+
+
+def _head_dim(shape: Mapping[str, Any]) -> int:
+    return int(shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"])
