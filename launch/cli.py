@@ -50,8 +50,8 @@ class _RunCommand(click.Command):
     "--preload", metavar="NAMES", multiple=True,
     help="Modules to import once for all ranks of a script; -NAME leaves one out.",
 )  # fmt: skip
+@click.option("--force", is_flag=True, help="Start although it cannot fit or end well here.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and start nothing.")
-@click.option("--force", is_flag=True, help="Go on although the machine is not ready for it.")
 @click.pass_obj
 def run(script: list[str] | None, /, dry_run: bool, **options: Any) -> None:
     """Train PROFILE (tiny, 14b, 32b, …; 32b by default), or run a script written for torchrun.
@@ -69,6 +69,10 @@ def run(script: list[str] | None, /, dry_run: bool, **options: Any) -> None:
     _end_with(start)
 
 
+def _default_profile() -> str:
+    return os.environ.get("AIRLOCK_PRESET_PROFILE") or "32b"
+
+
 def _request(
     script: list[str] | None, profile: str | None, preload: tuple[str, ...], **options: Any
 ) -> Request:
@@ -76,8 +80,7 @@ def _request(
     if script is None:
         if preload:
             raise UserError("--preload is for scripts", do="leave it out: a profile has its own")
-        profile = profile or os.environ.get("AIRLOCK_PRESET_PROFILE") or "32b"
-        return Request(profile=profile, **options)
+        return Request(profile=profile or _default_profile(), **options)
     for name in ("data", "resume"):
         if options[name] is not None:
             raise UserError(
@@ -99,7 +102,7 @@ def preflight(
     from launch.preflight import command
 
     request = Request(
-        profile=profile or os.environ.get("AIRLOCK_PRESET_PROFILE") or "32b", num_gpus=num_gpus,
+        profile=profile or _default_profile(), num_gpus=num_gpus,
         data=None, max_restarts=None, settings=settings, resume=None,
     )  # fmt: skip
     _end_with(lambda console, _: command.show(request, console, os.environ, as_json=as_json))

@@ -33,8 +33,8 @@ class Request:
     max_restarts: int | None
     settings: Sequence[str]
     resume: str | None
+    force: bool = False  # start all the same
     script: ScriptConfig | None = None  # what to run instead of training `profile`
-    force: bool = False  # go on although the machine is not ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

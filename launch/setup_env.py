@@ -136,22 +136,42 @@ def clear() -> None:
             path.unlink()
 
 
-def check_disk(pip_settings: list[str], typed: str) -> None:
-    """Before gigabytes are fetched, see that there is room, and say if they could be fewer.
+def torch_options(pip_settings: list[str], typed: str) -> list[str]:
+    """Which torch it will be, said before gigabytes are fetched; returns pip's options for it.
+
+    Without an NVIDIA driver it is the build for CPU, unless AIRLOCK_TORCH=cuda, or pip is set to
+    look elsewhere: a mirror may have that build, and pip is not led away from it.
 
     Raises:
-        SetupError: there is no room.
+        SetupError: there is no room for it, or AIRLOCK_TORCH is something else.
     """
-    from_cpu_index = any("whl/cpu" in line for line in pip_settings)
-    no_driver = not Path("/proc/driver/nvidia/version").exists() and not shutil.which("nvidia-smi")
-    if no_driver and not from_cpu_index and platform.machine() == "x86_64":
-        say(
-            "no NVIDIA driver here, yet PyPI's torch for Linux x86 brings ~3 GB of CUDA libraries;"
-            f" PIP_EXTRA_INDEX_URL={CPU_WHEELS} avoids that"
+    asked = os.environ.get("AIRLOCK_TORCH", "")
+    if asked not in ("", "cuda", "cpu"):
+        raise SetupError(
+            f"AIRLOCK_TORCH={asked}: it can be cuda or cpu\n  AIRLOCK_TORCH=cpu {typed}"
         )
-    needed_gib = NEEDED_CPU_GIB if from_cpu_index else NEEDED_CUDA_GIB
+    from_cpu_index = any("whl/cpu" in line for line in pip_settings)
+    looks_elsewhere = any(re.search(r"index|find-links", line) for line in pip_settings)
+    has_driver = Path("/proc/driver/nvidia/version").exists() or bool(shutil.which("nvidia-smi"))
+    wants_cpu = asked == "cpu" or not (asked or has_driver)
+    options: list[str] = []
+    if wants_cpu and not from_cpu_index and platform.machine() == "x86_64":
+        why = "as AIRLOCK_TORCH says" if asked else "no NVIDIA driver here"
+        if looks_elsewhere:
+            say(
+                f"{why}, yet PyPI's torch for Linux x86 brings ~3 GB of CUDA libraries; pip is set"
+                f" to another index; PIP_EXTRA_INDEX_URL={CPU_WHEELS} avoids that"
+            )
+        else:
+            say(
+                f"{why}: torch will be its build for CPU, without ~3 GB of CUDA libraries;"
+                f" for those: AIRLOCK_TORCH=cuda {typed}"
+            )
+            options = ["--extra-index-url", CPU_WHEELS]
+    needed_gib = NEEDED_CPU_GIB if from_cpu_index or options else NEEDED_CUDA_GIB
     if free_gib(VENV) < needed_gib:
         raise disk_full(typed, needed_gib)
+    return options
 
 
 def make(extra: str, typed: str, progress: Progress) -> None:
@@ -173,11 +193,12 @@ def make(extra: str, typed: str, progress: Progress) -> None:
             if status:
                 raise explain(lines, "making .venv", typed)
         pip = [str(PYTHON), "-I", "-u", "-m", "pip"]
+        options: list[str] = []
         if brings_torch(markers):
-            check_disk(run_logged([*pip, "config", "list"], log, progress)[1], typed)
+            options = torch_options(run_logged([*pip, "config", "list"], log, progress)[1], typed)
         say(f"installing what is pinned (log: {LOG})")
         requirements = f"requirements{'-' + extra if extra else ''}.txt"
-        command = [*pip, "install", "-r", str(ROOT / requirements)]
+        command = [*pip, "install", *options, "-r", str(ROOT / requirements)]
         status, lines = run_logged(command, log, progress)
         if status:
             INSTALLING.write_text(PIP_ENDED)
