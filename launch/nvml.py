@@ -183,15 +183,17 @@ def _uncorrected(handle: Any) -> int:
 
 
 def _users(handle: Any) -> tuple[GpuUser, ...]:
+    """Whoever has memory on it, each once."""
     import pynvml
 
     found: dict[int, int | None] = {}
-    nobody: list[Any] = []
-    for ask in (
-        pynvml.nvmlDeviceGetGraphicsRunningProcesses,
-        pynvml.nvmlDeviceGetComputeRunningProcesses,
-    ):
-        for process in _or(nobody, ask, handle):
+    for kind in ("Graphics", "MPSCompute", "Compute"):
+        # pynvml's own choice of version ends in an error of another kind before driver 510.
+        newest, older = (
+            getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses_v{version}") for version in (3, 2)
+        )
+        nobody: list[Any] = []
+        for process in _or(None, newest, handle) or _or(nobody, older, handle):
             found[process.pid] = process.usedGpuMemory
     return tuple(GpuUser(pid=pid, used_bytes=used) for pid, used in found.items())
 

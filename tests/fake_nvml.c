@@ -1,0 +1,73 @@
+/* A driver for tests where there is no GPU: answers what the environment says, NVML_WHAT_INDEX. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef unsigned long long ull;
+enum { INSUFFICIENT_SIZE = 7 };
+
+static ull number(const char *what, int index, ull otherwise) {
+    char name[64];
+    snprintf(name, sizeof name, index < 0 ? "NVML_%s" : "NVML_%s_%d", what, index);
+    const char *text = getenv(name);
+    return text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+/* A handle is its index + 1, since 0 is no handle. */
+static int of(void *handle) { return (int)(long)handle - 1; }
+
+int nvmlInitWithFlags(unsigned flags) {
+    sleep((unsigned)number("SLEEP_S", -1, 0));
+    return (int)number("INIT", -1, 0);
+}
+const char *nvmlErrorString(int code) { return code == 18 ? "Driver/library version mismatch" : "some error"; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = (unsigned)number("COUNT", -1, 2); return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
+    *handle = (void *)(long)(index + 1);
+    return (int)number("LOST", (int)index, 0);
+}
+int nvmlDeviceGetUUID(void *gpu, char *text, unsigned size) { snprintf(text, size, "GPU-%d", of(gpu)); return 0; }
+int nvmlDeviceGetName(void *gpu, char *text, unsigned size) { snprintf(text, size, "NVIDIA Pretence"); return 0; }
+int nvmlSystemGetDriverVersion(char *text, unsigned size) { snprintf(text, size, "580.95"); return 0; }
+int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    *version = (int)number("CUDA", -1, 13000);
+    return *version ? 0 : 12;
+}
+struct memory { ull total, free, used; };
+static void memory(void *gpu, ull *total, ull *free, ull *used) {
+    ull mib = 1 << 20;
+    *total = number("TOTAL_MIB", of(gpu), 81559) * mib;
+    *free = number("FREE_MIB", of(gpu), 81000) * mib;
+    *used = number("USED_MIB", of(gpu), (*total - *free) / mib) * mib;
+}
+int nvmlDeviceGetMemoryInfo(void *gpu, struct memory *m) { memory(gpu, &m->total, &m->free, &m->used); return 0; }
+struct memory2 { unsigned version; ull total, reserved, free, used; };
+int nvmlDeviceGetMemoryInfo_v2(void *gpu, struct memory2 *m) { memory(gpu, &m->total, &m->free, &m->used); return 0; }
+int nvmlDeviceGetCudaComputeCapability(void *gpu, int *major, int *minor) {
+    *major = (int)number("CAPABILITY", of(gpu), 90) / 10;
+    *minor = (int)number("CAPABILITY", of(gpu), 90) % 10;
+    return 0;
+}
+int nvmlDeviceGetComputeMode(void *gpu, int *mode) { *mode = (int)number("MODE", of(gpu), 0); return 0; }
+int nvmlDeviceGetMigMode(void *gpu, unsigned *now, unsigned *later) {
+    *now = *later = (unsigned)number("MIG", of(gpu), 0);
+    return 0;
+}
+int nvmlDeviceGetTotalEccErrors(void *gpu, int kind, int since, ull *count) { *count = number("ECC", of(gpu), 0); return 0; }
+int nvmlDeviceGetRemappedRows(void *gpu, unsigned *a, unsigned *b, unsigned *pending, unsigned *failed) {
+    *a = *b = *failed = 0;
+    *pending = (unsigned)number("PENDING", of(gpu), 0);
+    return 0;
+}
+struct process { unsigned pid; ull bytes; unsigned instance, compute; };
+int nvmlDeviceGetComputeRunningProcesses_v3(void *gpu, unsigned *count, struct process *found) {
+    ull pid = number("PID", of(gpu), 0);
+    if (!pid) { *count = 0; return 0; }
+    if (!found) { *count = 1; return INSUFFICIENT_SIZE; }
+    memset(found, 0, sizeof *found);
+    found->pid = (unsigned)pid;
+    found->bytes = number("PID_MIB", of(gpu), 40000) << 20;
+    *count = 1;
+    return 0;
+}

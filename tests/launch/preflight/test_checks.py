@@ -1,0 +1,171 @@
+"""All checks together: bounded, never the end of a run themselves, and told at once."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from launch.preflight import checks
+from launch.preflight.ground import Ground, error, fine, warning
+from launch.request import Job
+from rundir.finding import Finding
+from rundir.paths import RunDir
+from tests.conftest import Start
+from tests.launch.preflight.conftest import Machine, ground, in_namespace
+from tests.running import finish
+
+
+def job() -> Job:
+    here = ground()
+    return Job(config=here.config, sources=here.sources, placement=here.placement, resume_from=None)
+
+
+def check_that(name: str, does: object) -> ModuleType:
+    """A check of that name."""
+    module = ModuleType(name)
+    module.NAME, module.check = name, does  # type: ignore[attr-defined]
+    return module
+
+
+def sleeps(_ground: Ground) -> list[Finding]:
+    time.sleep(60)
+    return []
+
+
+def breaks(_ground: Ground) -> list[Finding]:
+    raise ZeroDivisionError("of its own")
+
+
+def test_a_check_that_hangs_or_breaks_is_a_warning_and_the_others_are_told() -> None:
+    def knows(_ground: Ground) -> list[Finding]:
+        return [fine("third", "seen")]
+
+    started = time.monotonic()
+    found = checks.find(
+        job(), {}, [check_that("first", sleeps), check_that("second", breaks),
+                    check_that("third", knows)],
+    )  # fmt: skip
+    assert time.monotonic() - started < 30  # not the 60 of the one that hangs
+    assert [one.level for one in found] == ["warning", "warning", "ok"]
+    assert found[0].warning == "has not answered within 2 s"
+    assert found[1].warning == "could not be checked: ZeroDivisionError('of its own')"
+
+
+def test_a_thread_that_never_ends_does_not_keep_the_process() -> None:
+    program = (
+        "import time\nfrom launch.patience import within\n"
+        "try: within(0.1, lambda: time.sleep(100))\nexcept TimeoutError: print('given up')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], cwd=Path(__file__).parents[3], timeout=60,
+        env=os.environ | {"PYTHONPATH": "."}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "given up\n"
+
+
+def test_a_mount_whose_server_is_gone_costs_a_warning(machine: Machine, tmp_path: Path) -> None:
+    # statvfs of such a mount waits for ever; a pipe that nobody writes to does the same to open().
+    os.mkfifo(tmp_path / "latest")
+    status = tmp_path / "runs" / "latest" / "status.json"
+    status.parent.mkdir(parents=True)
+    os.mkfifo(status)
+    found = machine.rows()
+    assert found["clock"][0]["warning"] == "has not answered within 2 s"
+    assert found["disk"][0]["warning"] == ""
+
+
+def test_every_level_is_one_line() -> None:
+    assert checks.line_of(fine("clock", "12:00")) == "ok       clock: 12:00"
+    assert checks.line_of(warning("clock", "late", "wait")) == "warning  clock: late  → wait"
+    assert checks.line_of(error("clock", "gone", "buy")) == "error    clock: gone  → buy"
+
+
+def run_in(first: str, environ: dict[str, str], *args: str) -> subprocess.CompletedProcess[str]:
+    """`airlock run tiny`, on a machine to which `first` has been done."""
+    command = f'{first}\nexec "{sys.executable}" -P -m launch run tiny {" ".join(args)}'
+    return subprocess.run(
+        in_namespace(command), env=environ, capture_output=True, text=True, check=False, timeout=200
+    )
+
+
+def test_a_run_ends_with_4_before_anything_is_made_and_names_all_errors(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "runs").mkdir()
+    small = f"mount -t tmpfs -o size=20m none '{tmp_path}/runs'; mkdir '{tmp_path}/runs/kept'"
+    done = run_in(f"{small}; trap 'ls {tmp_path}/runs' EXIT", environ)
+    assert done.returncode == 4
+    assert done.stderr.startswith("airlock: this machine is not ready for the run\n  disk: 20 MiB")
+    assert "\n  localhost: no connection to " in done.stderr
+    assert "\n    → ip link set lo up" in done.stderr
+    assert done.stderr.endswith("  → --force goes on all the same\n")
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs" / "latest").exists()
+
+
+def test_force_goes_on_with_a_line_for_each_error(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    small = f"ip link set lo up; mount -t tmpfs -o size=2m none '{tmp_path}/runs'"
+    quick = ("--force", "--set", "data.path=/nowhere")
+    done = run_in(small, environ, *quick)
+    assert done.returncode == 5  # the data: those are looked at first
+    done = run_in(small, environ, "--force", "--set", "train.max_steps=1")
+    assert "error    disk: 2 MiB are free" in done.stdout
+    assert "\nrun " in done.stdout  # it has begun
+
+
+def test_a_run_on_a_machine_in_order_says_nothing_of_it(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    out = finish(airlock("run", "tiny", "--dry-run"))[1]
+    assert "this machine:\nok " in out
+    assert "\nerror " not in out
+    args = ("--set", "train.max_steps=1", "--set", "data.eval_path=")
+    code, out, _ = finish(airlock("run", "tiny", *args))
+    assert code == 0
+    assert out.startswith("airlock: tiny, 2 ranks on ")
+
+
+@pytest.mark.parametrize(("answer", "ends"), [("y", True), ("n", False)])
+def test_on_a_terminal_it_offers_to_end_what_a_dead_run_has_left(
+    environ: dict[str, str], answer: str, ends: bool
+) -> None:
+    run = RunDir(Path(environ["AIRLOCK_RUNS_DIR"]) / "20260101-000000-tiny-abcd")
+    run.path.mkdir(parents=True)
+    ours, theirs = pty.openpty()
+    # Refused for want of a second profile's GPU it would be too early; no data is too late.
+    command = [sys.executable, "-P", "-m", "launch", "run", "tiny", "--set", "train.max_steps=1"]
+    left = subprocess.Popen(["sleep", "600"], env={"AIRLOCK_RUN_DIR": str(run.path)})
+    with left, subprocess.Popen(
+        command, env=environ | {"AIRLOCK_GATE_DIR": environ["AIRLOCK_GATE_DIR"]},
+        stdin=theirs, stdout=theirs, stderr=theirs,
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        shown = b""
+        while b"End them? [y/N]: " not in shown:
+            shown += os.read(ours, 4096)
+        assert b"run 20260101-000000-tiny-abcd is dead and has left 1 processes here" in shown
+        os.write(ours, f"{answer}\n".encode())
+        goes_on = b"ended 1 processes" if ends else b"warning  leftovers: run 20260101"
+        while goes_on not in shown:
+            shown += os.read(ours, 4096)
+        assert (left.wait(20) == -15) if ends else (left.poll() is None)
+        process.kill()
+        left.kill()
+    os.close(ours)
+
+
+def test_the_checks_alone_print_what_they_saw_or_one_object(airlock: Start) -> None:
+    code, out, _ = finish(airlock("preflight", "tiny"))
+    assert code == 0
+    assert "ok       localhost: 127.0.0.1 answers" in out
+    code, _, err = finish(airlock("preflight", "nonsense"))
+    assert code == 2
+    assert "no profile 'nonsense'" in err
