@@ -21,20 +21,39 @@ from rundir.status import read_status
 _MARK = b"AIRLOCK_RUN_DIR="
 _PROC = Path("/proc")
 _ROUNDS = 10
+OVER = ("done", "failed", "interrupted")  # phases that a run does not leave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProcesses:
-    """One run as this machine has it. Without a `launcher` its processes are left over."""
+    """One run as this machine has it. `phase` is what its status says; "" if it has none."""
 
     run: RunDir
+    phase: str
     launcher: psutil.Process | None
-    processes: list[psutil.Process]  # those that last longest first; the launcher is not among them
+    processes: list[psutil.Process]  # the oldest first; the launcher is not among them
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its launcher has died, and left these behind: one that ends says so first.
+
+        Ranks that somebody has started by hand, with the torchrun line of a run that is over, have
+        no launcher either; nor has a folder that none has ever written to.
+        """
+        was_cut_off = self.phase not in ("", *OVER) or not self.run.path.exists()
+        return self.launcher is None and was_cut_off
+
+    @property
+    def how_many(self) -> str:
+        """Their number, in words."""
+        num = len(self.processes)
+        return f"{num} process{'es' if num != 1 else ''}"
 
 
 def all_runs() -> list[RunProcesses]:
     """Every run of this user that has processes here; this process and its own parents aside."""
-    return [_of_run(RunDir(folder), found) for folder, found in sorted(_by_folder().items())]
+    found = (_of_run(RunDir(folder), some) for folder, some in sorted(_by_folder().items()))
+    return [one for one in found if one.processes]
 
 
 def processes_of(run: RunDir) -> RunProcesses:
@@ -55,7 +74,17 @@ def _by_folder() -> dict[Path, list[psutil.Process]]:
 
 def _of_run(run: RunDir, found: list[psutil.Process]) -> RunProcesses:
     alive = sorted((one for one in found if is_alive(one)), key=psutil.Process.create_time)
-    return RunProcesses(run=run, launcher=_launcher(run, alive), processes=alive)
+    return RunProcesses(
+        run=run, phase=phase_of(run), launcher=_launcher(run, alive), processes=alive
+    )
+
+
+def phase_of(run: RunDir) -> str:
+    """What the status of `run` says; "" where there is none."""
+    try:
+        return str(read_status(run)["phase"])
+    except (OSError, ValueError, KeyError):
+        return ""
 
 
 def run_folder_of(pid: int) -> Path | None:

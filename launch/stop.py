@@ -10,17 +10,17 @@ from rich.console import Console
 
 from launch import run_processes
 from launch.console import clock
-from launch.run_processes import RunProcesses, all_runs, processes_of
+from launch.processes import is_alive
+from launch.run_processes import OVER, RunProcesses, all_runs, phase_of, processes_of
 from rundir import control
 from rundir.config import LaunchConfig
 from rundir.config_file import read_config
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, find_run, runs_folder
-from rundir.status import read_status
 
 _LONGEST_COMMAND = 100  # characters of a line of `ps`
-_OVER = ("done", "failed", "interrupted")
+_POLL_S = 0.1
 _BEYOND_S = 60.0  # after the time that ranks have to save: the launcher has to end them and report
 
 
@@ -35,10 +35,10 @@ def show(console: Console) -> None:
 
 def lines(found: RunProcesses) -> list[str]:
     """One run and its processes, a line each."""
-    who = f"launcher {found.launcher.pid}" if found.launcher else "its launcher is dead"
-    num = len(found.processes)
-    processes = f"{num} process{'es' if num > 1 else ''}"
-    head = f"{found.run.run_id}  {_phase(found.run)}, {who}, {processes}"
+    who = "its launcher is dead" if found.is_dead else "without a launcher"
+    if found.launcher:
+        who = f"launcher {found.launcher.pid}"
+    head = f"{found.run.run_id}  {found.phase or 'unknown'}, {who}, {found.how_many}"
     return [head, *(f"  {line}" for line in map(describe, found.processes))]
 
 
@@ -63,11 +63,12 @@ def stop(name: str, console: Console) -> None:
         _stop_live(found, found.launcher, console)
     elif found.processes:
         end_leftovers(found, console)
-    elif _phase(run) in _OVER:
-        raise UserError(f"run {run.run_id} is over: {_phase(run)}", do="./airlock ps")
+    elif found.phase in OVER:
+        raise UserError(f"run {run.run_id} is over: {found.phase}", do="./airlock ps")
     else:  # on another machine, if at all
-        control.ask(run, "stop")
-        console.out(f"{run.run_id} has no process here; it is asked through its folder to stop")
+        _ask(run)
+        said = f"{run.run_id} has no process here; it is asked through its folder to stop"
+        console.out(said, highlight=False)
 
 
 def end_leftovers(found: RunProcesses, console: Console) -> None:
@@ -79,26 +80,38 @@ def end_leftovers(found: RunProcesses, console: Console) -> None:
             do="they wait in the kernel, for a driver or a disk: `sudo dmesg | tail`, or reboot",
             code=ExitCode.PREFLIGHT,
         )
-    console.out(f"{found.run.run_id}: ended {len(found.processes)} processes that were left over")
+    console.out(f"{found.run.run_id}: ended {found.how_many} left over", highlight=False)
 
 
 def _stop_live(found: RunProcesses, launcher: psutil.Process, console: Console) -> None:
     """Have the launcher stop its run, as Ctrl-C would, and wait for it."""
     run = found.run
-    if _phase(run) != "stopping":  # a second signal would end it before it has saved
+    if found.phase != "stopping":  # a second signal would end it before it has saved
         with contextlib.suppress(psutil.NoSuchProcess):
             launcher.terminate()
-    console.out(f"{run.run_id}: asked to save and end; Ctrl-C here does not change that")
+    said = f"{run.run_id}: asked to save and end; Ctrl-C here does not change that"
+    console.out(said, highlight=False)
     patience_s = _stop_timeout_s(run) + _BEYOND_S
+    deadline = time.monotonic() + patience_s
+    while is_alive(launcher):  # one that its parent has not collected yet has ended
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"run {run.run_id} has not ended within {patience_s:.0f} s",
+                do=f"kill -KILL {launcher.pid}   # ends it at once, and all its processes with it",
+                code=ExitCode.RANK_FAILED,
+            )
+        time.sleep(_POLL_S)
+    console.out(f"{run.run_id}: {phase_of(run)}", highlight=False)
+
+
+def _ask(run: RunDir) -> None:
     try:
-        launcher.wait(timeout=patience_s)
-    except psutil.TimeoutExpired as error:
+        control.ask(run, "stop")
+    except OSError as error:
         raise UserError(
-            f"run {run.run_id} has not ended within {patience_s:.0f} s",
-            do=f"kill -KILL {launcher.pid}   # ends it at once, and all its processes with it",
-            code=ExitCode.RANK_FAILED,
+            f"{run.control} cannot be written: {error.strerror}",
+            do=f"mend that, then ./airlock stop {run.run_id}",
         ) from error
-    console.out(f"{run.run_id}: {_phase(run)}")
 
 
 def _find(name: str) -> RunDir:
@@ -110,13 +123,6 @@ def _find(name: str) -> RunDir:
             if name in (one.run.run_id, str(one.run.path)):
                 return one.run
         raise UserError(str(error), do=f"./airlock ps, or ls {runs_folder()}") from error
-
-
-def _phase(run: RunDir) -> str:
-    try:
-        return str(read_status(run)["phase"])
-    except (OSError, ValueError, KeyError):
-        return "unknown"
 
 
 def _stop_timeout_s(run: RunDir) -> float:

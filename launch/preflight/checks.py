@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -81,17 +82,18 @@ def make_sure(job: Job, environ: Mapping[str, str], console: Console, *, force: 
 
 
 def _print(found: Sequence[Finding], console: Console) -> None:
-    lines = [line_of(finding) for finding in found]
-    if lines:
-        console.out("\n".join(lines), highlight=False)
+    for finding in found:
+        console.out(f"airlock: {finding.level}: {_said(finding)}", highlight=False)
 
 
 def line_of(finding: Finding) -> str:
-    """A finding in one line."""
-    if finding.level == "ok":
-        return f"ok       {finding.check}: {finding.text}"
-    said = finding.warning or finding.text
-    return f"{finding.level:<7}  {finding.check}: {said}  → {finding.do}"
+    """A finding as a line of a list of them."""
+    return f"{finding.level:<7}  {_said(finding)}"
+
+
+def _said(finding: Finding) -> str:
+    what = f"{finding.check}: {finding.warning or finding.text}"
+    return what if finding.level == "ok" else f"{what}  → {finding.do}"
 
 
 def _offer_to_end_leftovers(console: Console) -> None:
@@ -99,7 +101,7 @@ def _offer_to_end_leftovers(console: Console) -> None:
     if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
         return
     for dead in leftovers.dead_runs():
-        num = len(dead.processes)
-        asks = f"run {dead.run.run_id} is dead and has left {num} processes here. End them?"
-        if click.confirm(asks, default=False):
-            end_leftovers(dead, console)
+        asks = f"run {dead.run.run_id} is dead and has left {dead.how_many} here. End them?"
+        with contextlib.suppress(click.Abort):  # Ctrl-D: no
+            if click.confirm(asks, default=False):
+                end_leftovers(dead, console)

@@ -53,7 +53,7 @@ class Machine:
         if first:
             command = in_namespace(f"{first}\nexec {shlex.join(command)}")
         done = subprocess.run(
-            command, env=self.environ | env, capture_output=True, text=True, check=False
+            command, env=self.environ | dict(env), capture_output=True, text=True, check=False
         )
         assert done.stdout, done.stderr
         found: dict[str, list[Row]] = {}

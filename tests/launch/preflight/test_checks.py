@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
+import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -16,7 +19,6 @@ from launch.preflight import checks
 from launch.preflight.ground import Ground, error, fine, warning
 from launch.request import Job
 from rundir.finding import Finding
-from rundir.paths import RunDir
 from tests.conftest import Start
 from tests.launch.preflight.conftest import Machine, ground, in_namespace
 from tests.running import finish
@@ -117,49 +119,60 @@ def test_force_goes_on_with_a_line_for_each_error(environ: dict[str, str], tmp_p
     done = run_in(small, environ, *quick)
     assert done.returncode == 5  # the data: those are looked at first
     done = run_in(small, environ, "--force", "--set", "train.max_steps=1")
-    assert "error    disk: 2 MiB are free" in done.stdout
+    assert "airlock: error: disk: 2 MiB are free" in done.stdout
     assert "\nrun " in done.stdout  # it has begun
 
 
 def test_a_run_on_a_machine_in_order_says_nothing_of_it(
-    airlock: Start, environ: dict[str, str]
+    airlock: Start,
 ) -> None:
-    out = finish(airlock("run", "tiny", "--dry-run"))[1]
-    assert "this machine:\nok " in out
-    assert "\nerror " not in out
     args = ("--set", "train.max_steps=1", "--set", "data.eval_path=")
     code, out, _ = finish(airlock("run", "tiny", *args))
     assert code == 0
-    assert out.startswith("airlock: tiny, 2 ranks on ")
+    before = out[: out.index("airlock: tiny, 2 ranks on ")].splitlines()
+    # What others have left on this machine is said, and rightly so.
+    assert [line for line in before if not line.startswith("airlock: warning: leftovers:")] == []
+
+
+def test_a_dry_run_shows_what_was_found(airlock: Start) -> None:
+    out = finish(airlock("run", "tiny", "--dry-run"))[1]
+    found = out.partition("\nthis machine:\n")[2].partition("\n\n")[0].splitlines()
+    assert {line.split()[0] for line in found} <= {"ok", "warning"}
+    assert "ok       localhost: 127.0.0.1 answers" in found
+
+
+def read_until(terminal: int, wanted: bytes, shown: bytes = b"") -> bytes:
+    """What a program has shown up to `wanted`."""
+    while wanted not in shown:
+        shown += os.read(terminal, 4096)
+    return shown
 
 
 @pytest.mark.parametrize(("answer", "ends"), [("y", True), ("n", False)])
 def test_on_a_terminal_it_offers_to_end_what_a_dead_run_has_left(
-    environ: dict[str, str], answer: str, ends: bool
+    environ: dict[str, str], tmp_path: Path, answer: str, ends: bool
 ) -> None:
-    run = RunDir(Path(environ["AIRLOCK_RUNS_DIR"]) / "20260101-000000-tiny-abcd")
-    run.path.mkdir(parents=True)
-    ours, theirs = pty.openpty()
-    # Refused for want of a second profile's GPU it would be too early; no data is too late.
+    name = f"20260101-000000-tiny-{secrets.token_hex(4)}"  # its folder has been removed
     command = [sys.executable, "-P", "-m", "launch", "run", "tiny", "--set", "train.max_steps=1"]
-    left = subprocess.Popen(["sleep", "600"], env={"AIRLOCK_RUN_DIR": str(run.path)})
-    with left, subprocess.Popen(
-        command, env=environ | {"AIRLOCK_GATE_DIR": environ["AIRLOCK_GATE_DIR"]},
-        stdin=theirs, stdout=theirs, stderr=theirs,
-    ) as process:  # fmt: skip
+    ours, theirs = pty.openpty()
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, ours)
+        env = {"AIRLOCK_RUN_DIR": str(tmp_path / "runs" / name)}
+        left = stack.enter_context(subprocess.Popen(["sleep", "600"], env=env))
+        stack.callback(left.kill)
+        process = stack.enter_context(
+            subprocess.Popen(command, env=environ, stdin=theirs, stdout=theirs, stderr=theirs)
+        )
+        stack.callback(process.kill)
         os.close(theirs)
-        shown = b""
-        while b"End them? [y/N]: " not in shown:
-            shown += os.read(ours, 4096)
-        assert b"run 20260101-000000-tiny-abcd is dead and has left 1 processes here" in shown
+        while name not in (asked := read_until(ours, b"End them? [y/N]: ").decode()):
+            os.write(ours, b"n\n")  # it is about somebody else's
+        assert f"run {name} is dead and has left 1 process here. End them?" in asked
         os.write(ours, f"{answer}\n".encode())
-        goes_on = b"ended 1 processes" if ends else b"warning  leftovers: run 20260101"
-        while goes_on not in shown:
-            shown += os.read(ours, 4096)
-        assert (left.wait(20) == -15) if ends else (left.poll() is None)
-        process.kill()
-        left.kill()
-    os.close(ours)
+        read_until(
+            ours, b"ended 1 process left over" if ends else f"leftovers: run {name}".encode()
+        )
+        assert (left.wait(20) == -signal.SIGTERM) if ends else (left.poll() is None)
 
 
 def test_the_checks_alone_print_what_they_saw_or_one_object(airlock: Start) -> None:

@@ -45,7 +45,7 @@ def test_a_gpu_too_full_for_the_weights_is_an_error_that_names_who_holds_it(
     (row,) = gpu_rows(machine, nvml, **taken)
     assert not row["ok"]
     assert row["text"].startswith("GPU 1 (NVIDIA Pretence): 41,000 of 81,559 MiB are free, and the")
-    assert "the weights alone take 62,491; held by pid" in row["text"]
+    assert "the weights alone take 62,492; held by pid" in row["text"]
     assert f"pid {holder.pid} (" in row["text"]
     assert "-c input() hold, 0:0" in row["text"]
     assert row["text"].endswith("with 40,000 MiB")

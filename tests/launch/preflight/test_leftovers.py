@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.status import Status, write_status
 from tests.conftest import Start
-from tests.launch.preflight.conftest import Machine
+from tests.launch.preflight.conftest import Machine, Row
 from tests.running import ENDLESS, ended, finish, training, wait_for
 from tests.running import processes_of as of_run
 from tests.scripts import script
@@ -55,18 +56,24 @@ def left_over(run: RunDir, *command: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+def about(run: RunDir, machine: Machine) -> Row:
+    """What is said of `run`: other runs on this machine are none of our business."""
+    rows = machine.rows()["leftovers"]
+    return next((row for row in rows if row["figures"].get("run") == run.run_id), {})
+
+
 def test_what_a_dead_run_has_left_is_a_warning_with_the_command_that_ends_it(
     machine: Machine, run: RunDir
 ) -> None:
     with left_over(run) as process:
-        (row,) = machine.rows()["leftovers"]
+        row = about(run, machine)
         assert row["ok"]
         assert row["figures"]["pids"] == [str(process.pid)]
-    said = f"run {run.run_id} is dead and has left 1 processes: pid {process.pid}  0:0"
+    said = f"run {run.run_id} is dead and has left 1 process: pid {process.pid}  0:0"
     assert row["warning"].startswith(said)
     assert sys.executable in row["warning"]
     assert row["do"] == f"./airlock stop {run.run_id}   # ends exactly these"
-    assert machine.rows()["leftovers"][0]["warning"] == ""
+    assert about(run, machine) == {}
 
 
 def test_a_run_whose_launcher_lives_is_nobodys_concern(machine: Machine, run: RunDir) -> None:
@@ -74,8 +81,7 @@ def test_a_run_whose_launcher_lives_is_nobodys_concern(machine: Machine, run: Ru
     status = Status(run_id=run.run_id, profile="tiny", launch_pid=os.getpid())
     write_status(run, status)
     with left_over(run):
-        (row,) = machine.rows()["leftovers"]
-        assert row["warning"] == ""
+        assert about(run, machine) == {}
         assert processes_of(run).launcher == psutil.Process()
         # The pid in the status alone proves nothing: by now it may be another program's.
         write_status(run, Status(run_id=run.run_id, profile="tiny", launch_pid=1))
@@ -87,6 +93,27 @@ def test_a_process_that_has_the_launchers_pid_by_chance_is_not_the_launcher(run:
         write_status(run, Status(run_id=run.run_id, profile="tiny", launch_pid=stranger.pid))
         assert processes_of(run).launcher is None
         stranger.kill()
+
+
+@pytest.mark.parametrize("phase", ["done", None])
+def test_ranks_that_somebody_started_by_hand_are_no_leftovers(
+    machine: Machine, airlock: Start, run: RunDir, phase: str | None
+) -> None:
+    if phase is None:
+        run.status.unlink()
+    else:
+        write_status(run, Status(run_id=run.run_id, profile="tiny", phase=phase))
+    with left_over(run):
+        assert about(run, machine) == {}
+        assert f"{phase or 'unknown'}, without a launcher, 1 process" in finish(airlock("ps"))[1]
+
+
+def test_what_is_left_of_a_run_whose_folder_was_removed_is_a_warning(
+    machine: Machine, run: RunDir
+) -> None:
+    with left_over(run):
+        shutil.rmtree(run.path)
+        assert f"run {run.run_id} is dead" in about(run, machine)["warning"]
 
 
 def test_stop_ends_exactly_the_processes_of_the_dead_run(airlock: Start, run: RunDir) -> None:
@@ -206,7 +233,6 @@ def test_leftovers_of_a_killed_run_are_found_named_and_ended(
         for one in [*keeper, psutil.Process(process.pid)]:
             one.kill()
         wait_for(lambda: len(of_run(run)) == 1, why="ranks do not die with their agent")
-        (row,) = machine.rows()["leftovers"]
-        assert f"pid {left.pid}  " in row["warning"]
+        assert f"pid {left.pid}  " in about(run, machine)["warning"]
         assert finish(airlock("stop", run.run_id))[0] == 0
         wait_for(lambda: not left.is_running(), why="it lives on")
