@@ -11,7 +11,8 @@ class Case:
 
     `model` is empty, `model` (1.2 GB, mapped from its file) or `pickle` (each rank copies it into
     memory of its own). With `cap_mb` everything is in a memory cgroup with that limit; `num_runs`
-    are started at once in it, `num_ranks` each. With `again` the gate knows such a start already.
+    are started at once in it, `num_ranks` each. With `again` the gate is that of the
+    case before, and has seen such a start.
     """
 
     launcher: str
