@@ -1,0 +1,170 @@
+"""What one rank's model and training step take on its device, without the device.
+
+`python -P -m train.footprint OUT.json CONFIG.toml... [--device cuda|cpu]` writes the answers as
+rundir/footprint.py has them. A model of few layers is traced, then one with one layer more (or one
+round of a pattern of layers): what that one adds, every further one adds too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import sys
+import warnings
+from pathlib import Path
+from typing import Any, cast
+
+from torch import device as torch_device
+from transformers import CONFIG_MAPPING, PretrainedConfig
+from transformers.utils import logging
+
+from rundir.config import RunConfig
+from rundir.config_file import read_config
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from rundir.footprint import Footprint, Moment, write_footprints
+from train.model import load_architecture, new_model
+from train.storages import Device
+from train.trace import Trace, trace
+
+_MOMENTS: dict[str, Moment] = {
+    "wrap": "forward", "forward": "forward", "loss": "loss", "loss backward": "backward",
+    "layers backward": "backward", "embedding backward": "backward", "optimizer": "optimizer",
+}  # fmt: skip
+
+
+def footprint(config: RunConfig, device: Device) -> Footprint:
+    """The footprint of one rank. Raises UserError when there is no such model to be traced."""
+    name = config.architecture.get("model_type") or config.model.path
+    try:
+        return _footprint(_traced(_described(config), config, device))
+    except UserError:
+        raise
+    # Any model's code runs here, on shapes that a person has written: it raises what it likes.
+    except Exception as error:
+        what = (str(error).strip() or "no reason given").splitlines()[0]
+        raise UserError(
+            f"{config.profile}: a step of {name} cannot be traced: {type(error).__name__}: {what}",
+            do="check the model's shape; a model that is right, yet decides by values, has no plan",
+            code=ExitCode.PREFLIGHT,
+        ) from error
+
+
+def _described(config: RunConfig) -> PretrainedConfig:
+    """The model's shape, from [architecture] or else from its folder. Raises UserError."""
+    architecture = dict(config.architecture)
+    if architecture:
+        model_type = architecture.pop("model_type", None)
+        if model_type not in CONFIG_MAPPING:
+            raise UserError(
+                f"[architecture] model_type = {model_type!r} is none that transformers knows",
+                do='the model_type of the model\'s config.json, such as model_type = "qwen3"',
+            )
+        return CONFIG_MAPPING[model_type](**architecture)
+    file = Path(config.model.path) / "config.json"
+    if not config.model.path or not file.is_file():
+        raise UserError(
+            f"model.path = {config.model.path!r} is no folder with a config.json in it",
+            do="a Hugging Face folder as model.path, or the model's shape as [architecture]",
+        )
+    try:
+        return load_architecture(config.model, file.parent)
+    except (OSError, ValueError) as error:
+        what = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"{file} cannot be used: {what}",
+            do="take the file anew from where the model comes from; for code of the model's own: "
+            "--set model.trust_remote_code=true",
+        ) from error
+
+
+def _traced(described: PretrainedConfig, config: RunConfig, device: Device) -> Trace:
+    """The trace of the whole model, extrapolated from two short ones where its layers are alike."""
+    period = _period(described)
+    num_layers = described.get_text_config().num_hidden_layers if period else 0
+    first = period + num_layers % max(1, period)
+    if num_layers <= first + period:
+        return trace(described, config, device)
+    small, large = (
+        trace(_shortened(described, num), config, device) for num in (first, first + period)
+    )
+    found = small.plus(large, (num_layers - first) // period)
+    whole = new_model(described, config, torch_device("meta"))
+    if found.counts["num_base"] != sum(one.numel() for one in whole.parameters()):
+        return trace(described, config, device)  # some layers are larger than others
+    return found
+
+
+def _period(described: PretrainedConfig) -> int:
+    """After how many layers their kinds repeat; 0 if they do not, or it cannot be told."""
+    text = described.get_text_config()
+    num_layers = getattr(text, "num_hidden_layers", None)
+    if not isinstance(num_layers, int):
+        return 0
+    kinds = [value for _, value in _by_layer(text)]
+    for period in range(1, num_layers // 2 + 1):
+        if all(value[period:] == value[:-period] for value in kinds):
+            return period
+    return 0
+
+
+def _by_layer(text: PretrainedConfig) -> list[tuple[str, list[Any]]]:
+    """The fields with an entry for each layer."""
+    return [
+        (name, value)
+        for name, value in vars(text).items()
+        if isinstance(value, list | tuple) and len(value) == text.num_hidden_layers
+    ]
+
+
+def _shortened(described: PretrainedConfig, num_layers: int) -> PretrainedConfig:
+    """The same with only its first layers."""
+    short = copy.deepcopy(described)
+    text = short.get_text_config()
+    for name, value in _by_layer(text):
+        setattr(text, name, value[:num_layers])
+    text.num_hidden_layers = num_layers
+    return short
+
+
+def _footprint(found: Trace) -> Footprint:
+    """The parts at the highest peak. What tensors are rounded up by counts as activations."""
+    stage, parts = max(found.peaks.items(), key=lambda item: sum(item[1].values()))
+    counts, peak_bytes = found.counts, sum(parts.values())
+    gradients = min(counts["gradients"], parts["gradients"])
+    ddp = parts["gradients"] - gradients
+    exact = counts["weights"] + gradients + ddp + counts["optimizer"]
+    return Footprint(
+        num_parameters=counts["num_parameters"],
+        num_trainable=counts["num_trainable"],
+        weights_bytes=counts["weights"],
+        gradients_bytes=gradients,
+        optimizer_bytes=counts["optimizer"],
+        ddp_bytes=ddp,
+        activations_bytes=peak_bytes - exact - parts["logits"],
+        logits_bytes=parts["logits"],
+        peak_bytes=peak_bytes,
+        peak_moment=_MOMENTS[stage],
+    )
+
+
+def main() -> None:
+    """Answer every question, or say why one has no answer and exit with its code."""
+    parser = argparse.ArgumentParser(prog="python -P -m train.footprint")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("configs", type=Path, nargs="+", metavar="CONFIG.toml")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")  # of transformers and peft; a run says them again
+    logging.set_verbosity_error()
+    device = cast("Device", options.device)
+    try:
+        found = [footprint(read_config(path), device) for path in options.configs]
+        write_footprints(options.out, found)
+    except UserError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        sys.exit(error.code)
+
+
+if __name__ == "__main__":
+    main()

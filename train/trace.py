@@ -1,0 +1,155 @@
+"""One step of the trainer's own code, traced on the meta device."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.testing._internal.distributed.fake_pg  # noqa: F401 - registers the backend
+from torch.distributed import distributed_c10d
+from transformers import PretrainedConfig
+
+from rundir.config import RunConfig
+from rundir.events import EventWriter
+from rundir.paths import RunDir
+from train.data import Batch, collate
+from train.loop import Trainer
+from train.model import add_method, new_model
+from train.ranks import Ranks
+from train.storages import Device, Storages, kernels_of
+from train.worker import _wrap
+
+_META = torch.device("meta")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Counts and bytes of one model; `peaks` is that of `Storages`, of the second step."""
+
+    counts: dict[str, int]
+    peaks: dict[str, dict[str, int]]
+
+    def plus(self, other: Trace, times: int) -> Trace:
+        """This, and `times` what `other` has more than this."""
+
+        def add(one: dict[str, int], more: dict[str, int]) -> dict[str, int]:
+            return {key: one[key] + times * (more[key] - one[key]) for key in one}
+
+        peaks = {stage: add(parts, other.peaks[stage]) for stage, parts in self.peaks.items()}
+        return Trace(counts=add(self.counts, other.counts), peaks=peaks)
+
+
+def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Trace:
+    """Trace a model of that architecture as `config` trains it, with the largest batch there is.
+
+    Raises whatever the model's code raises: some of it looks at values, and there are none.
+    """
+    base = new_model(described, config, _META)
+    num_base = sum(parameter.numel() for parameter in base.parameters())
+    model = add_method(base, config.train)
+    storages = Storages(device)
+    storages.assign([*model.parameters(), *model.buffers()], "weights")
+    with _group(config.launch.num_ranks) as ranks, kernels_of(device), storages:
+        wrapped = _wrap(model, ranks, init_sync=False)
+        # Not annotated: DDP would reject the strings that annotations are here.
+        wrapped.register_comm_hook(None, lambda _, bucket: _reduced(bucket))
+        _tell(wrapped, storages)
+        trainer = _trainer(config, wrapped, ranks)
+        # The states are made at the end of the first step, and so it may be a small one.
+        for batches in ([collate([])], _batches(config)):
+            storages.restart()
+            trainer._gradients(batches, 1.0)
+            storages.enter("optimizer")
+            trainer._update(0.0)
+        states = trainer._optimizer.state.values()
+        counts = _counts(model, [value for state in states for value in state.values()])
+    return Trace(counts=counts | {"num_base": num_base}, peaks=storages.peaks)
+
+
+def _counts(model: Any, states: list[Any]) -> dict[str, int]:
+    parameters = list(model.parameters())
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    return {
+        "num_parameters": sum(parameter.numel() for parameter in parameters),
+        "num_trainable": sum(parameter.numel() for parameter in trainable),
+        "weights": sum(tensor.nbytes for tensor in (*parameters, *model.buffers())),
+        "gradients": sum(parameter.nbytes for parameter in trainable),
+        "optimizer": sum(state.nbytes for state in states if isinstance(state, torch.Tensor)),
+    }
+
+
+def _trainer(config: RunConfig, wrapped: Any, ranks: Ranks) -> Trainer:
+    """The trainer as a rank has it, without data, and with a run folder that it does not touch."""
+    samples: Any = range(config.train.global_batch_size)
+    return Trainer(
+        config=config, run=RunDir(Path(os.devnull)), ranks=ranks, model=wrapped, samples=samples,
+        events=EventWriter(Path(os.devnull)), evaluator=None,
+    )  # fmt: skip
+
+
+def _batches(config: RunConfig) -> list[Batch]:
+    """A rank's largest micro-batches, no more than two: the first alone has no gradients yet."""
+    train = config.train
+    share = math.ceil(train.global_batch_size / config.launch.num_ranks)
+    num_samples = min(share, train.micro_batch_size)
+    ids = torch.zeros((num_samples, config.data.max_seq_length), dtype=torch.long, device=_META)
+    batch = Batch(ids, ids.clone(), ids.numel())
+    return [batch] * min(2, math.ceil(share / num_samples))
+
+
+def _tell(wrapped: Any, storages: Storages) -> None:
+    """Tell the storages what runs, from hooks on the model.
+
+    The head counts as loss: a loss in chunks has both in one.
+    """
+    summed = wrapped.module
+    model = summed.model
+    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+
+    def before(module: Any, stage: str) -> None:
+        module.register_forward_pre_hook(lambda *_: storages.enter(stage))
+
+    def after(module: Any, stage: str, backward: str) -> None:
+        def hook(_module: Any, _inputs: Any, output: Any) -> None:
+            hidden = output if isinstance(output, torch.Tensor) else output[0]
+            storages.enter(stage)
+            hidden.register_hook(lambda _: storages.enter(backward))
+
+        module.register_forward_hook(hook)
+
+    before(wrapped, "wrap")
+    before(summed, "forward")
+    after(plain.get_input_embeddings(), "forward", "embedding backward")
+    after(plain.base_model, "loss", "layers backward")
+    summed.register_forward_hook(lambda *_: storages.enter("loss backward"))
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(
+                lambda one: storages.assign([one.grad], "gradients")
+            )
+
+
+@contextmanager
+def _group(num_ranks: int) -> Iterator[Ranks]:
+    """A group that so many ranks seem to be in."""
+    store = dist.HashStore()
+    dist.init_process_group("fake", store=store, rank=0, world_size=num_ranks)
+    try:
+        control = distributed_c10d._get_default_group()
+        yield Ranks(rank=0, world_size=num_ranks, device=_META, control=control)
+    finally:
+        dist.destroy_process_group()
+
+
+def _reduced(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """The sum over ranks, which is where the rank's own gradients are."""
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
