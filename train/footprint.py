@@ -1,8 +1,8 @@
 """What one rank's model and training step take on its device, without the device.
 
 `python -P -m train.footprint OUT.json CONFIG.toml... [--device cuda|cpu]` writes the answers as
-rundir/footprint.py has them. A model of few layers is traced, then one with one layer more (or one
-round of a pattern of layers): what that one adds, every further one adds too.
+rundir/footprint.py has them. A model of two layers is traced, then one with one more (or of one
+round and two of a pattern of layers): what that one adds, every further one adds too.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from rundir.config_file import read_config
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.footprint import Footprint, Moment, write_footprints
+from train.kernels import Device
 from train.model import load_architecture, new_model
-from train.storages import Device
 from train.trace import Trace, trace
 
 _MOMENTS: dict[str, Moment] = {
@@ -37,7 +37,9 @@ def footprint(config: RunConfig, device: Device) -> Footprint:
     """The footprint of one rank. Raises UserError when there is no such model to be traced."""
     name = config.architecture.get("model_type") or config.model.path
     try:
-        return _footprint(_traced(_described(config), config, device))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of transformers and peft; a run says them again
+            return _footprint(_traced(_described(config), config, device))
     except UserError:
         raise
     # Any model's code runs here, on shapes that a person has written: it raises what it likes.
@@ -82,7 +84,7 @@ def _traced(described: PretrainedConfig, config: RunConfig, device: Device) -> T
     """The trace of the whole model, extrapolated from two short ones where its layers are alike."""
     period = _period(described)
     num_layers = described.get_text_config().num_hidden_layers if period else 0
-    first = period + num_layers % max(1, period)
+    first = max(2, period + num_layers % max(1, period))  # a layer alone is both first and last
     if num_layers <= first + period:
         return trace(described, config, device)
     small, large = (
@@ -131,14 +133,14 @@ def _footprint(found: Trace) -> Footprint:
     """The parts at the highest peak. What tensors are rounded up by counts as activations."""
     stage, parts = max(found.peaks.items(), key=lambda item: sum(item[1].values()))
     counts, peak_bytes = found.counts, sum(parts.values())
-    gradients = min(counts["gradients"], parts["gradients"])
-    ddp = parts["gradients"] - gradients
-    exact = counts["weights"] + gradients + ddp + counts["optimizer"]
+    # DDP has buckets for all gradients from the start: what is more is beside them.
+    ddp = max(0, parts["gradients"] - counts["gradients"])
+    exact = counts["weights"] + counts["gradients"] + ddp + counts["optimizer"]
     return Footprint(
         num_parameters=counts["num_parameters"],
         num_trainable=counts["num_trainable"],
         weights_bytes=counts["weights"],
-        gradients_bytes=gradients,
+        gradients_bytes=counts["gradients"],
         optimizer_bytes=counts["optimizer"],
         ddp_bytes=ddp,
         activations_bytes=peak_bytes - exact - parts["logits"],
@@ -155,7 +157,6 @@ def main() -> None:
     parser.add_argument("configs", type=Path, nargs="+", metavar="CONFIG.toml")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # of transformers and peft; a run says them again
     logging.set_verbosity_error()
     device = cast("Device", options.device)
     try:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.testing._internal.distributed.fake_pg  # noqa: F401 - registers the backend
+import torch.testing._internal.distributed.fake_pg  # registers the backend
 from torch.distributed import distributed_c10d
 from transformers import PretrainedConfig
 
@@ -20,10 +20,11 @@ from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train.data import Batch, collate
+from train.kernels import Device, kernels_of
 from train.loop import Trainer
 from train.model import add_method, new_model
 from train.ranks import Ranks
-from train.storages import Device, Storages, kernels_of
+from train.storages import Storages
 from train.worker import _wrap
 
 _META = torch.device("meta")

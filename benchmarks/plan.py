@@ -1,0 +1,210 @@
+"""What the plan predicts for a rank's memory, beside what real trainings take.
+
+`python -P -m benchmarks.plan [--quick] [--gpu] [--json]` predicts with `train.footprint`, as
+`airlock plan` does, and trains small models of random weights on CPU; the peak of anonymous memory
+above that after the imports is measured, and what of it is left after a step. `--gpu` trains
+Qwen2.5-14B's shape with LoRA on one GPU, and looks at `torch.cuda.max_memory_allocated` instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.report import Ratio, machine
+from benchmarks.training import ROOT, Measured, has_gpu, measure
+from rundir.config import SECTIONS, DataConfig, LaunchConfig, ModelConfig, RunConfig, TrainConfig
+from rundir.config_file import config_text
+from rundir.footprint import Footprint, read_footprints
+
+_AT_MOST = 0.05
+_MB = 1e6
+_SMALL = {
+    "vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 6,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 4096,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+QWEN3 = _SMALL | {"model_type": "qwen3", "head_dim": 64}
+LLAMA = _SMALL | {"model_type": "llama", "tie_word_embeddings": True}
+GPT2 = {
+    "model_type": "gpt2", "vocab_size": 8192, "n_embd": 512, "n_layer": 6, "n_head": 8,
+    "n_positions": 1024,
+}  # fmt: skip
+
+
+def case(
+    architecture: dict[str, Any], *, method: str = "full", checkpointing: bool = False,
+    num_micro_batches: int = 1, num_ranks: int = 1, **model: Any,
+) -> RunConfig:  # fmt: skip
+    """A training of 2,048 tokens a micro-batch, of 1,024 a sample."""
+    return RunConfig(
+        profile="benchmark",
+        architecture=architecture,
+        model=ModelConfig(**{"dtype": "float32", "gradient_checkpointing": checkpointing} | model),
+        data=DataConfig(path="made", max_seq_length=1024),
+        train=TrainConfig(
+            method=method, micro_batch_size=2,  # type: ignore[arg-type]
+            global_batch_size=2 * num_micro_batches * num_ranks,
+        ),
+        launch=LaunchConfig(num_ranks=num_ranks, device="cpu", load="random", needs_gpu=False),
+    )  # fmt: skip
+
+
+CASES = {
+    "qwen3, full": case(QWEN3),
+    "qwen3, LoRA, checkpointing": case(QWEN3, method="lora", checkpointing=True),
+    "qwen3, LoRA": case(QWEN3, method="lora"),
+    "qwen3, full, checkpointing": case(QWEN3, checkpointing=True),
+    "qwen3, full, 3 micro-batches": case(QWEN3, num_micro_batches=3),
+    "qwen3, LoRA, 3 micro-batches": case(QWEN3, method="lora", num_micro_batches=3),
+    "qwen3, full, 2 ranks": case(QWEN3, num_ranks=2),
+    "qwen3, full, 2 ranks, 2 micro-batches": case(QWEN3, num_ranks=2, num_micro_batches=2),
+    "llama, tied, full": case(LLAMA),
+    "llama, tied, full, eager attention": case(LLAMA, attention="eager"),
+    "gpt2, LoRA": case(GPT2, method="lora"),
+    "gpt2, full": case(GPT2),
+    "qwen3, LoRA, bfloat16": case(QWEN3, method="lora", dtype="bfloat16"),
+}
+_QUICK = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One case, summed over its ranks. Held is what there is after a step, above is the rest."""
+
+    predicted_peak_bytes: int
+    measured_peak_bytes: int
+    predicted_held_bytes: int
+    measured_held_bytes: int
+    predict_s: float  # imports and all
+    peak_moment: str
+
+    @property
+    def peak_error(self) -> float:
+        """How far the peak is off, of what was measured."""
+        return self.predicted_peak_bytes / self.measured_peak_bytes - 1
+
+    @property
+    def above_error(self) -> float:
+        """The same for what comes on top of what is held: activations, logits, gradients."""
+        predicted = self.predicted_peak_bytes - self.predicted_held_bytes
+        return predicted / (self.measured_peak_bytes - self.measured_held_bytes) - 1
+
+
+def compare(config: RunConfig) -> Compared:
+    """Predict, then train. Raises RuntimeError when either fails."""
+    with tempfile.TemporaryDirectory(prefix="plan-") as name:
+        folder = Path(name)
+        begin = time.monotonic()
+        found = predict(config, folder)
+        predict_s = time.monotonic() - begin
+        measured = measure(config, folder)
+    return compared(found, measured, config.launch.num_ranks, predict_s)
+
+
+def compared(
+    found: Footprint, measured: Measured, num_ranks: int, predict_s: float = 0.0
+) -> Compared:
+    """The two side by side. DDP keeps its buckets, which are as large as the gradients."""
+    held = found.weights_bytes + found.gradients_bytes + found.optimizer_bytes
+    return Compared(
+        predicted_peak_bytes=found.peak_bytes * num_ranks,
+        measured_peak_bytes=measured.peak_bytes,
+        predicted_held_bytes=held * num_ranks,
+        measured_held_bytes=measured.held_bytes,
+        predict_s=round(predict_s, 2),
+        peak_moment=found.peak_moment,
+    )
+
+
+def predict(config: RunConfig, folder: Path) -> Footprint:
+    """Ask as `airlock plan` does. Raises RuntimeError with what the tracer said."""
+    question, answer = folder / "question.toml", folder / "answer.json"
+    question.write_text(config_text(config, {}), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "train.footprint", str(answer), str(question),
+         "--device", config.launch.device],
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr)
+    (found,) = read_footprints(answer)
+    return found
+
+
+def gpu_case() -> RunConfig:
+    """profiles/14b.toml on one GPU, its weights random, two micro-batches a step."""
+    import tomllib
+
+    table = tomllib.loads((ROOT / "profiles" / "14b.toml").read_text(encoding="utf-8"))
+    table["launch"] = {"num_ranks": 1, "device": "cuda", "load": "random"}
+    table["data"] |= {"path": "made", "max_seq_length": 2048}
+    table["train"] |= {"global_batch_size": 2}
+    sections = {name: cls(**table.get(name, {})) for name, cls in SECTIONS.items()}
+    return RunConfig(profile="14b", architecture=table["architecture"], **sections)
+
+
+def main() -> None:
+    """Compare, print the table, and with --json one object as the last line."""
+    parser = argparse.ArgumentParser(prog="python -P -m benchmarks.plan")
+    parser.add_argument("--quick", action="store_true", help="two cases, in 3 minutes")
+    parser.add_argument("--gpu", action="store_true", help="14B LoRA on one GPU, and nothing else")
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    options = parser.parse_args()
+    cases, skipped = dict(CASES), {}
+    if options.quick:
+        cases = dict(list(CASES.items())[:_QUICK])
+    if options.gpu:
+        cases = {"14b, LoRA, on a GPU": gpu_case()}
+        if not has_gpu():
+            skipped, cases = dict.fromkeys(cases, "torch sees no GPU here"), {}
+    results = {}
+    for name, config in cases.items():
+        results[name] = compare(config)
+        print(f"{name}: peak off by {results[name].peak_error:+.1%}", file=sys.stderr, flush=True)  # noqa: T201
+    ratios = {
+        f"{name}: {what}, off by": Ratio([abs(error)], _AT_MOST).as_dict()
+        for name, one in results.items()
+        for what, error in (("peak", one.peak_error), ("above what is held", one.above_error))
+    }
+    holds: bool | str = all(ratio["holds"] for ratio in ratios.values())
+    if holds and (skipped or options.quick):
+        holds = "incomplete"
+    print_table(results)
+    if options.json:
+        figures = {name: dataclasses.asdict(one) for name, one in results.items()}
+        found = {"machine": machine(), "cases": figures, "ratios": ratios, "holds": holds}
+        print(json.dumps({**found, "skipped": skipped}))  # noqa: T201
+
+
+def print_table(results: dict[str, Compared]) -> None:
+    """The cases, for people."""
+    table = Table("case", "peak, MB: predicted", "measured", "off", "above held, MB: predicted",
+                  "measured", "off", title="memory of all ranks")  # fmt: skip
+    for name, one in results.items():
+        above = (
+            one.predicted_peak_bytes - one.predicted_held_bytes,
+            one.measured_peak_bytes - one.measured_held_bytes,
+        )
+        table.add_row(
+            name, f"{one.predicted_peak_bytes / _MB:,.0f}", f"{one.measured_peak_bytes / _MB:,.0f}",
+            f"{one.peak_error:+.1%}", f"{above[0] / _MB:,.0f}", f"{above[1] / _MB:,.0f}",
+            f"{one.above_error:+.1%}",
+        )  # fmt: skip
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

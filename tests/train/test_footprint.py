@@ -1,0 +1,382 @@
+"""What is predicted of a model is what a model has, and of a training what it takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import CONFIG_MAPPING
+
+from benchmarks.plan import CASES, Compared, case, compare, gpu_case
+from rundir.config import DataConfig, LaunchConfig, ModelConfig, RunConfig, TrainConfig
+from rundir.config_file import config_text
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from rundir.footprint import Footprint, read_footprints
+from tests.conftest import ROOT
+from train.footprint import footprint
+from train.model import add_method, new_model
+from train.trace import Trace, trace
+
+SMALL = {
+    "vocab_size": 300, "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 6,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+QWEN2 = SMALL | {"model_type": "qwen2"}
+QWEN3 = SMALL | {"model_type": "qwen3", "head_dim": 32}
+GPT2 = {
+    "model_type": "gpt2", "vocab_size": 300, "n_embd": 64, "n_layer": 6, "n_head": 4,
+    "n_positions": 256,
+}  # fmt: skip
+GEMMA3 = SMALL | {  # every third layer sees everything, the others 16 tokens
+    "model_type": "gemma3_text", "head_dim": 32, "sliding_window": 16, "num_hidden_layers": 9,
+    "layer_types": (["sliding_attention"] * 2 + ["full_attention"]) * 3,
+}  # fmt: skip
+UNALIKE = QWEN2 | {"use_sliding_window": True, "max_window_layers": 2, "sliding_window": 16}
+ARCHITECTURES = {
+    "qwen2": QWEN2, "qwen3": QWEN3, "llama": SMALL | {"model_type": "llama"},
+    "mistral": SMALL | {"model_type": "mistral"}, "gpt2": GPT2, "gemma3": GEMMA3,
+    "qwen2, two kinds of layers": UNALIKE,
+}  # fmt: skip
+# transformers' word for checkpointing is new, and peft still has the old one.
+pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing")
+KINDS = ["qwen2", "qwen3", "llama", "mistral", "gpt2"]
+# Parameters, and those of LoRA with rank 16 on every linear layer of a block.
+REAL = {
+    "Qwen2.5-14B": ("qwen2", 13824, 48, 40, 152064, 14_770_033_664, 68_812_800),
+    "Qwen2.5-32B": ("qwen2", 27648, 64, 40, 152064, 32_763_876_352, 134_217_728),
+    "Qwen3-14B": ("qwen3", 17408, 40, 40, 151936, 14_768_307_200, 64_225_280),
+    "Qwen3-32B": ("qwen3", 25600, 64, 64, 151936, 32_762_123_264, 134_217_728),
+}  # fmt: skip
+
+
+def configured(architecture: dict[str, Any], **train: Any) -> RunConfig:
+    """48 tokens a sample, on one rank, unless said otherwise."""
+    model = {name: train.pop(name) for name in ModelConfig.__dataclass_fields__ if name in train}
+    num_ranks, length = train.pop("num_ranks", 1), train.pop("max_seq_length", 48)
+    return RunConfig(
+        profile="test",
+        architecture=architecture,
+        model=ModelConfig(**{"dtype": "float32"} | model),
+        data=DataConfig(max_seq_length=length),
+        train=TrainConfig(**{"global_batch_size": 1, "method": "full"} | train),
+        launch=LaunchConfig(num_ranks=num_ranks),
+    )
+
+
+def random_config(seed: int) -> RunConfig:
+    """A shape of the architecture that is this seed's turn."""
+    draw, kind = random.Random(seed), KINDS[seed % len(KINDS)]
+    head_dim, kv_heads, groups = draw.choice([16, 32]), draw.randint(1, 3), draw.randint(1, 3)
+    shape = {
+        "vocab_size": draw.randint(300, 5000), "num_hidden_layers": draw.randint(1, 9),
+        "hidden_size": head_dim * kv_heads * groups, "intermediate_size": draw.randint(10, 900),
+        "num_attention_heads": kv_heads * groups, "num_key_value_heads": kv_heads,
+        "tie_word_embeddings": draw.random() < 0.5,
+    }  # fmt: skip
+    if kind == "gpt2":
+        shape = {
+            "vocab_size": shape["vocab_size"], "n_layer": shape["num_hidden_layers"],
+            "n_embd": shape["hidden_size"], "n_head": shape["num_attention_heads"],
+            "n_inner": shape["intermediate_size"], "n_positions": 64,
+            "tie_word_embeddings": shape["tie_word_embeddings"],
+        }  # fmt: skip
+    elif kind == "qwen3":
+        shape["head_dim"] = draw.choice([8, 24])
+    return configured(
+        shape | {"model_type": kind}, method=draw.choice(["full", "lora"]),
+        dtype=draw.choice(["float32", "bfloat16"]), lora_rank=draw.randint(1, 20),
+        max_seq_length=8,
+    )  # fmt: skip
+
+
+def built(config: RunConfig) -> Any:
+    """The whole model on the meta device, with what is trained."""
+    shape = dict(config.architecture)
+    described = CONFIG_MAPPING[shape.pop("model_type")](**shape)
+    return add_method(new_model(described, config, torch.device("meta")), config.train)
+
+
+def assert_has_the_bytes_of(found: Footprint, model: Any) -> None:
+    parameters = list(model.parameters())
+    trained = [one for one in parameters if one.requires_grad]
+    assert found.num_parameters == sum(one.numel() for one in parameters)
+    assert found.num_trainable == sum(one.numel() for one in trained)
+    assert found.weights_bytes == sum(one.nbytes for one in (*parameters, *model.buffers()))
+    assert found.gradients_bytes == sum(one.nbytes for one in trained)
+    # Two averages of its own type, and a float32 that counts steps.
+    assert found.optimizer_bytes == sum(2 * one.nbytes + 4 for one in trained)
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[pytest.mark.long] * (seed > 4)) for seed in range(20)]
+)
+def test_every_byte_of_weights_gradients_and_states_is_that_of_the_model(seed: int) -> None:
+    config = random_config(seed)
+    found = footprint(config, "cuda")
+    assert_has_the_bytes_of(found, built(config))
+    other = replace(config, train=replace(config.train, method="lora", lora_rank=21))
+    assert footprint(other, "cuda").num_trainable != found.num_trainable
+
+
+def real(name: str, **train: Any) -> RunConfig:
+    kind, intermediate, layers, heads, vocabulary, _, _ = REAL[name]
+    return configured(
+        {
+            "model_type": kind, "vocab_size": vocabulary, "hidden_size": 5120,
+            "intermediate_size": intermediate, "num_hidden_layers": layers,
+            "num_attention_heads": heads, "num_key_value_heads": 8, "tie_word_embeddings": False,
+        } | ({"head_dim": 128} if kind == "qwen3" else {}),
+        dtype="bfloat16", gradient_checkpointing=True, max_seq_length=4096, **train,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_models_have_the_sizes_they_are_known_for(name: str) -> None:
+    *_, num_parameters, num_adapters = REAL[name]
+    lora = footprint(real(name, method="lora"), "cuda")
+    assert lora.num_trainable == num_adapters
+    assert lora.num_parameters == num_parameters + num_adapters
+    full = footprint(real(name), "cuda")
+    assert full.num_parameters == full.num_trainable == num_parameters
+    assert full.gradients_bytes == 2 * num_parameters
+    assert_has_the_bytes_of(full, built(real(name)))
+
+
+@pytest.mark.parametrize("name", ["14b", "32b"])
+def test_a_profile_is_the_real_model(name: str) -> None:
+    table = tomllib.loads((ROOT / "profiles" / f"{name}.toml").read_text(encoding="utf-8"))
+    config = configured(table["architecture"], dtype=table["model"]["dtype"], method="lora")
+    *_, num_parameters, num_adapters = REAL[f"Qwen2.5-{name.upper()}"]
+    found = footprint(config, "cuda")
+    assert found.num_parameters - found.num_trainable == num_parameters
+    assert found.num_trainable == num_adapters
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", REAL)
+def test_adapters_of_a_real_model_have_the_bytes_of_the_model_built_whole(name: str) -> None:
+    config = real(name, method="lora")
+    assert_has_the_bytes_of(footprint(config, "cuda"), built(config))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("device", "options"),
+    [
+        ("cpu", {}),
+        pytest.param(
+            "cuda", {"method": "lora", "gradient_checkpointing": True, "dtype": "bfloat16"},
+            marks=pytest.mark.long,
+        ),
+    ],
+)  # fmt: skip
+def test_few_layers_tell_what_the_whole_model_tells(
+    name: str, device: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depths: list[int] = []
+
+    def traced(described: Any, *more: Any) -> Trace:
+        depths.append(described.num_hidden_layers)
+        return trace(described, *more)
+
+    monkeypatch.setattr("train.footprint.trace", traced)
+    config = configured(ARCHITECTURES[name], **options)
+    few, shallow = footprint(config, device), list(depths)
+    monkeypatch.setattr("train.footprint._period", lambda _: 0)
+    whole = footprint(config, device)
+    assert shallow == {"gemma3": [3, 6], "qwen2, two kinds of layers": [6]}.get(name, [2, 3])
+    assert depths == [*shallow, 9 if name == "gemma3" else 6]
+    # Each tensor is rounded up to 512 bytes on a GPU, buckets of DDP as a whole.
+    assert few.peak_bytes == pytest.approx(whole.peak_bytes, abs=0 if device == "cpu" else 8192)
+    assert replace(few, peak_bytes=0, ddp_bytes=0) == replace(
+        whole, peak_bytes=0, ddp_bytes=0, activations_bytes=few.activations_bytes
+    )
+
+
+def test_parts_add_up_to_the_peak() -> None:
+    for config in (configured(GPT2), configured(QWEN3, method="lora", global_batch_size=8)):
+        found = footprint(config, "cuda")
+        parts = (
+            found.weights_bytes, found.gradients_bytes, found.optimizer_bytes, found.ddp_bytes,
+            found.activations_bytes, found.logits_bytes,
+        )  # fmt: skip
+        assert all(part >= 0 for part in parts)
+        assert sum(parts) == found.peak_bytes
+
+
+def test_accumulated_gradients_lie_beside_the_buckets() -> None:
+    once = footprint(configured(QWEN3, global_batch_size=1), "cpu")
+    twice = footprint(configured(QWEN3, global_batch_size=2), "cpu")
+    often = footprint(configured(QWEN3, global_batch_size=9), "cpu")
+    assert once.ddp_bytes < once.gradients_bytes / 100  # one that is on its way into its bucket
+    assert twice.gradients_bytes == once.gradients_bytes
+    assert twice.ddp_bytes == pytest.approx(twice.gradients_bytes, rel=0.01)
+    assert often == twice
+
+
+def test_a_micro_batch_is_no_larger_than_the_ranks_share() -> None:
+    asked = configured(QWEN3, global_batch_size=4, micro_batch_size=64, num_ranks=2)
+    real_one = configured(QWEN3, global_batch_size=4, micro_batch_size=2, num_ranks=2)
+    larger = configured(QWEN3, global_batch_size=4, micro_batch_size=4, num_ranks=1)
+    assert footprint(asked, "cuda") == footprint(real_one, "cuda")
+    assert footprint(larger, "cuda").peak_bytes > footprint(asked, "cuda").peak_bytes
+
+
+def test_checkpointing_keeps_one_vector_a_token_and_layer() -> None:
+    def kept(num_layers: int) -> int:
+        config = configured(
+            QWEN3 | {"num_hidden_layers": num_layers}, gradient_checkpointing=True, method="lora"
+        )
+        return footprint(config, "cpu").activations_bytes
+
+    assert kept(9) - kept(8) == 4 * SMALL["hidden_size"] * 48  # float32
+
+
+@pytest.mark.parametrize(("device", "dtype"), [("cuda", "bfloat16"), ("cpu", "float32")])
+def test_only_eager_attention_keeps_a_score_for_each_pair_of_tokens(
+    device: Any, dtype: str
+) -> None:
+    def growth(attention: str) -> float:
+        """How much more activations are with twice the tokens."""
+        one, two = (
+            footprint(
+                configured(QWEN3, attention=attention, dtype=dtype, max_seq_length=length), device
+            ).activations_bytes
+            for length in (1024, 2048)
+        )
+        return two / one
+
+    assert growth("sdpa") < 2.01
+    assert growth("eager") > 3
+
+
+def test_a_loss_is_predicted_from_the_trainers_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configured(QWEN3)
+    before = footprint(config, "cuda")
+    extra = torch.nn.functional.cross_entropy
+
+    def wasteful(logits: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        return extra(logits * 1.0, *args, **options)
+
+    monkeypatch.setattr("train.model.F.cross_entropy", wasteful)
+    assert footprint(config, "cuda").logits_bytes > before.logits_bytes
+
+
+# What cannot be answered
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "gpt17"}, "model_type = 'gpt17' is none that transformers knows"),
+        ({"model_type": "t5"}, "a step of t5 cannot be traced"),
+        ({"hidden_size": -64}, "a step of qwen3 cannot be traced"),
+        ({"hidden_size": "many"}, "a step of qwen3 cannot be traced"),
+        ({"num_attention_heads": 0}, "a step of qwen3 cannot be traced"),
+        ({"num_hidden_layers": -3}, "a step of qwen3 cannot be traced"),
+    ],
+)
+def test_a_shape_that_is_none_is_said_plainly(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        footprint(configured(QWEN3 | change), "cuda")
+
+
+def test_a_folder_is_read_and_one_that_cannot_be_is_named(tmp_path: Path) -> None:
+    config = configured({}, path=str(tmp_path))
+    with pytest.raises(UserError, match=r"no folder with a config\.json"):
+        footprint(config, "cuda")
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(QWEN3), encoding="utf-8")
+    assert footprint(config, "cuda") == footprint(configured(QWEN3), "cuda")
+    file.write_text('{"model_type": "qwen3", ', encoding="utf-8")
+    with pytest.raises(UserError, match=r"config\.json cannot be used"):
+        footprint(config, "cuda")
+    own_code = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine"}}
+    file.write_text(json.dumps(own_code), encoding="utf-8")
+    with pytest.raises(UserError, match="trust_remote_code"):
+        footprint(config, "cuda")
+
+
+def ask(folder: Path, *configs: RunConfig) -> subprocess.CompletedProcess[str]:
+    files = []
+    for i, config in enumerate(configs):
+        files.append(folder / f"{i}.toml")
+        files[-1].write_text(config_text(config, {}), encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "train.footprint", folder / "out.json", *files,
+         "--device", "cpu"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_the_command_answers_in_order_or_says_why_not(tmp_path: Path) -> None:
+    configs = [configured(QWEN3), configured(GPT2)]
+    assert ask(tmp_path, *configs).returncode == 0
+    assert read_footprints(tmp_path / "out.json") == [footprint(one, "cpu") for one in configs]
+    (tmp_path / "out.json").unlink()
+    failed = ask(tmp_path, configs[0], configured({"model_type": "gpt17"}))
+    assert failed.returncode == ExitCode.USAGE
+    assert "model_type = 'gpt17' is none that transformers knows\n  → " in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert not (tmp_path / "out.json").exists()
+
+
+# Beside real trainings; benchmarks/plan.py has the table
+
+
+def assert_close(found: Compared) -> None:
+    assert abs(found.peak_error) < 0.05, found
+    assert abs(found.above_error) < 0.05, found
+
+
+def test_a_real_training_takes_the_memory_that_was_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path))
+    config = CASES["qwen3, full"]
+    assert_close(
+        compare(replace(config, architecture=config.architecture | {"num_hidden_layers": 4}))
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", list(CASES)[1:])
+def test_real_trainings_take_the_memory_that_was_predicted(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path))
+    assert_close(compare(CASES[name]))
+
+
+@pytest.mark.gpu
+@pytest.mark.long
+def test_14b_takes_the_memory_on_a_gpu_that_was_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if torch.cuda.mem_get_info()[0] < 45 * 1024**3:
+        pytest.skip("14B with LoRA takes 45 GiB of a GPU")
+    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path))
+    assert_close(compare(gpu_case()))
+
+
+def test_an_error_is_of_what_was_measured() -> None:
+    found = Compared(
+        predicted_peak_bytes=1100, measured_peak_bytes=1000, predicted_held_bytes=500,
+        measured_held_bytes=500, predict_s=0, peak_moment="loss",
+    )  # fmt: skip
+    assert found.peak_error == pytest.approx(0.1)
+    assert found.above_error == pytest.approx(0.2)
+    with pytest.raises(AssertionError):
+        assert_close(found)
+    assert case(QWEN3).launch.num_ranks == 1

@@ -1,0 +1,94 @@
+"""The kernels that torch would choose on another device, for a trace on the meta device.
+
+Only those that hold more or less memory than on other devices; the choice itself needs a GPU, so it
+is written out here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal
+
+import torch
+from torch.nn import functional as F
+
+Device = Literal["cuda", "cpu"]
+_MAX_FLASH_HEAD_DIM = 256
+_ATEN = torch.ops.aten
+
+
+@contextmanager
+def kernels_of(device: Device) -> Iterator[None]:
+    """Inside the block the meta device takes the kernels of that device."""
+    with ExitStack() as undo:
+
+        def replace(module: Any, name: str, by: Callable[..., Any]) -> None:
+            undo.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, by)
+
+        optimizers = sys.modules[torch.optim.Optimizer.__module__]
+        replace(optimizers, "_get_fused_kernels_supported_devices", lambda: ["meta"])
+        if device == "cuda":
+            replace(F, "scaled_dot_product_attention", _attention_on_cuda)
+            replace(F, "dropout", _dropout_on_cuda)
+        else:
+            replace(F, "scaled_dot_product_attention", _attention_on_cpu)
+        yield
+
+
+def _attention_on_cuda(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, **more: Any,
+) -> Any:  # fmt: skip
+    """As ATen's transformers/cuda/sdp_utils.cpp chooses: flash, memory-efficient, else math.
+
+    (cuDNN's, which newer GPUs prefer to flash, keeps the same for backward.)
+    """
+    same_size = query.shape[-1] == key.shape[-1] == value.shape[-1]
+    is_half = query.dtype in (torch.bfloat16, torch.float16)
+    if attn_mask is None and is_half and same_size and query.shape[-1] <= _MAX_FLASH_HEAD_DIM:
+        return _ATEN._scaled_dot_product_flash_attention(
+            query, key, value, dropout_p, is_causal, False, scale=more.get("scale")
+        )[0]
+    if query.shape[1] == key.shape[1]:
+        bias = None if attn_mask is None else _bias(attn_mask, query).expand(
+            *query.shape[:3], key.shape[2]
+        )  # fmt: skip
+        return _ATEN._scaled_dot_product_efficient_attention(
+            query, key, value, bias, True, dropout_p, is_causal, scale=more.get("scale")
+        )[0]
+    return _ATEN._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, **more
+    )[0]
+
+
+def _attention_on_cpu(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, **more: Any,
+) -> Any:  # fmt: skip
+    """As ATen's transformers/sdp_utils_cpp.cpp chooses: flash, unless there is dropout."""
+    if dropout_p == 0 and query.shape[-1] == key.shape[-1] == value.shape[-1]:
+        bias = None if attn_mask is None else _bias(attn_mask, query)
+        return _ATEN._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, 0.0, is_causal, attn_mask=bias, scale=more.get("scale")
+        )[0]
+    return _ATEN._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, **more
+    )[0]
+
+
+def _bias(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A mask of booleans as what is added to the scores; ATen makes one too, in every layer."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.where(mask, like.new_zeros(()), like.new_full((), float("-inf")))
+
+
+def _dropout_on_cuda(
+    input: torch.Tensor,  # noqa: A002 - F.dropout's own name
+    p: float = 0.5, training: bool = True, inplace: bool = False,  # noqa: ARG001
+) -> torch.Tensor:  # fmt: skip
+    """One fused kernel, which keeps a mask of a byte for each value."""
+    return _ATEN.native_dropout(input, p, True)[0] if training and p > 0 else input
