@@ -52,7 +52,7 @@ def case(
     return RunConfig(
         profile="benchmark",
         architecture=architecture,
-        model=ModelConfig(**{"dtype": "float32", "gradient_checkpointing": checkpointing} | model),
+        model=ModelConfig(gradient_checkpointing=checkpointing, **{"dtype": "float32", **model}),
         data=DataConfig(path="made", max_seq_length=1024),
         train=TrainConfig(
             method=method, micro_batch_size=2,  # type: ignore[arg-type]

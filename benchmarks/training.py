@@ -181,9 +181,9 @@ def main() -> None:
     import torch
     import torch._dynamo  # the first optimizer would
 
-    from train import worker
+    from train import loop, worker
 
-    class Told(worker.Trainer):
+    class Told(loop.Trainer):
         """Says after each step what is held; on a GPU it saves nothing, 14B would fill a disk."""
 
         def _update(self, lr: float) -> Any:
@@ -196,7 +196,7 @@ def main() -> None:
                 sys.exit()
             return result
 
-    worker.Trainer = Told  # type: ignore[misc]
+    worker.Trainer = Told  # type: ignore[attr-defined]
     run = RunDir(Path(sys.argv[1]))
     config, rank = read_config(run.config), int(os.environ["RANK"])
     print("imported", flush=True)  # noqa: T201

@@ -46,8 +46,10 @@ def footprint(config: RunConfig, device: Device) -> Footprint:
     except Exception as error:
         what = (str(error).strip() or "no reason given").splitlines()[0]
         raise UserError(
-            f"{config.profile}: a step of {name} cannot be traced: {type(error).__name__}: {what}",
-            do="check the model's shape; a model that is right, yet decides by values, has no plan",
+            f"a training step of {name} cannot be traced: {type(error).__name__}: {what}",
+            do="--set model.attention=eager"
+            if "attention implementation" in what
+            else "check the model's shape; one whose code looks at values trains, but has no plan",
             code=ExitCode.PREFLIGHT,
         ) from error
 
@@ -82,18 +84,29 @@ def _described(config: RunConfig) -> PretrainedConfig:
 
 def _traced(described: PretrainedConfig, config: RunConfig, device: Device) -> Trace:
     """The trace of the whole model, extrapolated from two short ones where its layers are alike."""
+    try:
+        found = _extrapolated(described, config, device)
+    except Exception:  # noqa: BLE001 - not every architecture can be made shorter
+        found = None
+    return found or trace(described, config, device)
+
+
+def _extrapolated(described: PretrainedConfig, config: RunConfig, device: Device) -> Trace | None:
+    """None where that is no less work, or some layers are larger than others."""
     period = _period(described)
-    num_layers = described.get_text_config().num_hidden_layers if period else 0
-    first = max(2, period + num_layers % max(1, period))  # a layer alone is both first and last
+    if period == 0:
+        return None
+    num_layers = described.get_text_config().num_hidden_layers
+    first = max(2, period + num_layers % period)  # a layer alone is both the first and the last
     if num_layers <= first + period:
-        return trace(described, config, device)
+        return None
     small, large = (
         trace(_shortened(described, num), config, device) for num in (first, first + period)
     )
     found = small.plus(large, (num_layers - first) // period)
     whole = new_model(described, config, torch_device("meta"))
     if found.counts["num_base"] != sum(one.numel() for one in whole.parameters()):
-        return trace(described, config, device)  # some layers are larger than others
+        return None
     return found
 
 
@@ -113,7 +126,7 @@ def _period(described: PretrainedConfig) -> int:
 def _by_layer(text: PretrainedConfig) -> list[tuple[str, list[Any]]]:
     """The fields with an entry for each layer."""
     return [
-        (name, value)
+        (name, list(value))
         for name, value in vars(text).items()
         if isinstance(value, list | tuple) and len(value) == text.num_hidden_layers
     ]

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.testing._internal.distributed.fake_pg  # registers the backend
 from torch.distributed import distributed_c10d
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import PretrainedConfig
 
 from rundir.config import RunConfig
@@ -140,8 +140,7 @@ def _tell(wrapped: Any, storages: Storages) -> None:
 @contextmanager
 def _group(num_ranks: int) -> Iterator[Ranks]:
     """A group that so many ranks seem to be in."""
-    store = dist.HashStore()
-    dist.init_process_group("fake", store=store, rank=0, world_size=num_ranks)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=num_ranks)
     try:
         control = distributed_c10d._get_default_group()
         yield Ranks(rank=0, world_size=num_ranks, device=_META, control=control)
@@ -149,7 +148,7 @@ def _group(num_ranks: int) -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def _reduced(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _reduced(bucket: Any) -> torch.futures.Future[torch.Tensor]:
     """The sum over ranks, which is where the rank's own gradients are."""
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     future.set_result(bucket.buffer())

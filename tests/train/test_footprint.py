@@ -43,7 +43,7 @@ GEMMA3 = SMALL | {  # every third layer sees everything, the others 16 tokens
     "layer_types": (["sliding_attention"] * 2 + ["full_attention"]) * 3,
 }  # fmt: skip
 UNALIKE = QWEN2 | {"use_sliding_window": True, "max_window_layers": 2, "sliding_window": 16}
-ARCHITECTURES = {
+ARCHITECTURES: dict[str, dict[str, Any]] = {
     "qwen2": QWEN2, "qwen3": QWEN3, "llama": SMALL | {"model_type": "llama"},
     "mistral": SMALL | {"model_type": "mistral"}, "gpt2": GPT2, "gemma3": GEMMA3,
     "qwen2, two kinds of layers": UNALIKE,
@@ -67,9 +67,9 @@ def configured(architecture: dict[str, Any], **train: Any) -> RunConfig:
     return RunConfig(
         profile="test",
         architecture=architecture,
-        model=ModelConfig(**{"dtype": "float32"} | model),
+        model=ModelConfig(**{"dtype": "float32", **model}),
         data=DataConfig(max_seq_length=length),
-        train=TrainConfig(**{"global_batch_size": 1, "method": "full"} | train),
+        train=TrainConfig(**{"global_batch_size": 1, "method": "full", **train}),
         launch=LaunchConfig(num_ranks=num_ranks),
     )
 
@@ -280,11 +280,11 @@ def test_a_loss_is_predicted_from_the_trainers_own_code(monkeypatch: pytest.Monk
     ("change", "message"),
     [
         ({"model_type": "gpt17"}, "model_type = 'gpt17' is none that transformers knows"),
-        ({"model_type": "t5"}, "a step of t5 cannot be traced"),
-        ({"hidden_size": -64}, "a step of qwen3 cannot be traced"),
-        ({"hidden_size": "many"}, "a step of qwen3 cannot be traced"),
-        ({"num_attention_heads": 0}, "a step of qwen3 cannot be traced"),
-        ({"num_hidden_layers": -3}, "a step of qwen3 cannot be traced"),
+        ({"model_type": "t5"}, "a training step of t5 cannot be traced"),
+        ({"hidden_size": -64}, "a training step of qwen3 cannot be traced"),
+        ({"hidden_size": "many"}, "a training step of qwen3 cannot be traced"),
+        ({"num_attention_heads": 0}, "a training step of qwen3 cannot be traced"),
+        ({"num_hidden_layers": -3}, "a training step of qwen3 cannot be traced"),
     ],
 )
 def test_a_shape_that_is_none_is_said_plainly(change: dict[str, Any], message: str) -> None:
