@@ -161,7 +161,8 @@ def _airlock(start: str, admit: str, load: str = "mmap") -> Command:
         } | ({} if model is None else {"model.path": str(model)})  # fmt: skip
         options = [f"--set={key}={value}" for key, value in settings.items()]
         return [
-            str(ROOT / "start.sh"), "tiny", f"--num-gpus={num_ranks}",
+            # They stop before they train, which these would not have the memory for.
+            str(ROOT / "start.sh"), "tiny", "--force", f"--num-gpus={num_ranks}",
             f"--max-restarts={restarts}", *options,
         ]  # fmt: skip
 

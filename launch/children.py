@@ -51,13 +51,13 @@ def run(module: str, *args: str | Path, env: dict[str, str], signals: Signals) -
     child = start(module, *args, env=env)
     while child.poll() is None:
         if signals.stop_asked:
-            _end(child)
+            end(child)
             raise Interrupted
         time.sleep(_POLL_S)
     return child.returncode
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def end(child: subprocess.Popen[bytes]) -> None:
     """End a child and its session: first so that it can tidy up, then at once."""
     child.terminate()
     try:

@@ -95,7 +95,7 @@ def rank_variables(
     threads = _threads(config.launch, placement)
     needed = [
         Variable("AIRLOCK_RUN_DIR", str(run.path), "airlock", "where a rank finds its run"),
-        Variable("PYTHONPATH", _python_path(own), "airlock",
+        Variable("PYTHONPATH", python_path(own), "airlock",
                  "the clone comes first, then the user's own"),
         Variable("PYTHONSAFEPATH", "1", "airlock",
                  "a train.py in the working directory must not shadow ours"),
@@ -236,6 +236,7 @@ def _allocator(environ: Mapping[str, str], *, adds: bool) -> list[Variable]:
     return [Variable(ALLOC_CONF, conf, "environment, airlock", f"yours, and expandable: {why}")]
 
 
-def _python_path(environ: Mapping[str, str]) -> str:
+def python_path(environ: Mapping[str, str]) -> str:
+    """PYTHONPATH for a child of ours: the clone, then the user's own entries."""
     entries = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     return os.pathsep.join([str(ROOT), *(entry for entry in entries if entry != str(ROOT))])

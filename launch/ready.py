@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from launch import children
+from launch.plan.of_run import PlanOfRun
 from launch.prepare import prepare
 from launch.request import Job
 from launch.signals import Signals
@@ -19,12 +20,13 @@ from rundir.prepared import Loading, Prepared
 
 def make_ready(
     job: Job, folder: RunDir, console: Console, env: dict[str, str],
-    events: EventWriter, signals: Signals,
+    events: EventWriter, signals: Signals, plan: PlanOfRun,
 ) -> Prepared:  # fmt: skip
-    """Run the tests that were asked for; make model and data ready.
+    """Run the tests that were asked for; make model and data ready; have the run planned meanwhile.
 
-    Raises UserError when it cannot be done, and Interrupted when a stop was asked for.
+    Raises UserError when it cannot be done, or does not fit, and Interrupted when a stop was asked for.
     """
+    plan.begin()
     _run_tests(job, env, signals)
     with events.span("prepare", what="model and data"):
         prepared = prepare(
@@ -35,6 +37,7 @@ def make_ready(
         console.out(f"model: {job.config.model.path} at {commit[:7]}", highlight=False)
     _say_loading(console, job.config.launch.start, prepared.loading)
     _say_left_out(console, prepared, job.config.data.max_seq_length)
+    plan.begin(prepared)
     return prepared
 
 

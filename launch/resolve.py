@@ -46,6 +46,8 @@ def resolve(
         values["model"] = replace(values["model"], path=path)
     values["launch"] = _start_that_loads(values["launch"], sources)
     architecture = table.get("architecture", {})
+    if values["model"].path and sources["model.path"] not in (layer, "default"):
+        architecture = {}  # it describes the model that is named beside it, and this is another
     return RunConfig(profile=profile, architecture=architecture, **values), sources
 
 

@@ -16,6 +16,7 @@ from launch.gate_folder import blind_spot, gate_folder
 from launch.guard import MemoryGuard
 from launch.output import Output
 from launch.parent import become_subreaper
+from launch.plan.of_run import PlanOfRun, show_plan_of
 from launch.preflight import checks
 from launch.preflight.checks import make_sure
 from launch.prepare import model_folder
@@ -52,10 +53,7 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
     processes = OwnProcesses()
     become_subreaper()
     folder, environment = make_folder(job, environ)
-    lines = [banner(job, folder), *left_out_lines(environment, job.config.launch.keep_env)]
-    if unseen := blind_spot():
-        lines.append(f"airlock: {unseen}")
-    console.out("\n".join(lines), highlight=False)
+    _say_what(job, folder, environment, console)
     state = new_state(
         folder.run_id, job.config.profile, job.placement.num_ranks,
         of_script=job.config.script is not None,
@@ -68,6 +66,7 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
         run=folder, config=job.config.launch, state=state, console=console,
         signals=signals, events=events, processes=processes, guard=guard,
     )  # fmt: skip
+    plan = PlanOfRun(request, job, folder, console, environ, signals)
     env = environment.of_child(environ)
     code = ExitCode.RANK_FAILED  # unless it is found to have ended otherwise
     try:
@@ -75,25 +74,33 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
         guard.start()
         files: list[Path] | None = None
         if job.config.script is None:
-            files = mapped_files(make_ready(job, folder, console, env, events, signals))
+            files = mapped_files(make_ready(job, folder, console, env, events, signals, plan))
         if limit := _address_limit(job, files, env):
             _note_limit(console, folder, environment, limit)
             env[limit.name] = limit.value
-        agent_code = supervisor.supervise(torchrun_args_of(job, folder), env)
+        agent_code = supervisor.supervise(torchrun_args_of(job, folder), env, plan)
         code = exit_code(state, agent_code, signals)
     except Interrupted:
         code = ExitCode.INTERRUPTED_UNSAVED
     except UserError as seen:
-        error = guard.explained(seen)
+        error = plan.explained(guard.explained(seen))
         code, state.status.error = error.code, str(error.args[0])
         raise error from None
     finally:
+        plan.close()
         guard.stop()
         state.end(code)
         supervisor.write_status()
         _tidy_up(folder)
     report(console, folder, state, code)
     return code
+
+
+def _say_what(job: Job, folder: RunDir, environment: RankEnvironment, console: Console) -> None:
+    lines = [banner(job, folder), *left_out_lines(environment, job.config.launch.keep_env)]
+    if unseen := blind_spot():
+        lines.append(f"airlock: {unseen}")
+    console.out("\n".join(lines), highlight=False)
 
 
 def show(request: Request, console: Console, environ: Mapping[str, str]) -> ExitCode:
@@ -115,7 +122,7 @@ def show(request: Request, console: Console, environ: Mapping[str, str]) -> Exit
         "", f"the same with torch's own{what}:", torchrun_line_of(job, folder, environment),
     ]  # fmt: skip
     console.out("\n".join(lines), highlight=False)
-    return ExitCode.DONE
+    return show_plan_of(job, console, environ)
 
 
 def _address_limit(job: Job, files: list[Path] | None, env: Mapping[str, str]) -> Variable | None:

@@ -12,6 +12,7 @@ from launch import children
 from launch.console import View, make_view
 from launch.guard import MemoryGuard
 from launch.memory import tree_memory
+from launch.plan.of_run import PlanOfRun
 from launch.processes import OwnProcesses
 from launch.signals import Signals
 from launch.state import RunState
@@ -45,8 +46,13 @@ class Supervisor:
         self._next_status = self._next_memory = self._next_survivors = 0.0
         self._gone_since: float | None = None
 
-    def supervise(self, torchrun_args: list[str], env: dict[str, str]) -> int:
-        """Start the agent with `torchrun_args`; returns its exit code once no process is left."""
+    def supervise(
+        self, torchrun_args: list[str], env: dict[str, str], plan: PlanOfRun | None = None
+    ) -> int:
+        """Start the agent with `torchrun_args`; returns its exit code once no process is left.
+
+        Raises DoesNotFitError when that is the `plan`'s answer; then, too, no process is left.
+        """
         self._state.enter("starting")
         view = make_view(self._console, shows_output=self._state.of_script)
         keeper = children.start_keeper(self._run.path)
@@ -57,6 +63,8 @@ class Supervisor:
         try:
             while agent.poll() is None:
                 self._follow(view)
+                if plan is not None:
+                    plan.look(has_trained=self._state.status.step > 0)
                 self._pass_on_stop(agent)
                 self._end_survivors()
                 time.sleep(_POLL_S)

@@ -38,6 +38,11 @@ class RunDir:
         return self.path / "config.toml"
 
     @property
+    def plan(self) -> Path:
+        """What the run was predicted to take of its GPUs and the host; not of a script's."""
+        return self.path / "plan.json"
+
+    @property
     def command(self) -> Path:
         """The command that was typed, and the torchrun command it came to."""
         return self.path / "command.txt"

@@ -13,11 +13,15 @@ from rundir.paths import RunDir
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedData:
-    """One tokenised file: its rows, those left out, and the token that ends an answer."""
+    """One tokenised file: its rows, those left out, and the token that ends an answer.
+
+    `longest` is the number of tokens of its longest sample.
+    """
 
     path: str
     num_samples: int
     num_too_long: int
+    longest: int
     end_token_id: int
 
 

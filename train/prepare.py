@@ -74,6 +74,7 @@ def prepare_file(
         path=str(folder / "samples.arrow"),
         num_samples=counts["num_samples"],
         num_too_long=counts["num_too_long"],
+        longest=counts["longest_kept"],
         end_token_id=counts["end_token_id"],
     )
 

@@ -67,7 +67,7 @@ def test_the_weights_the_data_and_the_checkpoint_are_what_is_mapped(tmp_path: Pa
     wanted = [model / "model.safetensors", checkpoint / "model.safetensors", data / "tokens"]
     for path in (*wanted, model / "pytorch_model.bin", model / "config.json"):
         path.write_bytes(b"x")
-    train = PreparedData(path=str(data), num_samples=1, num_too_long=0, end_token_id=0)
+    train = PreparedData(path=str(data), num_samples=1, num_too_long=0, longest=9, end_token_id=0)
     prepared = Prepared(
         model_path=str(model), train=train, evaluation=None, resume_from=str(checkpoint)
     )

@@ -242,3 +242,10 @@ def test_the_large_architectures_have_exactly_the_parameters_of_their_models(
     with torch.device("meta"):
         model = make(config)
     assert sum(parameter.numel() for parameter in model.parameters()) == num_parameters
+
+
+def test_another_model_than_the_profiles_does_not_have_its_architecture() -> None:
+    assert resolve("32b", [], {})[0].architecture
+    assert not resolve("32b", ["model.path=Some/Model"], {})[0].architecture
+    assert not resolve("32b", [], {"AIRLOCK_MODEL_PATH": "/some/folder"})[0].architecture
+    assert resolve("tiny", ["model.path="], {})[0].architecture

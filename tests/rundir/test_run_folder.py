@@ -186,7 +186,9 @@ def test_a_request_stands_once_it_is_made(request_: Request) -> None:
 @pytest.mark.parametrize("with_evaluation", [True, False])
 def test_what_was_prepared_is_read_again(with_evaluation: bool) -> None:
     run = create_run("tiny")
-    data = PreparedData(path="/cache/größe.arrow", num_samples=5, num_too_long=2, end_token_id=9)
+    data = PreparedData(
+        path="/cache/größe.arrow", num_samples=5, num_too_long=2, longest=3, end_token_id=9
+    )
     prepared = Prepared(
         model_path="/m", train=data,
         evaluation=data if with_evaluation else None,

@@ -38,7 +38,9 @@ def arrow_file(path: Path, num_samples: int, batch_rows: int) -> PreparedData:
         for start in range(0, num_samples, batch_rows):
             chosen = rows[start : start + batch_rows]
             writer.write_batch(pa.RecordBatch.from_pylist(chosen, schema=schema))
-    return PreparedData(path=str(path), num_samples=num_samples, num_too_long=0, end_token_id=0)
+    return PreparedData(
+        path=str(path), num_samples=num_samples, num_too_long=0, longest=9, end_token_id=0
+    )
 
 
 def dealt(order: Order, step: int, world_size: int) -> list[int]:
@@ -152,7 +154,13 @@ def test_the_tokens_are_the_pages_of_the_file_itself(tmp_path: Path, batch_rows:
 def test_a_file_that_is_gone_is_an_oserror(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         SampleFile(
-            PreparedData(path=str(tmp_path / "none"), num_samples=1, num_too_long=0, end_token_id=0)
+            PreparedData(
+                path=str(tmp_path / "none"),
+                num_samples=1,
+                num_too_long=0,
+                longest=9,
+                end_token_id=0,
+            )
         )
 
 

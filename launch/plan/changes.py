@@ -1,0 +1,146 @@
+"""What could be changed about a run that does not fit, the cheapest first."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from launch.plan.plan import Plan
+from launch.plan.target import with_ranks
+from launch.plan.verdict import Verdict
+from launch.resolve import PROFILES, resolve
+from rundir.config import RunConfig
+from rundir.errors import UserError
+
+_SHARES = (2, 4, 8)
+_LEAST_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One way to have it smaller: what to type, and what becomes of the configuration."""
+
+    what: str
+    config: RunConfig
+    settings: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str | int] = field(default_factory=dict)
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks it is for."""
+        return self.config.launch.num_ranks
+
+
+Group = Sequence[Change]  # of one kind, the mildest first: one that fits is enough
+
+
+def groups_of(plan: Plan, settings: Sequence[str], environ: Mapping[str, str]) -> list[Group]:
+    """What is worth asking about, the cheapest kind first."""
+    config = plan.config
+    found: list[Group] = []
+    is_host_short = plan.target.is_here and plan.host_verdict is not Verdict.FITS
+    if is_host_short:
+        found.append(_warm_start(config))
+    if not plan.is_hopeless:
+        found += _smaller_steps(config)
+    if config.train.method == "full":
+        found += _adapters(config)
+    if is_host_short:
+        found.append(_fewer_ranks(config))
+    found.append(_other_profiles(config, settings, environ))
+    return [group for group in found if group]
+
+
+def _warm_start(config: RunConfig) -> Group:
+    if config.launch.start == "warm":
+        return []
+    wanted = {"launch.start": "warm"} | (
+        {} if config.launch.load in ("auto", "mmap") else {"launch.load": "auto"}
+    )
+    return [_changed(config, "one copy of imports and model for all ranks", wanted)]
+
+
+def _smaller_steps(config: RunConfig) -> list[Group]:
+    """Each by itself, then together; the samples of a step stay as many."""
+    share = math.ceil(config.train.global_batch_size / config.launch.num_ranks)
+    at_once = min(config.train.micro_batch_size, share)
+    sizes = sorted({max(1, at_once // part) for part in (*_SHARES, at_once)}, reverse=True)
+    micro = [
+        _changed(config, "fewer samples at once, as many a step", _micro(size))
+        for size in sizes if size < at_once
+    ]  # fmt: skip
+    groups: list[Group] = [micro]
+    least: dict[str, str] = _micro(1) if at_once > 1 else {}
+    if not config.model.gradient_checkpointing:
+        checkpointing = {"model.gradient_checkpointing": "true"}
+        groups.append([_changed(config, "activations computed twice, slower", checkpointing)])
+        if least:
+            groups.append([_changed(config, "both", least | checkpointing)])
+        least = least | checkpointing
+    for settings in ({}, least) if least else ({},):
+        more = ", with the above" if settings else ""
+        groups.append(_shorter(config, settings, more))
+    return groups
+
+
+def _micro(size: int) -> dict[str, str]:
+    return {"train.micro_batch_size": str(size)}
+
+
+def _shorter(config: RunConfig, settings: dict[str, str], more: str) -> Group:
+    lengths = [config.data.max_seq_length // part for part in _SHARES]
+    what = f"longer samples left out{more}"
+    return [
+        _changed(config, what, settings | {"data.max_seq_length": str(length)})
+        for length in lengths if length >= _LEAST_TOKENS
+    ]  # fmt: skip
+
+
+def _adapters(config: RunConfig) -> list[Group]:
+    lora = {"train.method": "lora"}
+    least = lora | _micro(1) | {"model.gradient_checkpointing": "true"}
+    return [
+        [_changed(config, "adapters trained, not the weights", lora)],
+        [_changed(config, "adapters trained, in the smallest steps", least)],
+    ]
+
+
+def _fewer_ranks(config: RunConfig) -> Group:
+    num = config.launch.num_ranks
+    fewer = sorted({max(1, num // part) for part in (*_SHARES, num)} - {num}, reverse=True)
+    return [
+        Change(what="fewer ranks, slower", config=with_ranks(config, one),
+               options={"num_gpus": one})
+        for one in fewer
+    ]  # fmt: skip
+
+
+def _other_profiles(
+    config: RunConfig, settings: Sequence[str], environ: Mapping[str, str]
+) -> Group:
+    """Profiles of the same kind of device with an architecture; which are smaller is seen then."""
+    found = []
+    for file in sorted(PROFILES.glob("*.toml")):
+        try:
+            other, _ = resolve(file.stem, settings, environ)
+        except UserError:  # it is not right; that is for whoever runs it
+            continue
+        is_like = other.launch.needs_gpu == config.launch.needs_gpu
+        if file.stem != config.profile and is_like and other.architecture:
+            other = with_ranks(other, config.launch.num_ranks)
+            found.append(Change(what="a smaller model", config=other,
+                                options={"profile": file.stem}))  # fmt: skip
+    return found
+
+
+def _changed(config: RunConfig, what: str, settings: dict[str, str]) -> Change:
+    """The configuration with these settings, which are valid ones."""
+    for key, text in settings.items():
+        section, _, name = key.partition(".")
+        old = getattr(config, section)
+        kind = type(getattr(old, name))
+        value = text == "true" if kind is bool else kind(text)
+        config = dataclasses.replace(config, **{section: dataclasses.replace(old, **{name: value})})
+    return Change(what=what, config=config, settings=settings)

@@ -1,0 +1,88 @@
+"""`airlock plan`: from what was typed to the plan on the screen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+from launch.plan.host import Weights, weights_of
+from launch.plan.instead import Instead, what_fits_instead
+from launch.plan.plan import Host, Plan, this_host
+from launch.plan.question import local_folder, question_of
+from launch.plan.show import show_instead, show_plan
+from launch.plan.target import Target, Typed, choose_target, with_ranks
+from launch.plan.tracer import Tracer
+from launch.plan.verdict import Verdict
+from launch.prepare import made_model_folder
+from launch.resolve import resolve
+from launch.script_request import is_script
+from launch.signals import Interrupted, Signals
+from rundir.config import RunConfig
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from rundir.footprint import Footprint
+from rundir.starts import start_of
+
+
+def plan(typed: Typed, console: Console, environ: Mapping[str, str], *, as_json: bool) -> ExitCode:
+    """Show the plan of what was typed. Raises UserError when there can be none."""
+    if is_script(typed.profile):
+        raise UserError(
+            f"there is no plan of a script, and {typed.profile} is one",
+            do="./airlock plan PROFILE; a script knows its model itself",
+        )
+    signals = Signals()
+    signals.listen()
+    config, sources = resolve(typed.profile, typed.all_settings(), environ)
+    start_of(config)
+    asked = typed.asked_num_ranks(config, sources["launch.num_ranks"], environ)
+    target = choose_target(config, asked, typed.gpu, environ)
+    config = with_ranks(config, target.num_ranks)
+    try:
+        (footprint,) = Tracer([question_of(config, target.device)], environ).wait(signals)
+        made = make_plan(config, target, footprint, this_host())
+        if not as_json:
+            show_plan(console, made)
+        instead = None
+        if made.verdict not in (None, Verdict.FITS):
+            instead = what_fits_instead(made, typed, environ, signals)
+    except Interrupted:
+        return ExitCode.INTERRUPTED_UNSAVED
+    if as_json:
+        console.out(plan_text(made, instead), highlight=False)
+    elif instead is not None:
+        show_instead(console, instead)
+    return ExitCode.DOES_NOT_FIT if made.verdict is Verdict.DOES_NOT_FIT else ExitCode.DONE
+
+
+def make_plan(
+    config: RunConfig, target: Target, footprint: Footprint, host: Host,
+    model_folder: Path | None = None,
+) -> Plan:  # fmt: skip
+    """The plan of a configuration that was traced."""
+    folder = model_folder or local_folder(config.model.path)
+    made = folder if config.model.path else made_model_folder(config)
+    return Plan(
+        config=config, target=target, footprint=footprint, host=host,
+        weights=_weights(config, made), model_folder=folder,
+    )  # fmt: skip
+
+
+def _weights(config: RunConfig, folder: Path | None) -> Weights:
+    """As the files have it; damaged ones are for the run to refuse, not for the plan."""
+    try:
+        return weights_of(config, folder)
+    except UserError as error:
+        return Weights(
+            load="mmap" if config.launch.load == "auto" else config.launch.load,
+            is_converted=False, reading_bytes=0, note=str(error.args[0]),
+        )  # fmt: skip
+
+
+def plan_text(made: Plan, instead: list[Instead] | None) -> str:
+    """The plan as one JSON object; `instead` is null where nothing was looked for."""
+    found = None if instead is None else [one.as_json() for one in instead]
+    return json.dumps(made.as_json() | {"instead": found})

@@ -1,0 +1,142 @@
+"""What all processes of a run take of the host, phase by phase.
+
+Anonymous memory is what has to be there. Mapped weights are pages of a file, in memory once however
+many ranks read them, and given back when something else needs the room; they are told beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from launch.checkpoint_files import read_checkpoint
+from launch.loading import choose_loading
+from launch.memory import MIB
+from launch.plan.question import Device
+from rundir.config import RunConfig
+from rundir.footprint import Footprint
+
+# Measured where docs/benchmarks.md says (Start-up beside other launchers), anonymous memory there:
+# 8 warm ranks 561 MB, of which each of them 12.0; 8 cold ones 2,362 MB; a zygote 265 MiB (README).
+_LAUNCHER_BYTES = 190 * MIB  # launch and agent
+_IMPORTS_BYTES = 265 * MIB  # a process that has imported torch, transformers and the trainer
+_FORK_BYTES = 12 * MIB  # what a forked rank makes its own until the ranks have met
+_TRAINING_BYTES = 40 * MIB  # and from there on: autograd, kernels, buffers of gloo
+# A process with CUDA and NCCL up has host memory of its own for them: an estimate, from 200 MiB to
+# 1 GiB. Not measured on a GPU yet.
+_CUDA_BYTES = 512 * MIB
+# transformers' max_shard_size: safetensors has one file's tensors in host memory when they come
+# from a GPU; those of the CPU it writes from where they are.
+_SHARD_BYTES = 50 * 10**9
+_ITEM_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of a run, with the anonymous memory of all its processes and the files mapped.
+
+    Up to `slack_bytes` more may be lost between blocks of memory.
+    """
+
+    name: str
+    anonymous_bytes: int
+    mapped_bytes: int
+    slack_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """How the weights come into a process that loads them."""
+
+    load: str  # mmap, broadcast or random
+    is_converted: bool  # each process that loads them has a copy of its own
+    reading_bytes: int  # beside that while it loads
+    note: str
+
+
+def weights_of(config: RunConfig, folder: Path | None) -> Weights:
+    """How they will come, by the files if they are there; else as of whole safetensors.
+
+    Raises UserError for files that are damaged.
+    """
+    load = config.launch.load
+    if load == "random" or folder is None or not _has_weights(folder):
+        load = "mmap" if load == "auto" else load
+        note = "random weights" if load == "random" else "not fetched yet: taken to be safetensors"
+        return Weights(load=load, is_converted=False, reading_bytes=0, note=note)
+    checkpoint = read_checkpoint(folder)
+    loading = choose_loading(config, folder)
+    return Weights(
+        load=loading.load,
+        is_converted=not checkpoint.is_mapped or checkpoint.dtypes != {config.model.dtype},
+        reading_bytes=0 if checkpoint.is_mapped else checkpoint.size_bytes,
+        note=loading.reason,
+    )
+
+
+def _has_weights(folder: Path) -> bool:
+    return any(any(folder.glob(name)) for name in ("*.safetensors", "*.bin"))
+
+
+def host_phases(
+    footprint: Footprint, config: RunConfig, device: Device, weights: Weights
+) -> tuple[Phase, ...]:
+    """The phases of a run of `launch.num_ranks` ranks, in their order."""
+    num_ranks, on_cpu = config.launch.num_ranks, device == "cpu"
+    is_cold, is_warm = config.launch.start == "cold", config.launch.start == "warm"
+    is_mapped = not weights.is_converted and weights.load != "random"
+    frozen_bytes = _frozen_bytes(footprint, config)
+    loaded, trained = _on_cpu(footprint, config, weights) if on_cpu else (0, 0)
+    # On CPU blocks of less than 32 MiB are the C library's to keep: twice what is in use was seen
+    # (`./start.sh tiny --set train.micro_batch_size=256 --set train.global_batch_size=1024`).
+    activations = num_ranks * (footprint.activations_bytes + footprint.logits_bytes)
+    slack = activations if on_cpu else 0
+    imports = _LAUNCHER_BYTES + (num_ranks if is_cold else 1) * _IMPORTS_BYTES
+    forks = 0 if is_cold else num_ranks * _FORK_BYTES
+    zygote = _loader_bytes(footprint, config, weights) if is_warm else 0
+    model = imports + (zygote if is_warm else forks + loaded) + weights.reading_bytes
+    up = imports + zygote + forks + loaded
+    training = imports + zygote + forks + num_ranks * _TRAINING_BYTES
+    if on_cpu:
+        training += trained
+        saving = training - activations
+        # Adapters are merged into weights which were shared until then.
+        saving += frozen_bytes if is_warm or is_mapped else 0
+    else:
+        training += num_ranks * _CUDA_BYTES
+        saving = training + min(footprint.weights_bytes, _SHARD_BYTES)
+    mapped = footprint.weights_bytes if is_mapped else 0
+    return (
+        Phase("imports", imports, 0), Phase("model", model, mapped), Phase("ranks up", up, mapped),
+        Phase("training", training, mapped, slack), Phase("saving", saving, mapped, slack),
+    )  # fmt: skip
+
+
+def _frozen_bytes(footprint: Footprint, config: RunConfig) -> int:
+    num_frozen = footprint.num_parameters - footprint.num_trainable
+    return num_frozen * _ITEM_BYTES[config.model.dtype]
+
+
+def _loader_bytes(footprint: Footprint, config: RunConfig, weights: Weights) -> int:
+    """What a process that loads the model has of its own before it trains: adapters are made."""
+    if weights.is_converted:
+        return footprint.weights_bytes
+    is_lora = config.train.method == "lora"
+    return footprint.weights_bytes - _frozen_bytes(footprint, config) if is_lora else 0
+
+
+def _on_cpu(footprint: Footprint, config: RunConfig, weights: Weights) -> tuple[int, int]:
+    """(loaded, training): what the ranks' models take where the device is the host, all ranks."""
+    num_ranks, peak = config.launch.num_ranks, footprint.peak_bytes
+    frozen_bytes = _frozen_bytes(footprint, config)
+    if config.launch.start == "warm":  # only what is trained is written to, and copied then
+        return 0, num_ranks * (peak - frozen_bytes)
+    shared = 0 if weights.is_converted else frozen_bytes
+    reads = (_loader_bytes(footprint, config, weights), peak - shared)
+    whole = (footprint.weights_bytes, peak)
+    readers = {"mmap": num_ranks, "broadcast": 1, "random": 0}[weights.load]
+    loaded, trained = (
+        readers * of_reader + (num_ranks - readers) * of_other
+        for of_reader, of_other in zip(reads, whole, strict=True)
+    )
+    return loaded, trained

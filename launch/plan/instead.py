@@ -1,0 +1,87 @@
+"""What would fit instead: every change is traced like the run itself, none is guessed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launch.plan.catalogue import CATALOGUE
+from launch.plan.changes import Change, groups_of
+from launch.plan.plan import Plan
+from launch.plan.question import Question, question_of
+from launch.plan.target import PLAN, RUN, Typed
+from launch.plan.tracer import Tracer
+from launch.plan.verdict import Verdict
+from launch.signals import Signals
+from rundir.footprint import Footprint
+
+_MOST = 6  # lines; the cheap ones come first
+
+
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """Something that fits, and the command for it."""
+
+    what: str
+    command: str
+
+    def as_json(self) -> dict[str, Any]:
+        """As the plan has it."""
+        return dataclasses.asdict(self)
+
+
+def what_fits_instead(
+    plan: Plan, typed: Typed, environ: Mapping[str, str], signals: Signals
+) -> list[Instead]:
+    """The mildest change of each kind that makes it fit, the cheapest kind first.
+
+    Raises UserError when they cannot be traced, and Interrupted when a stop was asked for.
+    """
+    groups = groups_of(plan, typed.all_settings(), environ)
+    changes = [change for group in groups for change in group]
+    questions = [_question(plan, change) for change in changes]
+    footprints = iter(Tracer(questions, environ).wait(signals))
+    found: list[Instead] = []
+    settled: list[set[str]] = []  # settings that are enough: with more of them it fits as well
+    for group in groups:
+        answered = [(change, next(footprints)) for change in group]
+        for change, footprint in answered:
+            if any(keys < change.settings.keys() for keys in settled):
+                continue
+            if _fits(plan, change, footprint):
+                found.append(_instead(plan, typed, change))
+                settled += [set(change.settings)] if change.settings else []
+                break
+    return [*found, *_larger_gpus(plan, typed)][:_MOST]
+
+
+def _question(plan: Plan, change: Change) -> Question:
+    is_same_model = "profile" not in change.options
+    folder = plan.model_folder if is_same_model else None
+    return question_of(change.config, plan.target.device, folder)
+
+
+def _fits(plan: Plan, change: Change, footprint: Footprint) -> bool:
+    target = dataclasses.replace(plan.target, num_ranks=change.num_ranks)
+    other = dataclasses.replace(plan, config=change.config, target=target, footprint=footprint)
+    is_smaller = footprint.num_parameters < plan.footprint.num_parameters
+    return other.verdict is Verdict.FITS and ("profile" not in change.options or is_smaller)
+
+
+def _instead(plan: Plan, typed: Typed, change: Change) -> Instead:
+    program = RUN if plan.target.is_here else PLAN
+    return Instead(change.what, typed.command(program, change.settings, **change.options))
+
+
+def _larger_gpus(plan: Plan, typed: Typed) -> Sequence[Instead]:
+    """The smallest GPU that is enough, if it is the GPU that is too small."""
+    if plan.target.gpu is None or plan.gpu_verdict is Verdict.FITS:
+        return []
+    enough = [kind for kind in CATALOGUE if plan.on_gpu(kind) is Verdict.FITS]
+    if not enough:
+        return []
+    kind = min(enough, key=lambda one: one.memory_bytes)
+    options: dict[str, str | int] = {"num_gpus": plan.target.num_ranks, "gpu": kind.name}
+    return [Instead(f"a larger GPU: {kind.name}", typed.command(PLAN, {}, **options))]

@@ -1,0 +1,177 @@
+"""The plan of a run: asked for beside the preparation and the start, and looked at as they go on.
+
+Only what cannot fit ends the run. Whatever keeps the plan from being made is a line, no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from launch.plan.command import make_plan, plan_text
+from launch.plan.instead import Instead, what_fits_instead
+from launch.plan.plan import Plan, this_host
+from launch.plan.question import question_of
+from launch.plan.show import show_plan, verdict_lines
+from launch.plan.target import RUN, Typed, target_of_placement
+from launch.plan.tracer import Tracer
+from launch.plan.verdict import Verdict
+from launch.request import Job, Request
+from launch.signals import Interrupted, Signals
+from rundir.atomic import write_text
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from rundir.paths import RunDir
+from rundir.prepared import Prepared
+
+
+class DoesNotFitError(UserError):
+    """The plan of a run does not fit; `plan` is it."""
+
+    def __init__(self, plan: Plan, typed: Typed, found: Sequence[Instead] = ()) -> None:
+        lines = [line for line in verdict_lines(plan) if line.startswith(Verdict.DOES_NOT_FIT)]
+        force = Instead("try it all the same", f"{typed.command(RUN, {})} --force")
+        do = "\n  → ".join(f"{one.command}   # {one.what}" for one in [*found, force])
+        super().__init__("\n  ".join(lines), do=do, code=ExitCode.DOES_NOT_FIT)
+        self.plan = plan
+
+
+class PlanOfRun:
+    """The plan of one run that trains a profile; of a script there is none."""
+
+    def __init__(
+        self, request: Request, job: Job, folder: RunDir, console: Console,
+        environ: Mapping[str, str], signals: Signals,
+    ) -> None:  # fmt: skip
+        self._typed, self._is_forced = typed_of(request), request.force
+        self._config, self._target = job.config, target_of_placement(job.placement)
+        self._folder, self._console, self._environ = folder, console, environ
+        self._signals, self._host = signals, this_host()  # before the run itself takes of it
+        self._prepared: Prepared | None = None
+        self._tracer: Tracer | None = None
+        self._is_told = job.config.script is not None
+
+    def begin(self, prepared: Prepared | None = None) -> None:
+        """Ask, and ask again when model and data are `prepared` if that was too early.
+
+        Raises DoesNotFitError if the answer is known already, and it is no.
+        """
+        self._prepared = prepared
+        if not self._is_told and self._tracer is None:
+            self._ask()
+        self.look(has_trained=False)
+
+    def _ask(self) -> None:
+        try:
+            question = question_of(self._config, self._target.device, self._model_folder)
+            self._tracer = Tracer([question], self._environ)
+        except UserError as error:
+            if self._prepared is not None:  # else the model may be fetched yet
+                self._say_none(error)
+
+    @property
+    def _model_folder(self) -> Path | None:
+        return None if self._prepared is None else Path(self._prepared.model_path)
+
+    def look(self, *, has_trained: bool) -> None:
+        """See whether there is an answer; then say and keep it.
+
+        Raises DoesNotFitError if it is no, unless a step `has_trained`: then it does fit.
+        """
+        if self._is_told or self._tracer is None or not self._tracer.poll():
+            return
+        try:
+            (footprint,) = self._tracer.answers()
+            plan = make_plan(self._config, self._target, footprint, self._host, self._model_folder)
+        except (UserError, OSError) as error:
+            self._say_none(error)
+            return
+        is_refused = plan.verdict is Verdict.DOES_NOT_FIT and not (self._is_forced or has_trained)
+        if is_refused and not plan.is_hopeless:
+            if self._prepared is None:
+                self._say_early(plan)
+                return
+            if self._ask_with_own_length(self._prepared.train.longest):
+                self.look(has_trained=has_trained)
+                return
+        self._is_told = True
+        self._keep(plan, None)
+        if is_refused:
+            raise DoesNotFitError(plan, self._typed)
+        lines = "\n".join(f"plan: {line}" for line in verdict_lines(plan))
+        self._console.out(lines, highlight=False)
+
+    def _say_early(self, plan: Plan) -> None:
+        """Before a model is fetched, say, which may take long: how long samples are may help."""
+        most = plan.config.data.max_seq_length
+        for line in verdict_lines(plan):
+            self._console.out(f"plan: {line}, if samples have {most:,} tokens", highlight=False)
+        self._console.out("plan: looked at again once the data are known", highlight=False)
+
+    def _ask_with_own_length(self, longest: int) -> bool:
+        """Ask anew if samples are shorter than they may be, as that could make it fit."""
+        data = self._config.data
+        if longest >= data.max_seq_length:
+            return False
+        shorter = dataclasses.replace(data, max_seq_length=longest)
+        self._config = dataclasses.replace(self._config, data=shorter)
+        self._ask()
+        return True
+
+    def explained(self, error: UserError) -> UserError:
+        """`error`; that the plan does not fit also with what would, which takes a moment."""
+        if not isinstance(error, DoesNotFitError):
+            return error
+        try:
+            found = what_fits_instead(error.plan, self._typed, self._environ, self._signals)
+        except (UserError, Interrupted):  # what is wrong is known without it
+            return error
+        self._keep(error.plan, found)
+        return DoesNotFitError(error.plan, self._typed, found)
+
+    def close(self) -> None:
+        """Ask no more."""
+        if self._tracer is not None:
+            self._tracer.close()
+
+    def _keep(self, plan: Plan, found: list[Instead] | None) -> None:
+        with contextlib.suppress(OSError):  # a full disk is no reason to end a run
+            write_text(self._folder.plan, plan_text(plan, found) + "\n")
+
+    def _say_none(self, error: Exception) -> None:
+        self._is_told = True
+        self._console.out(f"airlock: no plan: {error.args[0]}", highlight=False)
+
+
+def show_plan_of(job: Job, console: Console, environ: Mapping[str, str]) -> ExitCode:
+    """The plan of a run that is only shown, from what is on this machine."""
+    if job.config.script is not None:
+        return ExitCode.DONE
+    target = target_of_placement(job.placement)
+    signals = Signals()
+    signals.listen()
+    try:
+        (footprint,) = Tracer([question_of(job.config, target.device)], environ).wait(signals)
+        show_plan(console, make_plan(job.config, target, footprint, this_host()))
+    except Interrupted:
+        return ExitCode.INTERRUPTED_UNSAVED
+    except (UserError, OSError) as error:
+        console.out(f"airlock: no plan: {error.args[0]}", highlight=False)
+    return ExitCode.DONE
+
+
+def typed_of(request: Request) -> Typed:
+    """What was typed after `run`, less what a plan has no use for."""
+    rest: list[str] = []
+    if request.max_restarts is not None:
+        rest += ["--max-restarts", str(request.max_restarts)]
+    if request.resume is not None:
+        rest += ["--resume", request.resume]
+    return Typed(
+        profile=request.profile, num_gpus=request.num_gpus, data=request.data,
+        settings=request.settings, rest=rest,
+    )  # fmt: skip

@@ -1,0 +1,133 @@
+"""The plan itself: what is needed, what there is, and whether it fits."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from launch.guard import threshold_bytes
+from launch.host_memory import Available, HostMemory
+from launch.plan.catalogue import GpuKind, column_kinds
+from launch.plan.host import Phase, Weights, host_phases
+from launch.plan.target import Target
+from launch.plan.verdict import Need, Verdict, context_need, gpu_need, host_need
+from rundir.config import RunConfig
+from rundir.footprint import Footprint
+
+_FROM_GOOD_TO_BAD = (Verdict.FITS, Verdict.UNCERTAIN, Verdict.DOES_NOT_FIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What this machine can still give, and with its swap."""
+
+    now: Available
+    with_swap_bytes: int
+
+
+def this_host() -> Host:
+    """Looked at now; the tightest bound, be it the machine's or a cgroup's."""
+    memory = HostMemory()
+    return Host(memory.now(), memory.now(with_swap=True).available_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One configuration on one target."""
+
+    config: RunConfig
+    target: Target
+    footprint: Footprint
+    weights: Weights
+    host: Host
+    model_folder: Path | None = None  # of a model that was fetched, or is in the Hub's cache
+
+    @functools.cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """Host memory, phase by phase."""
+        return host_phases(self.footprint, self.config, self.target.device, self.weights)
+
+    @property
+    def gpu_need(self) -> Need:
+        """What a rank takes of its GPU."""
+        return gpu_need(self.footprint, self.target.num_ranks)
+
+    def on_gpu(self, kind: GpuKind) -> Verdict:
+        """Whether a rank fits on such a GPU."""
+        return self.gpu_need.verdict(kind.memory_bytes)
+
+    @property
+    def gpu_verdict(self) -> Verdict | None:
+        """Whether a rank fits on its GPU; None on CPU, and where no GPU is known."""
+        return None if self.target.gpu is None else self.on_gpu(self.target.gpu)
+
+    @functools.cached_property
+    def host_need(self) -> Need:
+        """What the run takes of the host in its worst phase."""
+        guard = threshold_bytes(self.config.limits, self.host.now.total_bytes)
+        return host_need(self.phases, guard)
+
+    @property
+    def host_verdict(self) -> Verdict:
+        """Whether this machine's memory would do."""
+        host = self.host
+        return self.host_need.verdict(host.now.available_bytes, host.with_swap_bytes)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The worse of the two; of the host's only if it is the host that would run it."""
+        found = [self.gpu_verdict] if self.gpu_verdict else []
+        found += [self.host_verdict] if self.target.is_here else []
+        return max(found, key=_FROM_GOOD_TO_BAD.index, default=None)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether what is stored for good does not fit by itself, however small the steps are."""
+        one = self.footprint
+        stored = one.weights_bytes + one.gradients_bytes + one.optimizer_bytes + one.ddp_bytes
+        stored += context_need(self.target.num_ranks).least_bytes
+        return self.target.gpu is not None and stored > self.target.gpu.memory_bytes
+
+    def as_json(self) -> dict[str, Any]:
+        """As `--json` prints it and plan.json holds it; docs/plan.md says what is what."""
+        target, launch = self.target, self.config.launch
+        context, gpu = context_need(target.num_ranks), target.gpu
+        on_gpu: dict[str, Any] = {}
+        if target.device == "cuda":
+            on_gpu = {
+                "context_least_bytes": context.least_bytes,
+                "context_most_bytes": context.most_bytes,
+                "least_bytes": self.gpu_need.least_bytes,
+                "most_bytes": self.gpu_need.most_bytes,
+            }
+        return {
+            "v": 1,
+            "profile": self.config.profile,
+            "device": target.device,
+            "num_ranks": target.num_ranks,
+            "num_ranks_source": target.source,
+            "longest_sample_tokens": self.config.data.max_seq_length,
+            "verdict": self.verdict,
+            "rank": asdict(self.footprint) | on_gpu,
+            "gpu": None if gpu is None else _gpu_json(gpu, self.on_gpu(gpu)),
+            "gpus": [
+                _gpu_json(kind, self.on_gpu(kind))
+                for kind in (column_kinds() if target.device == "cuda" and gpu is None else [])
+            ],
+            "host": {
+                "start": launch.start, "load": self.weights.load, "weights": self.weights.note,
+                "phases": [asdict(phase) for phase in self.phases],
+                "least_bytes": self.host_need.least_bytes, "most_bytes": self.host_need.most_bytes,
+                **asdict(self.host.now), "available_with_swap_bytes": self.host.with_swap_bytes,
+                "would_run_here": target.is_here, "verdict": self.host_verdict,
+            },
+        }  # fmt: skip
+
+
+def _gpu_json(kind: GpuKind, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "name": kind.name, "memory_bytes": kind.memory_bytes, "source": kind.source,
+        "verdict": verdict,
+    }  # fmt: skip

@@ -1,0 +1,131 @@
+"""What is asked of the tracer: a configuration less all that its memory does not depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from rundir.config import DataConfig, LaunchConfig, LimitsConfig, RunConfig, TrainConfig
+from rundir.config_file import config_text
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from rundir.paths import ROOT
+
+Device = Literal["cuda", "cpu"]
+_FORMAT = "1"  # of a kept answer
+_LIBRARIES = ("torch", "transformers", "peft")
+_TRACED = ("train", "rundir")  # packages whose code the answer comes from
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One configuration to trace; those that take the same memory have the same `key`."""
+
+    config: RunConfig
+    device: Device
+    key: str
+
+
+def question_of(config: RunConfig, device: Device, model_folder: Path | None = None) -> Question:
+    """The question about a resolved configuration; `launch.num_ranks` is known.
+
+    `model_folder` is where the model is, if it has been fetched. Raises UserError when the shape of
+    the model cannot be known.
+    """
+    train, num_ranks = config.train, config.launch.num_ranks
+    assert num_ranks > 0
+    share = math.ceil(train.global_batch_size / num_ranks)
+    at_once = min(train.micro_batch_size, share)
+    accumulates = math.ceil(share / train.micro_batch_size) > 1
+    few_ranks = min(num_ranks, 2)  # that there are others is what counts
+    folder, architecture = _shape(config, model_folder)
+    asked = RunConfig(
+        profile=config.profile,
+        model=replace(config.model, path=folder),
+        data=DataConfig(max_seq_length=config.data.max_seq_length),
+        train=TrainConfig(
+            method=train.method, lora_rank=train.lora_rank, micro_batch_size=at_once,
+            global_batch_size=at_once * few_ranks * (2 if accumulates else 1),
+        ),
+        launch=LaunchConfig(num_ranks=few_ranks, device=device, needs_gpu=device == "cuda"),
+        limits=LimitsConfig(),
+        architecture=architecture,
+    )  # fmt: skip
+    return Question(asked, device, _key(asked, device))
+
+
+def _shape(config: RunConfig, model_folder: Path | None) -> tuple[str, dict[str, object]]:
+    """A folder with the model's config.json, or else its [architecture]."""
+    folder = model_folder or local_folder(config.model.path)
+    if folder is not None:
+        return str(folder.resolve()), {}
+    if config.architecture:
+        return "", config.architecture
+    name = config.model.path
+    raise UserError(
+        f"the shape of {name} is not known here: it has not been fetched, and {config.profile} "
+        "has no [architecture] for it",
+        do=f"hf download {name} config.json   # a few kB; or --set model.path=FOLDER with a copy",
+        code=ExitCode.PREFLIGHT,
+    )
+
+
+def local_folder(path: str) -> Path | None:
+    """Where the config.json of a model of that path is on this machine, if it is."""
+    if not path:
+        return None
+    if (Path(path) / "config.json").is_file():
+        return Path(path)
+    if path.count("/") != 1 or path.startswith((".", "/", "~")):
+        return None
+    # The layout of the Hub's cache, as huggingface_hub documents it; its own function takes 0.3 s
+    # to import. "main" is what from_pretrained takes too.
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    cached = Path(HF_HUB_CACHE) / f"models--{path.replace('/', '--')}"
+    try:
+        revision = (cached / "refs" / "main").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return None
+    snapshot = cached / "snapshots" / revision
+    return snapshot if (snapshot / "config.json").is_file() else None
+
+
+def _key(config: RunConfig, device: Device) -> str:
+    """A name for the answer, made of everything that it depends on."""
+    digest = hashlib.sha256()
+    config = replace(config, profile="any")
+    if config.model.path:
+        folder = Path(config.model.path)
+        try:
+            for file in [folder / "config.json", *sorted(folder.glob("*.py"))]:
+                digest.update(file.read_bytes() + b"\0")
+        except OSError as error:
+            raise UserError(
+                f"cannot read the model: {error}", do=f"ls -lL {folder}", code=ExitCode.PREFLIGHT
+            ) from error
+        config = replace(config, model=replace(config.model, path="as in config.json"))
+    versions = [_version(name) for name in _LIBRARIES]
+    parts = [_FORMAT, device, config_text(config, {}), *versions, _code_digest()]
+    digest.update(json.dumps(parts).encode())
+    return digest.hexdigest()[:32]
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def _code_digest() -> str:
+    digest = hashlib.sha256()
+    for package in _TRACED:
+        for file in sorted((ROOT / package).glob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()

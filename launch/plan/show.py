@@ -1,0 +1,132 @@
+"""A plan for people: tables, a verdict in a line, and what to type instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from launch.memory import GIB, MIB
+from launch.plan.catalogue import column_kinds
+from launch.plan.instead import Instead
+from launch.plan.plan import Plan
+from launch.plan.verdict import Need, Verdict, context_need
+
+_PARTS = (
+    ("weights", "weights_bytes"),
+    ("gradients", "gradients_bytes"),
+    ("optimizer", "optimizer_bytes"),
+    ("DDP buckets", "ddp_bytes"),
+    ("activations", "activations_bytes"),
+    ("logits", "logits_bytes"),
+)
+_PHASES = {
+    "imports": "imports", "model": "the model is built", "ranks up": "all ranks up",
+    "training": "training", "saving": "checkpoint, export",
+}  # fmt: skip
+
+
+def show_plan(console: Console, plan: Plan) -> None:
+    """The tables of a plan, and its verdict."""
+    footprint, launch, weights = plan.footprint, plan.config.launch, plan.weights
+    what = f"{footprint.num_parameters:,} parameters, {footprint.num_trainable:,} trained"
+    console.out(f"{plan.config.profile}: {what}; {_ranks(plan)}\n", highlight=False)
+    console.print(_rank_table(plan), highlight=False)
+    if plan.target.device == "cuda" and plan.target.gpu is None:
+        console.out("\nno GPU here, and none named (--gpu H100-80G); on one of:", highlight=False)
+        console.print(_catalogue_table(plan))
+    how = f"start {launch.start}, load {weights.load} ({weights.note})"
+    console.out(f"\nhost, all processes; {how}", highlight=False)
+    console.print(_host_table(plan), highlight=False)
+    console.out("\n".join(["", *verdict_lines(plan)]), highlight=False)
+
+
+def show_instead(console: Console, found: Sequence[Instead]) -> None:
+    """What fits instead, the cheapest first."""
+    console.out("\n".join(instead_lines(found)), highlight=False)
+
+
+def instead_lines(found: Sequence[Instead]) -> list[str]:
+    """One line each; each can be typed as it stands."""
+    if not found:
+        return ["nothing that Airlock knows to change makes it fit"]
+    return ["what would fit, the cheapest first:", *(
+        f"  {one.command}   # {one.what}" for one in found
+    )]  # fmt: skip
+
+
+def _rank_table(plan: Plan) -> Table:
+    footprint, on_gpu = plan.footprint, plan.target.device == "cuda"
+    table = _table("a rank", "memory")
+    for name, key in _PARTS:
+        table.add_row(name, size(getattr(footprint, key)))
+    if on_gpu:
+        table.add_row("context, NCCL", "about " + span(context_need(plan.target.num_ranks)))
+    total = span(plan.gpu_need) if on_gpu else size(footprint.peak_bytes)
+    table.add_row(f"together, in {footprint.peak_moment}", total)
+    if gpu := plan.target.gpu:
+        table.add_row(gpu.name, size(gpu.memory_bytes))
+    return table
+
+
+def _catalogue_table(plan: Plan) -> Table:
+    table = _table(*(kind.name for kind in column_kinds()))
+    words = {Verdict.FITS: "fits", Verdict.UNCERTAIN: "perhaps", Verdict.DOES_NOT_FIT: "no"}
+    table.add_row(*(words[plan.on_gpu(kind)] for kind in column_kinds()))
+    return table
+
+
+def _host_table(plan: Plan) -> Table:
+    table = _table("phase", "memory", "mapped files")
+    for phase in plan.phases:
+        mapped = size(phase.mapped_bytes) if phase.mapped_bytes else ""
+        table.add_row(_PHASES[phase.name], size(phase.anonymous_bytes), mapped)
+    return table
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column(first)
+    for heading in others:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def verdict_lines(plan: Plan) -> list[str]:
+    """Each limit with what is needed, the verdict, and what is left."""
+    lines = []
+    if (gpu := plan.target.gpu) and (verdict := plan.gpu_verdict):
+        lines.append(_line(verdict, "a rank", plan.gpu_need, gpu.memory_bytes, gpu.name))
+    now = plan.host.now
+    where = "available on this machine" if now.where == "the host" else f"available in {now.where}"
+    line = _line(plan.host_verdict, "the host", plan.host_need, now.available_bytes, where)
+    return [*lines, line if plan.target.is_here else f"were it this machine: {line}"]
+
+
+def _line(verdict: Verdict, who: str, need: Need, limit_bytes: int, where: str) -> str:
+    text = f"{verdict}: {who} needs {span(need)}, of {size(limit_bytes)} ({where})"
+    if verdict is Verdict.FITS:
+        return f"{text}: {size(limit_bytes - need.most_bytes)} to spare"
+    if verdict is Verdict.DOES_NOT_FIT:
+        return f"{text}: {size(need.least_bytes - limit_bytes)} too much"
+    return f"{text}: too close to tell"
+
+
+def _ranks(plan: Plan) -> str:
+    num, target = plan.target.num_ranks, plan.target
+    return f"{num} rank{'s' if num > 1 else ''} on {target.device} ({target.source})"
+
+
+def span(need: Need) -> str:
+    """Both bounds in the unit of the larger."""
+    unit, name = (GIB, "GiB") if need.most_bytes >= GIB else (MIB, "MiB")
+    digits = 1 if unit == GIB else 0
+    return f"{need.least_bytes / unit:,.{digits}f} to {need.most_bytes / unit:,.{digits}f} {name}"
+
+
+def size(num_bytes: int) -> str:
+    """Bytes for people."""
+    if num_bytes >= GIB:
+        return f"{num_bytes / GIB:,.1f} GiB"
+    return f"{num_bytes / MIB:,.0f} MiB"

@@ -1,0 +1,110 @@
+"""What a plan is for: which device, how many ranks, on this machine or on another."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from launch.devices import (
+    Placement,
+    asked_num_ranks,
+    installed_gpus,
+    place,
+    visible_gpus,
+)
+from launch.plan.catalogue import VISIBLE_SHARE, GpuKind, gpu_kind
+from launch.plan.question import Device
+from rundir.config import RunConfig
+from rundir.errors import UserError
+
+_A_NODE = 8  # ranks of a node with GPUs that is not this one, if nobody says how many
+_MOST_RANKS = 1024
+RUN, PLAN = "./start.sh", "./airlock plan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where the run would be. Without a `gpu` it is on CPU, or on GPUs that are not known."""
+
+    device: Device
+    num_ranks: int
+    source: str  # of that number
+    gpu: GpuKind | None
+    is_here: bool  # on this machine, so that its memory is the host's
+
+
+def target_of_placement(placement: Placement) -> Target:
+    """The target that a run on this machine has."""
+    gpu = None
+    if placement.gpus:
+        least = min(placement.gpus, key=lambda one: one.memory_bytes)
+        visible = int(least.memory_bytes * VISIBLE_SHARE)
+        gpu = GpuKind(least.name, visible, "NVML's total, less what the driver keeps")
+    return Target(
+        device=placement.device, num_ranks=placement.num_ranks, source=placement.source,
+        gpu=gpu, is_here=True,
+    )  # fmt: skip
+
+
+def choose_target(
+    config: RunConfig, asked: tuple[int, str] | None, gpu: str | None, environ: Mapping[str, str]
+) -> Target:
+    """The target of `airlock plan`. `gpu` is a name of the catalogue, `asked` (ranks, who says so).
+
+    Raises UserError for a GPU that is not known and for a number of ranks that cannot be.
+    """
+    kind = None if gpu is None else gpu_kind(gpu)
+    visible = visible_gpus(installed_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
+    needs_gpu = config.launch.needs_gpu or config.launch.device == "cuda"
+    if kind is None and (visible or not needs_gpu):
+        return target_of_placement(place(config, asked, visible))
+    number, source = asked or (_A_NODE, "a node of eight, as none is named")
+    if not 1 <= number <= _MOST_RANKS:
+        raise UserError(
+            f"{source} asks for {number} ranks; a plan is for 1 to {_MOST_RANKS}",
+            do=f"--num-gpus {_A_NODE}",
+        )
+    return Target(device="cuda", num_ranks=number, source=source, gpu=kind, is_here=False)
+
+
+def with_ranks(config: RunConfig, num_ranks: int) -> RunConfig:
+    """The same for that many ranks."""
+    launch = dataclasses.replace(config.launch, num_ranks=num_ranks)
+    return dataclasses.replace(config, launch=launch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Typed:
+    """What was typed, so that it can be said again with a change."""
+
+    profile: str
+    num_gpus: int | None = None
+    data: str | None = None
+    gpu: str | None = None
+    settings: Sequence[str] = ()
+    rest: Sequence[str] = field(default=())  # options of `run` that a plan knows nothing of
+
+    def asked_num_ranks(
+        self, config: RunConfig, source: str, environ: Mapping[str, str]
+    ) -> tuple[int, str] | None:
+        """The number of ranks that someone named, and who."""
+        return asked_num_ranks(self.num_gpus, config, source, environ)
+
+    def all_settings(self) -> list[str]:
+        """The settings that its options come to."""
+        return [*self.settings, *([] if self.data is None else [f"data.path={self.data}"])]
+
+    def command(self, program: str, changes: Mapping[str, str], **options: str | int) -> str:
+        """The command, RUN or PLAN, with settings changed and options replaced."""
+        kept = [one for one in self.settings if one.partition("=")[0].strip() not in changes]
+        set_ = [*kept, *(f"{key}={value}" for key, value in changes.items())]
+        own = {"num_gpus": self.num_gpus, "gpu": self.gpu, "data": self.data} | options
+        words = [str(own.pop("profile", self.profile))]
+        for name, value in own.items():
+            words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+        for setting in set_:
+            words += ["--set", setting]
+        rest = self.rest if program == RUN else ()
+        return f"{program} {shlex.join([*words, *rest])}"

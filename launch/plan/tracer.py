@@ -1,0 +1,147 @@
+"""Ask the tracer: train.footprint, in a child, as it needs torch and this process has none."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from launch import children
+from launch.environment import python_path
+from launch.plan.answers import keep, kept_answer
+from launch.plan.question import Question
+from launch.signals import Interrupted, Signals
+from rundir.config_file import config_text
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from rundir.footprint import Footprint, read_footprints
+
+TIMEOUT_S = 180.0  # imports from a slow network file system alone have taken 80 s
+_POLL_S = 0.02
+_NUM_LAST_LINES = 4
+
+
+class Tracer:
+    """One call of the tracer, with those of some questions that have no kept answer.
+
+    `poll` until it is True, then `answers`. `close` it whatever happens.
+    """
+
+    def __init__(
+        self, questions: Sequence[Question], environ: Mapping[str, str],
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:  # fmt: skip
+        """Starts the child if there is anything to ask. Raises UserError when it cannot."""
+        self._questions = questions
+        self._kept = {one.key: kept_answer(one) for one in questions}
+        by_key = {one.key: one for one in questions}
+        self._open = [by_key[key] for key, answer in self._kept.items() if answer is None]
+        self._folder: Path | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._timeout_s = timeout_s
+        self._error: UserError | None = None
+        if self._open:
+            try:
+                self._start(environ)
+            except OSError as error:  # no room for a few kB, or no process to be had
+                self.close()
+                raise _failed(str(error)) from error
+
+    def _start(self, environ: Mapping[str, str]) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="airlock-plan-"))
+        files = [self._folder / f"{i}.toml" for i in range(len(self._open))]
+        for file, question in zip(files, self._open, strict=True):
+            file.write_text(config_text(question.config, {}), encoding="utf-8")
+        self._until = time.monotonic() + self._timeout_s
+        device = self._open[0].device
+        with (self._folder / "output").open("wb") as output:
+            self._child = children.start(
+                "train.footprint", self._folder / "out.json", *files, "--device", device,
+                env=_environment(environ), output=output,
+            )  # fmt: skip
+
+    def poll(self) -> bool:
+        """Whether all is known, or will not be."""
+        if self._child is None:
+            return True
+        if self._child.poll() is None:
+            if time.monotonic() < self._until:
+                return False
+            self._error = _failed(f"it was not done after {self._timeout_s:.0f} s")
+        else:
+            self._take(self._child.returncode)
+        self.close()
+        return True
+
+    def _take(self, code: int) -> None:
+        assert self._folder is not None
+        try:
+            if code != 0:
+                raise ValueError(_last_lines(self._folder / "output", code))
+            footprints = read_footprints(self._folder / "out.json")
+            for question, footprint in zip(self._open, footprints, strict=True):
+                self._kept[question.key] = footprint
+                keep(question, footprint)
+        except (OSError, ValueError, TypeError) as error:
+            self._error = _failed(str(error))
+
+    def answers(self) -> list[Footprint]:
+        """The answers, in the order of the questions. Raises UserError when there are none."""
+        if self._error is not None:
+            raise self._error
+        found = [self._kept[question.key] for question in self._questions]
+        assert None not in found, "asked before it was done"
+        return [one for one in found if one is not None]
+
+    def wait(self, signals: Signals) -> list[Footprint]:
+        """`answers`, waited for. Raises Interrupted when a stop was asked for."""
+        try:
+            while not self.poll():
+                if signals.stop_asked:
+                    raise Interrupted
+                time.sleep(_POLL_S)
+        finally:
+            self.close()
+        return self.answers()
+
+    def close(self) -> None:
+        """End the child, if it runs still, and leave nothing of it."""
+        if self._child is not None:
+            children.end(self._child)
+            self._child = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """It reads files of this machine only, and must keep away from its GPUs."""
+    return dict(environ) | {
+        "PYTHONPATH": python_path(environ),
+        "PYTHONSAFEPATH": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _last_lines(output: Path, code: int) -> str:
+    lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    said = [line.removeprefix("airlock: ") for line in lines[-_NUM_LAST_LINES:]]
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    if len(said) > 1 and said[-1].startswith("  → "):  # it has said itself what is wrong
+        return "\n".join(said[-2:])
+    return "\n  ".join([f"the tracer ended with {how}", *said])
+
+
+def _failed(why: str) -> UserError:
+    """It says what could not be told; whether that matters is the caller's to say."""
+    what, _, do = why.partition("\n  → ")
+    return UserError(
+        f"the memory of this configuration could not be predicted: {what}",
+        do=do or "./start.sh … goes on without a plan",
+        code=ExitCode.PREFLIGHT,
+    )

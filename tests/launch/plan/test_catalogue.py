@@ -1,0 +1,54 @@
+"""GPUs are known by the names that people use for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from launch.memory import GIB
+from launch.plan.catalogue import CATALOGUE, column_kinds, gpu_kind
+from rundir.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("h100", "H100-80G"), ("H100-80G", "H100-80G"), ("h100 80GB", "H100-80G"),
+        ("NVIDIA H100 80GB HBM3", "H100-80G"), ("80G", "A100-80G"), ("80gib", "A100-80G"),
+        ("A100-SXM4-40GB", "A100-40G"), ("NVIDIA GeForce RTX 4090", "4090"), ("4090", "4090"),
+        ("Tesla V100-SXM2-32GB", "V100-32G"), ("l40s", "L40S-48G"), ("NVIDIA H200", "H200-141G"),
+        ("b200", "B200-180G"), ("24g", "24G"), ("a10g", "A10G-24G"),
+    ],
+)  # fmt: skip
+def test_a_gpu_is_found_however_its_name_is_spelt(spelling: str, name: str) -> None:
+    assert gpu_kind(spelling).name == name
+
+
+def test_an_unknown_gpu_is_answered_with_the_nearest_names() -> None:
+    with pytest.raises(UserError, match="no GPU 'h101'") as caught:
+        gpu_kind("h101")
+    assert "--gpu H100-80G" in caught.value.do
+
+
+@pytest.mark.parametrize("name", ["", "-", "GPU", "nvidia"])
+def test_what_names_nothing_is_no_gpu(name: str) -> None:
+    with pytest.raises(UserError, match="no GPU"):
+        gpu_kind(name)
+
+
+def test_every_gpu_has_less_memory_than_its_name_says_and_a_source() -> None:
+    for kind in CATALOGUE:
+        assert 10 * GIB < kind.memory_bytes < 200 * GIB
+        assert kind.source
+        said = kind.name.rpartition("-")[2]
+        if said.endswith("G"):
+            assert kind.memory_bytes <= int(said[:-1]) * GIB
+
+
+def test_no_name_is_used_for_two_gpus() -> None:
+    names = [name for kind in CATALOGUE for name in (kind.name, *kind.others)]
+    assert len(set(names)) == len(names)
+
+
+def test_the_columns_go_from_small_to_large() -> None:
+    sizes = [kind.memory_bytes for kind in column_kinds()]
+    assert sizes == sorted(sizes)

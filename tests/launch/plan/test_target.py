@@ -1,0 +1,71 @@
+"""Where a plan is for, and the command that says it again with a change."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from launch.devices import Gpu, Placement
+from launch.memory import GIB
+from launch.plan.target import PLAN, RUN, Typed, choose_target, target_of_placement
+from launch.resolve import resolve
+from rundir.errors import UserError
+from tests.conftest import HAS_GPU
+
+TYPED = Typed(
+    profile="32b", num_gpus=4, data="my data.jsonl", settings=("train.lora_rank=8",),
+    rest=("--resume", "latest"),
+)  # fmt: skip
+
+
+def test_a_named_gpu_is_planned_for_although_it_is_not_here() -> None:
+    config, _ = resolve("32b", [], {})
+    target = choose_target(config, (4, "--num-gpus"), "h100", {})
+    assert (target.device, target.num_ranks, target.is_here) == ("cuda", 4, False)
+    assert target.gpu is not None
+    assert target.gpu.name == "H100-80G"
+
+
+@pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
+def test_without_gpus_and_a_name_there_is_no_gpu_to_compare_with() -> None:
+    config, _ = resolve("32b", [], {})
+    target = choose_target(config, None, None, {})
+    assert (target.device, target.num_ranks, target.gpu) == ("cuda", 8, None)
+
+
+@pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
+def test_a_profile_for_any_machine_is_planned_for_this_one() -> None:
+    config, _ = resolve("tiny", [], {})
+    target = choose_target(config, None, None, {})
+    assert (target.device, target.num_ranks, target.is_here) == ("cpu", 2, True)
+
+
+@pytest.mark.parametrize("number", [0, -1, 100_000])
+def test_a_number_of_ranks_that_cannot_be_is_refused(number: int) -> None:
+    config, _ = resolve("32b", [], {})
+    with pytest.raises(UserError, match=f"asks for {number} ranks"):
+        choose_target(config, (number, "--num-gpus"), "h100", {})
+
+
+def test_of_different_gpus_the_smallest_counts_less_what_the_driver_keeps() -> None:
+    gpus = tuple(Gpu(i, f"GPU-{i}", "A card", size * GIB) for i, size in enumerate((80, 40)))
+    target = target_of_placement(Placement("cuda", 2, "a test", gpus))
+    assert target.gpu is not None
+    assert 39 * GIB < target.gpu.memory_bytes < 40 * GIB
+
+
+def test_a_command_has_all_that_was_typed_and_the_change() -> None:
+    command = TYPED.command(RUN, {"train.micro_batch_size": "1"})
+    assert shlex.split(command) == [
+        "./start.sh", "32b", "--num-gpus", "4", "--data", "my data.jsonl",
+        "--set", "train.lora_rank=8", "--set", "train.micro_batch_size=1", "--resume", "latest",
+    ]  # fmt: skip
+
+
+def test_a_change_takes_the_place_of_what_was_typed() -> None:
+    command = TYPED.command(PLAN, {"train.lora_rank": "4"}, num_gpus=2, profile="14b")
+    assert shlex.split(command) == [
+        "./airlock", "plan", "14b", "--num-gpus", "2", "--data", "my data.jsonl",
+        "--set", "train.lora_rank=4",
+    ]  # fmt: skip

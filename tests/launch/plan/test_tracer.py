@@ -1,0 +1,118 @@
+"""The tracer's child: asked once, ended with whoever asked, and never waited for for ever."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launch.plan.question import Question, question_of
+from launch.plan.target import with_ranks
+from launch.plan.tracer import Tracer
+from launch.resolve import resolve
+from launch.signals import Interrupted, Signals
+from rundir.errors import UserError
+from tests.running import hooked, wait_for
+
+SLEEPS = "import time; time.sleep(1000)"
+DIES = "os.kill(os.getpid(), 9)"
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, variable in (("cache", "AIRLOCK_CACHE_DIR"), ("tmp", "TMPDIR")):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv(variable, str(tmp_path / name))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing(tmp_path: Path) -> object:
+    yield
+    assert not psutil.Process().children(recursive=True)
+    assert not list((tmp_path / "tmp").glob("airlock*"))
+
+
+def question(*settings: str) -> Question:
+    return question_of(with_ranks(resolve("tiny", settings, {})[0], 2), "cpu")
+
+
+def test_several_questions_are_one_call_and_the_next_time_there_is_none(
+    environ: dict[str, str],
+) -> None:
+    small, large = question("data.max_seq_length=32"), question()
+    tracer = Tracer([large, small, large], environ)
+    assert len(psutil.Process().children()) == 1
+    answers = tracer.wait(Signals())
+    assert answers[0] == answers[2]
+    assert answers[1].peak_bytes < answers[0].peak_bytes
+    again = Tracer([small], environ)
+    assert not psutil.Process().children()
+    assert again.poll()
+    assert again.answers() == [answers[1]]
+
+
+def test_a_model_that_cannot_be_traced_is_told_in_the_tracers_own_words(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "no such model"}')
+    asked = question(f"model.path={tmp_path}")
+    with pytest.raises(UserError, match=r"could not be predicted: .*cannot be used"):
+        Tracer([asked], environ).wait(Signals())
+
+
+@pytest.mark.parametrize(
+    ("body", "words"), [(DIES, "signal 9"), ("raise OSError(5, 'broken')", "broken")]
+)
+def test_a_tracer_that_ends_badly_is_an_error_with_its_reason(
+    environ: dict[str, str], tmp_path: Path, body: str, words: str
+) -> None:
+    env = environ | hooked(environ, tmp_path, "train.trace", body)
+    with pytest.raises(UserError, match=words):
+        Tracer([question()], env).wait(Signals())
+
+
+def test_a_tracer_that_hangs_is_ended_after_a_while(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    env = environ | hooked(environ, tmp_path, "rundir.footprint", SLEEPS)
+    tracer = Tracer([question()], env, timeout_s=3)
+    with pytest.raises(UserError, match="not done after 3 s"):
+        tracer.wait(Signals())
+
+
+def test_a_stop_ends_it_at_once(environ: dict[str, str], tmp_path: Path) -> None:
+    env = environ | hooked(environ, tmp_path, "rundir.footprint", SLEEPS)
+    signals = Signals()
+    signals.ask_to_stop()
+    with pytest.raises(Interrupted):
+        Tracer([question()], env).wait(signals)
+
+
+def test_one_that_does_not_listen_is_killed(environ: dict[str, str], tmp_path: Path) -> None:
+    body = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{SLEEPS}"
+    env = environ | hooked(environ, tmp_path, "rundir.footprint", body)
+    tracer = Tracer([question()], env)
+    child = wait_for(psutil.Process().children, why="no child")[0]
+    wait_for(lambda: _ignores_sigterm(child.pid), why="it never ignored SIGTERM")
+    started = time.monotonic()
+    tracer.close()
+    assert time.monotonic() - started < 60
+    assert not child.is_running()
+
+
+def _ignores_sigterm(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    ignored = int(status.partition("SigIgn:")[2].split()[0], 16)
+    return bool(ignored >> (signal.SIGTERM - 1) & 1)
+
+
+def test_without_room_for_its_files_it_says_so(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    with pytest.raises(UserError, match="could not be predicted"):
+        Tracer([question()], environ)
