@@ -22,9 +22,10 @@ def make_ready(
     job: Job, folder: RunDir, console: Console, env: dict[str, str],
     events: EventWriter, signals: Signals, plan: PlanOfRun,
 ) -> Prepared:  # fmt: skip
-    """Run the tests that were asked for; make model and data ready; have the run planned meanwhile.
+    """Run the tests that were asked for; make model and data ready, and have the run planned.
 
-    Raises UserError when it cannot be done, or does not fit, and Interrupted when a stop was asked for.
+    Raises UserError when it cannot be done or cannot fit, and Interrupted when a stop was asked
+    for.
     """
     plan.begin()
     _run_tests(job, env, signals)
