@@ -245,7 +245,7 @@ def test_output_that_cannot_be_written_does_not_cost_the_run(
 def test_a_full_disk_ends_the_run_plainly_and_leaves_no_half_checkpoint(
     airlock: Start, environ: dict[str, str], small_disk: Path
 ) -> None:
-    code, out, _ = finish(airlock(*SHORT, env={"AIRLOCK_RUNS_DIR": str(small_disk)}))
+    code, out, _ = finish(airlock(*SHORT, "--force", env={"AIRLOCK_RUNS_DIR": str(small_disk)}))
     assert code == 10
     assert "No space left on device: the checkpoint after step 4 takes" in out
     run = run_folder(environ | {"AIRLOCK_RUNS_DIR": str(small_disk)})
