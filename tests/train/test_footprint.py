@@ -49,7 +49,11 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "qwen2, two kinds of layers": UNALIKE,
 }  # fmt: skip
 # transformers' word for checkpointing is new, and peft still has the old one.
-pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing")
+# That adapters of GPT-2's layers are transposed, peft finds out by itself.
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:{what}")
+    for what in (".*gradient_checkpointing", "fan_in_fan_out")
+]
 KINDS = ["qwen2", "qwen3", "llama", "mistral", "gpt2"]
 # Parameters, and those of LoRA with rank 16 on every linear layer of a block.
 REAL = {
