@@ -10,15 +10,14 @@ from pathlib import Path
 from rich.console import Console
 
 from launch.address_space import mapped_files, predict, rank_limit, weight_files
-from launch.environment import RankEnvironment, Variable
+from launch.environment import Variable
 from launch.environment_text import environment_lines, left_out_lines
 from launch.gate_folder import blind_spot, gate_folder
 from launch.guard import MemoryGuard
 from launch.output import Output
 from launch.parent import become_subreaper
 from launch.plan.of_run import PlanOfRun, show_plan_of
-from launch.preflight import checks
-from launch.preflight.checks import make_sure
+from launch.preflight.checks import find, line_of, make_sure
 from launch.prepare import model_folder
 from launch.processes import OwnProcesses
 from launch.ready import make_ready
@@ -50,57 +49,93 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
     signals = Signals()
     signals.listen()
     output.on_reader_gone = signals.ask_to_stop
-    processes = OwnProcesses()
-    become_subreaper()
-    folder, environment = make_folder(job, environ)
-    _say_what(job, folder, environment, console)
-    state = new_state(
-        folder.run_id, job.config.profile, job.placement.num_ranks,
-        of_script=job.config.script is not None,
-    )  # fmt: skip
-    events = EventWriter(folder.event_file("launch"))
-    guard = MemoryGuard(
-        job.config.limits, state=state, events=events, processes=processes, console=console
-    )
-    supervisor = Supervisor(
-        run=folder, config=job.config.launch, state=state, console=console,
-        signals=signals, events=events, processes=processes, guard=guard,
-    )  # fmt: skip
-    plan = PlanOfRun(request, job, folder, console, environ, signals)
-    env = environment.of_child(environ)
-    code = ExitCode.RANK_FAILED  # unless it is found to have ended otherwise
-    try:
-        supervisor.write_status()
-        guard.start()
-        files: list[Path] | None = None
-        if job.config.script is None:
-            files = mapped_files(make_ready(job, folder, console, env, events, signals, plan))
-        if limit := _address_limit(job, files, env):
-            _note_limit(console, folder, environment, limit)
-            env[limit.name] = limit.value
-        agent_code = supervisor.supervise(torchrun_args_of(job, folder), env, plan)
-        code = exit_code(state, agent_code, signals)
-    except Interrupted:
-        code = ExitCode.INTERRUPTED_UNSAVED
-    except UserError as seen:
-        error = plan.explained(guard.explained(seen))
-        code, state.status.error = error.code, str(error.args[0])
-        raise error from None
-    finally:
-        plan.close()
-        guard.stop()
-        state.end(code)
-        supervisor.write_status()
-        _tidy_up(folder)
-    report(console, folder, state, code)
+    started = _Run(request, job, console, signals, environ)
+    code = started.to_its_end()
+    report(console, started.folder, started.state, code)
     return code
 
 
-def _say_what(job: Job, folder: RunDir, environment: RankEnvironment, console: Console) -> None:
-    lines = [banner(job, folder), *left_out_lines(environment, job.config.launch.keep_env)]
-    if unseen := blind_spot():
-        lines.append(f"airlock: {unseen}")
-    console.out("\n".join(lines), highlight=False)
+class _Run:
+    """A run that has its folder, and the parts that bring it to its end."""
+
+    def __init__(
+        self, request: Request, job: Job, console: Console, signals: Signals,
+        environ: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        self._job, self._console, self._signals = job, console, signals
+        processes = OwnProcesses()
+        become_subreaper()
+        self.folder, self._environment = make_folder(job, environ)
+        self._env = self._environment.of_child(environ)
+        self._greet()
+        self.state = new_state(
+            self.folder.run_id, job.config.profile, job.placement.num_ranks,
+            of_script=job.config.script is not None,
+        )  # fmt: skip
+        self._events = EventWriter(self.folder.event_file("launch"))
+        self._guard = MemoryGuard(
+            job.config.limits, state=self.state, events=self._events,
+            processes=processes, console=console,
+        )  # fmt: skip
+        self._plan = PlanOfRun(request, job, self.folder, console, environ, signals)
+        self._supervisor = Supervisor(
+            run=self.folder, config=job.config.launch, state=self.state, console=console,
+            signals=signals, events=self._events, processes=processes, guard=self._guard,
+        )  # fmt: skip
+
+    def to_its_end(self) -> ExitCode:
+        """Make ready, start the ranks, supervise. Raises UserError for what a person can mend."""
+        code = ExitCode.RANK_FAILED  # unless it is found to have ended otherwise
+        try:
+            self._supervisor.write_status()
+            self._guard.start()
+            self._limit_ranks(self._made_ready())
+            args = torchrun_args_of(self._job, self.folder)
+            agent_code = self._supervisor.supervise(args, self._env, self._plan)
+            code = exit_code(self.state, agent_code, self._signals)
+        except Interrupted:
+            code = ExitCode.INTERRUPTED_UNSAVED
+        except UserError as seen:
+            error = self._plan.explained(self._guard.explained(seen))
+            code, self.state.status.error = error.code, str(error.args[0])
+            raise error from None
+        finally:
+            self._plan.close()
+            self._guard.stop()
+            self.state.end(code)
+            self._supervisor.write_status()
+            _tidy_up(self.folder)
+        return code
+
+    def _greet(self) -> None:
+        keep_env = self._job.config.launch.keep_env
+        lines = [banner(self._job, self.folder), *left_out_lines(self._environment, keep_env)]
+        if unseen := blind_spot():
+            lines.append(f"airlock: {unseen}")
+        self._console.out("\n".join(lines), highlight=False)
+
+    def _made_ready(self) -> list[Path] | None:
+        """Have model and data ready; returns the files a rank will map, None of a script's."""
+        if self._job.config.script is not None:
+            return None
+        return mapped_files(
+            make_ready(
+                self._job, self.folder, self._console, self._env,
+                self._events, self._signals, self._plan,
+            )
+        )  # fmt: skip
+
+    def _limit_ranks(self, files: list[Path] | None) -> None:
+        """Limit their address space; say so if the limit predicted does not hold."""
+        limit = _address_limit(self._job, files, self._env)
+        if limit is None:
+            return
+        self._env[limit.name] = limit.value
+        if limit.source == "predicted" and limit.value == "0":
+            what = f"airlock: limit on a rank's address space: {limit.reason}"
+            self._console.out(what, highlight=False)
+        with contextlib.suppress(OSError):  # a full disk: the table without it is there
+            write_environment(self.folder, self._environment.with_variable(limit))
 
 
 def show(request: Request, console: Console, environ: Mapping[str, str]) -> ExitCode:
@@ -114,7 +149,7 @@ def show(request: Request, console: Console, environ: Mapping[str, str]) -> Exit
         files = weight_files(model_folder(job.config))  # none while it is not fetched or made
     if limit := _address_limit(job, files, environment.of_child(environ)):
         environment = environment.with_variable(limit)
-    found = [checks.line_of(finding) for finding in checks.find(job, environ)]
+    found = [line_of(finding) for finding in find(job, environ)]
     lines = [
         banner(job, folder), "", "this machine:", *found, "", config_text(job.config, job.sources),
         "environment of the ranks:", *environment_lines(environment),
@@ -135,16 +170,6 @@ def _address_limit(job: Job, files: list[Path] | None, env: Mapping[str, str]) -
         return None
     gpus = [gpu.memory_bytes for gpu in job.placement.gpus]
     return rank_limit(job.config.limits, predict(files or [], env["OMP_NUM_THREADS"], gpus))
-
-
-def _note_limit(
-    console: Console, folder: RunDir, environment: RankEnvironment, limit: Variable
-) -> None:
-    """Write it where the other variables stand; say so if the one predicted does not hold."""
-    if limit.source == "predicted" and limit.value == "0":
-        console.out(f"airlock: limit on a rank's address space: {limit.reason}", highlight=False)
-    with contextlib.suppress(OSError):  # a full disk: the table without it is there
-        write_environment(folder, environment.with_variable(limit))
 
 
 def _tidy_up(folder: RunDir) -> None:
