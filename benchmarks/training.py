@@ -104,7 +104,7 @@ def measure(config: RunConfig, folder: Path) -> Measured:
         base = sum(map(_anon_bytes, ranks))
         for rank in ranks:
             rank.begin()
-        peak = _peak(ranks)
+        peak = sum(_peaks(ranks))
         told = [rank.told() for rank in ranks]
     held = sum(one[0] for one in told)
     if not on_cpu:
@@ -163,16 +163,16 @@ def _anon_bytes(rank: _Rank) -> int:
     return int(fields["RssAnon"].split()[0]) * 1024
 
 
-def _peak(ranks: list[_Rank]) -> int:
-    """The highest sum until the first of them ends."""
-    peak = 0
+def _peaks(ranks: list[_Rank]) -> list[int]:
+    """The highest of each, until the first of them ends. They need not be at the same instant."""
+    peaks = [0] * len(ranks)
     while not any(rank.has_ended() for rank in ranks):
         try:
-            peak = max(peak, sum(map(_anon_bytes, ranks)))
+            peaks = [max(pair) for pair in zip(peaks, map(_anon_bytes, ranks), strict=True)]
         except (OSError, KeyError):  # one has just ended
             break
         time.sleep(_EVERY_S)
-    return peak
+    return peaks
 
 
 def main() -> None:
