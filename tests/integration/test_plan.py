@@ -127,7 +127,7 @@ def test_a_stop_while_it_is_asked_leaves_nothing(
     airlock: Start, environ: dict[str, str], cold_cache: dict[str, str], tmp_path: Path
 ) -> None:
     env = cold_cache | hooked(environ, tmp_path, "train.trace", "__import__('time').sleep(1000)")
-    env |= hooked(environ, tmp_path, "train.rows", "__import__('time').sleep(1000)")
+    env |= hooked(environ, tmp_path, "train.template", "__import__('time').sleep(1000)")
     with ended(airlock(*SHORT, env=env)) as process:
         own = psutil.Process(process.pid)
         wait_for(lambda: len(own.children()) > 1, why="no tracer beside the preparation")
