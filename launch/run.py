@@ -150,14 +150,16 @@ def show(request: Request, console: Console, environ: Mapping[str, str]) -> Exit
     if limit := _address_limit(job, files, environment.of_child(environ)):
         environment = environment.with_variable(limit)
     found = [line_of(finding) for finding in find(job, environ)]
+    console.out("\n".join([banner(job, folder), "", "this machine:", *found, ""]), highlight=False)
+    code = show_plan_of(job, console, environ)
     lines = [
-        banner(job, folder), "", "this machine:", *found, "", config_text(job.config, job.sources),
+        "", config_text(job.config, job.sources),
         "environment of the ranks:", *environment_lines(environment),
         *left_out_lines(environment, job.config.launch.keep_env),
         "", f"the same with torch's own{what}:", torchrun_line_of(job, folder, environment),
     ]  # fmt: skip
     console.out("\n".join(lines), highlight=False)
-    return show_plan_of(job, console, environ)
+    return code
 
 
 def _address_limit(job: Job, files: list[Path] | None, env: Mapping[str, str]) -> Variable | None:
