@@ -16,7 +16,8 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING
 
-from benchmarks.plan import CASES, Compared, case, compare, gpu_case
+from benchmarks.plan import CASES, Compared, case, compare, compared, gpu_case
+from benchmarks.training import measure
 from rundir.config import DataConfig, LaunchConfig, ModelConfig, RunConfig, TrainConfig
 from rundir.config_file import config_text
 from rundir.errors import UserError
@@ -348,14 +349,13 @@ def test_a_real_training_takes_the_memory_that_was_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path))
-    config = CASES["qwen3, full"]
-    assert_close(
-        compare(replace(config, architecture=config.architecture | {"num_hidden_layers": 4}))
-    )
+    shape = CASES["qwen3, full"].architecture | {"num_hidden_layers": 3}
+    config = case(shape, samples=1)
+    assert_close(compared(footprint(config, "cpu"), measure(config, tmp_path), num_ranks=1))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", list(CASES)[1:])
+@pytest.mark.parametrize("name", list(CASES))
 def test_real_trainings_take_the_memory_that_was_predicted(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
