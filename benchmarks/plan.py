@@ -177,19 +177,24 @@ def main() -> None:
     for name, config in cases.items():
         results[name] = compare(config)
         print(f"{name}: peak off by {results[name].peak_error:+.1%}", file=sys.stderr, flush=True)  # noqa: T201
-    ratios = {
-        f"{name}: {what}, off by": Ratio([abs(error)], _AT_MOST).as_dict()
-        for name, one in results.items()
-        for what, error in (("peak", one.peak_error), ("above what is held", one.above_error))
-    }
-    holds: bool | str = all(ratio["holds"] for ratio in ratios.values())
+    values = claims(results)
+    holds: bool | str = all(value["holds"] for value in values.values())
     if holds and (skipped or options.quick):
         holds = "incomplete"
     print_table(results)
     if options.json:
         figures = {name: dataclasses.asdict(one) for name, one in results.items()}
-        found = {"machine": machine(), "cases": figures, "ratios": ratios, "holds": holds}
+        found = {"machine": machine(), "cases": figures, "ratios": values, "holds": holds}
         print(json.dumps({**found, "skipped": skipped}))  # noqa: T201
+
+
+def claims(results: dict[str, Compared]) -> dict[str, dict[str, float | bool]]:
+    """How far each prediction is off, and whether that is little enough."""
+    return {
+        f"{name}: {what}, off by": Ratio([abs(error)], _AT_MOST).as_dict()
+        for name, one in results.items()
+        for what, error in (("peak", one.peak_error), ("above what is held", one.above_error))
+    }
 
 
 def print_table(results: dict[str, Compared]) -> None:

@@ -178,6 +178,9 @@ def main() -> None:
     except UserError as error:
         print(error, file=sys.stderr)  # noqa: T201
         sys.exit(error.code)
+    except (OSError, ValueError) as error:  # a question that cannot be read, a disk that is full
+        print(error, file=sys.stderr)  # noqa: T201
+        sys.exit(ExitCode.USAGE)
 
 
 if __name__ == "__main__":

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
-import sys
 import tomllib
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import CONFIG_MAPPING
 
-from benchmarks.plan import CASES, Compared, case, compare, compared, gpu_case
-from benchmarks.training import measure
 from rundir.config import DataConfig, LaunchConfig, ModelConfig, RunConfig, TrainConfig
-from rundir.config_file import config_text
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
-from rundir.footprint import Footprint, read_footprints
+from rundir.footprint import Footprint
 from tests.conftest import ROOT
 from train.footprint import footprint
 from train.model import add_method, new_model
@@ -276,111 +266,3 @@ def test_a_loss_is_predicted_from_the_trainers_own_code(monkeypatch: pytest.Monk
 
     monkeypatch.setattr("train.model.F.cross_entropy", wasteful)
     assert footprint(config, "cuda").logits_bytes > before.logits_bytes
-
-
-# What cannot be answered
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"model_type": "gpt17"}, "model_type = 'gpt17' is none that transformers knows"),
-        ({"model_type": "t5"}, "a training step of t5 cannot be traced"),
-        ({"hidden_size": -64}, "a training step of qwen3 cannot be traced"),
-        ({"hidden_size": "many"}, "a training step of qwen3 cannot be traced"),
-        ({"num_attention_heads": 0}, "a training step of qwen3 cannot be traced"),
-        ({"num_hidden_layers": -3}, "a training step of qwen3 cannot be traced"),
-    ],
-)
-def test_a_shape_that_is_none_is_said_plainly(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        footprint(configured(QWEN3 | change), "cuda")
-
-
-def test_a_folder_is_read_and_one_that_cannot_be_is_named(tmp_path: Path) -> None:
-    config = configured({}, path=str(tmp_path))
-    with pytest.raises(UserError, match=r"no folder with a config\.json"):
-        footprint(config, "cuda")
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(QWEN3), encoding="utf-8")
-    assert footprint(config, "cuda") == footprint(configured(QWEN3), "cuda")
-    file.write_text('{"model_type": "qwen3", ', encoding="utf-8")
-    with pytest.raises(UserError, match=r"config\.json cannot be used"):
-        footprint(config, "cuda")
-    own_code = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine"}}
-    file.write_text(json.dumps(own_code), encoding="utf-8")
-    with pytest.raises(UserError, match="trust_remote_code"):
-        footprint(config, "cuda")
-
-
-def ask(folder: Path, *configs: RunConfig) -> subprocess.CompletedProcess[str]:
-    files = []
-    for i, config in enumerate(configs):
-        files.append(folder / f"{i}.toml")
-        files[-1].write_text(config_text(config, {}), encoding="utf-8")
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "train.footprint", folder / "out.json", *files,
-         "--device", "cpu"],
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-
-def test_the_command_answers_in_order_or_says_why_not(tmp_path: Path) -> None:
-    configs = [configured(QWEN3), configured(GPT2)]
-    assert ask(tmp_path, *configs).returncode == 0
-    assert read_footprints(tmp_path / "out.json") == [footprint(one, "cpu") for one in configs]
-    (tmp_path / "out.json").unlink()
-    failed = ask(tmp_path, configs[0], configured({"model_type": "gpt17"}))
-    assert failed.returncode == ExitCode.USAGE
-    assert "model_type = 'gpt17' is none that transformers knows\n  → " in failed.stderr
-    assert "Traceback" not in failed.stderr
-    assert not (tmp_path / "out.json").exists()
-
-
-# Beside real trainings; benchmarks/plan.py has the table
-
-
-def assert_close(found: Compared) -> None:
-    assert abs(found.peak_error) < 0.05, found
-    assert abs(found.above_error) < 0.05, found
-
-
-def test_a_real_training_takes_the_memory_that_was_predicted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path))
-    shape = CASES["qwen3, full"].architecture | {"num_hidden_layers": 3}
-    config = case(shape, samples=1)
-    assert_close(compared(footprint(config, "cpu"), measure(config, tmp_path), num_ranks=1))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", list(CASES))
-def test_real_trainings_take_the_memory_that_was_predicted(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path))
-    assert_close(compare(CASES[name]))
-
-
-@pytest.mark.gpu
-@pytest.mark.long
-def test_14b_takes_the_memory_on_a_gpu_that_was_predicted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if torch.cuda.mem_get_info()[0] < 45 * 1024**3:
-        pytest.skip("14B with LoRA takes 45 GiB of a GPU")
-    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path))
-    assert_close(compare(gpu_case()))
-
-
-def test_an_error_is_of_what_was_measured() -> None:
-    found = Compared(
-        predicted_peak_bytes=1100, measured_peak_bytes=1000, predicted_held_bytes=500,
-        measured_held_bytes=500, predict_s=0, peak_moment="loss",
-    )  # fmt: skip
-    assert found.peak_error == pytest.approx(0.1)
-    assert found.above_error == pytest.approx(0.2)
-    with pytest.raises(AssertionError):
-        assert_close(found)
-    assert case(QWEN3).launch.num_ranks == 1

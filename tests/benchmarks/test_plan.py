@@ -1,0 +1,59 @@
+"""The plan's benchmark: what real trainings take is what was predicted, and it can fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.plan import CASES, Compared, case, claims, compare, compared, gpu_case
+from benchmarks.training import measure
+from train.footprint import footprint
+
+
+def assert_close(found: Compared) -> None:
+    assert abs(found.peak_error) < 0.05, found
+    assert abs(found.above_error) < 0.05, found
+
+
+def test_a_real_training_takes_the_memory_that_was_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path))
+    shape = CASES["qwen3, full"].architecture | {"num_hidden_layers": 3}
+    config = case(shape, samples=1)
+    assert_close(compared(footprint(config, "cpu"), measure(config, tmp_path), num_ranks=1))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", list(CASES))
+def test_real_trainings_take_the_memory_that_was_predicted(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path))
+    assert_close(compare(CASES[name]))
+
+
+@pytest.mark.gpu
+@pytest.mark.long
+def test_14b_takes_the_memory_on_a_gpu_that_was_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if torch.cuda.mem_get_info()[0] < 45 * 1024**3:
+        pytest.skip("14B with LoRA takes 45 GiB of a GPU")
+    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path))
+    assert_close(compare(gpu_case()))
+
+
+def test_an_error_is_of_what_was_measured() -> None:
+    found = Compared(
+        predicted_peak_bytes=1100, measured_peak_bytes=1000, predicted_held_bytes=500,
+        measured_held_bytes=500, predict_s=0, peak_moment="loss",
+    )  # fmt: skip
+    assert found.peak_error == pytest.approx(0.1)
+    assert found.above_error == pytest.approx(0.2)
+    with pytest.raises(AssertionError):
+        assert_close(found)
+    values = claims({"a": found})
+    assert [value["holds"] for value in values.values()] == [False, False]
