@@ -54,7 +54,8 @@ def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Tra
     """
     base = new_model(described, config, _META)
     num_base = sum(parameter.numel() for parameter in base.parameters())
-    model = add_method(base, config.train)
+    with _META:  # adapters would be made on the CPU first
+        model = add_method(base, config.train)
     storages = Storages(device)
     storages.assign([*model.parameters(), *model.buffers()], "weights")
     with _group(config.launch.num_ranks) as ranks, kernels_of(device), storages:
