@@ -149,8 +149,9 @@ def test_a_broken_connection_is_taken_up_again(
     hub.break_after_bytes, hub.num_breaks = 2 * MIB, 3
     fetched(hub_env, tmp_path / "link")
     assert_whole(tmp_path / "link")
-    assert len(hub.large()) == 5
-    assert hub.sent_bytes() < SIZE + 3 * MIB
+    assert hub.num_breaks == 0
+    begun = [int(re.findall(r"\d+", one.range)[0]) for one in hub.large() if one.range]
+    assert sum(begin > 0 for begin in begun) >= 3
 
 
 def test_pieces_that_do_not_belong_together_are_not_taken_for_the_file(
