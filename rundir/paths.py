@@ -117,15 +117,28 @@ def create_run(profile: str) -> RunDir:
     """
     parent = runs_folder()
     parent.mkdir(parents=True, exist_ok=True)
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    run = RunDir(parent / f"{stamp}-{profile}-{secrets.token_hex(2)}")
-    run.path.mkdir()  # exist_ok is left out on purpose: two runs never share a folder
+    run = _new_run(parent, profile)
     for folder in (
         run.events, run.control, run.checkpoints, run.incidents, run.agent_log.parent,
     ):  # fmt: skip
         folder.mkdir()
     _point_latest_at(run)
     return run
+
+
+def _new_run(parent: Path, profile: str) -> RunDir:
+    """A folder of its own: of many runs made in one second two may draw the same name."""
+    for is_last in (False, False, True):
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        run = RunDir(parent / f"{stamp}-{profile}-{secrets.token_hex(2)}")
+        try:
+            run.path.mkdir()
+        except FileExistsError:
+            if is_last:
+                raise
+        else:
+            return run
+    raise AssertionError
 
 
 def _point_latest_at(run: RunDir) -> None:

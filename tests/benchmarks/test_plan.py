@@ -17,6 +17,7 @@ def assert_close(found: Compared) -> None:
     assert abs(found.above_error) < 0.05, found
 
 
+@pytest.mark.long
 def test_a_real_training_takes_the_memory_that_was_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,13 @@ def test_a_new_run_has_a_name_of_its_own_and_its_folders(runs: Path) -> None:
         assert folder.is_dir()
 
 
+def test_a_name_that_is_taken_is_drawn_anew(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = iter(["aaaa", "aaaa", "bbbb"])
+    monkeypatch.setattr("rundir.paths.secrets.token_hex", lambda _: next(names))
+    monkeypatch.setattr("rundir.paths.time.strftime", lambda _: "20261121-120000")
+    assert [create_run("tiny").run_id[-4:] for _ in range(2)] == ["aaaa", "bbbb"]
+
+
 def test_latest_points_to_the_newest_run(runs: Path) -> None:
     for _ in range(3):
         newest = create_run("tiny")
