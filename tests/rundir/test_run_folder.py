@@ -48,7 +48,7 @@ def test_a_new_run_has_a_name_of_its_own_and_its_folders(runs: Path) -> None:
         assert folder.is_dir()
 
 
-def test_a_name_that_is_taken_is_drawn_anew(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_is_taken_is_drawn_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     names = iter(["aaaa", "aaaa", "bbbb"])
     monkeypatch.setattr("rundir.paths.secrets.token_hex", lambda _: next(names))
     monkeypatch.setattr("rundir.paths.time.strftime", lambda _: "20261121-120000")
