@@ -38,7 +38,11 @@ class Checkpoint:
     size_bytes: int
     dtypes: frozenset[str]  # of most of its weights; of a pickle, all that occur
     is_pickle: bool
-    is_mapped: bool  # processes that read it share its pages, as long as the dtype fits
+    is_mapped: bool  # not a pickle that has to be read as a whole
+
+    def is_converted(self, dtype: str) -> bool:
+        """Whether a process that reads it as `dtype` has it in memory of its own."""
+        return not self.is_mapped or self.dtypes != {dtype}
 
     def advice(self, dtype: str) -> str | None:
         """What a pickle costs a rank that reads it as `dtype`, and how to have none."""

@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
 
 from launch.output import Output, make_console
+from launch.request import Request
 from launch.script_request import is_script, read_script
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-
-if TYPE_CHECKING:
-    from launch.request import Request
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -79,8 +77,6 @@ def _request(
     script: list[str] | None, profile: str | None, preload: tuple[str, ...], **options: Any
 ) -> Request:
     """What was asked for. Raises UserError for options that mean nothing where they stand."""
-    from launch.request import Request  # with all that a run needs, of which a plan has no use
-
     if script is None:
         if preload:
             raise UserError("--preload is for scripts", do="leave it out: a profile has its own")
@@ -107,10 +103,9 @@ def plan(profile: str | None, as_json: bool, **options: Any) -> None:
     Nothing is started, and neither a GPU nor a network is needed; ends with 3 if it does not fit.
     """
     from launch.plan import command
-    from launch.plan.target import Typed
 
-    typed = Typed(profile=profile or _default_profile(), **options)
-    _end_with(lambda console, _: command.plan(typed, console, os.environ, as_json=as_json))
+    request = Request(profile=profile or _default_profile(), **options)
+    _end_with(lambda console, _: command.plan(request, console, os.environ, as_json=as_json))
 
 
 @airlock.command()
@@ -118,17 +113,11 @@ def plan(profile: str | None, as_json: bool, **options: Any) -> None:
 @click.option("--num-gpus", type=int, help="Ranks to start; one for each GPU by default.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def preflight(
-    profile: str | None, num_gpus: int | None, settings: tuple[str, ...], as_json: bool
-) -> None:
+def preflight(profile: str | None, as_json: bool, **options: Any) -> None:
     """Check whether this machine is ready for PROFILE; ends with 4 if it is not."""
     from launch.preflight import command
-    from launch.request import Request
 
-    request = Request(
-        profile=profile or _default_profile(), num_gpus=num_gpus,
-        data=None, max_restarts=None, settings=settings, resume=None,
-    )  # fmt: skip
+    request = Request(profile=profile or _default_profile(), **options)
     _end_with(lambda console, _: command.show(request, console, os.environ, as_json=as_json))
 
 

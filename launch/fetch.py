@@ -22,9 +22,10 @@ from pathlib import Path
 
 from launch.checkpoint_files import weight_names
 from launch.fetch_errors import ELSEWHERE, explain
-from launch.fetch_progress import say, size_text
+from launch.fetch_progress import say
 from launch.gate_folder import gate_folder
 from launch.hub_cache import hub_folder, missing_files, repo_folder, snapshot
+from launch.memory import size_text
 from launch.transfer import File, transfer
 from launch.turns import lock_file, try_lock
 from rundir.errors import UserError

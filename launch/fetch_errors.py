@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from launch.fetch_progress import size_text
+from launch.memory import size_text
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 

@@ -9,17 +9,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from launch.memory import GIB, MIB
+from launch.memory import size_text
 
 _EVERY_S = 10.0
 _EVERY_ON_TTY_S = 0.5
 _RATE_OVER_S = 20.0
 _SILENT_S = 5.0  # without a byte: said, as that is no slow line any more
-
-
-def size_text(size_bytes: float) -> str:
-    """A size as people read it: 61.0 GiB, 12.5 MiB."""
-    return f"{size_bytes / GIB:,.1f} GiB" if size_bytes >= GIB else f"{size_bytes / MIB:,.1f} MiB"
 
 
 def say(text: str) -> None:

@@ -32,6 +32,11 @@ def is_offline(environ: Mapping[str, str]) -> bool:
     return asked.upper() in _TRUE
 
 
+def is_model_id(path: str) -> bool:
+    """Whether `path` can be OWNER/NAME of the Hub."""
+    return path.count("/") == 1 and not path.startswith((".", "/", "~"))
+
+
 def repo_folder(model_id: str, environ: Mapping[str, str]) -> Path:
     """Where the cache has, or will have, all revisions of a model."""
     return hub_folder(environ) / f"models--{model_id.replace('/', '--')}"

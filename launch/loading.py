@@ -7,17 +7,15 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from pathlib import Path
 
 from launch.checkpoint_files import Checkpoint, read_checkpoint
 from launch.host_memory import HostMemory
 from launch.memory import MIB
 from launch.mounts import filesystem_of, is_network
+from launch.versions import library_versions
 from rundir.config import RunConfig
 from rundir.prepared import Loading
-
-_LOADERS = ("torch", "transformers", "peft")  # what takes the memory
 
 
 def choose_loading(config: RunConfig, model_path: Path) -> Loading:
@@ -41,7 +39,7 @@ def known_as(config: RunConfig, files: Iterable[Path]) -> str:
     device = [config.launch.device, os.environ.get("CUDA_VISIBLE_DEVICES")]
     parts = [
         asdict(config.model), config.architecture, config.launch.load, device,
-        config.train.method, config.train.lora_rank, state, [version(name) for name in _LOADERS],
+        config.train.method, config.train.lora_rank, state, library_versions(),
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -75,9 +73,9 @@ def _why_broadcast(
     name, size_bytes = checkpoint.files[0].name, checkpoint.size_bytes
     if is_network(filesystem):
         return f"the model lies on {filesystem}: it is read once"
-    if not checkpoint.is_mapped:
-        return f"{name} is an old pickle, which each rank would read into memory of its own"
-    if checkpoint.dtypes != {dtype}:
+    if checkpoint.is_converted(dtype):
+        if not checkpoint.is_mapped:
+            return f"{name} is an old pickle, which each rank would read into memory of its own"
         held = " and ".join(sorted(checkpoint.dtypes)) or "no known type"
         return f"the weights are {held}: each rank would convert them to {dtype} for itself"
     if size_bytes > available_bytes:

@@ -14,6 +14,11 @@ MIB = 1024 * 1024
 GIB = 1024 * MIB
 
 
+def size_text(num_bytes: float) -> str:
+    """A size as people read it: 61.0 GiB, 12.5 MiB."""
+    return f"{num_bytes / GIB:,.1f} GiB" if num_bytes >= GIB else f"{num_bytes / MIB:,.1f} MiB"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """One measurement of this process, in bytes; the fields are those of the memory marks."""

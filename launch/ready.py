@@ -7,9 +7,9 @@ from pathlib import Path
 from rich.console import Console
 
 from launch import children
+from launch.job import Job
 from launch.plan.of_run import PlanOfRun
 from launch.prepare import prepare
-from launch.request import Job
 from launch.signals import Signals
 from rundir.errors import UserError
 from rundir.events import EventWriter

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from launch.environment import RankEnvironment, rank_environment
-from launch.request import Job
+from launch.job import Job
 from launch.torchrun import plain_torchrun_line, torchrun_args, torchrun_line
 from rundir.atomic import write_text
 from rundir.config_file import config_text

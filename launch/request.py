@@ -1,121 +1,52 @@
-"""From what was typed to a job that can be started: resolved, checked, nothing written yet."""
+"""What was typed, and how it can be said again with a change."""
 
 from __future__ import annotations
 
-import dataclasses
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from launch.allocator import users_alloc_conf
-from launch.data_file import check_data
-from launch.devices import Placement, asked_num_ranks, installed_gpus, place, visible_gpus
-from launch.gate_folder import check_gate
-from launch.leftovers import check_keep_env
-from launch.limits import check_limits
-from launch.prepare import check_model
-from launch.resolve import resolve
-from launch.script_request import resolve_script
-from rundir.checkpoints import complete_checkpoints, step_of
-from rundir.config import RunConfig, ScriptConfig, Sources
-from rundir.errors import UserError
-from rundir.paths import RunDir, find_run, runs_folder
-from rundir.starts import start_of
+from rundir.config import ScriptConfig
+
+RUN, PLAN = "./start.sh", "./airlock plan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What was asked for on the command line."""
+    """What was asked for on the command line: of a run, of a plan, of what is checked before."""
 
     profile: str
-    num_gpus: int | None
-    data: str | None
-    max_restarts: int | None
-    settings: Sequence[str]
-    resume: str | None
+    num_gpus: int | None = None
+    data: str | None = None
+    gpu: str | None = None  # a plan's: a name of launch/plan/catalogue.py
+    max_restarts: int | None = None
+    settings: Sequence[str] = ()
+    resume: str | None = None
     force: bool = False  # start all the same
     script: ScriptConfig | None = None  # what to run instead of training `profile`
 
+    def all_settings(self) -> list[str]:
+        """The settings that its options come to."""
+        of_options = {"data.path": self.data, "launch.max_restarts": self.max_restarts}
+        found = [f"{key}={value}" for key, value in of_options.items() if value is not None]
+        return [*self.settings, *found]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A request, resolved and checked."""
-
-    config: RunConfig
-    sources: Sources
-    placement: Placement
-    resume_from: Path | None
-
-
-def make_job(request: Request, environ: Mapping[str, str]) -> Job:
-    """Resolve and check a request. Raises UserError for the first thing that is wrong."""
-    config, sources = resolve_job(request, environ)
-    placement = place_job(request, config, sources, environ)
-    if config.script is None:
-        check_model(config)
-        check_data(config)
-    check_limits(config.limits)
-    check_keep_env(config.launch.keep_env, environ)
-    users_alloc_conf(environ)
-    check_gate()
-    launch = dataclasses.replace(config.launch, num_ranks=placement.num_ranks)
-    return Job(
-        config=dataclasses.replace(config, launch=launch),
-        sources=sources | {"launch.num_ranks": placement.source},
-        placement=placement,
-        resume_from=None
-        if request.resume is None
-        else _checkpoint_of(_run_called(request.resume), config.train.max_steps),
-    )
+    def command(self, program: str, changes: Mapping[str, str], **options: str | int) -> str:
+        """The command, RUN or PLAN, with settings changed and options replaced."""
+        kept = [one for one in self.settings if one.partition("=")[0].strip() not in changes]
+        own = {"num_gpus": self.num_gpus, "gpu": self.gpu, "data": self.data} | options
+        words = [str(own.pop("profile", self.profile)), *_options(own)]
+        for setting in [*kept, *(f"{key}={value}" for key, value in changes.items())]:
+            words += ["--set", setting]
+        if program == RUN:  # a plan knows nothing of these
+            words += _options({"max_restarts": self.max_restarts, "resume": self.resume})
+        return f"{program} {shlex.join(words)}"
 
 
-def resolve_job(request: Request, environ: Mapping[str, str]) -> tuple[RunConfig, Sources]:
-    """The configuration, with its sources. Raises UserError."""
-    settings = _settings(request)
-    if request.script is not None:
-        return resolve_script(request.script, settings, environ)
-    resumed = None if request.resume is None else _run_called(request.resume)
-    config, sources = resolve(request.profile, settings, environ, resumed)
-    start_of(config)
-    return config, sources
-
-
-def place_job(
-    request: Request, config: RunConfig, sources: Sources, environ: Mapping[str, str]
-) -> Placement:
-    """What the ranks run on. Raises UserError."""
-    gpus = visible_gpus(installed_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
-    asked = asked_num_ranks(request.num_gpus, config, sources["launch.num_ranks"], environ)
-    return place(config, asked, gpus)
-
-
-def _settings(request: Request) -> list[str]:
-    settings = list(request.settings)
-    if request.data is not None:
-        settings.append(f"data.path={request.data}")
-    if request.max_restarts is not None:
-        settings.append(f"launch.max_restarts={request.max_restarts}")
-    return settings
-
-
-def _run_called(name: str) -> RunDir:
-    try:
-        return find_run(name)
-    except ValueError as error:
-        raise UserError(str(error), do=f"ls {runs_folder()}") from error
-
-
-def _checkpoint_of(run: RunDir, max_steps: int) -> Path:
-    """The last whole checkpoint of `run`, with steps left to train."""
-    whole = complete_checkpoints(run.checkpoints)
-    if not whole:
-        raise UserError(
-            f"run {run.run_id} has no whole checkpoint", do="start it anew, without --resume"
-        )
-    step = step_of(whole[-1])
-    if 0 < max_steps <= step:
-        raise UserError(
-            f"run {run.run_id} has trained {step} steps, and train.max_steps is {max_steps}",
-            do=f"--set train.max_steps={2 * step}, say, trains on",
-        )
-    return whole[-1]
+def _options(values: Mapping[str, str | int | None]) -> list[str]:
+    return [
+        word
+        for name, value in values.items()
+        if value is not None
+        for word in (f"--{name.replace('_', '-')}", str(value))
+    ]

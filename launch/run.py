@@ -14,11 +14,12 @@ from launch.environment import Variable
 from launch.environment_text import environment_lines, left_out_lines
 from launch.gate_folder import blind_spot, gate_folder
 from launch.guard import MemoryGuard
+from launch.job import Job, make_job
+from launch.model_folder import model_folder
 from launch.output import Output
 from launch.parent import become_subreaper
 from launch.plan.of_run import PlanOfRun, show_plan_of
 from launch.preflight.checks import find, line_of, make_sure
-from launch.prepare import model_folder
 from launch.processes import OwnProcesses
 from launch.ready import make_ready
 from launch.records import (
@@ -30,7 +31,7 @@ from launch.records import (
     write_environment,
 )
 from launch.report import exit_code, report
-from launch.request import Job, Request, make_job
+from launch.request import Request
 from launch.signals import Interrupted, Signals
 from launch.state import new_state
 from launch.supervise import Supervisor
@@ -146,7 +147,8 @@ def show(request: Request, console: Console, environ: Mapping[str, str]) -> Exit
     what, files = "", None
     if job.config.script is None:
         what = ", once the data are prepared"
-        files = weight_files(model_folder(job.config))  # none while it is not fetched or made
+        model = model_folder(job.config)
+        files = [] if model is None else weight_files(model)  # none while it is not fetched or made
     if limit := _address_limit(job, files, environment.of_child(environ)):
         environment = environment.with_variable(limit)
     found = [line_of(finding) for finding in find(job, environ)]

@@ -8,15 +8,17 @@ from pathlib import Path
 
 from rich.console import Console
 
+from launch.devices import asked_num_ranks
+from launch.model_folder import fetched_model_folder, made_model_folder
 from launch.plan.host import Weights, weights_of
 from launch.plan.instead import Instead, what_fits_instead
 from launch.plan.plan import Host, Plan, this_host
-from launch.plan.question import local_folder, question_of
+from launch.plan.question import question_of
 from launch.plan.show import show_instead, show_plan
-from launch.plan.target import Target, Typed, choose_target, with_ranks
+from launch.plan.target import Target, choose_target, with_ranks
 from launch.plan.tracer import Tracer
 from launch.plan.verdict import Verdict
-from launch.prepare import made_model_folder
+from launch.request import Request
 from launch.resolve import resolve
 from launch.script_request import is_script
 from launch.signals import Interrupted, Signals
@@ -27,19 +29,21 @@ from rundir.footprint import Footprint
 from rundir.starts import start_of
 
 
-def plan(typed: Typed, console: Console, environ: Mapping[str, str], *, as_json: bool) -> ExitCode:
-    """Show the plan of what was typed. Raises UserError when there can be none."""
-    if is_script(typed.profile):
+def plan(
+    request: Request, console: Console, environ: Mapping[str, str], *, as_json: bool
+) -> ExitCode:
+    """Show the plan of what was request. Raises UserError when there can be none."""
+    if is_script(request.profile):
         raise UserError(
-            f"there is no plan of a script, and {typed.profile} is one",
+            f"there is no plan of a script, and {request.profile} is one",
             do="./airlock plan PROFILE; a script knows its model itself",
         )
     signals = Signals()
     signals.listen()
-    config, sources = resolve(typed.profile, typed.all_settings(), environ)
+    config, sources = resolve(request.profile, request.all_settings(), environ)
     start_of(config)
-    asked = typed.asked_num_ranks(config, sources["launch.num_ranks"], environ)
-    target = choose_target(config, asked, typed.gpu, environ)
+    asked = asked_num_ranks(request.num_gpus, config, sources["launch.num_ranks"], environ)
+    target = choose_target(config, asked, request.gpu, environ)
     config = with_ranks(config, target.num_ranks)
     try:
         (footprint,) = Tracer([question_of(config, target.device)], environ).wait(signals)
@@ -48,7 +52,7 @@ def plan(typed: Typed, console: Console, environ: Mapping[str, str], *, as_json:
             show_plan(console, made)
         instead = None
         if made.verdict not in (None, Verdict.FITS):
-            instead = what_fits_instead(made, typed, environ, signals)
+            instead = what_fits_instead(made, request, environ, signals)
     except Interrupted:
         return ExitCode.INTERRUPTED_UNSAVED
     if as_json:
@@ -63,7 +67,7 @@ def make_plan(
     model_folder: Path | None = None,
 ) -> Plan:  # fmt: skip
     """The plan of a configuration that was traced."""
-    folder = model_folder or local_folder(config.model.path)
+    folder = model_folder or fetched_model_folder(config)
     made = folder if config.model.path else made_model_folder(config)
     return Plan(
         config=config, target=target, footprint=footprint, host=host,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from launch.address_space import weight_files
 from launch.checkpoint_files import read_checkpoint
 from launch.loading import choose_loading
 from launch.memory import MIB
@@ -60,7 +61,7 @@ def weights_of(config: RunConfig, folder: Path | None) -> Weights:
     Raises UserError for files that are damaged.
     """
     load = config.launch.load
-    if load == "random" or folder is None or not _has_weights(folder):
+    if load == "random" or folder is None or not weight_files(folder):
         load = "mmap" if load == "auto" else load
         note = "random weights" if load == "random" else "not fetched yet: taken to be safetensors"
         return Weights(load=load, is_converted=False, reading_bytes=0, note=note)
@@ -68,14 +69,10 @@ def weights_of(config: RunConfig, folder: Path | None) -> Weights:
     loading = choose_loading(config, folder)
     return Weights(
         load=loading.load,
-        is_converted=not checkpoint.is_mapped or checkpoint.dtypes != {config.model.dtype},
+        is_converted=checkpoint.is_converted(config.model.dtype),
         reading_bytes=0 if checkpoint.is_mapped else checkpoint.size_bytes,
         note=loading.reason,
     )
-
-
-def _has_weights(folder: Path) -> bool:
-    return any(any(folder.glob(name)) for name in ("*.safetensors", "*.bin"))
 
 
 def host_phases(

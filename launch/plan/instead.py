@@ -11,9 +11,9 @@ from launch.plan.catalogue import CATALOGUE
 from launch.plan.changes import Change, groups_of
 from launch.plan.plan import Plan
 from launch.plan.question import Question, question_of
-from launch.plan.target import PLAN, RUN, Typed
 from launch.plan.tracer import Tracer
 from launch.plan.verdict import Verdict
+from launch.request import PLAN, RUN, Request
 from launch.signals import Signals
 from rundir.footprint import Footprint
 
@@ -33,13 +33,13 @@ class Instead:
 
 
 def what_fits_instead(
-    plan: Plan, typed: Typed, environ: Mapping[str, str], signals: Signals
+    plan: Plan, request: Request, environ: Mapping[str, str], signals: Signals
 ) -> list[Instead]:
     """The mildest change of each kind that makes it fit, the cheapest kind first.
 
     Raises UserError when they cannot be traced, and Interrupted when a stop was asked for.
     """
-    groups = groups_of(plan, typed.all_settings(), environ)
+    groups = groups_of(plan, request.all_settings(), environ)
     changes = [change for group in groups for change in group]
     questions = [_question(plan, change) for change in changes]
     footprints = iter(Tracer(questions, environ).wait(signals))
@@ -51,10 +51,10 @@ def what_fits_instead(
             if any(keys < change.settings.keys() for keys in settled):
                 continue
             if _fits(plan, change, footprint):
-                found.append(_instead(plan, typed, change))
+                found.append(_instead(plan, request, change))
                 settled += [set(change.settings)] if change.settings else []
                 break
-    return [*found, *_larger_gpus(plan, typed)][:_MOST]
+    return [*found, *_larger_gpus(plan, request)][:_MOST]
 
 
 def _question(plan: Plan, change: Change) -> Question:
@@ -70,12 +70,12 @@ def _fits(plan: Plan, change: Change, footprint: Footprint) -> bool:
     return other.verdict is Verdict.FITS and ("profile" not in change.options or is_smaller)
 
 
-def _instead(plan: Plan, typed: Typed, change: Change) -> Instead:
+def _instead(plan: Plan, request: Request, change: Change) -> Instead:
     program = RUN if plan.target.is_here else PLAN
-    return Instead(change.what, typed.command(program, change.settings, **change.options))
+    return Instead(change.what, request.command(program, change.settings, **change.options))
 
 
-def _larger_gpus(plan: Plan, typed: Typed) -> Sequence[Instead]:
+def _larger_gpus(plan: Plan, request: Request) -> Sequence[Instead]:
     """The smallest GPU that is enough, if it is the GPU that is too small."""
     if plan.target.gpu is None or plan.gpu_verdict is Verdict.FITS:
         return []
@@ -84,4 +84,4 @@ def _larger_gpus(plan: Plan, typed: Typed) -> Sequence[Instead]:
         return []
     kind = min(enough, key=lambda one: one.memory_bytes)
     options: dict[str, str | int] = {"num_gpus": plan.target.num_ranks, "gpu": kind.name}
-    return [Instead(f"a larger GPU: {kind.name}", typed.command(PLAN, {}, **options))]
+    return [Instead(f"a larger GPU: {kind.name}", request.command(PLAN, {}, **options))]

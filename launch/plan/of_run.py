@@ -12,15 +12,16 @@ from pathlib import Path
 
 from rich.console import Console
 
+from launch.job import Job
 from launch.plan.command import make_plan, plan_text
 from launch.plan.instead import Instead, what_fits_instead
 from launch.plan.plan import Plan, this_host
 from launch.plan.question import question_of
 from launch.plan.show import show_plan, verdict_lines
-from launch.plan.target import RUN, Typed, target_of_placement
+from launch.plan.target import target_of_placement
 from launch.plan.tracer import Tracer
 from launch.plan.verdict import Verdict
-from launch.request import Job, Request
+from launch.request import RUN, Request
 from launch.signals import Interrupted, Signals
 from rundir.atomic import write_text
 from rundir.errors import UserError
@@ -32,9 +33,9 @@ from rundir.prepared import Prepared
 class DoesNotFitError(UserError):
     """The plan of a run does not fit; `plan` is it."""
 
-    def __init__(self, plan: Plan, typed: Typed, found: Sequence[Instead] = ()) -> None:
+    def __init__(self, plan: Plan, request: Request, found: Sequence[Instead] = ()) -> None:
         lines = [line for line in verdict_lines(plan) if line.startswith(Verdict.DOES_NOT_FIT)]
-        force = Instead("try it all the same", f"{typed.command(RUN, {})} --force")
+        force = Instead("try it all the same", f"{request.command(RUN, {})} --force")
         do = "\n  → ".join(f"{one.command}   # {one.what}" for one in [*found, force])
         super().__init__("\n  ".join(lines), do=do, code=ExitCode.DOES_NOT_FIT)
         self.plan = plan
@@ -47,7 +48,7 @@ class PlanOfRun:
         self, request: Request, job: Job, folder: RunDir, console: Console,
         environ: Mapping[str, str], signals: Signals,
     ) -> None:  # fmt: skip
-        self._typed, self._is_forced = typed_of(request), request.force
+        self._request = request
         self._config, self._target = job.config, target_of_placement(job.placement)
         self._folder, self._console, self._environ = folder, console, environ
         self._signals, self._host = signals, this_host()  # before the run itself takes of it
@@ -90,7 +91,9 @@ class PlanOfRun:
         except (UserError, OSError) as error:
             self._say_none(error)
             return
-        is_refused = plan.verdict is Verdict.DOES_NOT_FIT and not (self._is_forced or has_trained)
+        is_refused = plan.verdict is Verdict.DOES_NOT_FIT and not (
+            self._request.force or has_trained
+        )
         if is_refused and not plan.is_hopeless:
             if self._prepared is None:
                 self._say_early(plan)
@@ -101,7 +104,7 @@ class PlanOfRun:
         self._is_told = True
         self._keep(plan, None)
         if is_refused:
-            raise DoesNotFitError(plan, self._typed)
+            raise DoesNotFitError(plan, self._request)
         lines = "\n".join(f"plan: {line}" for line in verdict_lines(plan))
         self._console.out(lines, highlight=False)
 
@@ -127,11 +130,11 @@ class PlanOfRun:
         if not isinstance(error, DoesNotFitError):
             return error
         try:
-            found = what_fits_instead(error.plan, self._typed, self._environ, self._signals)
+            found = what_fits_instead(error.plan, self._request, self._environ, self._signals)
         except (UserError, Interrupted):  # what is wrong is known without it
             return error
         self._keep(error.plan, found)
-        return DoesNotFitError(error.plan, self._typed, found)
+        return DoesNotFitError(error.plan, self._request, found)
 
     def close(self) -> None:
         """Ask no more."""
@@ -162,16 +165,3 @@ def show_plan_of(job: Job, console: Console, environ: Mapping[str, str]) -> Exit
     except (UserError, OSError) as error:
         console.out(f"airlock: no plan: {error.args[0]}", highlight=False)
     return ExitCode.DONE
-
-
-def typed_of(request: Request) -> Typed:
-    """What was typed after `run`, less what a plan has no use for."""
-    rest: list[str] = []
-    if request.max_restarts is not None:
-        rest += ["--max-restarts", str(request.max_restarts)]
-    if request.resume is not None:
-        rest += ["--resume", request.resume]
-    return Typed(
-        profile=request.profile, num_gpus=request.num_gpus, data=request.data,
-        settings=request.settings, rest=rest,
-    )  # fmt: skip

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from launch.model_folder import fetched_model_folder
+from launch.versions import library_versions
 from rundir.config import DataConfig, LaunchConfig, LimitsConfig, RunConfig, TrainConfig
 from rundir.config_file import config_text
 from rundir.errors import UserError
@@ -18,7 +19,6 @@ from rundir.paths import ROOT
 
 Device = Literal["cuda", "cpu"]
 _FORMAT = "1"  # of a kept answer
-_LIBRARIES = ("torch", "transformers", "peft")
 _TRACED = ("train", "rundir")  # packages whose code the answer comes from
 
 
@@ -61,7 +61,7 @@ def question_of(config: RunConfig, device: Device, model_folder: Path | None = N
 
 def _shape(config: RunConfig, model_folder: Path | None) -> tuple[str, dict[str, object]]:
     """A folder with the model's config.json, or else its [architecture]."""
-    folder = model_folder or local_folder(config.model.path)
+    folder = model_folder or fetched_model_folder(config)
     if folder is not None:
         return str(folder.resolve()), {}
     if config.architecture:
@@ -73,27 +73,6 @@ def _shape(config: RunConfig, model_folder: Path | None) -> tuple[str, dict[str,
         do=f"hf download {name} config.json   # a few kB; or --set model.path=FOLDER with a copy",
         code=ExitCode.PREFLIGHT,
     )
-
-
-def local_folder(path: str) -> Path | None:
-    """Where the config.json of a model of that path is on this machine, if it is."""
-    if not path:
-        return None
-    if (Path(path) / "config.json").is_file():
-        return Path(path)
-    if path.count("/") != 1 or path.startswith((".", "/", "~")):
-        return None
-    # The layout of the Hub's cache, as huggingface_hub documents it; its own function takes 0.3 s
-    # to import. "main" is what from_pretrained takes too.
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    cached = Path(HF_HUB_CACHE) / f"models--{path.replace('/', '--')}"
-    try:
-        revision = (cached / "refs" / "main").read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return None
-    snapshot = cached / "snapshots" / revision
-    return snapshot if (snapshot / "config.json").is_file() else None
 
 
 def _key(config: RunConfig, device: Device) -> str:
@@ -110,17 +89,9 @@ def _key(config: RunConfig, device: Device) -> str:
                 f"cannot read the model: {error}", do=f"ls -lL {folder}", code=ExitCode.PREFLIGHT
             ) from error
         config = replace(config, model=replace(config.model, path="as in config.json"))
-    versions = [_version(name) for name in _LIBRARIES]
-    parts = [_FORMAT, device, config_text(config, {}), *versions, _code_digest()]
+    parts = [_FORMAT, device, config_text(config, {}), *library_versions(), _code_digest()]
     digest.update(json.dumps(parts).encode())
     return digest.hexdigest()[:32]
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "none"
 
 
 def _code_digest() -> str:

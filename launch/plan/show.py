@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from launch.memory import GIB, MIB
+from launch.memory import GIB, MIB, size_text
 from launch.plan.catalogue import column_kinds
 from launch.plan.instead import Instead
 from launch.plan.plan import Plan
@@ -60,13 +60,13 @@ def _rank_table(plan: Plan) -> Table:
     footprint, on_gpu = plan.footprint, plan.target.device == "cuda"
     table = _table("a rank", "memory")
     for name, key in _PARTS:
-        table.add_row(name, size(getattr(footprint, key)))
+        table.add_row(name, size_text(getattr(footprint, key)))
     if on_gpu:
         table.add_row("context, NCCL", "about " + span(context_need(plan.target.num_ranks)))
-    total = span(plan.gpu_need) if on_gpu else size(footprint.peak_bytes)
+    total = span(plan.gpu_need) if on_gpu else size_text(footprint.peak_bytes)
     table.add_row(f"together, in {footprint.peak_moment}", total)
     if gpu := plan.target.gpu:
-        table.add_row(gpu.name, size(gpu.memory_bytes))
+        table.add_row(gpu.name, size_text(gpu.memory_bytes))
     return table
 
 
@@ -80,8 +80,8 @@ def _catalogue_table(plan: Plan) -> Table:
 def _host_table(plan: Plan) -> Table:
     table = _table("phase", "memory", "mapped files")
     for phase in plan.phases:
-        mapped = size(phase.mapped_bytes) if phase.mapped_bytes else ""
-        table.add_row(_PHASES[phase.name], size(phase.anonymous_bytes), mapped)
+        mapped = size_text(phase.mapped_bytes) if phase.mapped_bytes else ""
+        table.add_row(_PHASES[phase.name], size_text(phase.anonymous_bytes), mapped)
     return table
 
 
@@ -105,11 +105,11 @@ def verdict_lines(plan: Plan) -> list[str]:
 
 
 def _line(verdict: Verdict, who: str, need: Need, limit_bytes: int, where: str) -> str:
-    text = f"{verdict}: {who} needs {span(need)}, of {size(limit_bytes)} ({where})"
+    text = f"{verdict}: {who} needs {span(need)}, of {size_text(limit_bytes)} ({where})"
     if verdict is Verdict.FITS:
-        return f"{text}: {size(limit_bytes - need.most_bytes)} to spare"
+        return f"{text}: {size_text(limit_bytes - need.most_bytes)} to spare"
     if verdict is Verdict.DOES_NOT_FIT:
-        return f"{text}: {size(need.least_bytes - limit_bytes)} too much"
+        return f"{text}: {size_text(need.least_bytes - limit_bytes)} too much"
     return f"{text}: too close to tell"
 
 
@@ -123,10 +123,3 @@ def span(need: Need) -> str:
     unit, name = (GIB, "GiB") if need.most_bytes >= GIB else (MIB, "MiB")
     digits = 1 if unit == GIB else 0
     return f"{need.least_bytes / unit:,.{digits}f} to {need.most_bytes / unit:,.{digits}f} {name}"
-
-
-def size(num_bytes: int) -> str:
-    """Bytes for people."""
-    if num_bytes >= GIB:
-        return f"{num_bytes / GIB:,.1f} GiB"
-    return f"{num_bytes / MIB:,.0f} MiB"

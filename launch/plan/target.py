@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from launch.devices import (
     Placement,
-    asked_num_ranks,
     installed_gpus,
     place,
     visible_gpus,
@@ -21,7 +19,6 @@ from rundir.errors import UserError
 
 _A_NODE = 8  # ranks of a node with GPUs that is not this one, if nobody says how many
 _MOST_RANKS = 1024
-RUN, PLAN = "./start.sh", "./airlock plan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,38 +70,3 @@ def with_ranks(config: RunConfig, num_ranks: int) -> RunConfig:
     """The same for that many ranks."""
     launch = dataclasses.replace(config.launch, num_ranks=num_ranks)
     return dataclasses.replace(config, launch=launch)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Typed:
-    """What was typed, so that it can be said again with a change."""
-
-    profile: str
-    num_gpus: int | None = None
-    data: str | None = None
-    gpu: str | None = None
-    settings: Sequence[str] = ()
-    rest: Sequence[str] = field(default=())  # options of `run` that a plan knows nothing of
-
-    def asked_num_ranks(
-        self, config: RunConfig, source: str, environ: Mapping[str, str]
-    ) -> tuple[int, str] | None:
-        """The number of ranks that someone named, and who."""
-        return asked_num_ranks(self.num_gpus, config, source, environ)
-
-    def all_settings(self) -> list[str]:
-        """The settings that its options come to."""
-        return [*self.settings, *([] if self.data is None else [f"data.path={self.data}"])]
-
-    def command(self, program: str, changes: Mapping[str, str], **options: str | int) -> str:
-        """The command, RUN or PLAN, with settings changed and options replaced."""
-        kept = [one for one in self.settings if one.partition("=")[0].strip() not in changes]
-        set_ = [*kept, *(f"{key}={value}" for key, value in changes.items())]
-        own = {"num_gpus": self.num_gpus, "gpu": self.gpu, "data": self.data} | options
-        words = [str(own.pop("profile", self.profile))]
-        for name, value in own.items():
-            words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
-        for setting in set_:
-            words += ["--set", setting]
-        rest = self.rest if program == RUN else ()
-        return f"{program} {shlex.join([*words, *rest])}"

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 
 from launch import nvml
+from launch.job import Job
 from launch.patience import Asked
 from launch.preflight import (
     build_locks,
@@ -26,7 +27,6 @@ from launch.preflight import (
     shared_memory,
 )
 from launch.preflight.ground import Ground, warning
-from launch.request import Job
 from launch.stop import end_leftovers
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode

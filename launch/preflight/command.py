@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from rich.console import Console
 
 from launch.devices import Placement
+from launch.job import Job, place_job, resolve_job
 from launch.preflight.checks import find, line_of
 from launch.preflight.ground import error
-from launch.request import Job, Request, place_job, resolve_job
+from launch.request import Request
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.finding import Finding

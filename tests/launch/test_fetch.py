@@ -21,7 +21,7 @@ from random import Random
 import pytest
 
 from launch.hub_cache import missing_files, snapshot
-from launch.prepare import check_model
+from launch.model_folder import check_model
 from rundir.config import ModelConfig, RunConfig
 from rundir.errors import UserError
 from tests.hub_server import Hub, Model, serving

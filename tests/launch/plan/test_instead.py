@@ -10,9 +10,10 @@ from launch.plan.command import make_plan
 from launch.plan.instead import what_fits_instead
 from launch.plan.plan import Plan
 from launch.plan.question import question_of
-from launch.plan.target import Target, Typed, with_ranks
+from launch.plan.target import Target, with_ranks
 from launch.plan.tracer import Tracer
 from launch.plan.verdict import Verdict
+from launch.request import Request
 from launch.resolve import resolve
 from launch.signals import Signals
 from rundir.config import LaunchConfig, ModelConfig, TrainConfig
@@ -56,20 +57,20 @@ def test_for_a_host_that_is_too_small_a_warm_start_is_the_first_and_fewer_ranks_
     assert found[-2] == [{"num_gpus": 4}, {"num_gpus": 2}, {"num_gpus": 1}]
 
 
-def traced(gib: float, *settings: str, environ: dict[str, str]) -> tuple[Plan, Typed]:
+def traced(gib: float, *settings: str, environ: dict[str, str]) -> tuple[Plan, Request]:
     """Tiny, as it would be on a CPU host with so much memory."""
-    typed = Typed(profile="tiny", settings=settings)
+    request = Request(profile="tiny", settings=settings)
     config = with_ranks(resolve("tiny", settings, {})[0], 2)
     target = Target(device="cpu", num_ranks=2, source="a test", gpu=None, is_here=True)
     (footprint,) = Tracer([question_of(config, "cpu")], environ).wait(Signals())
-    return make_plan(config, target, footprint, host_of(gib)), typed
+    return make_plan(config, target, footprint, host_of(gib)), request
 
 
 def test_what_is_proposed_fits_and_can_be_typed(environ: dict[str, str]) -> None:
     settings = ("train.micro_batch_size=2048", "train.global_batch_size=4096")
-    plan, typed = traced(8, *settings, environ=environ)
+    plan, request = traced(8, *settings, environ=environ)
     assert plan.verdict is Verdict.DOES_NOT_FIT
-    found = what_fits_instead(plan, typed, environ, Signals())
+    found = what_fits_instead(plan, request, environ, Signals())
     assert found[0].command.startswith("./start.sh tiny --set train.global_batch_size=4096 --set ")
     changed = found[0].command.split("--set ")[-1]
     assert changed.startswith("train.micro_batch_size=")
@@ -82,6 +83,6 @@ def test_what_is_proposed_fits_and_can_be_typed(environ: dict[str, str]) -> None
 
 def test_a_host_too_small_for_anything_is_told_so(environ: dict[str, str]) -> None:
     smallest = ("train.micro_batch_size=1", "model.gradient_checkpointing=true")
-    plan, typed = traced(0.1, *smallest, "train.method=lora", environ=environ)
+    plan, request = traced(0.1, *smallest, "train.method=lora", environ=environ)
     assert plan.verdict is Verdict.DOES_NOT_FIT
-    assert what_fits_instead(plan, typed, environ, Signals()) == []
+    assert what_fits_instead(plan, request, environ, Signals()) == []

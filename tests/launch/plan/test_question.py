@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub.constants
 import pytest
 
-from launch.plan.question import local_folder, question_of
+from launch.model_folder import fetched_model_folder
+from launch.plan.question import question_of
 from launch.plan.target import with_ranks
 from launch.resolve import resolve
 from rundir.config import RunConfig
@@ -28,7 +28,7 @@ def key_of(*settings: str, num_ranks: int = 8) -> str:
 @pytest.fixture(autouse=True)
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the Hub with nothing in it."""
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     return tmp_path / "hub"
 
 
@@ -89,10 +89,20 @@ def test_the_config_in_the_hubs_cache_is_used(hub: Path) -> None:
     folder = hub / "models--Qwen--Qwen2.5-32B"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text("abc")
-    assert local_folder("Qwen/Qwen2.5-32B") is None
+    config = config_of("32b")
+    assert fetched_model_folder(config) is None
     snapshot = write_model(folder / "snapshots" / "abc")
-    assert local_folder("Qwen/Qwen2.5-32B") == snapshot
-    assert question_of(config_of("32b"), "cuda").config.architecture == {}
+    assert fetched_model_folder(config) == snapshot
+    assert question_of(config, "cuda").config.architecture == {}
+
+
+def test_it_is_the_revision_that_is_asked_for(hub: Path) -> None:
+    snapshots = hub / "models--Qwen--Qwen2.5-32B" / "snapshots"
+    write_model(snapshots / "abc", hidden_size=8)
+    config = config_of("32b", "model.revision=abc")
+    assert fetched_model_folder(config) == snapshots / "abc"
+    assert fetched_model_folder(config_of("32b", "model.revision=main")) is None
+    assert question_of(config, "cuda").key != question_of(config_of("32b"), "cuda").key
 
 
 def test_without_a_file_of_it_the_profiles_own_architecture_serves() -> None:

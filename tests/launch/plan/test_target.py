@@ -8,14 +8,15 @@ import pytest
 
 from launch.devices import Gpu, Placement
 from launch.memory import GIB
-from launch.plan.target import PLAN, RUN, Typed, choose_target, target_of_placement
+from launch.plan.target import choose_target, target_of_placement
+from launch.request import PLAN, RUN, Request
 from launch.resolve import resolve
 from rundir.errors import UserError
 from tests.conftest import HAS_GPU
 
-TYPED = Typed(
+TYPED = Request(
     profile="32b", num_gpus=4, data="my data.jsonl", settings=("train.lora_rank=8",),
-    rest=("--resume", "latest"),
+    resume="latest",
 )  # fmt: skip
 
 

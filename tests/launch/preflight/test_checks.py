@@ -15,9 +15,9 @@ from types import ModuleType
 
 import pytest
 
+from launch.job import Job
 from launch.preflight import checks
 from launch.preflight.ground import Ground, error, fine, warning
-from launch.request import Job
 from rundir.finding import Finding
 from tests.conftest import Start
 from tests.launch.preflight.conftest import Machine, ground, in_namespace
