@@ -53,7 +53,7 @@ def case(
         profile="benchmark",
         architecture=architecture,
         model=ModelConfig(gradient_checkpointing=checkpointing, **{"dtype": "float32", **model}),
-        data=DataConfig(path="made", max_seq_length=1024),
+        data=DataConfig(path="made", max_seq_length=1024, packing=False),  # all as long as a row
         train=TrainConfig(
             method=method, micro_batch_size=samples,  # type: ignore[arg-type]
             global_batch_size=samples * num_micro_batches * num_ranks,

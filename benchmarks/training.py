@@ -186,8 +186,8 @@ def main() -> None:
     class Told(loop.Trainer):
         """Says after each step what is held; on a GPU it saves nothing, 14B would fill a disk."""
 
-        def _update(self, lr: float) -> Any:
-            result = super()._update(lr)
+        def update(self, lr: float) -> Any:
+            result = super().update(lr)
             on_gpu = torch.cuda.is_available()
             held = torch.cuda.memory_allocated() if on_gpu else smaps_rollup("self")["Pss_Anon"]
             peak = torch.cuda.max_memory_allocated() if on_gpu else 0

@@ -126,7 +126,7 @@ def build(config: RunConfig, folder: Path, device: Any) -> tuple[Any, Any]:
     """The model on `device` as a rank gets it, and a batch of three samples (on CPU)."""
     import numpy as np
 
-    from train.data import collate
+    from train.batch import collate
     from train.make_checkpoint import make_checkpoint
     from train.model import add_method, load_model, load_tokenizer
     from train.template import Template
@@ -164,7 +164,7 @@ def train(model: Any, batch: Any, learning_rate: float) -> Training:
     """Take steps on `batch` as the training loop takes them, and look at every gradient."""
     import torch
 
-    from train.model import SummedLoss
+    from train.loss import SummedLoss
     from train.optimizer import make_optimizer
 
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -172,13 +172,13 @@ def train(model: Any, batch: Any, learning_rate: float) -> Training:
         list(trainable.values()), learning_rate=learning_rate, weight_decay=0.0
     )
     device = next(model.parameters()).device
-    ids, labels = batch.input_ids.to(device), batch.labels.to(device)
+    arguments = batch.arguments(device)
     summed, num_labels = SummedLoss(model), max(1, batch.num_label_tokens)
     training = Training(untouched=set(trainable))
     hooks = _count_block_runs(model, training)
     for _ in range(_NUM_STEPS):
         start = time.perf_counter()
-        loss = summed(ids, labels) / num_labels
+        loss = summed(*arguments) / num_labels
         loss.backward()
         _look_at_gradients(trainable, training)
         torch.nn.utils.clip_grad_norm_(list(trainable.values()), 1.0)
@@ -189,7 +189,7 @@ def train(model: Any, batch: Any, learning_rate: float) -> Training:
     for hook in hooks:
         hook.remove()
     with torch.no_grad():
-        training.losses.append(float(summed(ids, labels) / num_labels))
+        training.losses.append(float(summed(*arguments) / num_labels))
     return training
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import tempfile
+from itertools import chain
 from pathlib import Path
 
+from rundir.atomic import write_text
 from rundir.paths import RunDir
 
 MARKER = "COMPLETE"
+_EVALUATION = "evaluation.json"
 
 
 def checkpoint_name(step: int) -> str:
@@ -22,10 +27,40 @@ def step_of(checkpoint: Path) -> int:
 
 def remove_half_written(run: RunDir) -> None:
     """Remove what a process that was killed while it saved has left; no other may be saving."""
-    for path in (*run.checkpoints.glob(".step_*"), *run.path.glob(".model.*")):
+    exports = (run.path.glob(f".{folder.name}.*") for folder in (run.model, run.adapter))
+    for path in (*run.checkpoints.glob(".step_*"), *chain.from_iterable(exports)):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:
     """Every whole checkpoint in `folder`, oldest first; one without its marker is passed over."""
     return sorted(path for path in folder.glob("step_*") if (path / MARKER).is_file())
+
+
+def incomplete_checkpoints(folder: Path) -> list[Path]:
+    """Those without their marker: copied in part, or by something that does not write one."""
+    return sorted(path for path in folder.glob("step_*") if not (path / MARKER).is_file())
+
+
+def note_evaluation(checkpoint: Path, loss: float) -> None:
+    """Keep the loss on held-out data of a checkpoint beside it. Raises OSError."""
+    write_text(checkpoint / _EVALUATION, json.dumps({"loss": loss}) + "\n")
+
+
+def best_checkpoint(folder: Path) -> Path | None:
+    """The whole checkpoint with the lowest loss on held-out data; None if none was evaluated."""
+    losses: list[tuple[float, Path]] = []
+    for path in complete_checkpoints(folder):
+        try:
+            found = json.loads((path / _EVALUATION).read_text(encoding="utf-8"))["loss"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        losses.append((float(found), path))
+    return min(losses)[1] if losses else None
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Remove a checkpoint: first its name, as one that is half removed still has its marker."""
+    gone = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    path.rename(gone / path.name)
+    shutil.rmtree(gone)

@@ -41,6 +41,9 @@ class DataConfig:
     max_seq_length: int = _field(
         2048, "tokens; longer samples are left out and counted", at_least=8
     )
+    packing: bool = _field(
+        True, "rows of up to max_seq_length tokens, of several samples that do not see each other"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +54,17 @@ class TrainConfig:
     max_steps: int = _field(0, "optimizer steps; 0: as many as `epochs` come to", at_least=0)
     epochs: float = _field(1.0, "passes over the data, used when max_steps is 0", at_least=0)
     global_batch_size: int = _field(64, "samples a step, over all ranks", at_least=1)
-    micro_batch_size: int = _field(1, "samples a rank computes at once, at most", at_least=1)
+    micro_batch_size: int = _field(
+        1, "rows a rank computes at once, at most; without packing a row is a sample", at_least=1
+    )
     learning_rate: float = _field(1e-4, "peak learning rate", at_least=0)
     schedule: Literal["cosine", "linear", "constant"] = _field("cosine", "after the warm-up")
     warmup_steps: int = _field(10, "steps of linear warm-up", at_least=0)
     weight_decay: float = _field(0.0, "AdamW's decoupled weight decay", at_least=0)
     max_grad_norm: float = _field(1.0, "gradients are clipped to this norm; 0: not", at_least=0)
+    shard_optimizer: bool = _field(
+        False, "share AdamW's states out among the ranks (ZeRO stage 1): for method = full"
+    )
     lora_rank: int = _field(16, "rank of the adapters", at_least=1)
     lora_alpha: int = _field(32, "adapters are scaled by alpha / rank", at_least=0)
     seed: int = _field(0, "of the data order, of new weights and of dropout", at_least=0)
@@ -64,7 +72,9 @@ class TrainConfig:
     eval_every_steps: int = _field(0, "steps between evaluations; 0: before and after", at_least=0)
     eval_generate: bool = _field(False, "evaluations also generate answers and count exact matches")
     checkpoint_every_steps: int = _field(0, "steps between checkpoints; 0: at the end", at_least=0)
-    keep_checkpoints: int = _field(2, "how many of the last checkpoints are kept", at_least=1)
+    keep_checkpoints: int = _field(
+        2, "how many of the last checkpoints are kept, beside the best", at_least=1
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

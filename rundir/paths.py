@@ -73,6 +73,11 @@ class RunDir:
         return self.path / "checkpoints"
 
     @property
+    def adapter(self) -> Path:
+        """The trained adapters alone, as peft writes them; not there unless some were trained."""
+        return self.path / "adapter"
+
+    @property
     def model(self) -> Path:
         """The trained model as an ordinary Hugging Face folder."""
         return self.path / "model"

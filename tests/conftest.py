@@ -30,9 +30,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache for the whole session: the tiny model is made once, as for a person."""
-    return tmp_path_factory.mktemp("cache")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache for the whole session: the tiny model is made once, as for a person.
+
+    Most runs here end before their plan is made, and so would ask for it again in every test: what
+    they ask is asked once, beside the first tests.
+    """
+    folder = tmp_path_factory.mktemp("cache")
+    env = os.environ | {"AIRLOCK_CACHE_DIR": str(folder), "PYTHONPATH": str(ROOT)}
+    batches = ("train.global_batch_size=8", "train.global_batch_size=4")
+    asked = [
+        subprocess.Popen(
+            [sys.executable, "-P", "-m", "launch", "plan", "tiny", "--set", batch], env=env,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        for batch in batches
+    ]  # fmt: skip
+    yield folder
+    for process in asked:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,12 @@ from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import PreparedData
-from train.data import SampleFile, collate
+from train.batch import collate
+from train.data import SampleFile
 from train.evolution import write_snapshot
-from train.model import SummedLoss
+from train.loss import SummedLoss
 from train.ranks import Ranks
+from train.selftest import inference
 
 _MAX_NEW_TOKENS = 256
 
@@ -39,9 +40,12 @@ class Evaluator:
         self._end_ids = end_token_ids(model, prepared.end_token_id)
         self._own = range(ranks.rank, len(samples), ranks.world_size)
 
-    def evaluate(self, step: int) -> None:
-        """Write the `eval` metric, and the snapshot of answers if they are generated."""
-        with self._events.span("eval", step=step), _inference(self._model):
+    def evaluate(self, step: int) -> float:
+        """Write the `eval` metric, and the snapshot of answers if they are generated.
+
+        Returns the mean loss per label token, over the samples of all ranks.
+        """
+        with self._events.span("eval", step=step), inference(self._model):
             loss_sum, num_labels = self._ranks.sum(self._loss())
             examples = self._examples(step) if self._generate else []
         exact_match = None
@@ -54,11 +58,10 @@ class Evaluator:
             if self._ranks.is_first:
                 with self._events.span("evolution", step=step):
                     self._write(step, sorted(gathered, key=lambda row: row["example_id"]))
+        loss = loss_sum / max(1.0, num_labels)
         if self._ranks.is_first:
-            self._events.emit(
-                "metric", "eval",
-                step=step, loss=loss_sum / max(1.0, num_labels), exact_match=exact_match,
-            )  # fmt: skip
+            self._events.emit("metric", "eval", step=step, loss=loss, exact_match=exact_match)
+        return loss
 
     def _batches(self) -> Iterator[list[int]]:
         for start in range(0, len(self._own), self._batch_size):
@@ -70,10 +73,7 @@ class Evaluator:
         total, num_labels = 0.0, 0
         for indices in self._batches():
             batch = collate([self.samples[i] for i in indices])
-            loss = summed(
-                batch.input_ids.to(self._ranks.device), batch.labels.to(self._ranks.device)
-            )
-            total += float(loss)
+            total += float(summed(*batch.arguments(self._ranks.device)))
             num_labels += batch.num_label_tokens
         return total, float(num_labels)
 
@@ -125,17 +125,6 @@ def end_token_ids(model: Any, template_end_id: int) -> list[int]:
     own = model.generation_config.eos_token_id
     own = own if isinstance(own, list) else [] if own is None else [own]
     return [template_end_id, *(token for token in own if token != template_end_id)]
-
-
-@contextmanager
-def _inference(model: Any) -> Iterator[None]:
-    """Evaluation mode, no gradients; the model is as it was afterwards."""
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train()
 
 
 def _pad_left(prompts: list[Any], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:

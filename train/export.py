@@ -6,11 +6,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rundir.atomic import new_folder
 from rundir.space import require_space
 from train.evaluate import end_token_ids
 from train.model import merged
+from train.selftest import inference
 
+_NUM_COMPARED = 16  # tokens
 # What belongs to the tokenizer is copied as it is: writing it anew could change it.
 _COPIED = (
     "tokenizer*", "special_tokens_map.json", "chat_template*", "vocab*", "merges.txt",
@@ -18,12 +22,12 @@ _COPIED = (
 )  # fmt: skip
 
 
-def export(model: Any, base: Path, folder: Path, *, end_token_id: int) -> None:
+def export(model: Any, base: Path, folder: Path, *, end_token_id: int) -> Any:
     """Write `model`, adapters merged into it, and the tokenizer of `base` to `folder`.
 
     Its generation config ends an answer at `end_token_id`, where the training data did. The folder
     appears whole or not at all. The model is changed by the merge: call it last. Raises OSError (a
-    full disk).
+    full disk). Returns the merged model.
     """
     plain = merged(model)
     plain.generation_config.eos_token_id = end_token_ids(plain, end_token_id)
@@ -35,3 +39,29 @@ def export(model: Any, base: Path, folder: Path, *, end_token_id: int) -> None:
         for pattern in _COPIED:
             for file in base.glob(pattern):
                 shutil.copyfile(file, temporary / file.name)
+    return plain
+
+
+def export_adapter(model: Any, folder: Path, *, base: str, revision: str) -> None:
+    """Write the adapters of `model` alone to `folder`, for `peft` to put onto `base` again.
+
+    `base` is the Hugging Face id, or the folder, that they were trained on. Raises OSError.
+    """
+    for config in model.peft_config.values():
+        config.base_model_name_or_path, config.revision = base, revision or None
+    with new_folder(folder) as temporary:
+        model.save_pretrained(temporary)
+
+
+def logits_of_some(model: Any) -> torch.Tensor:
+    """Logits, (tokens, vocabulary), of a few tokens: to see whether a merge has changed a model."""
+    vocab_size = model.get_input_embeddings().num_embeddings
+    ids = torch.arange(_NUM_COMPARED, device=next(model.parameters()).device) % vocab_size
+    with inference(model):
+        found: torch.Tensor = model(input_ids=ids[None], use_cache=False).logits[0].float().cpu()
+    return found
+
+
+def difference(before: torch.Tensor, after: torch.Tensor) -> float:
+    """The largest difference of two sets of logits, as a share of the largest logit."""
+    return float((before - after).abs().max() / before.abs().max())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Literal
@@ -10,14 +9,16 @@ from typing import Literal
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from rundir.checkpoints import checkpoint_name
+from rundir.checkpoints import checkpoint_name, note_evaluation
 from rundir.config import RunConfig
 from rundir.control import is_asked
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train import checkpoint
-from train.data import Batch, Order, SampleFile, micro_batches
+from train.batch import Batch, collate_rows
+from train.data import SampleFile
 from train.evaluate import Evaluator
+from train.feed import Feed
 from train.optimizer import make_optimizer
 from train.progress import Progress
 from train.ranks import Ranks
@@ -36,24 +37,35 @@ class Trainer:
         self._config, self._run, self._ranks, self._events = config.train, run, ranks, events
         self._model, self._samples, self._evaluator = model, samples, evaluator
         self._trainable = [p for p in model.parameters() if p.requires_grad]
-        self._optimizer = make_optimizer(
+        self.optimizer = make_optimizer(
             self._trainable,
             learning_rate=config.train.learning_rate,
             weight_decay=config.train.weight_decay,
+            is_sharded=config.train.shard_optimizer and ranks.world_size > 1,
         )
-        self._order = Order(len(samples), config.train.global_batch_size, config.train.seed)
-        share = math.ceil(config.train.global_batch_size / ranks.world_size)
-        self._num_micro_batches = math.ceil(share / config.train.micro_batch_size)
+        self._feed = Feed(samples, config, ranks.rank, ranks.world_size)
         self._total_steps = num_steps(config.train, len(samples))
         self._step = 0  # steps done
         self._checkpointed: Path | None = None
         self._progress = Progress(events, enabled=ranks.is_first)
 
+    def warm_up(self) -> None:
+        """Have every gradient lie in DDP's buckets before there is anything else in memory.
+
+        DDP allocates its buckets anew after the first pass, in the order that gradients came in;
+        gradients that are accumulated without it have memory of their own until they have been in
+        a bucket once. Both cost a second copy of all gradients, which after two passes that add
+        nothing, and as long as they are zeroed and not freed, is never needed again.
+        """
+        for _ in range(2):
+            self.gradients([collate_rows([])], 0.0)
+        self.optimizer.zero_grad(set_to_none=False)
+
     def restore(self, resume_from: str | None) -> None:
         """Go on from a checkpoint folder; then say what is to be trained."""
         if resume_from is not None:
             self._step = checkpoint.load(
-                Path(resume_from), self._model.module, self._optimizer, self._ranks
+                Path(resume_from), self._model.module, self.optimizer, self._ranks
             )
         if self._ranks.is_first:
             self._events.emit(
@@ -103,24 +115,21 @@ class Trainer:
         timer = self._progress.timer
         lr = learning_rate(self._config, self._step, self._total_steps)
         with timer("data"):
-            indices = self._order.step_indices(self._step, self._ranks.rank, self._ranks.world_size)
-            batches = list(micro_batches(
-                self._samples, indices, self._config.micro_batch_size, self._num_micro_batches
-            ))  # fmt: skip
+            batches = self._feed.step(self._step)
         with timer("comm"):
             num_labels, num_inputs, stop = self._ranks.sum([
                 sum(batch.num_label_tokens for batch in batches),
                 sum(batch.num_input_tokens for batch in batches),
                 self._ranks.is_first and is_asked(self._run, "stop"),
             ])  # fmt: skip
-        loss_sum = self._gradients(batches, num_labels)
+        loss_sum = self.gradients(batches, num_labels)
         with timer("optimizer"):
-            grad_norm = self._update(lr)
+            grad_norm = self.update(lr)
         self._step += 1
         self._progress.add(loss_sum, num_labels, num_inputs, grad_norm, lr)
         return stop > 0
 
-    def _gradients(self, batches: list[Batch], num_labels: float) -> torch.Tensor:
+    def gradients(self, batches: list[Batch], num_labels: float) -> torch.Tensor:
         """Accumulate the gradient of the step's mean loss; returns this rank's loss sum.
 
         DDP averages gradients over ranks, so the sum is scaled by world_size / num_labels: what
@@ -134,36 +143,37 @@ class Trainer:
             sync: AbstractContextManager[None] = nullcontext() if is_last else self._model.no_sync()
             with sync:
                 with timer("forward"):
-                    loss_sum = self._model(
-                        batch.input_ids.to(self._ranks.device, non_blocking=True),
-                        batch.labels.to(self._ranks.device, non_blocking=True),
-                    )
+                    loss_sum = self._model(*batch.arguments(self._ranks.device))
                 with timer("backward"):
                     (loss_sum * scale).backward()
             total += loss_sum.detach()
         return total
 
-    def _update(self, lr: float) -> torch.Tensor:
+    def update(self, lr: float) -> torch.Tensor:
+        """Clip, take one optimizer step and zero the gradients; returns their norm before."""
         limit = self._config.max_grad_norm or float("inf")
         grad_norm = torch.nn.utils.clip_grad_norm_(self._trainable, limit)
-        for group in self._optimizer.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = lr
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=False)  # gradients stay where DDP sends them from
         return grad_norm
 
     def _is_due(self, every: int) -> bool:
         return every > 0 and self._step % every == 0
 
     def _evaluate(self) -> None:
-        if self._evaluator is not None:
-            self._evaluator.evaluate(self._step)
+        if self._evaluator is None:
+            return
+        loss, saved = self._evaluator.evaluate(self._step), self._checkpointed
+        if self._ranks.is_first and saved and saved.name == checkpoint_name(self._step):
+            note_evaluation(saved, loss)
 
     def _save(self) -> None:
         is_first = self._ranks.is_first
         span = self._events.span("checkpoint", step=self._step) if is_first else nullcontext()
         with span:
             self._checkpointed = checkpoint.save(
-                self._run.checkpoints, self._step, self._model.module, self._optimizer,
+                self._run.checkpoints, self._step, self._model.module, self.optimizer,
                 self._ranks, keep=self._config.keep_checkpoints,
             )  # fmt: skip

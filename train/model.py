@@ -7,8 +7,6 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn import functional as F
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -20,7 +18,6 @@ from transformers import (
 from rundir.config import ModelConfig, RunConfig, TrainConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from train.data import IGNORE
 
 
 def load_model(config: ModelConfig, model_path: Path, device: torch.device) -> Any:
@@ -99,33 +96,16 @@ def add_method(model: Any, config: TrainConfig) -> Any:
     )
 
 
+def has_adapters(model: Any) -> bool:
+    """Whether `add_method` has put adapters into it."""
+    return hasattr(model, "merge_and_unload")
+
+
 def merged(model: Any) -> Any:
     """The plain Hugging Face model: adapters, if any, are added into the weights, in place."""
-    return model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
+    return model.merge_and_unload() if has_adapters(model) else model
 
 
 def load_tokenizer(model_path: Path, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
     """The tokenizer of a local model folder."""
     return AutoTokenizer.from_pretrained(model_path, trust_remote_code=trust_remote_code)
-
-
-class SummedLoss(nn.Module):
-    """A language model that returns its loss as a *sum* over label tokens.
-
-    Sums of ranks and micro-batches add up to the loss of the whole step, whatever their lengths;
-    means do not.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Summed cross-entropy in float32, a scalar; (samples, tokens) each, labels not shifted."""
-        logits = self.model(input_ids=input_ids, use_cache=False).logits
-        return F.cross_entropy(
-            logits[:, :-1].flatten(0, 1).float(),
-            labels[:, 1:].flatten(),
-            ignore_index=IGNORE,
-            reduction="sum",
-        )

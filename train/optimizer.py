@@ -1,8 +1,9 @@
-"""The optimizer: AdamW, fused, with weight decay on matrices only."""
+"""The optimizer: fused AdamW, with weight decay on matrices only; its states whole or shared."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -11,11 +12,14 @@ _MATRIX_DIMS = 2
 
 
 def make_optimizer(
-    parameters: Sequence[torch.nn.Parameter], *, learning_rate: float, weight_decay: float
-) -> torch.optim.AdamW:
+    parameters: Sequence[torch.nn.Parameter], *, learning_rate: float, weight_decay: float,
+    is_sharded: bool = False,
+) -> torch.optim.Optimizer:  # fmt: skip
     """AdamW over `parameters`; norms and biases, which have one dimension, do not decay.
 
-    Fused, because it needs no temporary of the size of all parameters.
+    Fused, because it needs no temporary of the size of all parameters. `is_sharded`: each rank has
+    the states of some parameters only, updates those and sends them to the others (ZeRO stage 1,
+    Rajbhandari et al. 2020).
     """
     decaying = [p for p in parameters if p.dim() >= _MATRIX_DIMS]
     others = [p for p in parameters if p.dim() < _MATRIX_DIMS]
@@ -23,4 +27,18 @@ def make_optimizer(
         {"params": decaying, "weight_decay": weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=learning_rate, betas=_BETAS, fused=True)
+    options: dict[str, Any] = {"lr": learning_rate, "betas": _BETAS, "fused": True}
+    if is_sharded:
+        from torch.distributed.optim import (
+            ZeroRedundancyOptimizer,  # half a second, and TorchScript
+        )
+
+        some = [group for group in groups if group["params"]]
+        return ZeroRedundancyOptimizer(some, torch.optim.AdamW, **options)
+    return torch.optim.AdamW(groups, **options)
+
+
+def with_own_states(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer of the parameters whose states this rank has."""
+    inner: torch.optim.Optimizer = getattr(optimizer, "optim", optimizer)
+    return inner

@@ -36,8 +36,9 @@ class Storages(TorchDispatchMode):
     backward, which runs when the larger part of its layer is free again.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, *, is_packed: bool) -> None:
         super().__init__()
+        self._is_packed = is_packed
         self.held = dict.fromkeys(set(STAGES.values()) | {"weights"}, 0)
         self.peaks: dict[str, dict[str, int]] = {}
         self._block_bytes = _CUDA_BLOCK_BYTES if device == "cuda" else 1
@@ -72,7 +73,7 @@ class Storages(TorchDispatchMode):
     ) -> Any:
         """Run `op` and count what it makes."""
         if op is _ATEN._local_scalar_dense.default and args[0].dtype == torch.bool:
-            return True  # transformers asks whether nothing is padded or packed: so it is
+            return not self._is_packed  # transformers asks whether each row is one sample
         if op is _ATEN.copy_.default and args[1].is_meta and not args[0].is_meta:
             return args[0]  # DDP gets its order of buckets from rank 0, which has the same
         result = op(*args, **(kwargs or {}))

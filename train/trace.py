@@ -19,13 +19,15 @@ from transformers import PretrainedConfig
 from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
-from train.data import Batch, collate
+from train.batch import Batch
 from train.kernels import Device, kernels_of
 from train.loop import Trainer
+from train.loss import has_matrix_head
 from train.model import add_method, new_model
+from train.optimizer import with_own_states
 from train.ranks import Ranks
 from train.storages import Storages
-from train.worker import _wrap
+from train.worker import wrap
 
 _META = torch.device("meta")
 
@@ -56,21 +58,21 @@ def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Tra
     num_base = sum(parameter.numel() for parameter in base.parameters())
     with _META:  # adapters would be made on the CPU first
         model = add_method(base, config.train)
-    storages = Storages(device)
+    storages = Storages(device, is_packed=config.data.packing)
     storages.assign([*model.parameters(), *model.buffers()], "weights")
     with _group(config.launch.num_ranks) as ranks, kernels_of(device), storages:
-        wrapped = _wrap(model, ranks, init_sync=False)
+        wrapped = wrap(model, ranks, init_sync=False, in_chunks=has_matrix_head(model))
         # Not annotated: DDP would reject the strings that annotations are here.
         wrapped.register_comm_hook(None, lambda _, bucket: _reduced(bucket))
         _tell(wrapped, storages)
         trainer = _trainer(config, wrapped, ranks)
-        # The states are made at the end of the first step, and so it may be a small one.
-        for batches in ([collate([])], _batches(config)):
-            storages.restart()
-            trainer._gradients(batches, 1.0)
-            storages.enter("optimizer")
-            trainer._update(0.0)
-        states = trainer._optimizer.state.values()
+        trainer.warm_up()
+        trainer.update(0.0)  # makes the optimizer's states
+        storages.restart()
+        trainer.gradients(_batches(config), 1.0)
+        storages.enter("optimizer")
+        trainer.update(0.0)
+        states = with_own_states(trainer.optimizer).state.values()
         counts = _counts(model, [value for state in states for value in state.values()])
     return Trace(counts=counts | {"num_base": num_base}, peaks=storages.peaks)
 
@@ -97,12 +99,12 @@ def _trainer(config: RunConfig, wrapped: Any, ranks: Ranks) -> Trainer:
 
 
 def _batches(config: RunConfig) -> list[Batch]:
-    """A rank's largest micro-batches, no more than two: the first alone has no gradients yet."""
+    """A rank's largest micro-batches, no more than two: a second one finds gradients there."""
     train = config.train
     share = math.ceil(train.global_batch_size / config.launch.num_ranks)
     num_samples = min(share, train.micro_batch_size)
-    ids = torch.zeros((num_samples, config.data.max_seq_length), dtype=torch.long, device=_META)
-    batch = Batch(ids, ids.clone(), ids.numel())
+    ids = torch.zeros((num_samples, config.data.max_seq_length), dtype=torch.long)
+    batch = Batch(ids, ids, ids.numel(), ids if config.data.packing else None)
     return [batch] * min(2, math.ceil(share / num_samples))
 
 

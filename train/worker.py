@@ -9,25 +9,31 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from rundir.checkpoints import complete_checkpoints, remove_half_written
+from rundir.checkpoints import (
+    complete_checkpoints,
+    incomplete_checkpoints,
+    remove_half_written,
+)
 from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
 from train.data import SampleFile
 from train.evaluate import Evaluator
-from train.export import export
+from train.export import difference, export, export_adapter, logits_of_some
 from train.loading import make_room, read_ahead
 from train.loop import Trainer
+from train.loss import SummedLoss
 from train.model import (
-    SummedLoss,
     add_method,
+    has_adapters,
     load_architecture,
     load_model,
     load_tokenizer,
     new_model,
 )
 from train.ranks import Ranks, meet, part
+from train.selftest import check_packing, takes_loss_in_chunks
 from train.warm import num_threads
 
 
@@ -83,40 +89,75 @@ def train(
     with events.span("ddp.wrap"):
         if prepared.loading.load == "broadcast":
             make_room(model, ranks)
-        wrapped = _wrap(model, ranks, init_sync=not is_shared)
+        in_chunks = _try_out(model, config, ranks, events)
+        wrapped = wrap(model, ranks, init_sync=not is_shared, in_chunks=in_chunks)
     torch.manual_seed(config.train.seed + ranks.rank)  # however the model came, and its own dropout
     trainer = Trainer(
         config=config, run=run, ranks=ranks, events=events, model=wrapped,
         samples=SampleFile(prepared.train), evaluator=_evaluator(config, run, ranks, events, model),
     )  # fmt: skip
+    trainer.warm_up()
     if ranks.is_first:
         remove_half_written(run)  # by an attempt before this one; all its ranks are gone
-    trainer.restore(_resume_from(run) or prepared.resume_from)
+    trainer.restore(_resume_from(run, ranks, events) or prepared.resume_from)
     result = trainer.train()
     if result == "done" and ranks.is_first:
         with events.span("export"):
-            export(
-                model, Path(prepared.model_path), run.model,
-                end_token_id=prepared.train.end_token_id,
-            )  # fmt: skip
+            _export(config, run, model, events)
     trainer.announce(result)
     part(ranks)
 
 
-def _resume_from(run: RunDir) -> str | None:
+def _export(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> None:
+    """Write what was trained: the model as anyone's, and adapters by themselves as well."""
+    prepared = read_prepared(run)
+    if has_adapters(model):
+        base = config.model.path or prepared.model_path
+        export_adapter(model, run.adapter, base=base, revision=config.model.revision)
+    before = logits_of_some(model)
+    base_folder, end_token_id = Path(prepared.model_path), prepared.train.end_token_id
+    plain = export(model, base_folder, run.model, end_token_id=end_token_id)
+    changed = difference(before, logits_of_some(plain))
+    text = f"[Rank 0] EXPORT: merging has changed logits by {changed:.2%} at most"
+    if has_adapters(model):
+        events.emit("log", "line", text=text)
+
+
+def _resume_from(run: RunDir, ranks: Ranks, events: EventWriter) -> str | None:
     """The last whole checkpoint of this very run: there is one if it was restarted."""
     own = complete_checkpoints(run.checkpoints)
+    for path in incomplete_checkpoints(run.checkpoints) if ranks.is_first else ():
+        text = f"[Rank 0] RESUME: {path.name} is not whole, and passed over"
+        events.emit("log", "line", text=text)
     return str(own[-1]) if own else None
 
 
-def _wrap(model: Any, ranks: Ranks, *, init_sync: bool) -> DistributedDataParallel:
+def wrap(
+    model: Any, ranks: Ranks, *, init_sync: bool, in_chunks: bool = True
+) -> DistributedDataParallel:
     """With `init_sync` all ranks get rank 0's weights: what is written to is no longer shared."""
     return DistributedDataParallel(
-        SummedLoss(model),
+        SummedLoss(model, in_chunks=in_chunks),
         device_ids=[ranks.device] if ranks.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
         init_sync=init_sync,
     )
+
+
+def _try_out(model: Any, config: RunConfig, ranks: Ranks, events: EventWriter) -> bool:
+    """Whether the loss can be computed in chunks, which rank 0 finds out for all.
+
+    Raises UserError there for a model that samples cannot be packed for.
+    """
+    in_chunks = True
+    if ranks.is_first:
+        if config.data.packing:
+            check_packing(model)
+        in_chunks = takes_loss_in_chunks(model)
+        if not in_chunks:
+            text = "LOSS: this model does more to its logits: they are held for a whole batch"
+            events.emit("log", "line", text=f"[Rank 0] {text}")
+    return bool(ranks.share(in_chunks))
 
 
 def _evaluator(

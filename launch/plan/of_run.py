@@ -116,9 +116,9 @@ class PlanOfRun:
         self._console.out("plan: looked at again once the data are known", highlight=False)
 
     def _ask_with_own_length(self, longest: int) -> bool:
-        """Ask anew if samples are shorter than they may be, as that could make it fit."""
+        """Ask anew if rows are shorter than they may be, as that could make it fit."""
         data = self._config.data
-        if longest >= data.max_seq_length:
+        if data.packing or longest >= data.max_seq_length:
             return False
         shorter = dataclasses.replace(data, max_seq_length=longest)
         self._config = dataclasses.replace(self._config, data=shorter)

@@ -16,7 +16,14 @@ from torch import nn
 from torch._C._distributed_c10d import HashStore
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from rundir.checkpoints import MARKER, checkpoint_name, complete_checkpoints
+from rundir.checkpoints import (
+    MARKER,
+    best_checkpoint,
+    checkpoint_name,
+    complete_checkpoints,
+    incomplete_checkpoints,
+    note_evaluation,
+)
 from rundir.config import TrainConfig
 from rundir.errors import UserError
 from train import checkpoint
@@ -130,6 +137,30 @@ def other_layers() -> Training:
     other = Training()
     other.model.append(nn.Linear(1, 1))
     return other
+
+
+def test_the_best_is_kept_beside_the_last_ones(tmp_path: Path, ranks: Ranks) -> None:
+    training, losses = Training(), {10: 3.0, 20: 1.0, 30: 2.0, 40: 1.5}
+    for step in (10, 20, 30, 40, 50):
+        path = training.save(tmp_path, step, ranks, keep=2)
+        if step in losses:
+            note_evaluation(path, losses[step])
+    assert steps_in(tmp_path) == [20, 40, 50]
+    assert best_checkpoint(tmp_path) == tmp_path / checkpoint_name(20)
+    (tmp_path / checkpoint_name(20) / "evaluation.json").write_text("{")  # torn
+    assert best_checkpoint(tmp_path) == tmp_path / checkpoint_name(40)
+    training.save(tmp_path, 60, ranks, keep=1)
+    assert steps_in(tmp_path) == [40, 60]
+
+
+def test_one_without_its_marker_is_replaced_by_the_one_of_that_step(
+    tmp_path: Path, ranks: Ranks
+) -> None:
+    (tmp_path / checkpoint_name(10)).mkdir()
+    assert incomplete_checkpoints(tmp_path) == [tmp_path / checkpoint_name(10)]
+    path = Training().save(tmp_path, 10, ranks)
+    assert steps_in(tmp_path) == [10]
+    assert Training().load(path, ranks) == 10
 
 
 MODELS: dict[str, Callable[[], Training]] = {

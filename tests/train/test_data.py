@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +11,10 @@ import pytest
 import torch
 
 from rundir.prepared import PreparedData
-from train.data import IGNORE, Order, Sample, SampleFile, collate, micro_batches
+from train.batch import IGNORE, collate
+from train.data import Sample, SampleFile
+from train.feed import Order
 
-WORLDS = [1, 2, 3, 4]
 NUM_SAMPLES, BATCH = 10, 7  # steps span epochs, and neither divides among ranks
 NUM_STEPS = 20  # two epochs' worth of every remainder
 
@@ -43,15 +43,9 @@ def arrow_file(path: Path, num_samples: int, batch_rows: int) -> PreparedData:
     )
 
 
-def dealt(order: Order, step: int, world_size: int) -> list[int]:
-    """The step's samples of all ranks, gathered as cards were dealt."""
-    hands = [order.step_indices(step, rank, world_size) for rank in range(world_size)]
-    return [index for round_ in zip_longest(*hands) for index in round_ if index is not None]
-
-
 def stream(order: Order) -> Iterator[int]:
     for step in range(NUM_STEPS):
-        yield from order.step_indices(step, 0, 1)
+        yield from order.step_indices(step)
 
 
 @pytest.mark.parametrize("seed", [0, 7])
@@ -66,22 +60,12 @@ def test_another_seed_is_another_order() -> None:
     assert list(stream(Order(NUM_SAMPLES, BATCH, 0))) != list(stream(Order(NUM_SAMPLES, BATCH, 1)))
 
 
-@pytest.mark.parametrize("world_size", WORLDS)
-@pytest.mark.parametrize("batch", [1, 3, BATCH, 25])
-def test_a_step_has_the_same_samples_on_any_number_of_ranks(world_size: int, batch: int) -> None:
-    order = Order(NUM_SAMPLES, batch, 3)
-    for step in range(NUM_STEPS):
-        assert dealt(order, step, world_size) == dealt(order, step, 1)
-        hands = [len(order.step_indices(step, rank, world_size)) for rank in range(world_size)]
-        assert max(hands) - min(hands) <= 1
-
-
 def test_a_step_depends_on_nothing_that_was_asked_before() -> None:
     asked_in_order = list(stream(Order(NUM_SAMPLES, BATCH, 0)))
     order = Order(NUM_SAMPLES, BATCH, 0)
-    backwards = [order.step_indices(step, 0, 1) for step in reversed(range(NUM_STEPS))]
+    backwards = [order.step_indices(step) for step in reversed(range(NUM_STEPS))]
     assert [i for indices in reversed(backwards) for i in indices] == asked_in_order
-    assert Order(NUM_SAMPLES, BATCH, 0).step_indices(9, 0, 1) == asked_in_order[63:70]
+    assert Order(NUM_SAMPLES, BATCH, 0).step_indices(9) == asked_in_order[63:70]
 
 
 def test_samples_of_uneven_length_are_padded_on_the_right_without_loss() -> None:
@@ -104,24 +88,6 @@ def test_no_samples_make_a_batch_that_can_be_computed_and_counts_for_nothing() -
     assert set(batch.labels.flatten().tolist()) == {IGNORE}
 
 
-@pytest.mark.parametrize(
-    ("num_indices", "size", "number", "rows"),
-    [(5, 2, 3, [2, 2, 1]), (4, 2, 3, [2, 2, 0]), (0, 2, 2, [0, 0]), (3, 8, 1, [3])],
-)
-def test_every_rank_has_as_many_micro_batches_and_the_last_may_be_empty(
-    tmp_path: Path, num_indices: int, size: int, number: int, rows: list[int]
-) -> None:
-    samples = SampleFile(arrow_file(tmp_path / "a.arrow", 9, 100))
-    indices = [8, 0, 3, 1, 6][:num_indices]
-    batches = list(micro_batches(samples, indices, size, number))
-    assert len(batches) == number
-    counts = [0 if batch.num_input_tokens == 0 else len(batch.input_ids) for batch in batches]
-    assert counts == rows
-    firsts = [int(row[0]) for batch, count in zip(batches, rows, strict=True)
-              for row in batch.input_ids[:count]]  # fmt: skip
-    assert firsts == indices
-
-
 @pytest.mark.parametrize("batch_rows", [100, 4])
 def test_every_sample_is_found_by_its_index(tmp_path: Path, batch_rows: int) -> None:
     samples = SampleFile(arrow_file(tmp_path / "a.arrow", 23, batch_rows))
@@ -129,6 +95,7 @@ def test_every_sample_is_found_by_its_index(tmp_path: Path, batch_rows: int) -> 
     for i in range(23):
         tokens, num_prompt = samples[i]
         assert tokens.tolist() == [i] * (i % 5 + 2)
+        assert samples.length(i) == i % 5 + 2
         assert num_prompt == i % 5 + 1
         assert samples.texts(i) == (f"p{i}", f"r{i}")
     with pytest.raises(IndexError):

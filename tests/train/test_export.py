@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rundir.config import ModelConfig, RunConfig, TrainConfig
-from train.export import export
+from train.export import difference, export, export_adapter, logits_of_some
 from train.make_checkpoint import make_checkpoint
 from train.model import add_method, load_model, load_tokenizer
 
@@ -128,3 +128,26 @@ def test_a_full_folder_of_another_run_stays(base: Path, tmp_path: Path) -> None:
     export(trained(base, "full"), base, folder, end_token_id=1)
     assert [path.name for path in folder.iterdir()] == ["mine"]
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_adapters_are_written_by_themselves_and_name_their_base(base: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    model = trained(base, "lora")
+    before = logits(model)
+    export_adapter(model, tmp_path / "adapter", base=str(base), revision="")
+    told = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text(encoding="utf-8"))
+    assert told["base_model_name_or_path"] == str(base)
+    plain = load_model(ModelConfig(dtype="float32"), base, CPU)
+    again = PeftModel.from_pretrained(plain, tmp_path / "adapter").eval()
+    torch.testing.assert_close(logits(again), before)
+
+
+def test_a_merge_that_changes_logits_is_seen(base: Path, tmp_path: Path) -> None:
+    model = trained(base, "lora")
+    before = logits_of_some(model)
+    plain = export(model, base, tmp_path / "model", end_token_id=1)
+    assert difference(before, logits_of_some(plain)) < 1e-5
+    with torch.no_grad():
+        plain.lm_head.weight.mul_(1.1)
+    assert difference(before, logits_of_some(plain)) > 0.05

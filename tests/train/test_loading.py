@@ -87,7 +87,7 @@ def rank_program(run: RunDir, rank: int) -> None:
     config, events = read_config(run.config), EventWriter(run.event_file(f"rank{rank}"), rank=rank)
     model = worker.load(config, run, rank)
     states: dict[str, Any] = {"devices": {p.device.type for p in model.parameters()}}
-    wrap = worker._wrap
+    wrap = worker.wrap
 
     def wrap_and_tell(model: Any, ranks: Any, **options: Any) -> Any:
         if "meta" in states["devices"]:  # empty memory may hold what it did in the parent
@@ -106,7 +106,7 @@ def rank_program(run: RunDir, rank: int) -> None:
             torch.save(torch.rand(4), run.path / f"random{rank}.pt")
             return result
 
-    worker._wrap, worker.Trainer = wrap_and_tell, Telling  # type: ignore[attr-defined]
+    worker.wrap, worker.Trainer = wrap_and_tell, Telling  # type: ignore[attr-defined]
     worker.train(config, run, model, events)
 
 

@@ -6,8 +6,8 @@ every group of ranks from there, each rank running what a rank of Airlock runs a
 
 from __future__ import annotations
 
+import itertools
 import json
-import math
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -30,20 +30,31 @@ from rundir.events import Event, EventWriter, read_events
 from rundir.paths import RunDir
 from rundir.prepared import Prepared, read_prepared, write_prepared
 from train import worker
-from train.data import Order, SampleFile, collate, micro_batches
+from train.batch import collate
+from train.data import SampleFile
+from train.feed import Feed, Order
 from train.loop import Trainer
+from train.loss import SummedLoss
 from train.make_checkpoint import make_checkpoint
-from train.model import SummedLoss
 from train.prepare import prepare_file
 from train.ranks import meet
 
 NUM_STEPS, STOP_STEP = 6, 1
 BATCH = 6  # over 4 ranks: 2, 2, 1 and 1 samples
 WORLDS = [1, 2, 3, 4]
+WAYS = ["padded", "packed"]
+ROW_TOKENS = 32  # three rows for the first step's samples
+EMPTY = {"padded": [0, 0, 1, 1], "packed": [0, 0, 0, 1]}  # micro-batches of 4 ranks
 ARCHITECTURE = {
     "model_type": "qwen3", "vocab_size": 260, "hidden_size": 32, "intermediate_size": 64,
     "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,
     "max_position_embeddings": 128, "tie_word_embeddings": True,
+}  # fmt: skip
+
+# Without the norms that most others compute in float32, whatever they are given.
+EXACT_ARCHITECTURE = {
+    "model_type": "gpt2", "vocab_size": 260, "n_embd": 32, "n_layer": 2, "n_head": 2,
+    "n_positions": 128, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
 }  # fmt: skip
 
 
@@ -85,22 +96,21 @@ def gradients_rank(run: RunDir, rank: int) -> None:
     ddp = DistributedDataParallel(SummedLoss(model), gradient_as_bucket_view=True)
     trainer = Trainer(config=config, run=run, ranks=ranks, events=events, model=ddp,
                       samples=samples, evaluator=None)  # fmt: skip
-    order = Order(len(samples), BATCH, config.train.seed)
-    own = order.step_indices(0, ranks.rank, ranks.world_size)
-    size = config.train.micro_batch_size
-    number = math.ceil(math.ceil(BATCH / ranks.world_size) / size)
-    batches = list(micro_batches(samples, own, size, number))
+    trainer.warm_up()
+    batches = Feed(samples, config, ranks.rank, ranks.world_size).step(0)
     (num_labels,) = ranks.sum([sum(batch.num_label_tokens for batch in batches)])
-    loss_sum = float(trainer._gradients(batches, num_labels))
+    loss_sum = float(trainer.gradients(batches, num_labels))
     accumulated = flat_gradient(model)
 
     model.zero_grad()
-    whole = collate([samples[i] for i in order.step_indices(0, 0, 1)])
-    whole_loss = SummedLoss(model)(whole.input_ids, whole.labels) / whole.num_label_tokens
+    indices = Order(len(samples), BATCH, config.train.seed).step_indices(0)
+    whole = collate([samples[i] for i in indices])
+    whole_loss = SummedLoss(model)(*whole.arguments()) / whole.num_label_tokens
     whole_loss.backward()
     torch.save(
         {"accumulated": accumulated, "whole": flat_gradient(model), "loss_sum": loss_sum,
          "whole_loss": float(whole_loss), "num_labels": num_labels,
+         "num_batches": len(batches),
          "num_empty": sum(batch.num_input_tokens == 0 for batch in batches)},
         run.path / f"gradients{rank}.pt",
     )  # fmt: skip
@@ -144,10 +154,17 @@ def main(folder: Path) -> None:
     make_checkpoint(config, model)
     data = prepare_file(Path(config.data.path), model, 0, 100)
     plain = Prepared(model_path=str(model), train=data, evaluation=data, resume_from=None)
-    for size in (1, 2, 4):
-        settings = replace(config, train=replace(config.train, micro_batch_size=size))
+    exact = replace(config, architecture=EXACT_ARCHITECTURE)
+    make_checkpoint(exact, folder / "exact")
+    of_exact = replace(plain, model_path=str(folder / "exact"))
+    for size, way in itertools.product((1, 2, 4), WAYS):
+        settings = replace(
+            exact,
+            data=replace(exact.data, packing=way == "packed", max_seq_length=ROW_TOKENS),
+            train=replace(exact.train, micro_batch_size=size),
+        )
         for world in WORLDS:
-            run = new_run(folder, f"gradients-{size}-{world}", settings, plain)
+            run = new_run(folder, f"gradients-{way}-{size}-{world}", settings, of_exact)
             start_ranks(gradients_rank, run, world)
     for world in (1, 2, 4):
         start_ranks(train_rank, new_run(folder, f"world{world}", config, plain), world)
@@ -183,20 +200,24 @@ def curve(run: Path) -> list[tuple[float, float, float]]:
 
 @pytest.mark.parametrize("world_size", WORLDS)
 @pytest.mark.parametrize("micro_batch_size", [1, 2, 4])
+@pytest.mark.parametrize("way", WAYS)
 def test_the_gradient_of_all_ranks_is_that_of_the_whole_batch_at_once(
-    done: Path, world_size: int, micro_batch_size: int
+    done: Path, world_size: int, micro_batch_size: int, way: str
 ) -> None:
-    run = done / f"gradients-{micro_batch_size}-{world_size}"
+    run = done / f"gradients-{way}-{micro_batch_size}-{world_size}"
     results = [torch.load(run / f"gradients{rank}.pt") for rank in range(world_size)]
     whole = results[0]["whole"]
     assert whole.dtype == torch.float64
     assert whole.norm() > 0.1
     for result in results:
-        assert (result["accumulated"] - whole).norm() < 1e-6 * whole.norm()
+        assert (result["accumulated"] - whole).norm() < 1e-12 * whole.norm()
     loss = sum(result["loss_sum"] for result in results) / results[0]["num_labels"]
     assert loss == pytest.approx(results[0]["whole_loss"], rel=1e-6)
+    numbers = {result["num_batches"] for result in results}
     if (world_size, micro_batch_size) == (4, 1):
-        assert [result["num_empty"] for result in results] == [0, 0, 1, 1]
+        assert sorted(result["num_empty"] for result in results) == EMPTY[way]
+    if (world_size, micro_batch_size) == (1, 1):
+        assert numbers == {BATCH if way == "padded" else 3}  # accumulated
 
 
 @pytest.mark.parametrize("world_size", [2, 4])

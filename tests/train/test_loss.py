@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from train.data import IGNORE, Batch, Sample, collate
-from train.model import SummedLoss
+from train.batch import IGNORE, Batch, collate
+from train.data import Sample
+from train.loss import SummedLoss
 
 LENGTHS = [9, 3, 17, 2, 5]
 
@@ -35,7 +37,7 @@ def samples() -> list[Sample]:
 
 
 def loss(model: Any, batch: Batch) -> Any:
-    return SummedLoss(model)(batch.input_ids, batch.labels)
+    return SummedLoss(model)(*batch.arguments())
 
 
 def gradient(model: Any) -> torch.Tensor:
@@ -63,7 +65,8 @@ def test_padding_ids_have_no_influence_on_the_gradient(model: Any) -> None:
     is_padding = torch.arange(max(LENGTHS)) >= torch.tensor(LENGTHS)[:, None]
     for padding in (0, 7):
         model.zero_grad()
-        SummedLoss(model)(batch.input_ids.masked_fill(is_padding, padding), batch.labels).backward()
+        ids = batch.input_ids.masked_fill(is_padding, padding)
+        loss(model, replace(batch, input_ids=ids)).backward()
         gradients.append(gradient(model))
     torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=1e-6)
     assert gradients[0].abs().max() > 0.1
@@ -96,5 +99,5 @@ def test_labels_are_shifted_by_one(model: Any) -> None:
     labels = torch.tensor([[IGNORE, IGNORE, 11]])
     with torch.no_grad():
         log_probability = model(input_ids=ids).logits[0, 1].log_softmax(-1)[11]
-        ours: torch.Tensor = SummedLoss(model)(ids, labels)
+        ours: torch.Tensor = loss(model, Batch(ids, labels, 3))
     torch.testing.assert_close(ours, -log_probability)

@@ -22,10 +22,11 @@ Start = Callable[..., "subprocess.Popen[str]"]
 H100 = ("--gpu", "H100-80G", "--num-gpus", "8")
 
 
-@pytest.fixture
-def cache(tmp_path: Path) -> dict[str, str]:
-    """An empty cache, and no model in the Hub's either."""
-    return {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache"), "HF_HOME": str(tmp_path / "hf")}
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A cache for this file, and no model in the Hub's."""
+    folder = tmp_path_factory.mktemp("plan")
+    return {"AIRLOCK_CACHE_DIR": str(folder / "cache"), "HF_HOME": str(folder / "hf")}
 
 
 def plan_of(airlock: Start, *args: str, env: dict[str, str], expected: int = 0) -> dict[str, Any]:
@@ -58,7 +59,8 @@ def test_the_same_question_again_starts_no_child(
     broken = hooked(environ, tmp_path, "train.trace", "os._exit(9)")
     again = plan_of(airlock, "14b", "--gpu", "48G", "--num-gpus", "4", env=cache | broken)
     assert again["rank"]["peak_bytes"] == first["rank"]["peak_bytes"]
-    code, _, err = finish(airlock("plan", "tiny", env=cache | broken))
+    new = ("14b", "--set", "train.lora_rank=3")
+    code, _, err = finish(airlock("plan", *new, env=cache | broken))
     assert code == 4, "the trap should have caught a question that is new"
     assert "exit code 9" in err
 
@@ -126,7 +128,8 @@ def test_a_cache_that_cannot_be_written_is_no_reason_not_to_answer(
     airlock: Start, cache: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "cache").write_text("no folder")
-    assert plan_of(airlock, "tiny", env=cache)["verdict"] is not None
+    env = cache | {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}
+    assert plan_of(airlock, "tiny", env=env)["verdict"] is not None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

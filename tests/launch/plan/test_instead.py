@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from launch.plan.changes import groups_of
 from launch.plan.command import make_plan
 from launch.plan.instead import what_fits_instead
@@ -66,6 +68,7 @@ def traced(gib: float, *settings: str, environ: dict[str, str]) -> tuple[Plan, R
     return make_plan(config, target, footprint, host_of(gib)), request
 
 
+@pytest.mark.long  # tests/launch/plan/test_command.py types one of them
 def test_what_is_proposed_fits_and_can_be_typed(environ: dict[str, str]) -> None:
     settings = ("train.micro_batch_size=2048", "train.global_batch_size=4096")
     plan, request = traced(8, *settings, environ=environ)

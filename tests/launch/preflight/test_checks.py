@@ -118,7 +118,8 @@ def test_force_goes_on_with_a_line_for_each_error(environ: dict[str, str], tmp_p
     quick = ("--force", "--set", "data.path=/nowhere")
     done = run_in(small, environ, *quick)
     assert done.returncode == 5  # the data: those are looked at first
-    done = run_in(small, environ, "--force", "--set", "train.max_steps=1")
+    few = ("--set", "data.eval_path=", "--set", "train.global_batch_size=8")
+    done = run_in(small, environ, "--force", "--set", "train.max_steps=1", *few)
     assert "airlock: error: disk: 2 MiB are free" in done.stdout
     assert "\nrun " in done.stdout  # it has begun
 
@@ -126,7 +127,8 @@ def test_force_goes_on_with_a_line_for_each_error(environ: dict[str, str], tmp_p
 def test_a_run_on_a_machine_in_order_says_nothing_of_it(
     airlock: Start,
 ) -> None:
-    args = ("--set", "train.max_steps=1", "--set", "data.eval_path=")
+    args = ("--set", "train.max_steps=1", "--set", "data.eval_path=",
+            "--set", "train.global_batch_size=8")  # fmt: skip
     code, out, _ = finish(airlock("run", "tiny", *args))
     assert code == 0
     before = out[: out.index("airlock: tiny, 2 ranks on ")].splitlines()

@@ -1,0 +1,104 @@
+"""A run that was killed and goes on is to the last bit one that was not, wherever it was killed."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rundir.paths import RunDir
+from tests.running import SHORT, ended, events_of, finish, hooked, run_folder
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+_TWENTY = (
+    *SHORT, "--set", "train.max_steps=20", "--set", "train.checkpoint_every_steps=4",
+    "--set", "train.eval_every_steps=6", "--set", "data.max_samples=64",
+)  # fmt: skip
+# What kills a rank, in the first attempt only: (module, what is done once it is imported).
+_DIE = """
+import signal
+def die_if(is_now):
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0" and is_now:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+KILLS = {
+    "step": ("train.loop", _DIE + """
+inner = module.Trainer.gradients
+def gradients(self, *args):
+    die_if(self._step == 13 and self._ranks.rank == 1)
+    return inner(self, *args)
+module.Trainer.gradients = gradients
+"""),
+    "save": ("train.checkpoint", _DIE + """
+inner = module.save_file
+def save_file(tensors, path):
+    inner(tensors, path)
+    die_if("step_00000012" in str(path))
+module.save_file = save_file
+"""),
+    "after save": ("train.checkpoint", _DIE + """
+inner = module.save
+def save(folder, step, *args, **options):
+    found = inner(folder, step, *args, **options)
+    die_if(step == 16)
+    return found
+module.save = save
+"""),
+    "eval": ("train.evaluate", _DIE + """
+inner = module.Evaluator._loss
+def loss(self):
+    self.num = getattr(self, "num", 0) + 1
+    die_if(self.num == 3 and self._ranks.rank == 0)
+    return inner(self)
+module.Evaluator._loss = loss
+"""),
+}  # fmt: skip
+
+
+def trained(
+    airlock: Start, environ: dict[str, str], *options: str, **more: dict[str, str]
+) -> RunDir:
+    with ended(airlock(*_TWENTY, *options, **more)) as process:
+        run = run_folder(environ)
+        code, out, err = finish(process)
+    assert code == 0, out + err
+    return run
+
+
+def curve(run: RunDir) -> dict[int, set[float]]:
+    """Step → every loss reported for it, in whatever attempt."""
+    found: dict[int, set[float]] = {}
+    for event in events_of(run, "metric", "train"):
+        found.setdefault(event["step"], set()).add(event["loss"])
+    return found
+
+
+@pytest.fixture(scope="module")
+def clean() -> dict[str, object]:
+    """What a run that nobody killed came to, made by the first test that asks."""
+    return {}
+
+
+@pytest.mark.parametrize(
+    "where", [pytest.param(name, marks=[pytest.mark.long] * (name == "after save"))
+              for name in KILLS]
+)  # fmt: skip
+def test_losses_and_weights_are_bitwise_those_of_a_run_that_was_not_killed(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, where: str, clean: dict[str, object]
+) -> None:
+    if not clean:
+        run = trained(airlock, environ)
+        clean |= {"curve": curve(run), "weights": (run.model / "model.safetensors").read_bytes()}
+    module, body = KILLS[where]
+    env = hooked(environ, tmp_path, module, body)
+    run = trained(airlock, environ, "--max-restarts", "1", env=env)
+    assert [event["cause"] for event in events_of(run, "mark", "restart")] != []
+    plans = events_of(run, "mark", "train.plan")
+    assert [plan["attempt"] for plan in plans] == [0, 1]
+    assert plans[1]["first_step"] == {"step": 12, "save": 8, "after save": 16, "eval": 12}[where]
+    assert curve(run) == clean["curve"]
+    assert sorted(curve(run)) == list(range(1, 21))
+    assert (run.model / "model.safetensors").read_bytes() == clean["weights"]

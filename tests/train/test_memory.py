@@ -1,0 +1,178 @@
+"""What a step holds in memory, as the kernel counts it: one gradient, a chunk of logits, no more.
+
+The file is also the program that the tests start: a process of its own, where blocks that are
+freed are given back at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from rundir.config import RunConfig
+from rundir.events import EventWriter
+from rundir.paths import RunDir
+from train.batch import Batch
+from train.loop import Trainer
+from train.loss import _LOGITS_BYTES, SummedLoss
+from train.ranks import meet
+
+ROOT = Path(__file__).resolve().parents[2]
+WIDTH, DEPTH = 2048, 8  # 134 MB of float32 weights, in blocks large enough to be counted
+VOCABULARY, NUM_LABELS = 50_000, 4096  # 819 MB of logits
+MIB = 1024 * 1024
+
+
+class Layers(nn.Module):
+    """A stack of matrices in the place of a language model: what is computed is of no interest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(DEPTH))
+
+    def forward(
+        self, input_ids: torch.Tensor, _positions: Any, where: torch.Tensor, _targets: Any
+    ) -> torch.Tensor:
+        """A sum that every weight has a part in."""
+        hidden = input_ids.float() @ torch.ones(input_ids.shape[1], WIDTH)
+        for layer in self.layers:
+            hidden = torch.tanh(layer(hidden))
+        return hidden.sum() * len(where)
+
+
+def held_bytes(what: str = "RssAnon") -> int:
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    (line,) = (line for line in status.splitlines() if line.startswith(f"{what}:"))
+    return int(line.split()[1]) * 1024
+
+
+def peak_of(action: Callable[[], Any]) -> int:
+    """By how much memory rises above what is held, at most, while `action` runs."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    before = held_bytes("VmRSS")
+    action()
+    return held_bytes("VmHWM") - before
+
+
+def steps(*, warm: bool) -> dict[str, float]:
+    """Peaks of gradients and of the optimizer over three steps of two micro-batches, in bytes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "1"}
+    events = EventWriter(Path(os.devnull))
+    ranks = meet(torch.device("cpu"), events, 60.0)
+    torch.set_num_threads(1)
+    nn.parallel.DistributedDataParallel(nn.Linear(2, 2))  # the first one imports a good deal
+    layers = Layers()
+    config = RunConfig(profile="test")
+    config = replace(config, train=replace(config.train, weight_decay=0.1))
+    started = held_bytes()
+    wrapped = nn.parallel.DistributedDataParallel(layers, gradient_as_bucket_view=True)
+    samples: Any = range(8)
+    trainer = Trainer(config=config, run=RunDir(Path(os.devnull)), ranks=ranks, events=events,
+                      model=wrapped, samples=samples, evaluator=None)  # fmt: skip
+    ids = torch.ones((2, 8), dtype=torch.long)
+    batches = [Batch(ids, ids, 16)] * 2
+    if warm:
+        trainer.warm_up()
+    in_backward = in_optimizer = 0
+    for step in range(3):
+        holds = 2 * weights_bytes(layers) if step else 0  # the states of AdamW
+        before = held_bytes() - started - holds
+        peak = peak_of(lambda: trainer.gradients(batches, 1.0))
+        in_backward = max(in_backward, before + peak)
+        rise = peak_of(lambda: trainer.update(1e-3))
+        in_optimizer = max(in_optimizer, rise - (0 if step else 2 * weights_bytes(layers)))
+        if not warm:
+            trainer.optimizer.zero_grad()  # frees them, as loops commonly do
+    return {"gradients": in_backward / weights_bytes(layers),
+            "optimizer": in_optimizer / weights_bytes(layers)}  # fmt: skip
+
+
+def weights_bytes(model: nn.Module) -> int:
+    return sum(parameter.nbytes for parameter in model.parameters())
+
+
+class Head(nn.Module):
+    """No layers, and a head: so that the loss is all there is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lm_head = nn.Linear(64, VOCABULARY, bias=False)
+        self.lm_head.weight.requires_grad_(False)
+        self.hidden = nn.Parameter(torch.randn(1, NUM_LABELS, 64))
+
+    def base_model(self, **_inputs: Any) -> tuple[torch.Tensor]:
+        return (self.hidden,)
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.lm_head
+
+
+def loss(*, chunked: bool) -> dict[str, float]:
+    """The peak of loss and backward, in bytes."""
+    torch.set_num_threads(1)
+    model, where = Head(), torch.arange(NUM_LABELS)
+    ids = torch.zeros((1, NUM_LABELS), dtype=torch.long)
+
+    def in_chunks() -> None:
+        summed: torch.Tensor = SummedLoss(model)(ids, None, where, where)
+        torch.autograd.backward(summed)
+
+    def whole() -> None:
+        logits = model.lm_head(model.hidden).flatten(0, 1).float()
+        torch.autograd.backward(F.cross_entropy(logits, where, reduction="sum"))
+
+    return {"bytes": peak_of(in_chunks if chunked else whole)}
+
+
+CASES: dict[str, Callable[[], dict[str, float]]] = {
+    "steps": lambda: steps(warm=True),
+    "steps without a warm-up": lambda: steps(warm=False),
+    "loss": lambda: loss(chunked=True),
+    "loss of whole logits": lambda: loss(chunked=False),
+}
+
+
+def measured(case: str) -> dict[str, float]:
+    env = os.environ | {
+        "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
+        "MALLOC_MMAP_THRESHOLD_": "65536",
+    }  # fmt: skip
+    command = [sys.executable, "-P", __file__, case]
+    done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_gradients_take_the_memory_of_one_and_the_optimizer_no_more() -> None:
+    found = measured("steps")
+    assert 0.95 < found["gradients"] < 1.2  # that of one layer is in the making
+    assert found["optimizer"] < 0.1
+
+
+def test_without_the_warm_up_they_take_that_of_two() -> None:
+    assert measured("steps without a warm-up")["gradients"] > 1.5
+
+
+def test_the_loss_holds_a_chunk_of_logits_and_never_all() -> None:
+    found = measured("loss")["bytes"]
+    assert found < 3.3 * _LOGITS_BYTES
+    whole = measured("loss of whole logits")["bytes"]
+    assert whole > 2 * NUM_LABELS * VOCABULARY * 4 > 2 * found
+
+
+if __name__ == "__main__":
+    print(json.dumps(CASES[sys.argv[1]]()))  # noqa: T201

@@ -1,0 +1,127 @@
+"""Every architecture: rows of several samples, and the loss in chunks, change nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import CONFIG_MAPPING
+
+from rundir.config import RunConfig, TrainConfig
+from rundir.errors import UserError
+from train.batch import Batch, collate, collate_rows
+from train.data import Sample
+from train.loss import SummedLoss
+from train.model import add_method, new_model
+from train.selftest import check_packing, takes_loss_in_chunks
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 300, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 128,
+}  # fmt: skip
+GPT2: dict[str, Any] = {
+    "vocab_size": 300, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 128,
+    "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+}  # fmt: skip
+SHAPES: dict[str, dict[str, Any]] = {
+    "qwen2": SMALL, "qwen3": SMALL | {"head_dim": 16}, "llama": SMALL, "mistral": SMALL,
+    "gemma": SMALL | {"head_dim": 16}, "gpt2": GPT2,
+}  # fmt: skip
+# peft asks transformers by a name that it has renamed, and finds out by itself what is transposed.
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:{what}")
+    for what in (".*gradient_checkpointing", "fan_in_fan_out")
+]
+
+
+def made(kind: str, *, method: str = "full", **shape: Any) -> Any:
+    config = RunConfig(profile="test")
+    attention: Any = "eager" if kind in ("mamba", "gemma2") else "sdpa"
+    config = replace(config, model=replace(config.model, dtype="float32", attention=attention))
+    described = CONFIG_MAPPING[kind](**(SHAPES.get(kind, SMALL) | shape))
+    model = new_model(described, config, torch.device("cpu"))
+    return add_method(model, TrainConfig(method=method))  # type: ignore[arg-type]
+
+
+def samples() -> list[Sample]:
+    draw = np.random.default_rng(0)
+    return [
+        (draw.integers(0, 300, length).astype(np.int32), length // 3)
+        for length in (9, 30, 4, 17, 2, 21)
+    ]
+
+
+def found(model: Any, batch: Batch, *, in_chunks: bool = True) -> tuple[float, torch.Tensor]:
+    """(loss, gradient) of one batch."""
+    model.zero_grad()
+    loss: torch.Tensor = SummedLoss(model, in_chunks=in_chunks)(*batch.arguments())
+    torch.autograd.backward(loss)
+    trained = (p for p in model.parameters() if p.requires_grad)
+    return float(loss.detach()), torch.cat([p.grad.flatten() for p in trained if p.grad is not None])
+
+
+def assert_same(one: tuple[float, torch.Tensor], other: tuple[float, torch.Tensor]) -> None:
+    assert one[0] == pytest.approx(other[0], rel=1e-6)
+    assert (one[1] - other[1]).norm() < 1e-5 * other[1].norm()
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize("kind", SHAPES)
+def test_packed_is_unpacked_and_in_chunks_is_whole(
+    kind: str, is_tied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = made(kind, tie_word_embeddings=is_tied)
+    some = samples()
+    packed = collate_rows([[some[0], some[1], some[2]], [some[3], some[4]], [some[5]]])
+    whole = found(model, collate(some), in_chunks=False)
+    assert whole[1].norm() > 0.1
+    assert_same(found(model, collate(some)), whole)
+    assert_same(found(model, packed, in_chunks=False), whole)
+    monkeypatch.setattr("train.loss._LOGITS_BYTES", 7 * 300 * 4)  # of seven tokens
+    assert_same(found(model, packed), whole)
+    check_packing(model)
+    assert takes_loss_in_chunks(model)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "gpt2"])
+def test_under_adapters_it_is_the_same(kind: str) -> None:
+    model, some = made(kind, method="lora"), samples()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.05)
+    whole = found(model, collate(some), in_chunks=False)
+    assert_same(found(model, collate_rows([some])), whole)
+    assert len(whole[1]) == sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [("gemma2", {"head_dim": 16, "final_logit_softcapping": 5.0}), ("cohere", {"logit_scale": 0.2}),
+     ("granite", {"logits_scaling": 4.0})],
+)  # fmt: skip
+def test_a_model_that_does_more_to_its_logits_is_found_out(kind: str, shape: Any) -> None:
+    assert not takes_loss_in_chunks(made(kind, **shape))
+
+
+def test_a_model_whose_samples_see_each_other_in_a_row_is_refused() -> None:
+    model = made("mamba", hidden_size=32, state_size=4, num_hidden_layers=2)
+    with pytest.raises(UserError, match="see each other") as raised:
+        check_packing(model)
+    assert raised.value.do == "--set data.packing=false"
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_trying_out_leaves_the_model_as_it_was(is_training: bool) -> None:
+    model = made("qwen2").train(is_training)
+    torch.manual_seed(4)
+    expected = torch.rand(2)
+    torch.manual_seed(4)
+    check_packing(model)
+    takes_loss_in_chunks(model)
+    assert torch.equal(torch.rand(2), expected)
+    assert model.training == is_training
+    assert all(parameter.grad is None for parameter in model.parameters())

@@ -1,0 +1,72 @@
+"""What the trainer takes for granted of a model, tried out on a few tokens before it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from train.batch import collate, collate_rows
+from train.data import Sample
+from train.loss import is_plain
+
+_LENGTHS = (5, 3)  # of two samples in one row
+
+
+def takes_loss_in_chunks(model: Any) -> bool:
+    """Whether the loss in chunks is this model's own (see train/loss.py)."""
+    with inference(model):
+        return is_plain(model, collate(_samples(model, 0)).arguments(_device(model)))
+
+
+def check_packing(model: Any) -> None:
+    """Raise UserError unless the samples of one row do not see each other.
+
+    transformers keeps them apart by their positions, silently or not at all: recurrent models and
+    a few others do not. A sample's logits then change with the sample before it.
+    """
+    first, second = _LENGTHS
+    logits = []
+    with inference(model):
+        for seed in (0, 1):
+            (before, after) = _samples(model, seed)
+            after = _samples(model, 0)[1]
+            batch = collate_rows([[before, after]])
+            ids, positions, *_ = batch.arguments(_device(model))
+            found = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+            logits.append(found[0, first : first + second].float())
+    leak = float((logits[0] - logits[1]).abs().max() / logits[0].abs().max())
+    if leak > 4 * torch.finfo(next(model.parameters()).dtype).eps:
+        raise UserError(
+            f"samples in one row see each other in this model: another one before it changes the "
+            f"logits of a sample by {leak:.1%}",
+            do="--set data.packing=false",
+            code=ExitCode.PREFLIGHT,
+        )
+
+
+@contextmanager
+def inference(model: Any) -> Iterator[None]:
+    """Evaluation mode, no gradients; the model is as it was afterwards."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
+
+
+def _samples(model: Any, seed: int) -> list[Sample]:
+    vocab_size = model.get_input_embeddings().num_embeddings
+    draw = np.random.default_rng(seed).integers
+    return [(draw(0, vocab_size, length).astype(np.int32), 1) for length in _LENGTHS]
+
+
+def _device(model: Any) -> torch.device:
+    return next(model.parameters()).device
