@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache for the whole session: the tiny model is made once, as for a person.
 
     Most runs here end before their plan is made, and so would ask for it again in every test: what
@@ -38,18 +39,12 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """
     folder = tmp_path_factory.mktemp("cache")
     env = os.environ | {"AIRLOCK_CACHE_DIR": str(folder), "PYTHONPATH": str(ROOT)}
-    batches = ("train.global_batch_size=8", "train.global_batch_size=4")
-    asked = [
-        subprocess.Popen(
-            [sys.executable, "-P", "-m", "launch", "plan", "tiny", "--set", batch], env=env,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )
-        for batch in batches
-    ]  # fmt: skip
-    yield folder
-    for process in asked:
-        process.kill()
-        process.wait()
+    quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    for batch in ("train.global_batch_size=8", "train.global_batch_size=4"):
+        asked = [sys.executable, "-P", "-m", "launch", "plan", "tiny", "--set", batch]
+        # Not as a child of this process: some tests look at those.
+        subprocess.run(["setsid", "--fork", *asked], env=env, check=True, **quiet)
+    return folder
 
 
 @pytest.fixture

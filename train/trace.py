@@ -98,14 +98,25 @@ def _trainer(config: RunConfig, wrapped: Any, ranks: Ranks) -> Trainer:
     )  # fmt: skip
 
 
+class _Full(Batch):
+    """A batch of which every token but the first of each row is predicted; it has no data."""
+
+    def arguments(self, device: torch.device | str = "cpu") -> tuple[torch.Tensor | None, ...]:
+        """As those of a batch, on the meta device."""
+        assert torch.device(device).type == "meta"
+        rows, tokens = self.input_ids.shape
+        where = torch.empty(rows * (tokens - 1), dtype=torch.long, device=_META)
+        return self.input_ids, self.position_ids, where, where
+
+
 def _batches(config: RunConfig) -> list[Batch]:
     """A rank's largest micro-batches, no more than two: a second one finds gradients there."""
     train = config.train
     share = math.ceil(train.global_batch_size / config.launch.num_ranks)
-    num_samples = min(share, train.micro_batch_size)
-    ids = torch.zeros((num_samples, config.data.max_seq_length), dtype=torch.long)
-    batch = Batch(ids, ids, ids.numel(), ids if config.data.packing else None)
-    return [batch] * min(2, math.ceil(share / num_samples))
+    num_rows = min(share, train.micro_batch_size)
+    ids = torch.empty((num_rows, config.data.max_seq_length), dtype=torch.long, device=_META)
+    batch = _Full(ids, ids, ids.numel(), ids.clone() if config.data.packing else None)
+    return [batch] * min(2, math.ceil(share / num_rows))
 
 
 def _tell(wrapped: Any, storages: Storages) -> None:

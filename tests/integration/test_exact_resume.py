@@ -62,10 +62,9 @@ def trained(
     airlock: Start, environ: dict[str, str], *options: str, **more: dict[str, str]
 ) -> RunDir:
     with ended(airlock(*_TWENTY, *options, **more)) as process:
-        run = run_folder(environ)
         code, out, err = finish(process)
     assert code == 0, out + err
-    return run
+    return run_folder(environ)
 
 
 def curve(run: RunDir) -> dict[int, set[float]]:

@@ -60,7 +60,9 @@ def found(model: Any, batch: Batch, *, in_chunks: bool = True) -> tuple[float, t
     loss: torch.Tensor = SummedLoss(model, in_chunks=in_chunks)(*batch.arguments())
     torch.autograd.backward(loss)
     trained = (p for p in model.parameters() if p.requires_grad)
-    return float(loss.detach()), torch.cat([p.grad.flatten() for p in trained if p.grad is not None])
+    return float(loss.detach()), torch.cat(
+        [p.grad.flatten() for p in trained if p.grad is not None]
+    )
 
 
 def assert_same(one: tuple[float, torch.Tensor], other: tuple[float, torch.Tensor]) -> None:

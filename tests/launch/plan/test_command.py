@@ -68,7 +68,7 @@ def test_the_same_question_again_starts_no_child(
 def test_what_does_not_fit_exits_with_3_and_says_what_would(
     airlock: Start, cache: dict[str, str]
 ) -> None:
-    args = ("14b", *H100, "--set", "data.max_seq_length=32768")
+    args = ("14b", *H100, "--set", "data.max_seq_length=131072")
     plan = plan_of(airlock, *args, env=cache, expected=3)
     assert plan["verdict"] == "does not fit"
     first = plan["instead"][0]["command"]
