@@ -72,6 +72,12 @@ def optimizer_of(model: Any, settings: dict[str, Any]) -> torch.optim.AdamW:
     )
 
 
+def schedule_of(optimizer: Any, settings: dict[str, Any]) -> torch.optim.lr_scheduler.LambdaLR:
+    """A linear warm-up, then constant, as Airlock counts the steps of one."""
+    warmup = settings["warmup_steps"]
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup))
+
+
 def bare(folder: Path) -> None:
     """PyTorch's own tutorial, with accumulation and a loss per token of the step."""
     model, samples, settings = load(folder)
@@ -79,6 +85,7 @@ def bare(folder: Path) -> None:
     world = dist.get_world_size()
     wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = optimizer_of(wrapped, settings)
+    schedule = schedule_of(optimizer, settings)
     sampler: Any = DistributedSampler(samples, shuffle=False)  # type: ignore[arg-type]
     loader: Any = DataLoader(
         samples, batch_size=settings["micro_batch"], sampler=sampler, collate_fn=collate  # type: ignore[arg-type]
@@ -99,6 +106,7 @@ def bare(folder: Path) -> None:
             total += loss.detach()
         torch.nn.utils.clip_grad_norm_(wrapped.parameters(), 1.0)
         optimizer.step()
+        schedule.step()
         optimizer.zero_grad()
         dist.all_reduce(total)
         told.step(float(total))
@@ -112,13 +120,14 @@ def with_accelerate(folder: Path) -> None:
     from accelerate import Accelerator  # type: ignore[import-untyped]
 
     model, samples, settings = load(folder)
-    world = int(os.environ["WORLD_SIZE"])
+    world = int(os.environ.get("WORLD_SIZE", "1"))
     num_accumulated = settings["global_batch"] // (settings["micro_batch"] * world)
     accelerator = Accelerator(gradient_accumulation_steps=num_accumulated, cpu=True)
     loader: Any = DataLoader(
         samples, batch_size=settings["micro_batch"], collate_fn=collate  # type: ignore[arg-type]
     )  # fmt: skip
     model, optimizer, loader = accelerator.prepare(model, optimizer_of(model, settings), loader)
+    schedule = schedule_of(optimizer.optimizer, settings)
     told, batches = Told(folder, "accelerate"), iter(loader)
     for _ in range(settings["steps"]):
         waiting = [next(batches) for _ in range(num_accumulated)]
@@ -133,6 +142,7 @@ def with_accelerate(folder: Path) -> None:
                 total += loss.detach()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        schedule.step()
         optimizer.zero_grad()
         told.step(float(accelerator.reduce(total)))
     told.write()
@@ -157,13 +167,15 @@ def with_trainer(folder: Path) -> None:
         output_dir=str(folder / "trainer"), max_steps=settings["steps"],
         per_device_train_batch_size=settings["micro_batch"],
         gradient_accumulation_steps=settings["global_batch"] // (settings["micro_batch"] * world),
-        learning_rate=settings["learning_rate"], lr_scheduler_type="constant", warmup_steps=0,
-        weight_decay=0.0, adam_beta1=BETAS[0], adam_beta2=BETAS[1], max_grad_norm=1.0,
-        optim="adamw_torch_fused", logging_steps=1, save_strategy="no", report_to="none",
+        max_grad_norm=1.0, logging_steps=1, save_strategy="no", report_to="none",
         remove_unused_columns=False, use_cpu=True, train_sampling_strategy="sequential",
         disable_tqdm=True, dataloader_pin_memory=False,
     )  # fmt: skip
-    Telling(model=model, args=arguments, train_dataset=samples, data_collator=collate).train()
+    optimizer = optimizer_of(model, settings)
+    Telling(
+        model=model, args=arguments, train_dataset=samples, data_collator=collate,
+        optimizers=(optimizer, schedule_of(optimizer, settings)),
+    ).train()  # fmt: skip
     told.write()
 
 

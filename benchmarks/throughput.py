@@ -76,6 +76,7 @@ class Recipe:
     global_batch: int = 16
     micro_batch: int = 4
     learning_rate: float = 1e-3
+    warmup_steps: int = 4
     steps: int = 24
 
 
@@ -91,12 +92,16 @@ def synthetic(folder: Path, *, is_even: bool) -> Recipe:
 
 
 def tiny() -> Recipe:
-    """profiles/tiny.toml, at a constant learning rate without weight decay."""
+    """profiles/tiny.toml, without weight decay, at a constant learning rate after the warm-up.
+
+    That is a third of the profile's: at its 3e-3 rounding grows so fast that after 50 steps the
+    Trainer's losses on two ranks differ from its own on one by 8e-4.
+    """
     table = tomllib.loads((ROOT / "profiles" / "tiny.toml").read_text(encoding="utf-8"))
     return Recipe(
         architecture=table["architecture"], data=ROOT / table["data"]["path"],
-        row_tokens=table["data"]["max_seq_length"], learning_rate=table["train"]["learning_rate"],
-        global_batch=64, micro_batch=16, steps=50,
+        row_tokens=table["data"]["max_seq_length"], learning_rate=1e-3,
+        global_batch=64, micro_batch=16, steps=50, warmup_steps=table["train"]["warmup_steps"],
     )  # fmt: skip
 
 
@@ -126,7 +131,7 @@ class Work:
         (folder / "samples.json").write_text(json.dumps(in_order), encoding="utf-8")
         settings = {
             name: getattr(recipe, name)
-            for name in ("steps", "global_batch", "micro_batch", "learning_rate")
+            for name in ("steps", "global_batch", "micro_batch", "learning_rate", "warmup_steps")
         }
         (folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
 
@@ -184,17 +189,20 @@ def _command(who: str, work: Work, num_ranks: int) -> list[str]:
             "train.global_batch_size": recipe.global_batch, "train.seed": 0,
             "train.micro_batch_size": recipe.micro_batch, "train.schedule": "constant",
             "train.learning_rate": recipe.learning_rate,
-            "train.warmup_steps": 0, "train.weight_decay": 0, "train.log_every_steps": 1,
+            "train.warmup_steps": recipe.warmup_steps, "train.weight_decay": 0,
+            "train.log_every_steps": 1,
         }  # fmt: skip
         options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         return [sys.executable, "-P", "-m", "launch", "run", "tiny",
                 "--num-gpus", str(num_ranks), *options]  # fmt: skip
     script = [str(_PEERS), who, str(work.folder)]
     if who == "accelerate":
+        # --multi_gpu is its way to several processes on one node, whatever they compute on.
+        several = ["--multi_gpu"] if num_ranks > 1 else []
         return [
-            str(_BIN / "accelerate"), "launch", "--cpu", "--num_processes", str(num_ranks),
-            "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
-            "--num_cpu_threads_per_process", os.environ.get("OMP_NUM_THREADS", "1"), *script,
+            str(_BIN / "accelerate"), "launch", *several, f"--num_processes={num_ranks}",
+            "--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no",
+            "--main_process_port=0", *script,
         ]  # fmt: skip
     return [str(_BIN / "torchrun"), "--standalone", f"--nproc-per-node={num_ranks}", *script]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from launch.cgroups import group_folders
 from launch.mounts import Mount, mounts
 
 
@@ -40,34 +40,9 @@ def least_quota(groups: str, mounted: list[Mount]) -> float | None:
 
     `groups` is the process's /proc/PID/cgroup.
     """
-    folders = _folders(groups, mounted)
+    folders = (folder for folder, _ in group_folders("cpu", groups, mounted))
     quotas = (read(folder) for folder in folders for read in (_quota_v2, _quota_v1))
     return min((quota for quota in quotas if quota is not None), default=None)
-
-
-def _folders(groups: str, mounted: list[Mount]) -> Iterator[Path]:
-    """The folders of the cgroups that may limit the CPU, as far as they are mounted here."""
-    for line in groups.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        for mount in mounted:
-            is_old = mount.kind == "cgroup" and "cpu" in mount.options.split(",")
-            if is_old if controllers else mount.kind == "cgroup2":
-                yield from _with_parents(mount, Path(path))
-
-
-def _with_parents(mount: Mount, path: Path) -> Iterator[Path]:
-    """The folder of the cgroup `path`, and all above it that can be seen from here.
-
-    Inside a container the path may be one of the host, of which only the mount itself is seen.
-    """
-    inner = path.relative_to(mount.root) if path.is_relative_to(mount.root) else Path()
-    folder = mount.point if ".." in inner.parts else mount.point / inner
-    while folder != mount.point:
-        yield folder
-        folder = folder.parent
-    yield mount.point
 
 
 def _quota_v2(cgroup: Path) -> float | None:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from launch.mounts import PROC, Mount, mounts
+from launch.cgroups import own_groups
+from launch.mounts import PROC
 
 _NO_LIMIT_BYTES = 1 << 60  # cgroup v1 writes a number of about this size for "none"
 
@@ -139,31 +140,13 @@ def host_swap_free_bytes() -> int:
 
 def memory_groups(proc: Path = PROC) -> list[Group]:
     """The memory cgroups of this process, innermost first; none where there are no cgroups."""
-    mounted = mounts(proc)
-    found: list[Group] = []
-    for line in (proc / "cgroup").read_text(encoding="utf-8").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            found += _chain(mounted, path, version=1)
-        elif not controllers:
-            found += _chain(mounted, path, version=2)
-    return found
-
-
-def _chain(mounted: list[Mount], path: str, *, version: int) -> list[Group]:
-    """The group at `path` and all above it that can be seen from here."""
     # The root group of v2 has no such file, and no limit either.
-    kind, file = ("cgroup", "memory.usage_in_bytes") if version == 1 else ("cgroup2", "memory.max")
-    for mount in mounted:
-        if mount.kind != kind or (version == 1 and "memory" not in mount.options.split(",")):
-            continue
-        # In a container the path may be the host's, of which only the own group is mounted.
-        inside = Path(path).is_relative_to(mount.root)
-        own = mount.point / (Path(path).relative_to(mount.root) if inside else "")
-        own = own if own.is_dir() else mount.point
-        folders = [own, *(parent for parent in own.parents if parent.is_relative_to(mount.point))]
-        return [Group(folder, version) for folder in folders if (folder / file).exists()]
-    return []
+    files = {1: "memory.usage_in_bytes", 2: "memory.max"}
+    return [
+        Group(folder, version)
+        for folder, version in own_groups("memory", proc)
+        if (folder / files[version]).exists()
+    ]
 
 
 def _fields(path: Path) -> dict[str, int]:

@@ -25,14 +25,15 @@ _MAX_NEW_TOKENS = 256
 
 
 class Evaluator:
-    """Evaluates `model` on `samples`, divided among the ranks."""
+    """Evaluates the model of `loss` on `samples`, divided among the ranks."""
 
     def __init__(
-        self, *, model: Any, prepared: PreparedData, tokenizer: Any, ranks: Ranks,
+        self, *, loss: SummedLoss, prepared: PreparedData, tokenizer: Any, ranks: Ranks,
         events: EventWriter, run: RunDir, config: RunConfig,
     ) -> None:  # fmt: skip
         self.samples = samples = SampleFile(prepared)
-        self._model, self._tokenizer = model, tokenizer
+        model: Any = loss.model
+        self._summed_loss, self._model, self._tokenizer = loss, model, tokenizer
         self._ranks, self._events, self._run = ranks, events, run
         self._dataset = Path(config.data.eval_path).stem
         self._generate = config.train.eval_generate
@@ -69,11 +70,10 @@ class Evaluator:
 
     def _loss(self) -> tuple[float, float]:
         """(loss sum, label tokens) of this rank's share."""
-        summed = SummedLoss(self._model)
         total, num_labels = 0.0, 0
         for indices in self._batches():
             batch = collate([self.samples[i] for i in indices])
-            total += float(summed(*batch.arguments(self._ranks.device)))
+            total += float(self._summed_loss(*batch.arguments(self._ranks.device)))
             num_labels += batch.num_label_tokens
         return total, float(num_labels)
 

@@ -9,13 +9,32 @@ from typing import Any
 import numpy as np
 import torch
 
+from rundir.config import RunConfig
 from rundir.errors import UserError
+from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 from train.batch import collate, collate_rows
 from train.data import Sample
 from train.loss import is_plain
+from train.ranks import Ranks
 
 _LENGTHS = (5, 3)  # of two samples in one row
+
+
+def try_out(model: Any, config: RunConfig, ranks: Ranks, events: EventWriter) -> bool:
+    """Whether the loss can be computed in chunks, which rank 0 finds out for all.
+
+    Raises UserError there for a model that samples cannot be packed for.
+    """
+    in_chunks = True
+    if ranks.is_first:
+        if config.data.packing:
+            check_packing(model)
+        in_chunks = takes_loss_in_chunks(model)
+        if not in_chunks:
+            text = "LOSS: this model does more to its logits: they are held for a whole batch"
+            events.emit("log", "line", text=f"[Rank 0] {text}")
+    return bool(ranks.share(in_chunks))
 
 
 def takes_loss_in_chunks(model: Any) -> bool:

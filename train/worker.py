@@ -33,7 +33,7 @@ from train.model import (
     new_model,
 )
 from train.ranks import Ranks, meet, part
-from train.selftest import check_packing, takes_loss_in_chunks
+from train.selftest import try_out
 from train.warm import num_threads
 
 
@@ -89,12 +89,13 @@ def train(
     with events.span("ddp.wrap"):
         if prepared.loading.load == "broadcast":
             make_room(model, ranks)
-        in_chunks = _try_out(model, config, ranks, events)
+        in_chunks = try_out(model, config, ranks, events)
         wrapped = wrap(model, ranks, init_sync=not is_shared, in_chunks=in_chunks)
     torch.manual_seed(config.train.seed + ranks.rank)  # however the model came, and its own dropout
     trainer = Trainer(
         config=config, run=run, ranks=ranks, events=events, model=wrapped,
-        samples=SampleFile(prepared.train), evaluator=_evaluator(config, run, ranks, events, model),
+        samples=SampleFile(prepared.train),
+        evaluator=_evaluator(config, run, ranks, events, model, in_chunks=in_chunks),
     )  # fmt: skip
     trainer.warm_up()
     if ranks.is_first:
@@ -111,16 +112,17 @@ def train(
 def _export(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> None:
     """Write what was trained: the model as anyone's, and adapters by themselves as well."""
     prepared = read_prepared(run)
-    if has_adapters(model):
-        base = config.model.path or prepared.model_path
-        export_adapter(model, run.adapter, base=base, revision=config.model.revision)
-    before = logits_of_some(model)
     base_folder, end_token_id = Path(prepared.model_path), prepared.train.end_token_id
-    plain = export(model, base_folder, run.model, end_token_id=end_token_id)
-    changed = difference(before, logits_of_some(plain))
+    if not has_adapters(model):
+        export(model, base_folder, run.model, end_token_id=end_token_id)
+        return
+    base = config.model.path or prepared.model_path
+    export_adapter(model, run.adapter, base=base, revision=config.model.revision)
+    before = logits_of_some(model)
+    merged = export(model, base_folder, run.model, end_token_id=end_token_id)
+    changed = difference(before, logits_of_some(merged))
     text = f"[Rank 0] EXPORT: merging has changed logits by {changed:.2%} at most"
-    if has_adapters(model):
-        events.emit("log", "line", text=text)
+    events.emit("log", "line", text=text)
 
 
 def _resume_from(run: RunDir, ranks: Ranks, events: EventWriter) -> str | None:
@@ -144,25 +146,10 @@ def wrap(
     )
 
 
-def _try_out(model: Any, config: RunConfig, ranks: Ranks, events: EventWriter) -> bool:
-    """Whether the loss can be computed in chunks, which rank 0 finds out for all.
-
-    Raises UserError there for a model that samples cannot be packed for.
-    """
-    in_chunks = True
-    if ranks.is_first:
-        if config.data.packing:
-            check_packing(model)
-        in_chunks = takes_loss_in_chunks(model)
-        if not in_chunks:
-            text = "LOSS: this model does more to its logits: they are held for a whole batch"
-            events.emit("log", "line", text=f"[Rank 0] {text}")
-    return bool(ranks.share(in_chunks))
-
-
 def _evaluator(
-    config: RunConfig, run: RunDir, ranks: Ranks, events: EventWriter, model: Any
-) -> Evaluator | None:
+    config: RunConfig, run: RunDir, ranks: Ranks, events: EventWriter, model: Any,
+    *, in_chunks: bool,
+) -> Evaluator | None:  # fmt: skip
     prepared = read_prepared(run)
     if prepared.evaluation is None:
         return None
@@ -170,6 +157,6 @@ def _evaluator(
         Path(prepared.model_path), trust_remote_code=config.model.trust_remote_code
     )
     return Evaluator(
-        model=model, prepared=prepared.evaluation, tokenizer=tokenizer,
-        ranks=ranks, events=events, run=run, config=config,
+        loss=SummedLoss(model, in_chunks=in_chunks), prepared=prepared.evaluation,
+        tokenizer=tokenizer, ranks=ranks, events=events, run=run, config=config,
     )  # fmt: skip

@@ -50,7 +50,8 @@ def _num_at_once(config: RunConfig) -> int:
     train = config.train
     if train.checkpoint_every_steps == 0:
         return 1
-    most = train.keep_checkpoints + 1
+    has_best = bool(config.data.eval_path) and train.eval_every_steps > 0
+    most = train.keep_checkpoints + 1 + has_best
     if train.max_steps == 0:
         return most
     return min(most, math.ceil(train.max_steps / train.checkpoint_every_steps))

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from launch.cgroups import own_groups
 from launch.cores import usable_cores
-from launch.mounts import PROC, mounts
+from launch.mounts import PROC
 from launch.preflight.ground import Ground, error, fine, warning
 from rundir.finding import Finding
 
@@ -74,7 +75,9 @@ def rooms(proc: Path = PROC) -> Iterator[Room]:
             what="the limit on processes of this user (RLIMIT_NPROC)", limit=soft,
             used=_threads_of_user(), do="ulimit -u 65536, or /etc/security/limits.conf",
         )  # fmt: skip
-    for folder in _pids_groups(proc):
+    for folder, _ in own_groups("pids", proc):
+        if not (folder / "pids.max").exists():
+            continue
         limit = (folder / "pids.max").read_text(encoding="ascii").strip()
         if limit != "max":
             yield Room(
@@ -106,19 +109,3 @@ def _threads_of_user() -> int:
         except OSError:
             continue
     return total
-
-
-def _pids_groups(proc: Path) -> Iterator[Path]:
-    """The folders of the cgroups, of version 1 or 2, that limit this process, as seen from here."""
-    for line in (proc / "cgroup").read_text(encoding="utf-8").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "pids" not in controllers.split(","):
-            continue
-        for mount in mounts(proc):
-            is_old = mount.kind == "cgroup" and "pids" in mount.options.split(",")
-            if not (is_old if controllers else mount.kind == "cgroup2"):
-                continue
-            inside = Path(path).is_relative_to(mount.root)
-            own = mount.point / (Path(path).relative_to(mount.root) if inside else "")
-            above = [parent for parent in own.parents if parent.is_relative_to(mount.point)]
-            yield from (one for one in (own, *above) if (one / "pids.max").exists())

@@ -81,6 +81,7 @@ def test_models_are_counted_to_the_last_parameter(
     ("settings", "num_checkpoints"),
     [((), 2), (("train.checkpoint_every_steps=0",), 1), (("train.keep_checkpoints=1",), 2),
      (("train.checkpoint_every_steps=10",), 3), (("train.checkpoint_every_steps=300",), 2),
+     (("train.checkpoint_every_steps=10", "train.eval_every_steps=10"), 4),
      (("train.max_steps=0", "train.epochs=1"), 3)],
 )  # fmt: skip
 def test_as_many_checkpoints_are_counted_as_there_are_at_once(
