@@ -96,7 +96,7 @@ def test_the_launcher_is_the_clones_wherever_it_is_started(
         "import launch, train, rundir, diagnostics\n"
         "for one in launch, train, rundir, diagnostics: print(one.__file__)"
     )
-    files = python(program, environ, cwd=tmp_path).split()
+    files = python(program, environ, cwd=tmp_path).splitlines()
     assert len(files) == 4
     assert all(Path(file).is_relative_to(ROOT) for file in files)
     shown = subprocess.run(

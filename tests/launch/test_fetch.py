@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import struct
@@ -207,7 +208,7 @@ def test_on_a_terminal_progress_is_one_line_with_bytes_rate_and_time_left(
     command = shutil.which("script")
     if command is None:
         pytest.skip("no script(1) to make a terminal with")
-    inner = f"{sys.executable} -P -m launch.fetch {ID} {tmp_path / 'link'} ''"
+    inner = shlex.join([sys.executable, "-P", "-m", "launch.fetch", ID, str(tmp_path / "link"), ""])
     done = subprocess.run([command, "-qec", inner, "/dev/null"], env=hub_env, check=True,
                           capture_output=True, stdin=subprocess.DEVNULL)  # fmt: skip
     shown = done.stdout.decode()

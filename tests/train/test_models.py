@@ -116,6 +116,15 @@ def test_a_model_whose_samples_see_each_other_in_a_row_is_refused() -> None:
     assert raised.value.do == "--set data.packing=false"
 
 
+def test_a_model_that_takes_no_positions_is_refused_too() -> None:
+    model = made("qwen2")
+    inner = model.forward
+    model.forward = lambda input_ids, use_cache: inner(input_ids=input_ids, use_cache=use_cache)
+    with pytest.raises(UserError, match="cannot be given the positions") as raised:
+        check_packing(model)
+    assert raised.value.do == "--set data.packing=false"
+
+
 @pytest.mark.parametrize("is_training", [True, False])
 def test_trying_out_leaves_the_model_as_it_was(is_training: bool) -> None:
     model = made("qwen2").train(is_training)
