@@ -1,9 +1,10 @@
 """Training itself, beside others: tokens per second, memory and loss of the same work.
 
-`python -P -m benchmarks.throughput [--quick] [--ranks N…] [--repeat N] [--json]` trains a small model
-of random weights on 1, 2 and 4 CPU ranks: with Airlock, a bare DDP loop and the Hugging Face Trainer
-under torchrun, and accelerate launch. Same model, samples, order, batch, optimizer. Samples are either
-all as long as a row, so that there is nothing to be gained by packing, or of uneven length.
+`python -P -m benchmarks.throughput [--quick] [--ranks N…] [--repeat N] [--json]` trains a small
+model of random weights on 1, 2 and 4 CPU ranks: with Airlock, a bare DDP loop and the Hugging Face
+Trainer under torchrun, and accelerate launch. Same model, samples, order, batch, optimizer. Samples
+are either all as long as a row, so that there is nothing to be gained by packing, or of uneven
+length.
 """
 
 from __future__ import annotations
