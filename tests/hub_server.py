@@ -73,6 +73,17 @@ class Hub:
     hangs: bool = False  # requests are taken and not answered
     is_html: bool = False  # it is no Hub at all
     url: str = ""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def breaks_now(self, asked: Request) -> bool:
+        """Whether the answer to this one breaks off; counts it if so."""
+        with self._lock:
+            if not 0 < self.break_after_bytes <= asked.sent_bytes:
+                return False
+            self.num_breaks -= 1
+            if self.num_breaks == 0:
+                self.break_after_bytes = 0
+            return True
 
     def large(self) -> list[Request]:
         """The requests for large files, as they arrived."""
@@ -214,12 +225,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(data, begin, asked)
 
     def _send(self, data: bytes, begin: int, asked: Request) -> None:
-        limit = self.state.break_after_bytes
         for at in range(begin, len(data), _CHUNK_BYTES):
-            if limit and asked.sent_bytes >= limit:
-                self.state.num_breaks -= 1
-                if self.state.num_breaks == 0:
-                    self.state.break_after_bytes = 0
+            if self.state.breaks_now(asked):
                 self.close_connection = True
                 return
             chunk = data[at : at + _CHUNK_BYTES]

@@ -350,7 +350,7 @@ def test_gradients_that_stay_zero_are_red_and_named(tmp_path: Path) -> None:
 
 def test_a_parameter_that_gets_no_gradient_is_red_and_named(tmp_path: Path) -> None:
     root = clone(tmp_path)
-    add_method_that(root, "model.register_parameter('idle', nn.Parameter(torch.ones(3)))")
+    add_method_that(root, "model.register_parameter('idle', torch.nn.Parameter(torch.ones(3)))")
     ended = diagnose("single_gpu", env=environment(root=root))
     assert ended.code == 4
     assert ended.finding("loss")["ok"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -79,7 +80,8 @@ def test_the_tutorial_trains_and_goes_on_from_its_snapshot(
     assert read_status(run)["phase"] == "done"
     assert len(events_of(run, "end", "pg.init")) == num
     assert len(events_of(run, "end", "all_loaded.wait")) == num
-    line = f"torchrun --standalone --nproc-per-node={num} {TUTORIAL} --snapshot my.pt --epochs 1"
+    script = shlex.quote(str(TUTORIAL))
+    line = f"torchrun --standalone --nproc-per-node={num} {script} --snapshot my.pt --epochs 1"
     assert line in run.command.read_text()
     code, out, err = finish(airlock(*command, "2"))
     assert code == 0, out + err

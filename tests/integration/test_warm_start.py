@@ -283,7 +283,7 @@ def test_ranks_are_forks_of_the_zygote_and_share_what_it_has(
 
 # How much of the mapped weights this rank has written to, once DistributedDataParallel has them.
 _WRITTEN_TO = """
-wrap = module._wrap
+wrap = module.wrap
 def wrap_and_tell(*args, **options):
     wrapped, dirty, is_weights = wrap(*args, **options), 0, False
     for line in open("/proc/self/smaps"):
@@ -295,7 +295,7 @@ def wrap_and_tell(*args, **options):
     with open(f"dirty{os.environ['RANK']}", "w") as file:
         file.write(str(dirty))
     return wrapped
-module._wrap = wrap_and_tell
+module.wrap = wrap_and_tell
 """
 
 
