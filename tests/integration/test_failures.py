@@ -106,7 +106,7 @@ def test_when_the_launcher_is_killed_nothing_outlives_it(
     [
         ("warm", 1),
         pytest.param("warm", 0, marks=pytest.mark.long),
-        ("cold", 1),
+        pytest.param("cold", 1, marks=pytest.mark.long),
         pytest.param("cold", 0, marks=pytest.mark.long),
     ],
 )

@@ -6,6 +6,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.running import COLD, SERIAL, SHORT, events_of, finish, hooked, run_folder
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -47,6 +49,7 @@ def test_with_auto_the_first_rank_is_measured_alone_and_the_others_load_together
     assert "[Rank 3] LOCK: acquired! Starting initialization... beside 2 others" in out
 
 
+@pytest.mark.long
 def test_a_queue_longer_than_the_collectives_time_out_harms_nobody(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:

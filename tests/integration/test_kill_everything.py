@@ -149,7 +149,7 @@ module.meet = meet_with_children
     ("victim", "options"),
     [
         ("launch", ()),
-        ("rank 1", ()),
+        pytest.param("rank 1", (), marks=pytest.mark.long),
         pytest.param("zygote", (), marks=pytest.mark.long),
         pytest.param("agent", (), marks=pytest.mark.long),
         pytest.param("launch", COLD, marks=pytest.mark.long),

@@ -55,6 +55,7 @@ def test_an_old_pickle_is_read_by_one_process_and_its_cost_said(
     assert found == expected
 
 
+@pytest.mark.long
 def test_a_warm_start_that_turns_cold_has_rank_0_read_for_all_where_that_is_cheaper(
     airlock: Start, environ: dict[str, str], tmp_path: Path, model: Path
 ) -> None:

@@ -75,6 +75,7 @@ def test_what_cannot_fit_is_refused_late_and_with_a_known_answer_before_any_rank
     assert not list(run.path.glob("logs/attempt*"))
 
 
+@pytest.mark.long
 def test_with_force_it_is_tried_all_the_same(
     environ: dict[str, str], cold_cache: dict[str, str], tmp_path: Path
 ) -> None:

@@ -142,6 +142,7 @@ def test_a_zygote_that_crashes_or_hangs_is_given_up_for_a_cold_start(
     assert_nothing_left(run_folder(environ))
 
 
+@pytest.mark.long
 def test_after_a_cold_start_for_want_of_a_warm_one_the_failing_rank_is_named(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
@@ -171,6 +172,7 @@ def test_a_zygote_that_cannot_write_its_verdict_is_not_trusted(
     assert "airlock: starting cold: the zygote ended with 1 while importing trainer" in out
 
 
+@pytest.mark.long
 def test_where_no_rank_can_be_forked_the_run_starts_cold(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:

@@ -84,6 +84,7 @@ def test_what_is_proposed_fits_and_can_be_typed(environ: dict[str, str]) -> None
     assert twice.verdict is not Verdict.FITS
 
 
+@pytest.mark.long
 def test_a_host_too_small_for_anything_is_told_so(environ: dict[str, str]) -> None:
     smallest = ("train.micro_batch_size=1", "model.gradient_checkpointing=true")
     plan, request = traced(0.1, *smallest, "train.method=lora", environ=environ)
