@@ -67,8 +67,8 @@ def prepare(config: RunConfig, folder: Path) -> RunDir:
     run, model, data = RunDir(folder / "run"), folder / "model", folder / "data.jsonl"
     for part in (run.path, run.events, run.control, run.checkpoints):
         part.mkdir()
-    answer = "b" * 8
-    prompt = "a" * (config.data.max_seq_length - _NUM_MARKS - len(answer))
+    prompt = "a"  # all else has a label, as the plan takes it to be
+    answer = "b" * (config.data.max_seq_length - _NUM_MARKS - len(prompt))
     row = json.dumps({"prompt": prompt, "response": answer}) + "\n"
     data.write_text(row * config.train.global_batch_size, encoding="utf-8")
     make_checkpoint(config, model, weights=False)

@@ -108,11 +108,14 @@ class _ChunkedLoss(torch.autograd.Function):
         for begin in range(0, len(targets), size):
             rows, wanted = hidden[begin : begin + size], targets[begin : begin + size, None]
             logits = F.linear(rows, weight, bias).to(exact)
-            log_sum = logits.logsumexp(-1, keepdim=True)
-            total += (log_sum - logits.gather(-1, wanted)).sum()
+            # In place, all of it: torch's own logsumexp takes as much again for a moment.
+            logits.sub_(logits.amax(-1, keepdim=True))
+            of_target = logits.gather(-1, wanted)
+            sums = logits.exp_().sum(-1, keepdim=True)
+            total += (sums.log() - of_target).sum()
             if not any(needed):
                 continue
-            logits.sub_(log_sum).exp_().scatter_add_(-1, wanted, -torch.ones_like(log_sum))
+            logits.div_(sums).scatter_add_(-1, wanted, -torch.ones_like(sums))
             gradient = logits.to(hidden.dtype)
             if of_hidden is not None:
                 torch.mm(gradient, weight, out=of_hidden[begin : begin + size])
