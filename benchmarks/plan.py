@@ -77,7 +77,7 @@ CASES = {
     "gpt2, full": case(GPT2),
     # Small: a CPU without instructions for bfloat16 takes minutes for a step of the others.
     "qwen3, full, bfloat16": case(
-        QWEN3 | {"num_hidden_layers": 2, "vocab_size": 4096}, samples=1, dtype="bfloat16"
+        QWEN3 | {"num_hidden_layers": 2, "vocab_size": 4096}, samples=3, dtype="bfloat16"
     ),
 }
 _QUICK = 2

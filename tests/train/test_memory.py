@@ -169,7 +169,7 @@ def test_without_the_warm_up_they_take_that_of_two() -> None:
 
 def test_the_loss_holds_a_chunk_of_logits_and_never_all() -> None:
     found = measured("loss")["bytes"]
-    assert found < 3.3 * _LOGITS_BYTES
+    assert found < 2.3 * _LOGITS_BYTES
     whole = measured("loss of whole logits")["bytes"]
     assert whole > 2 * NUM_LABELS * VOCABULARY * 4 > 2 * found
 
