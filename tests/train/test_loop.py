@@ -168,12 +168,14 @@ def main(folder: Path) -> None:
             start_ranks(gradients_rank, run, world)
     for world in (1, 2, 4):
         start_ranks(train_rank, new_run(folder, f"world{world}", config, plain), world)
-    stopped = new_run(folder, "stopped", config, plain)
-    ask(stopped, "stop")
-    start_ranks(train_rank, stopped, 2)
-    (checkpoint,) = complete_checkpoints(stopped.checkpoints)
-    resumed = replace(plain, resume_from=str(checkpoint))
-    start_ranks(train_rank, new_run(folder, "resumed", config, resumed), 3)
+    sharded = replace(config, train=replace(config.train, shard_optimizer=True))
+    for prefix, settings in (("", config), ("sharded-", sharded)):
+        stopped = new_run(folder, f"{prefix}stopped", settings, plain)
+        ask(stopped, "stop")
+        start_ranks(train_rank, stopped, 2)
+        (checkpoint,) = complete_checkpoints(stopped.checkpoints)
+        resumed = replace(plain, resume_from=str(checkpoint))
+        start_ranks(train_rank, new_run(folder, f"{prefix}resumed", settings, resumed), 3)
 
 
 @pytest.fixture(scope="module")
@@ -231,18 +233,32 @@ def test_the_same_data_give_the_same_curve_on_any_number_of_ranks(
     assert alone[-1][1] < 0.7 * alone[0][1]  # and it learns
 
 
+@pytest.mark.parametrize("prefix", ["", "sharded-"])
 def test_a_run_stopped_and_resumed_on_another_number_of_ranks_follows_the_same_curve(
+    done: Path, prefix: str
+) -> None:
+    stopped, resumed = done / f"{prefix}stopped", done / f"{prefix}resumed"
+    (result,) = told(stopped, "mark", "train.result")
+    assert (result["result"], result["step"]) == ("stopped", STOP_STEP)
+    assert not (stopped / "model").exists()
+    (plan,) = told(resumed, "mark", "train.plan")
+    assert (plan["first_step"], plan["total_steps"]) == (STOP_STEP, NUM_STEPS)
+    for one, other in zip(curve(done / "world1"), [*curve(stopped), *curve(resumed)], strict=True):
+        assert other == pytest.approx(one, rel=1e-4)
+
+
+def test_each_rank_has_and_saves_the_states_of_other_parameters_if_they_are_shared_out(
     done: Path,
 ) -> None:
-    (result,) = told(done / "stopped", "mark", "train.result")
-    assert (result["result"], result["step"]) == ("stopped", STOP_STEP)
-    assert not (done / "stopped" / "model").exists()
-    (plan,) = told(done / "resumed", "mark", "train.plan")
-    assert (plan["first_step"], plan["total_steps"]) == (STOP_STEP, NUM_STEPS)
-    whole = curve(done / "world1")
-    pieces = [*curve(done / "stopped"), *curve(done / "resumed")]
-    for one, other in zip(whole, pieces, strict=True):
-        assert other == pytest.approx(one, rel=1e-4)
+    (checkpoint,) = complete_checkpoints(done / "sharded-stopped" / "checkpoints")
+    files = sorted(checkpoint.glob("optimizer-*.pt"))
+    shares = [set(torch.load(file, weights_only=True)) for file in files]
+    assert len(shares) == 2
+    assert all(shares)
+    assert not shares[0] & shares[1]
+    (whole,) = complete_checkpoints(done / "stopped" / "checkpoints")
+    (file,) = whole.glob("optimizer-*.pt")
+    assert shares[0] | shares[1] == set(torch.load(file, weights_only=True))
 
 
 @pytest.mark.parametrize("name", ["world2", "world4", "resumed"])
