@@ -255,6 +255,14 @@ def test_only_eager_attention_keeps_a_score_for_each_pair_of_tokens(
     assert growth("eager") > 3
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of the module it is in
+def test_shared_out_states_are_half_as_many_on_each_of_two_ranks() -> None:
+    config = configured(QWEN3, num_ranks=2, global_batch_size=2)
+    sharded = replace(config, train=replace(config.train, shard_optimizer=True))
+    whole, half = (footprint(one, "cpu").optimizer_bytes for one in (config, sharded))
+    assert half == pytest.approx(whole / 2, rel=0.05)
+
+
 def test_packed_rows_have_a_mask_besides() -> None:
     padded, packed = (
         footprint(configured(QWEN3, packing=packing, max_seq_length=512), "cpu")
