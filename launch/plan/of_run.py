@@ -118,9 +118,10 @@ class PlanOfRun:
     def _ask_with_own_length(self, longest: int) -> bool:
         """Ask anew if rows are shorter than they may be, as that could make it fit."""
         data = self._config.data
-        if data.packing or longest >= data.max_seq_length:
+        most = longest * (self._config.train.global_batch_size if data.packing else 1)
+        if most >= data.max_seq_length:
             return False
-        shorter = dataclasses.replace(data, max_seq_length=longest)
+        shorter = dataclasses.replace(data, max_seq_length=most)
         self._config = dataclasses.replace(self._config, data=shorter)
         self._ask()
         return True
