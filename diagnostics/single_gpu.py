@@ -166,6 +166,7 @@ def train(model: Any, batch: Any, learning_rate: float) -> Training:
 
     from train.loss import SummedLoss
     from train.optimizer import make_optimizer
+    from train.selftest import takes_loss_in_chunks
 
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimizer = make_optimizer(
@@ -173,7 +174,10 @@ def train(model: Any, batch: Any, learning_rate: float) -> Training:
     )
     device = next(model.parameters()).device
     arguments = batch.arguments(device)
-    summed, num_labels = SummedLoss(model), max(1, batch.num_label_tokens)
+    summed, num_labels = (
+        SummedLoss(model, in_chunks=takes_loss_in_chunks(model)),
+        max(1, batch.num_label_tokens),
+    )
     training = Training(untouched=set(trainable))
     hooks = _count_block_runs(model, training)
     for _ in range(_NUM_STEPS):

@@ -18,8 +18,8 @@ from train.batch import collate
 from train.data import SampleFile
 from train.evolution import write_snapshot
 from train.loss import SummedLoss
+from train.model import inference
 from train.ranks import Ranks
-from train.selftest import inference
 
 _MAX_NEW_TOKENS = 256
 

@@ -11,8 +11,7 @@ import torch
 from rundir.atomic import new_folder
 from rundir.space import require_space
 from train.evaluate import end_token_ids
-from train.model import merged
-from train.selftest import inference
+from train.model import inference, merged
 
 _NUM_COMPARED = 16  # tokens
 # What belongs to the tokenizer is copied as it is: writing it anew could change it.

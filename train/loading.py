@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from train.model import plain_model
 from train.ranks import Ranks
 
 # The kernel reads no more for one piece of advice than a device's read-ahead, 128 KiB by default.
@@ -48,7 +49,7 @@ def make_room(model: Any, ranks: Ranks) -> None:
     on the device of `ranks`; DistributedDataParallel's constructor then sends the values, of
     buffers and of frozen weights too. Raises RuntimeError when it is another model.
     """
-    described = ranks.share((_describe(model), _plain(model).generation_config))
+    described = ranks.share((_describe(model), plain_model(model).generation_config))
     if next(model.parameters()).device.type != "meta":
         return
     tensors, generation_config = described
@@ -64,7 +65,7 @@ def make_room(model: Any, ranks: Ranks) -> None:
             made[like.key] = nn.Parameter(value, like.requires_grad) if is_parameter else value
         setattr(module, own_name, made[like.key])
     # It comes with the weights' files, and says how answers are generated.
-    _plain(model).generation_config = generation_config
+    plain_model(model).generation_config = generation_config
 
 
 def _describe(model: nn.Module) -> dict[str, _Tensor]:
@@ -79,8 +80,3 @@ def _describe(model: nn.Module) -> dict[str, _Tensor]:
             model.named_buffers(remove_duplicate=False),
         )
     }  # fmt: skip
-
-
-def _plain(model: Any) -> Any:
-    """The Hugging Face model below adapters."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model

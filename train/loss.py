@@ -18,6 +18,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from train.model import plain_model
+
 _LOGITS_BYTES = 256 * 1024 * 1024  # of one chunk, in float32
 
 
@@ -54,11 +56,6 @@ class SummedLoss(nn.Module):
         head = plain.get_output_embeddings()
         loss: torch.Tensor = _ChunkedLoss.apply(hidden, head.weight, head.bias, targets)
         return loss
-
-
-def plain_model(model: Any) -> Any:
-    """The Hugging Face model below adapters."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def has_matrix_head(model: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -101,6 +103,11 @@ def has_adapters(model: Any) -> bool:
     return hasattr(model, "merge_and_unload")
 
 
+def plain_model(model: Any) -> Any:
+    """The Hugging Face model below adapters."""
+    return model.get_base_model() if has_adapters(model) else model
+
+
 def merged(model: Any) -> Any:
     """The plain Hugging Face model: adapters, if any, are added into the weights, in place."""
     return model.merge_and_unload() if has_adapters(model) else model
@@ -109,3 +116,15 @@ def merged(model: Any) -> Any:
 def load_tokenizer(model_path: Path, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
     """The tokenizer of a local model folder."""
     return AutoTokenizer.from_pretrained(model_path, trust_remote_code=trust_remote_code)
+
+
+@contextmanager
+def inference(model: Any) -> Iterator[None]:
+    """Evaluation mode, no gradients; the model is as it was afterwards."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)

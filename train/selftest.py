@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from rundir.exit_codes import ExitCode
 from train.batch import collate, collate_rows
 from train.data import Sample
 from train.loss import is_plain
+from train.model import inference
 from train.ranks import Ranks
 
 _LENGTHS = (5, 3)  # of two samples in one row
@@ -75,18 +74,6 @@ def _second_logits(model: Any, seed_of_first: int) -> torch.Tensor:
 
 def _not_packed(what: str) -> UserError:
     return UserError(what, do="--set data.packing=false", code=ExitCode.PREFLIGHT)
-
-
-@contextmanager
-def inference(model: Any) -> Iterator[None]:
-    """Evaluation mode, no gradients; the model is as it was afterwards."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(was_training)
 
 
 def _samples(model: Any, seed: int) -> list[Sample]:

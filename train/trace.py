@@ -23,7 +23,7 @@ from train.batch import Batch
 from train.kernels import Device, kernels_of
 from train.loop import Trainer
 from train.loss import has_matrix_head
-from train.model import add_method, new_model
+from train.model import add_method, new_model, plain_model
 from train.optimizer import with_own_states
 from train.ranks import Ranks
 from train.storages import Storages
@@ -126,7 +126,7 @@ def _tell(wrapped: Any, storages: Storages) -> None:
     """
     summed = wrapped.module
     model = summed.model
-    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    plain = plain_model(model)
 
     def before(module: Any, stage: str) -> None:
         module.register_forward_pre_hook(lambda *_: storages.enter(stage))
