@@ -42,6 +42,12 @@ SHORT = (
 )  # fmt: skip
 
 
+# True in the zygote itself, and in none of its forks.
+IN_ZYGOTE = """
+import launch.zygote
+in_zygote = launch.zygote.current is not None and launch.zygote.current.pid == os.getpid()
+"""
+
 _HOOK = """
 def install():
     import importlib.abc, importlib.util, os, sys
@@ -100,6 +106,12 @@ def events_of(run: RunDir, kind: str, name: str, rank: int | None = None) -> lis
         for event in read_events(run.events)
         if (event["kind"], event["name"]) == (kind, name) and rank in (None, event["rank"])
     ]
+
+
+def how_started(run: RunDir) -> tuple[str, str | None]:
+    """(start, reason) of the first attempt."""
+    event = events_of(run, "mark", "start")[0]
+    return event["start"], event["reason"]
 
 
 def rank_pids(run: RunDir) -> dict[int, int]:

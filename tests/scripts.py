@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from rundir.paths import RunDir
-from tests.running import events_of
-
 BOTH = pytest.mark.parametrize("start", ["warm", "cold"])
 WARM = pytest.mark.parametrize("start", ["warm", pytest.param("cold", marks=pytest.mark.long)])
 
@@ -30,9 +27,3 @@ def script(folder: Path, text: str, name: str = "my_train.py") -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(textwrap.dedent(text))
     return str(path)
-
-
-def how_started(run: RunDir) -> tuple[str, str | None]:
-    """(start, reason) of the first attempt."""
-    event = events_of(run, "mark", "start")[0]
-    return event["start"], event["reason"]

@@ -14,9 +14,10 @@ from tests.conftest import ROOT
 from tests.running import (
     events_of,
     finish,
+    how_started,
     run_folder,
 )
-from tests.scripts import JOIN, WARM, how_started, script
+from tests.scripts import JOIN, WARM, script
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

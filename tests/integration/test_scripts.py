@@ -20,9 +20,10 @@ from tests.running import (
     ended,
     events_of,
     finish,
+    how_started,
     run_folder,
 )
-from tests.scripts import JOIN, WARM, how_started, script
+from tests.scripts import JOIN, WARM, script
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
