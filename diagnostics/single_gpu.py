@@ -132,7 +132,7 @@ def build(config: RunConfig, folder: Path, device: Any) -> tuple[Any, Any]:
     from train.template import Template
 
     make_checkpoint(config, folder)
-    model = add_method(load_model(config.model, folder, device), config.train)
+    model = add_method(load_model(config, folder, device), config.train)
     tokenizer, template = load_tokenizer(folder, trust_remote_code=False), Template(folder)
     samples = []
     for prompt, response in _ROWS:

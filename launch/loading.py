@@ -57,6 +57,8 @@ def decide(
     advice = checkpoint.advice(config.model.dtype)
     if config.launch.load != "auto":
         load, reason = config.launch.load, f"launch.load={config.launch.load}"
+    elif config.train.method == "qlora":
+        load, reason = "mmap", "each rank turns the weights into four bits as it reads them"
     elif config.launch.num_ranks == 1:
         load, reason = "mmap", "there is one rank"
     elif why := _why_broadcast(checkpoint, config.model.dtype, filesystem, available_bytes):

@@ -13,7 +13,7 @@ from dataclasses import Field, asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from rundir.config import SECTIONS, DataConfig, LaunchConfig, RunConfig, Sources
+from rundir.config import SECTIONS, DataConfig, LaunchConfig, RunConfig, Sources, TrainConfig
 from rundir.config_file import read_config
 from rundir.errors import UserError
 from rundir.paths import ROOT, RunDir
@@ -44,7 +44,7 @@ def resolve(
     if values["model"].path.startswith("~"):  # after `model.path=` the shell leaves it as it is
         path = os.path.expanduser(values["model"].path)  # noqa: PTH111 - never raises
         values["model"] = replace(values["model"], path=path)
-    values["launch"] = _start_that_loads(values["launch"], sources)
+    values["launch"] = _start_that_loads(values["launch"], values["train"], sources)
     architecture = table.get("architecture", {})
     if values["model"].path and sources["model.path"] not in (layer, "default"):
         architecture = {}  # it describes the model that is named beside it, and this is another
@@ -100,11 +100,16 @@ def _absolute(data: DataConfig, sources: Sources) -> DataConfig:
     )
 
 
-def _start_that_loads(launch: LaunchConfig, sources: Sources) -> LaunchConfig:
+def _start_that_loads(launch: LaunchConfig, train: TrainConfig, sources: Sources) -> LaunchConfig:
     """By default the zygote maps the model: for ranks that get it otherwise it only imports."""
-    if sources["launch.start"] != "default" or launch.load in ("auto", "mmap"):
+    if sources["launch.start"] != "default":
         return launch
-    sources["launch.start"] = f"as launch.load is {launch.load}"
+    if launch.load not in ("auto", "mmap"):
+        sources["launch.start"] = f"as launch.load is {launch.load}"
+    elif train.method == "qlora":
+        sources["launch.start"] = "as train.method is qlora"
+    else:
+        return launch
     return replace(launch, start="imports")
 
 

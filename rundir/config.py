@@ -24,9 +24,16 @@ class ModelConfig:
     path: str = _field("", "a Hugging Face id, or a local folder; empty: made from [architecture]")
     revision: str = _field("", "of a Hugging Face id: a branch, a tag or a commit; empty: main")
     dtype: Literal["float32", "bfloat16"] = _field("bfloat16", "type of the weights in memory")
-    attention: Literal["sdpa", "eager"] = _field("sdpa", "attention implementation")
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = _field(
+        "auto",
+        "implementation of attention; auto: flash_attention_2 where its package and a GPU for it "
+        "are there, else torch's own, sdpa",
+    )
     gradient_checkpointing: bool = _field(
         False, "recompute activations in backward: slower, far smaller"
+    )
+    compile: bool = _field(
+        False, "torch.compile for each block: faster steps, after minutes for the first"
     )
     trust_remote_code: bool = _field(False, "run Python code that comes with the model")
 
@@ -50,7 +57,11 @@ class DataConfig:
 class TrainConfig:
     """The optimisation. A step takes `global_batch_size` samples, however many ranks share them."""
 
-    method: Literal["full", "lora"] = _field("lora", "which weights are trained")
+    method: Literal["full", "lora", "qlora"] = _field(
+        "lora",
+        "which weights are trained. full: all; lora: adapters on every linear layer of a block; "
+        "qlora: the same, and the layers below them are held in four bits (bitsandbytes)",
+    )
     max_steps: int = _field(0, "optimizer steps; 0: as many as `epochs` come to", at_least=0)
     epochs: float = _field(1.0, "passes over the data, used when max_steps is 0", at_least=0)
     global_batch_size: int = _field(64, "samples a step, over all ranks", at_least=1)
@@ -62,11 +73,17 @@ class TrainConfig:
     warmup_steps: int = _field(10, "steps of linear warm-up", at_least=0)
     weight_decay: float = _field(0.0, "AdamW's decoupled weight decay", at_least=0)
     max_grad_norm: float = _field(1.0, "gradients are clipped to this norm; 0: not", at_least=0)
+    optimizer: Literal["adamw", "adamw-8bit"] = _field(
+        "adamw", "adamw-8bit: its states take a byte each (bitsandbytes)"
+    )
     shard_optimizer: bool = _field(
         False, "share AdamW's states out among the ranks (ZeRO stage 1): for method = full"
     )
     lora_rank: int = _field(16, "rank of the adapters", at_least=1)
     lora_alpha: int = _field(32, "adapters are scaled by alpha / rank", at_least=0)
+    merge_adapters: bool = _field(
+        True, "write the whole model as well, adapters merged into it; false: adapters alone"
+    )
     seed: int = _field(0, "of the data order, of new weights and of dropout", at_least=0)
     log_every_steps: int = _field(1, "steps between two metrics", at_least=1)
     eval_every_steps: int = _field(0, "steps between evaluations; 0: before and after", at_least=0)

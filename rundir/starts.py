@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from rundir.config import RunConfig
 from rundir.errors import UserError
 
-_ANY_METHOD = ("full", "lora")
+_ANY_METHOD = ("full", "lora", "qlora")
+# A model in four bits is made on its GPU, by a library that initialises CUDA: never in the zygote.
+_NOT_QUANTIZED = ("full", "lora")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,12 @@ _MAKES = "makes the weights on its device, all ranks the same"
 
 # A combination that is not here is not valid. Of equally near ones the first is proposed.
 STARTS = (
-    Start("warm", "mmap", _ANY_METHOD, _MOVES),
+    Start("warm", "mmap", _NOT_QUANTIZED, _MOVES),
     Start("imports", "mmap", _ANY_METHOD, _READS),
-    Start("imports", "broadcast", _ANY_METHOD, _RECEIVES),
+    Start("imports", "broadcast", _NOT_QUANTIZED, _RECEIVES),
     Start("imports", "random", _ANY_METHOD, _MAKES),
     Start("cold", "mmap", _ANY_METHOD, f"imports; {_READS}"),
-    Start("cold", "broadcast", _ANY_METHOD, f"imports; {_RECEIVES}"),
+    Start("cold", "broadcast", _NOT_QUANTIZED, f"imports; {_RECEIVES}"),
     Start("cold", "random", _ANY_METHOD, f"imports; {_MAKES}"),
 )
 

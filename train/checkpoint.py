@@ -115,12 +115,14 @@ def _load_states(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer)
         for name in saved.keys() & parameters.keys():
             p = parameters[name]
             inner.state[p] = {
-                key: value.to(p.device, copy=True) for key, value in saved[name].items()
+                key: value.to(p.device, copy=True) if isinstance(value, torch.Tensor) else value
+                for key, value in saved[name].items()
             }
 
 
 def _num_bytes(states: dict[str, dict[str, Any]]) -> int:
-    return sum(value.nbytes for state in states.values() for value in state.values())
+    tensors = (value for state in states.values() for value in state.values())
+    return sum(value.nbytes for value in tensors if isinstance(value, torch.Tensor))
 
 
 def _trained(model: nn.Module) -> dict[str, torch.Tensor]:

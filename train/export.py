@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from rundir.atomic import new_folder
+from rundir.config import RunConfig
 from rundir.space import require_space
 from train.evaluate import end_token_ids
-from train.model import inference, merged
+from train.model import inference, load_model, merged
+from train.quantize import without_bitsandbytes
 
 _NUM_COMPARED = 16  # tokens
 # What belongs to the tokenizer is copied as it is: writing it anew could change it.
@@ -50,6 +53,20 @@ def export_adapter(model: Any, folder: Path, *, base: str, revision: str) -> Non
         config.base_model_name_or_path, config.revision = base, revision or None
     with new_folder(folder) as temporary:
         model.save_pretrained(temporary)
+
+
+def on_whole_base(config: RunConfig, base: Path, adapter: Path) -> Any:
+    """The adapters in `adapter` on the weights of `base` as they are in its files, on the host.
+
+    What was trained upon weights in four bits cannot be merged into them without being rounded to
+    four bits itself. Takes the whole model's size in host memory. Raises what loading raises.
+    """
+    unquantized = replace(config, train=replace(config.train, method="lora"))
+    plain = load_model(unquantized, base, torch.device("cpu"))
+    with without_bitsandbytes():
+        from peft import PeftModel
+
+        return PeftModel.from_pretrained(plain, adapter)
 
 
 def logits_of_some(model: Any) -> torch.Tensor:

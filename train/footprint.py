@@ -24,7 +24,7 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.footprint import Footprint, Moment, write_footprints
 from train.kernels import Device
-from train.model import load_architecture, new_model
+from train.model import load_architecture, new_model, num_weights
 from train.trace import Trace, trace
 
 _MOMENTS: dict[str, Moment] = {
@@ -105,7 +105,7 @@ def _extrapolated(described: PretrainedConfig, config: RunConfig, device: Device
     )
     found = small.plus(large, (num_layers - first) // period)
     whole = new_model(described, config, torch_device("meta"))
-    if found.counts["num_base"] != sum(one.numel() for one in whole.parameters()):
+    if found.counts["num_base"] != num_weights(whole):
         return None
     return found
 

@@ -19,6 +19,7 @@ from train.batch import Batch, collate_rows
 from train.data import SampleFile
 from train.evaluate import Evaluator
 from train.feed import Feed
+from train.model import num_weights
 from train.optimizer import make_optimizer
 from train.progress import Progress
 from train.ranks import Ranks
@@ -42,6 +43,7 @@ class Trainer:
             learning_rate=config.train.learning_rate,
             weight_decay=config.train.weight_decay,
             is_sharded=config.train.shard_optimizer and ranks.world_size > 1,
+            in_8_bits=config.train.optimizer == "adamw-8bit",
         )
         self._feed = Feed(samples, config, ranks.rank, ranks.world_size)
         self._total_steps = num_steps(config.train, len(samples))
@@ -71,7 +73,7 @@ class Trainer:
             self._events.emit(
                 "mark", "train.plan",
                 total_steps=self._total_steps, first_step=self._step,
-                num_parameters=sum(p.numel() for p in self._model.parameters()),
+                num_parameters=num_weights(self._model),
                 num_trainable=sum(p.numel() for p in self._trainable),
                 num_train_samples=len(self._samples),
                 num_eval_samples=len(self._evaluator.samples) if self._evaluator else 0,

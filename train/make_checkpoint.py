@@ -8,6 +8,7 @@ weights in it: each rank makes them.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from rundir.atomic import new_folder
@@ -56,7 +57,8 @@ def make_checkpoint(config: RunConfig, folder: Path, *, weights: bool = True) ->
     described = CONFIG_MAPPING[model_type](**architecture)
     with new_folder(folder) as temporary:
         if weights:
-            model = new_model(described, config, torch.device("cpu"))
+            whole = replace(config, train=replace(config.train, method="full"))  # not in four bits
+            model = new_model(described, whole, torch.device("cpu"))
             model.save_pretrained(temporary)
         else:
             described.save_pretrained(temporary)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -20,24 +20,37 @@ from transformers import (
 from rundir.config import ModelConfig, RunConfig, TrainConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from train.attention import choose_attention
+from train.quantize import (
+    quantization,
+    quantize,
+    ready_to_train,
+    weights_in,
+    without_bitsandbytes,
+)
 
 
-def load_model(config: ModelConfig, model_path: Path, device: torch.device) -> Any:
-    """The checkpoint in `model_path` on `device`, in `config.dtype`, safetensors memory-mapped.
+def load_model(config: RunConfig, model_path: Path, device: torch.device) -> Any:
+    """The checkpoint in `model_path` on `device`, in `model.dtype`, safetensors memory-mapped.
 
-    Raises OSError for a folder without a usable checkpoint, UserError for one whose pickles are
-    not only weights, and torch.OutOfMemoryError.
+    For QLoRA each linear layer is turned into four bits as it comes. Raises OSError for a folder
+    without a usable checkpoint, UserError for one whose pickles are not only weights, and
+    torch.OutOfMemoryError.
     """
-    # On CPU the weights stay the mapped file pages; only a GPU wants a device map.
-    placement = {"device_map": {"": device}} if device.type == "cuda" else {}
+    dtype = getattr(torch, config.model.dtype)
+    options: dict[str, Any] = {}
+    if device.type == "cuda":  # on CPU the weights stay the mapped file pages
+        options["device_map"] = {"": device}
+    if config.train.method == "qlora":
+        options["quantization_config"] = quantization(dtype)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             model_path,
-            dtype=getattr(torch, config.dtype),
-            attn_implementation=config.attention,
-            trust_remote_code=config.trust_remote_code,
+            dtype=dtype,
+            attn_implementation=choose_attention(config),
+            trust_remote_code=config.model.trust_remote_code,
             weights_only=True,  # a pickle could run any code
-            **placement,
+            **options,
         )
     except UnpicklingError as error:
         raise UserError(
@@ -45,7 +58,7 @@ def load_model(config: ModelConfig, model_path: Path, device: torch.device) -> A
             do="take the model from where it comes as safetensors",
             code=ExitCode.PREFLIGHT,
         ) from error
-    return _ready(model, config)
+    return _ready(model, config.model)
 
 
 def new_model(described: PretrainedConfig, config: RunConfig, device: torch.device) -> Any:
@@ -54,13 +67,16 @@ def new_model(described: PretrainedConfig, config: RunConfig, device: torch.devi
     On the meta device it takes no memory, and there are no weights.
     """
     torch.manual_seed(config.train.seed)
+    dtype = getattr(torch, config.model.dtype)
     with device:
         model = AutoModelForCausalLM.from_config(
             described,
-            dtype=getattr(torch, config.model.dtype),
-            attn_implementation=config.model.attention,
+            dtype=dtype,
+            attn_implementation=choose_attention(config),
             trust_remote_code=config.model.trust_remote_code,
         )
+    if config.train.method == "qlora":
+        quantize(model, dtype)
     return _ready(model, config.model)
 
 
@@ -72,6 +88,7 @@ def load_architecture(config: ModelConfig, model_path: Path) -> PretrainedConfig
 def _ready(model: Any, config: ModelConfig) -> Any:
     """Put what is ours into a model as transformers made it."""
     model.config.use_cache = False
+    ready_to_train(model)
     if config.gradient_checkpointing:
         # transformers 5.23 has renamed it; the old name is all that earlier versions have.
         enable = getattr(model, "activation_checkpointing_enable", None)
@@ -83,19 +100,23 @@ def add_method(model: Any, config: TrainConfig) -> Any:
     """Make what `config.method` trains trainable: everything, or adapters on a frozen base."""
     if config.method == "full":
         return model
-    from peft import LoraConfig, get_peft_model
-
     torch.manual_seed(config.seed)  # adapters are drawn at random; every rank draws the same
     model.enable_input_require_grads()  # else checkpointed blocks of a frozen base get no gradient
-    return get_peft_model(
-        model,
-        LoraConfig(
+    with nullcontext() if config.method == "qlora" else without_bitsandbytes():
+        from peft import LoraConfig, get_peft_model
+
+        adapters = LoraConfig(
             r=config.lora_rank,
             lora_alpha=config.lora_alpha,
             target_modules="all-linear",
             task_type="CAUSAL_LM",
-        ),
-    )
+        )
+        return get_peft_model(model, adapters)
+
+
+def num_weights(model: Any) -> int:
+    """How many weights it has, whatever they are held in."""
+    return sum(map(weights_in, model.parameters()))
 
 
 def has_adapters(model: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The optimizer: fused AdamW, with weight decay on matrices only; its states whole or shared."""
+"""The optimizer: AdamW, with weight decay on matrices only; its states whole, shared, or small."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ _MATRIX_DIMS = 2
 
 def make_optimizer(
     parameters: Sequence[torch.nn.Parameter], *, learning_rate: float, weight_decay: float,
-    is_sharded: bool = False,
+    is_sharded: bool = False, in_8_bits: bool = False,
 ) -> torch.optim.Optimizer:  # fmt: skip
     """AdamW over `parameters`; norms and biases, which have one dimension, do not decay.
 
     Fused, because it needs no temporary of the size of all parameters. `is_sharded`: each rank has
     the states of some parameters only, updates those and sends them to the others (ZeRO stage 1,
-    Rajbhandari et al. 2020).
+    Rajbhandari et al. 2020). `in_8_bits`: a state takes a byte a weight, and a scale for every 256
+    (Dettmers et al. 2022), by bitsandbytes, which leaves those of small parameters as they are.
     """
     decaying = [p for p in parameters if p.dim() >= _MATRIX_DIMS]
     others = [p for p in parameters if p.dim() < _MATRIX_DIMS]
@@ -27,15 +28,22 @@ def make_optimizer(
         {"params": decaying, "weight_decay": weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
-    options: dict[str, Any] = {"lr": learning_rate, "betas": _BETAS, "fused": True}
+    options: dict[str, Any] = {"lr": learning_rate, "betas": _BETAS}
+    kind: type[torch.optim.Optimizer] = torch.optim.AdamW
+    if in_8_bits:
+        from bitsandbytes.optim.adamw import AdamW8bit
+
+        kind = AdamW8bit
+    else:
+        options["fused"] = True
     if is_sharded:
         from torch.distributed.optim import (
             ZeroRedundancyOptimizer,  # half a second, and TorchScript
         )
 
         some = [group for group in groups if group["params"]]
-        return ZeroRedundancyOptimizer(some, torch.optim.AdamW, **options)
-    return torch.optim.AdamW(groups, **options)
+        return ZeroRedundancyOptimizer(some, kind, **options)
+    return kind(groups, **options)
 
 
 def with_own_states(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

@@ -28,7 +28,7 @@ def try_out(model: Any, config: RunConfig, ranks: Ranks, events: EventWriter) ->
     in_chunks = True
     if ranks.is_first:
         if config.data.packing:
-            check_packing(model)
+            check_packing(model, num_rows=min(2, config.train.micro_batch_size))
         in_chunks = takes_loss_in_chunks(model)
         if not in_chunks:
             text = "LOSS: this model does more to its logits: they are held for a whole batch"
@@ -42,14 +42,14 @@ def takes_loss_in_chunks(model: Any) -> bool:
         return is_plain(model, collate(_samples(model, 0)).arguments(_device(model)))
 
 
-def check_packing(model: Any) -> None:
-    """Raise UserError unless the samples of one row do not see each other.
+def check_packing(model: Any, *, num_rows: int = 1) -> None:
+    """Raise UserError unless the samples of one row, of so many at once, do not see each other.
 
     transformers keeps them apart by their positions, silently or not at all: recurrent models and
     a few others do not. A sample's logits then change with the sample before it.
     """
     try:
-        logits = [_second_logits(model, seed_of_first) for seed_of_first in (0, 1)]
+        logits = [_second_logits(model, seed, num_rows) for seed in (0, 1)]
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # any model's code may run here, and some take no positions
@@ -62,10 +62,10 @@ def check_packing(model: Any) -> None:
         )
 
 
-def _second_logits(model: Any, seed_of_first: int) -> torch.Tensor:
+def _second_logits(model: Any, seed_of_first: int, num_rows: int) -> torch.Tensor:
     """The logits of the second of two samples in a row, (tokens, vocabulary)."""
     before, after = _samples(model, seed_of_first)[0], _samples(model, 0)[1]
-    ids, positions, *_ = collate_rows([[before, after]]).arguments(_device(model))
+    ids, positions, *_ = collate_rows([[before, after]] * num_rows).arguments(_device(model))
     with inference(model):
         found = model(input_ids=ids, position_ids=positions, use_cache=False).logits
     logits: torch.Tensor = found[0, len(before[0]) : len(before[0]) + len(after[0])]

@@ -6,7 +6,8 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from train.batch import Batch
 from train.kernels import Device, kernels_of
 from train.loop import Trainer
 from train.loss import has_matrix_head
-from train.model import add_method, new_model, plain_model
+from train.model import add_method, new_model, num_weights, plain_model
 from train.optimizer import with_own_states
+from train.quantize import states_of
 from train.ranks import Ranks
 from train.storages import Storages
 from train.worker import wrap
@@ -54,12 +56,15 @@ def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Tra
 
     Raises whatever the model's code raises: some of it looks at values, and there are none.
     """
+    is_flash = config.model.attention == "flash_attention_2"
+    if is_flash:  # its kernels know no meta device; torch's, without a mask, keep the same
+        config = replace(config, model=replace(config.model, attention="sdpa"))
     base = new_model(described, config, _META)
-    num_base = sum(parameter.numel() for parameter in base.parameters())
+    num_base = num_weights(base)
     with _META:  # adapters would be made on the CPU first
         model = add_method(base, config.train)
-    storages = Storages(device, is_packed=config.data.packing)
-    storages.assign([*model.parameters(), *model.buffers()], "weights")
+    storages = Storages(device, is_packed=config.data.packing and not is_flash)
+    storages.assign(_weights(model), "weights")
     with _group(config.launch.num_ranks) as ranks, kernels_of(device), storages:
         wrapped = wrap(model, ranks, init_sync=False, in_chunks=has_matrix_head(model))
         # Not annotated: DDP would reject the strings that annotations are here.
@@ -78,15 +83,20 @@ def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Tra
 
 
 def _counts(model: Any, states: list[Any]) -> dict[str, int]:
-    parameters = list(model.parameters())
-    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return {
-        "num_parameters": sum(parameter.numel() for parameter in parameters),
+        "num_parameters": num_weights(model),
         "num_trainable": sum(parameter.numel() for parameter in trainable),
-        "weights": sum(tensor.nbytes for tensor in (*parameters, *model.buffers())),
+        "weights": sum(tensor.nbytes for tensor in _weights(model)),
         "gradients": sum(parameter.nbytes for parameter in trainable),
         "optimizer": sum(state.nbytes for state in states if isinstance(state, torch.Tensor)),
     }
+
+
+def _weights(model: Any) -> list[torch.Tensor]:
+    """All that is there before anything runs."""
+    of_four_bits = chain.from_iterable(map(states_of, model.parameters()))
+    return [*model.parameters(), *model.buffers(), *of_four_bits]
 
 
 def _trainer(config: RunConfig, wrapped: Any, ranks: Ranks) -> Trainer:

@@ -19,7 +19,7 @@ def imports(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Callable[[], 
     """(library, function that imports it) of all that a rank of this run imports, in order."""
     yield "torch", _import_torch
     yield "transformers", lambda: _import_model_class(config, Path(read_prepared(run).model_path))
-    if config.train.method == "lora":
+    if config.train.method != "full":
         yield "peft", _import_peft
     yield "trainer", _import_trainer
 
@@ -39,7 +39,10 @@ def _import_model_class(config: RunConfig, model_path: Path) -> None:
 
 
 def _import_peft() -> None:
-    import peft  # noqa: F401
+    from train.quantize import without_bitsandbytes
+
+    with without_bitsandbytes():
+        import peft  # noqa: F401
 
 
 def _import_trainer() -> None:

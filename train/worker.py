@@ -20,7 +20,13 @@ from rundir.paths import RunDir
 from rundir.prepared import read_prepared
 from train.data import SampleFile
 from train.evaluate import Evaluator
-from train.export import difference, export, export_adapter, logits_of_some
+from train.export import (
+    difference,
+    export,
+    export_adapter,
+    logits_of_some,
+    on_whole_base,
+)
 from train.loading import make_room, read_ahead
 from train.loop import Trainer
 from train.loss import SummedLoss
@@ -64,7 +70,7 @@ def build(config: RunConfig, run: RunDir, device: torch.device) -> Any:
     else:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # it goes first, or is the zygote
             read_ahead(prepared.loading.read_ahead)
-        model = load_model(config.model, folder, device)
+        model = load_model(config, folder, device)
     return add_method(model, config.train)
 
 
@@ -118,7 +124,11 @@ def _export(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> 
         return
     base = config.model.path or prepared.model_path
     export_adapter(model, run.adapter, base=base, revision=config.model.revision)
+    if not config.train.merge_adapters:
+        return
     before = logits_of_some(model)
+    if config.train.method == "qlora":
+        model = on_whole_base(config, base_folder, run.adapter)
     merged = export(model, base_folder, run.model, end_token_id=end_token_id)
     changed = difference(before, logits_of_some(merged))
     text = f"[Rank 0] EXPORT: merging has changed logits by {changed:.2%} at most"

@@ -6,8 +6,10 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 from launch.plan.plan import Plan
+from launch.plan.question import Device
 from launch.plan.target import with_ranks
 from launch.plan.verdict import Verdict
 from launch.resolve import PROFILES, resolve
@@ -45,8 +47,7 @@ def groups_of(plan: Plan, settings: Sequence[str], environ: Mapping[str, str]) -
         found.append(_warm_start(config))
     if not plan.is_hopeless:
         found += _smaller_steps(config)
-    if config.train.method == "full":
-        found += _adapters(config)
+    found += _adapters(config, plan.target.device)
     if is_host_short:
         found.append(_fewer_ranks(config))
     found.append(_other_profiles(config, settings, environ))
@@ -98,13 +99,21 @@ def _shorter(config: RunConfig, settings: dict[str, str], more: str) -> Group:
     ]  # fmt: skip
 
 
-def _adapters(config: RunConfig) -> list[Group]:
-    lora = {"train.method": "lora"}
-    least = lora | _micro(1) | {"model.gradient_checkpointing": "true"}
-    return [
-        [_changed(config, "adapters trained, not the weights", lora)],
-        [_changed(config, "adapters trained, in the smallest steps", least)],
-    ]
+def _adapters(config: RunConfig, device: Device) -> list[Group]:
+    kinds: list[tuple[str, str, dict[str, str]]] = []
+    if config.train.method == "full":
+        kinds.append(("lora", "adapters trained, not the weights", {}))
+    # Four bits are traced with the library that makes them.
+    if config.train.method != "qlora" and device == "cuda" and find_spec("bitsandbytes"):
+        start = {} if config.launch.start == "cold" else {"launch.start": "imports"}
+        kinds.append(("qlora", "adapters trained, on weights in four bits", start))
+    groups: list[Group] = []
+    for method, what, more in kinds:
+        wanted = {"train.method": method} | more
+        least = wanted | _micro(1) | {"model.gradient_checkpointing": "true"}
+        groups.append([_changed(config, what, wanted)])
+        groups.append([_changed(config, f"{what}, in the smallest steps", least)])
+    return groups
 
 
 def _fewer_ranks(config: RunConfig) -> Group:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from launch.devices import asked_num_ranks
 from launch.model_folder import fetched_model_folder, made_model_folder
+from launch.packages import require
 from launch.plan.host import Weights, weights_of
 from launch.plan.instead import Instead, what_fits_instead
 from launch.plan.plan import Host, Plan, this_host
@@ -42,6 +43,7 @@ def plan(
     signals.listen()
     config, sources = resolve(request.profile, request.all_settings(), environ)
     start_of(config)
+    require(config)
     asked = asked_num_ranks(request.num_gpus, config, sources["launch.num_ranks"], environ)
     target = choose_target(config, asked, request.gpu, environ)
     config = with_ranks(config, target.num_ranks)

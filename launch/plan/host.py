@@ -60,16 +60,16 @@ def weights_of(config: RunConfig, folder: Path | None) -> Weights:
 
     Raises UserError for files that are damaged.
     """
-    load = config.launch.load
+    load, in_four_bits = config.launch.load, config.train.method == "qlora"
     if load == "random" or folder is None or not weight_files(folder):
         load = "mmap" if load == "auto" else load
         note = "random weights" if load == "random" else "not fetched yet: taken to be safetensors"
-        return Weights(load=load, is_converted=False, reading_bytes=0, note=note)
+        return Weights(load=load, is_converted=in_four_bits, reading_bytes=0, note=note)
     checkpoint = read_checkpoint(folder)
     loading = choose_loading(config, folder)
     return Weights(
         load=loading.load,
-        is_converted=checkpoint.is_converted(config.model.dtype),
+        is_converted=in_four_bits or checkpoint.is_converted(config.model.dtype),
         reading_bytes=0 if checkpoint.is_mapped else checkpoint.size_bytes,
         note=loading.reason,
     )
@@ -102,6 +102,9 @@ def host_phases(
     else:
         training += num_ranks * _CUDA_BYTES
         saving = training + min(footprint.weights_bytes, _SHARD_BYTES)
+    if config.train.method == "qlora" and config.train.merge_adapters:
+        # On the host, and into the weights as they are in the files (train/export.py).
+        saving = training + frozen_bytes
     mapped = footprint.weights_bytes if is_mapped else 0
     return (
         Phase("imports", imports, 0), Phase("model", model, mapped), Phase("ranks up", up, mapped),
@@ -110,6 +113,7 @@ def host_phases(
 
 
 def _frozen_bytes(footprint: Footprint, config: RunConfig) -> int:
+    """Of the weights that are not trained, as they are in the model's files."""
     num_frozen = footprint.num_parameters - footprint.num_trainable
     return num_frozen * _ITEM_BYTES[config.model.dtype]
 
@@ -118,8 +122,8 @@ def _loader_bytes(footprint: Footprint, config: RunConfig, weights: Weights) -> 
     """What a process that loads the model has of its own before it trains: adapters are made."""
     if weights.is_converted:
         return footprint.weights_bytes
-    is_lora = config.train.method == "lora"
-    return footprint.weights_bytes - _frozen_bytes(footprint, config) if is_lora else 0
+    has_adapters = config.train.method != "full"
+    return footprint.weights_bytes - _frozen_bytes(footprint, config) if has_adapters else 0
 
 
 def _on_cpu(footprint: Footprint, config: RunConfig, weights: Weights) -> tuple[int, int]:

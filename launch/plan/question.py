@@ -46,13 +46,13 @@ def question_of(config: RunConfig, device: Device, model_folder: Path | None = N
     folder, architecture = _shape(config, model_folder)
     asked = RunConfig(
         profile=config.profile,
-        model=replace(config.model, path=folder),
+        model=replace(config.model, path=folder, compile=False),
         data=DataConfig(
             max_seq_length=config.data.max_seq_length, packing=config.data.packing
         ),
         train=TrainConfig(
             method=train.method, lora_rank=train.lora_rank, micro_batch_size=at_once,
-            shard_optimizer=train.shard_optimizer,
+            optimizer=train.optimizer, shard_optimizer=train.shard_optimizer,
             global_batch_size=at_once * few_ranks * (2 if accumulates else 1),
         ),
         launch=LaunchConfig(num_ranks=few_ranks, device=device, needs_gpu=device == "cuda"),

@@ -24,6 +24,7 @@ from launch.preflight import (
     leftovers,
     limits,
     loopback,
+    packages,
     shared_memory,
 )
 from launch.preflight.ground import Ground, warning
@@ -34,7 +35,7 @@ from rundir.finding import Finding
 
 TIMEOUT_S = 2.0
 CHECKS: tuple[ModuleType, ...] = (
-    gpus, driver, leftovers, shared_memory, disk, limits, build_locks, clock, loopback,
+    gpus, driver, packages, leftovers, shared_memory, disk, limits, build_locks, clock, loopback,
 )  # fmt: skip
 
 

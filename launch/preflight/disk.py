@@ -43,7 +43,7 @@ def checkpoints_bytes(config: RunConfig, sources: Sources) -> int:
     if size is None:
         return 0
     kept = _num_at_once(config)
-    return kept * size.checkpoint_bytes(config) + size.weights_bytes(config)
+    return kept * size.checkpoint_bytes(config) + size.exported_bytes(config)
 
 
 def _num_at_once(config: RunConfig) -> int:

@@ -29,7 +29,7 @@ def check(ground: Ground) -> list[Finding]:
         return []
     now = {state.uuid: state for state in driver.gpus}
     size = model_size(ground.config, ground.sources)
-    needed_bytes = size.weights_bytes(ground.config) if size else 0
+    needed_bytes = size.loaded_bytes(ground.config) if size else 0
     lost = [state for state in driver.gpus if state.fault]
     found = [
         warning(

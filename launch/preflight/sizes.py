@@ -24,16 +24,25 @@ class ModelSize:
     num_parameters: int
     num_adapter_parameters: int  # of LoRA on every linear layer of a block
 
-    def weights_bytes(self, config: RunConfig) -> int:
-        """All weights in memory, and of the exported model on disk."""
+    def loaded_bytes(self, config: RunConfig) -> int:
+        """What all weights take in memory at least."""
+        if config.train.method == "qlora":
+            return self.num_parameters // 2
+        return self.num_parameters * _ITEM_BYTES[config.model.dtype]
+
+    def exported_bytes(self, config: RunConfig) -> int:
+        """What all weights take on disk, once they are written."""
+        if config.train.method != "full" and not config.train.merge_adapters:
+            return self.num_adapter_parameters * _ADAPTER_BYTES
         return self.num_parameters * _ITEM_BYTES[config.model.dtype]
 
     def checkpoint_bytes(self, config: RunConfig) -> int:
         """Trained weights and both of AdamW's states."""
-        trained = self.weights_bytes(config)
-        if config.train.method == "lora":
-            trained = self.num_adapter_parameters * _ADAPTER_BYTES
-        return trained * (1 + _ADAM_STATES)
+        num, size = self.num_parameters, _ITEM_BYTES[config.model.dtype]
+        if config.train.method != "full":
+            num, size = self.num_adapter_parameters, _ADAPTER_BYTES
+        state = 1 if config.train.optimizer == "adamw-8bit" else size
+        return num * (size + _ADAM_STATES * state)
 
 
 def model_size(config: RunConfig, sources: Sources) -> ModelSize | None:

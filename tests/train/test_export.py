@@ -38,10 +38,14 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return folder
 
 
+def loaded(base: Path, train: TrainConfig, **settings: Any) -> Any:
+    config = RunConfig(profile="p", model=ModelConfig(dtype="float32", **settings), train=train)
+    return add_method(load_model(config, base, CPU), train)
+
+
 def trained(base: Path, method: Any, **settings: Any) -> Any:
     """A model whose trained weights are no longer those of its base."""
-    config = ModelConfig(dtype="float32", **settings)
-    model = add_method(load_model(config, base, CPU), TrainConfig(method=method, lora_rank=4))
+    model = loaded(base, TrainConfig(method=method, lora_rank=4), **settings)
     torch.manual_seed(2)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -109,11 +113,8 @@ def test_adapters_get_a_gradient_through_recomputed_blocks(base: Path) -> None:
 
 
 def test_new_adapters_change_nothing_and_are_the_same_on_every_rank(base: Path) -> None:
-    models = [
-        add_method(load_model(ModelConfig(dtype="float32"), base, CPU), TrainConfig(seed=seed))
-        for seed in (0, 0, 1)
-    ]
-    plain = load_model(ModelConfig(dtype="float32"), base, CPU)
+    models = [loaded(base, TrainConfig(seed=seed)) for seed in (0, 0, 1)]
+    plain = loaded(base, TrainConfig(method="full"))
     for model in models:
         torch.testing.assert_close(logits(model.eval()), logits(plain.eval()))
     weights = [torch.cat([p.flatten() for p in m.parameters() if p.requires_grad]) for m in models]
@@ -138,7 +139,7 @@ def test_adapters_are_written_by_themselves_and_name_their_base(base: Path, tmp_
     export_adapter(model, tmp_path / "adapter", base=str(base), revision="")
     told = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text(encoding="utf-8"))
     assert told["base_model_name_or_path"] == str(base)
-    plain = load_model(ModelConfig(dtype="float32"), base, CPU)
+    plain = loaded(base, TrainConfig(method="full"))
     again = PeftModel.from_pretrained(plain, tmp_path / "adapter").eval()
     torch.testing.assert_close(logits(again), before)
 

@@ -275,9 +275,9 @@ def test_a_rank_never_unpickles_more_than_weights(tmp_path: Path) -> None:
     (model / "model.safetensors").unlink()
     torch.save({"model.norm.weight": RunConfig}, model / "pytorch_model.bin")
     with pytest.raises(UserError, match="more than weights"):
-        load_model(config.model, model, torch.device("cpu"))
+        load_model(config, model, torch.device("cpu"))
     torch.save({"model.norm.weight": torch.ones(32)}, model / "pytorch_model.bin")
-    load_model(config.model, model, torch.device("cpu"))
+    load_model(config, model, torch.device("cpu"))
 
 
 def resident_share(file: Path) -> float:

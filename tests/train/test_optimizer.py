@@ -44,3 +44,24 @@ def test_the_first_step_has_the_size_of_the_learning_rate() -> None:
     make_optimizer(list(made.parameters()), learning_rate=0.01, weight_decay=0.0).step()
     for old, new in zip(before, made.parameters(), strict=True):
         torch.testing.assert_close(old - new.detach(), torch.full_like(old, 0.01))
+
+
+def test_states_of_a_byte_lead_to_almost_the_same_weights() -> None:
+    pytest.importorskip("bitsandbytes")
+    torch.manual_seed(0)
+    start, gradients = torch.randn(96, 96), torch.randn(20, 96, 96)
+    trained = []
+    for in_8_bits in (False, True):
+        weight = nn.Parameter(start.clone())
+        optimizer = make_optimizer(
+            [weight], learning_rate=0.01, weight_decay=0.1, in_8_bits=in_8_bits
+        )
+        for gradient in gradients:
+            weight.grad = gradient.clone()
+            optimizer.step()
+        trained.append(weight.detach())
+        states = [one for one in optimizer.state[weight].values() if torch.is_tensor(one)]
+        large = {one.dtype for one in states if one.shape == weight.shape}
+        assert large == {torch.uint8 if in_8_bits else torch.float32}
+    moved = (trained[0] - start).norm()
+    assert 0 < (trained[0] - trained[1]).norm() < 0.05 * moved

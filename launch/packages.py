@@ -1,0 +1,50 @@
+"""Packages that only some configurations need: not installed unless someone wants those."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from importlib.util import find_spec
+
+from rundir.config import RunConfig
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+
+_COMPILERS = ("c++", "g++", "clang++")
+
+
+def missing(config: RunConfig) -> list[tuple[str, str]]:
+    """(what is missing and for what, the command to have it), for all that this run needs."""
+    found = []
+    for setting, needed in _extra_packages(config):
+        name = needed.partition(">")[0].replace("-", "_")
+        if find_spec(name) is None:
+            text = f"{setting} needs the package {needed}, which is not installed"
+            found.append((text, f'{sys.executable} -m pip install "{needed}"'))
+    if config.model.compile and not _has_compiler():
+        text = "model.compile=true needs a C++ compiler, and there is none on PATH"
+        found.append((text, "sudo apt-get install g++, or CXX=/path/to/one"))
+    return found
+
+
+def require(config: RunConfig) -> None:
+    """Raise UserError for the first that is missing."""
+    for text, do in missing(config):
+        raise UserError(text, do=do, code=ExitCode.PREFLIGHT)
+
+
+def _extra_packages(config: RunConfig) -> list[tuple[str, str]]:
+    found = []
+    if config.train.method == "qlora":
+        found.append(("train.method=qlora", "bitsandbytes>=0.48"))
+    elif config.train.optimizer == "adamw-8bit":
+        found.append(("train.optimizer=adamw-8bit", "bitsandbytes>=0.48"))
+    if config.model.attention == "flash_attention_2":
+        found.append(("model.attention=flash_attention_2", "flash-attn>=2.6"))
+    return found
+
+
+def _has_compiler() -> bool:
+    own = os.environ.get("CXX")
+    return any(shutil.which(name) for name in ((own,) if own else _COMPILERS))

@@ -1,0 +1,99 @@
+"""Linear layers in four bits: QLoRA's frozen base (Dettmers et al. 2023, section 3).
+
+nf4, in blocks of 64 weights with a scale each, and the scales quantised as well: 0.516 bytes a
+weight. Embedding, head and norms stay as they are. Importing bitsandbytes initialises CUDA where
+there is a GPU, so nothing here may run in the zygote.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import BitsAndBytesConfig
+from transformers.pytorch_utils import Conv1D
+
+
+def quantization(dtype: torch.dtype) -> BitsAndBytesConfig:
+    """What transformers needs to load a model so; `dtype` is what is computed in."""
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+    )
+
+
+def quantize(model: Any, dtype: torch.dtype) -> None:
+    """Turn linear layers of a model, where it is, into those that `quantization` would load.
+
+    One after the other, so that no more than one is there twice. On the meta device shapes and
+    types are made, for a plan.
+    """
+    head = model.get_output_embeddings()
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.Linear | Conv1D) and module is not head:
+            model.set_submodule(name, _in_four_bits(module, dtype))
+    model.is_loaded_in_4bit = True  # as transformers says it, and peft reads
+
+
+def _in_four_bits(module: nn.Linear | Conv1D, dtype: torch.dtype) -> nn.Module:
+    from bitsandbytes.nn.modules import Linear4bit, Params4bit
+
+    weight = module.weight.data.T if isinstance(module, Conv1D) else module.weight.data
+    num_outputs, num_inputs = weight.shape
+    made = Linear4bit(
+        num_inputs, num_outputs, bias=False, compute_dtype=dtype, quant_type="nf4", device="meta"
+    )
+    made.bias = module.bias
+    made.weight = Params4bit(weight, requires_grad=False, quant_type="nf4", module=made)
+    made.weight._quantize(weight.device)  # its `to` does so too, but never on the meta device
+    return made
+
+
+def ready_to_train(model: nn.Module) -> None:
+    """Take back what would undo four bits, or break them, while a model trains.
+
+    Some CPUs have bitsandbytes pack weights anew in the first evaluation, in a form that has no
+    backward.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.__dict__["support_avx512bf16_for_cpu"] = False
+
+
+def states_of(parameter: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that belong to a weight in four bits: scales, and tables to read them by."""
+    state = getattr(parameter, "quant_state", None)
+    found = []
+    while state is not None:
+        found += [one for one in (state.absmax, state.code, state.offset) if one is not None]
+        state = state.state2
+    return found
+
+
+def weights_in(parameter: torch.Tensor) -> int:
+    """How many weights a parameter stands for; in four bits a byte has two."""
+    state = getattr(parameter, "quant_state", None)
+    return parameter.numel() if state is None else state.shape.numel()
+
+
+@contextmanager
+def without_bitsandbytes() -> Iterator[None]:
+    """Have peft believe that bitsandbytes is not installed: it imports it if it can.
+
+    What is not needed would initialise CUDA, in a process that others are forked from.
+    """
+    if "bitsandbytes" in sys.modules:
+        yield
+        return
+    modules: dict[str, Any] = sys.modules
+    modules["bitsandbytes"] = None  # the import system's own way to say that there is none
+    try:
+        yield
+    finally:
+        del modules["bitsandbytes"]
