@@ -18,6 +18,7 @@ from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
+from train.blocks import compile_blocks
 from train.data import SampleFile
 from train.evaluate import Evaluator
 from train.export import (
@@ -96,6 +97,8 @@ def train(
         if prepared.loading.load == "broadcast":
             make_room(model, ranks)
         in_chunks = try_out(model, config, ranks, events)
+        if config.model.compile:
+            compile_blocks(model)
         wrapped = wrap(model, ranks, init_sync=not is_shared, in_chunks=in_chunks)
     torch.manual_seed(config.train.seed + ranks.rank)  # however the model came, and its own dropout
     trainer = Trainer(

@@ -28,6 +28,7 @@ from rundir.config import TrainConfig
 from rundir.errors import UserError
 from train import checkpoint
 from train.model import add_method
+from train.optimizer import make_optimizer
 from train.ranks import Ranks
 
 # peft asks transformers by a name that transformers has renamed; neither is ours to mend.
@@ -47,14 +48,16 @@ def ranks() -> Iterator[Ranks]:
 class Training:
     """A small model with dropout: its steps depend on weights, optimizer and random state."""
 
-    def __init__(self, *, width: int = 8, seed: int = 0) -> None:
+    def __init__(self, *, width: int = 8, seed: int = 0, in_8_bits: bool = False) -> None:
         torch.manual_seed(seed)
         self.model = nn.Sequential(
             nn.Linear(4, width), nn.Dropout(0.5), nn.Linear(width, width), nn.Linear(width, 1)
         )
         self.model[2].requires_grad_(False)  # frozen: not in a checkpoint
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(trained, lr=0.1)
+        self.optimizer = make_optimizer(
+            trained, learning_rate=0.1, weight_decay=0.01, in_8_bits=in_8_bits
+        )
 
     def steps(self, number: int) -> list[float]:
         losses = []
@@ -77,14 +80,17 @@ def steps_in(folder: Path) -> list[int]:
     return [int(path.name.removeprefix("step_")) for path in complete_checkpoints(folder)]
 
 
-def test_training_goes_on_as_if_it_had_never_stopped(tmp_path: Path, ranks: Ranks) -> None:
-    first = Training()
+@pytest.mark.parametrize("kind", [{}, {"in_8_bits": True, "width": 2048}])
+def test_training_goes_on_as_if_it_had_never_stopped(
+    tmp_path: Path, ranks: Ranks, kind: dict[str, Any]
+) -> None:
+    first = Training(**kind)
     first.steps(3)
     path = first.save(tmp_path, 3, ranks)
     assert path == tmp_path / checkpoint_name(3)
     went_on = first.steps(4)
 
-    second = Training()  # the same frozen weights
+    second = Training(**kind)  # the same frozen weights
     second.steps(1)
     assert second.load(path, ranks) == 3
     assert second.steps(4) == went_on

@@ -149,6 +149,33 @@ def test_real_models_have_the_sizes_they_are_known_for(name: str) -> None:
     assert_has_the_bytes_of(full, built(real(name)))
 
 
+@pytest.mark.parametrize(
+    ("name", "num_in_blocks"),
+    [("Qwen2.5-14B", 13_212_057_600), ("Qwen2.5-32B", 31_205_621_760)],
+)
+def test_in_four_bits_a_real_model_takes_what_the_format_says(
+    name: str, num_in_blocks: int
+) -> None:
+    *_, num_parameters, num_adapters = REAL[name]
+    found = footprint(real(name, method="qlora"), "cuda")
+    assert found.num_parameters == num_parameters + num_adapters
+    assert found.num_trainable == num_adapters
+    # Four bits, for 64 of them a scale of a byte, and for 256 scales one of four bytes.
+    four_bits = num_in_blocks * (0.5 + 1 / 64 + 4 / (64 * 256))
+    rest = 2 * (num_parameters - num_in_blocks) + 4 * num_adapters
+    assert found.weights_bytes == pytest.approx(four_bits + rest, rel=1e-4)
+
+
+def test_states_of_8_bits_take_a_byte_and_a_scale_for_every_256() -> None:
+    shape = QWEN3 | {"hidden_size": 128, "intermediate_size": 256}
+    large, small = (
+        footprint(configured(shape, optimizer=kind), "cuda") for kind in ("adamw", "adamw-8bit")
+    )
+    assert small.gradients_bytes == large.gradients_bytes
+    # Norms, which are small, keep theirs; each other state has a table of 1 KiB besides.
+    assert small.optimizer_bytes == pytest.approx(large.optimizer_bytes / 4, rel=0.25)
+
+
 @pytest.mark.parametrize("name", ["14b", "32b"])
 def test_a_profile_is_the_real_model(name: str) -> None:
     table = tomllib.loads((ROOT / "profiles" / f"{name}.toml").read_text(encoding="utf-8"))
