@@ -1,0 +1,72 @@
+"""A run with its base in four bits: started, killed, gone on, exported; and one that lacks it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_exact_resume import KILLS, curve
+from tests.running import SHORT, ended, events_of, finish, hooked, how_started, run_folder
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+QLORA = (
+    *SHORT, "--set", "train.method=qlora", "--set", "train.optimizer=adamw-8bit",
+    "--set", "train.max_steps=5", "--set", "train.checkpoint_every_steps=2",
+    "--set", "data.max_samples=64",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kill", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_run_in_four_bits_goes_on_after_a_kill_as_if_there_had_been_none(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, kill: bool, seen: dict[str, object]
+) -> None:
+    pytest.importorskip("bitsandbytes")
+    module, body = KILLS["step"]
+    env = hooked(environ, tmp_path, module, body.replace("13", "3")) if kill else {}
+    with ended(airlock(*QLORA, "--max-restarts", "1", env=env)) as process:
+        code, out, err = finish(process)
+    assert code == 0, out + err
+    run = run_folder(environ)
+    assert how_started(run) == ("imports", None)
+    assert len(events_of(run, "mark", "restart")) == kill
+    plan = events_of(run, "mark", "train.plan")[0]
+    assert plan["num_parameters"] - plan["num_trainable"] == 821_120  # however they are held
+    assert "merging has changed logits" in out
+    weights = (run.model / "model.safetensors").read_bytes()
+    seen |= {f"weights {kill}": weights, f"curve {kill}": curve(run)}
+    if kill and "weights False" in seen:
+        assert seen["weights True"] == seen["weights False"]
+        assert seen["curve True"] == seen["curve False"]
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[str, object]:
+    """What the run without a kill came to."""
+    return {}
+
+
+def test_a_package_that_is_missing_is_named_before_anything_starts(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    code, out, err = finish(airlock(*SHORT, "--set", "model.attention=flash_attention_2"))
+    assert code == 4, out + err
+    assert "needs the package flash-attn" in err
+    assert f"{sys.executable} -m pip install" in err
+    assert not (Path(environ["AIRLOCK_RUNS_DIR"]) / "latest").exists()
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_zygote_of_a_run_in_four_bits_stays_away_from_cuda(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    pytest.importorskip("bitsandbytes")
+    code, out, err = finish(airlock(*QLORA, env={"NUM_GPUS": "1"}))
+    assert code == 0, out + err
+    run = run_folder(environ)
+    assert how_started(run) == ("imports", None)
+    assert [mark["cuda_touched"] for mark in events_of(run, "mark", "zygote.ready")] == [False]
