@@ -105,15 +105,24 @@ def _adapters(config: RunConfig, device: Device) -> list[Group]:
         kinds.append(("lora", "adapters trained, not the weights", {}))
     # Four bits are traced with the library that makes them.
     if config.train.method != "qlora" and device == "cuda" and find_spec("bitsandbytes"):
-        start = {} if config.launch.start == "cold" else {"launch.start": "imports"}
+        start = {"launch.start": "imports"} if config.launch.start == "warm" else {}
         kinds.append(("qlora", "adapters trained, on weights in four bits", start))
     groups: list[Group] = []
     for method, what, more in kinds:
         wanted = {"train.method": method} | more
-        least = wanted | _micro(1) | {"model.gradient_checkpointing": "true"}
+        least = wanted | _least(config)
         groups.append([_changed(config, what, wanted)])
-        groups.append([_changed(config, f"{what}, in the smallest steps", least)])
+        if least != wanted:
+            groups.append([_changed(config, f"{what}, in the smallest steps", least)])
     return groups
+
+
+def _least(config: RunConfig) -> dict[str, str]:
+    """What makes steps as small as they can be, as far as it is not so already."""
+    found = _micro(1) if config.train.micro_batch_size > 1 else {}
+    if not config.model.gradient_checkpointing:
+        found["model.gradient_checkpointing"] = "true"
+    return found
 
 
 def _fewer_ranks(config: RunConfig) -> Group:

@@ -15,6 +15,7 @@ from rundir.config import SECTIONS, RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import ROOT
+from rundir.starts import start_of
 
 SHIPPED = sorted(path.stem for path in (ROOT / "profiles").glob("*.toml"))
 
@@ -140,7 +141,7 @@ def test_a_setting_without_a_value_is_answered_with_an_example() -> None:
         ("launch.gate_timeout_s=0.5", "is 0.5, the least is 1"),
         ("train.eval_generate=maybe", "'maybe', not true or false"),
         ("train.eval_generate=2", "'2', not true or false"),
-        ("train.method=qlora", "is 'qlora'"),
+        ("train.method=dora", "is 'dora'"),
         ("model.dtype=float16", "is 'float16'"),
     ],
 )
@@ -156,8 +157,18 @@ def test_a_value_of_the_wrong_type_or_range_is_named(setting: str, says: str) ->
 
 
 def test_choices_are_listed_when_a_value_is_none_of_them() -> None:
-    with pytest.raises(UserError, match="one of full, lora"):
-        resolve("tiny", ["train.method=qlora"], {})
+    with pytest.raises(UserError, match="one of full, lora, qlora"):
+        resolve("tiny", ["train.method=dora"], {})
+
+
+def test_in_four_bits_the_zygote_only_imports_unless_told_otherwise() -> None:
+    config, sources = resolve("tiny", ["train.method=qlora"], {})
+    assert config.launch.start == "imports"
+    assert sources["launch.start"] == "as train.method is qlora"
+    config, _ = resolve("tiny", ["train.method=qlora", "launch.start=cold"], {})
+    assert config.launch.start == "cold"
+    with pytest.raises(UserError, match="do not go together with method qlora"):
+        start_of(resolve("tiny", ["train.method=qlora", "launch.start=warm"], {})[0])
 
 
 @pytest.mark.parametrize(
