@@ -29,7 +29,7 @@ def load_model(config: ModelConfig, model_path: Path, device: torch.device) -> A
     not only weights, and torch.OutOfMemoryError.
     """
     # On CPU the weights stay the mapped file pages; only a GPU wants a device map.
-    placement = {"device_map": {"": device}} if device.type == "cuda" else {}
+    placement = {"device_map": {"": device}} if device.type != "cpu" else {}
     try:
         model = AutoModelForCausalLM.from_pretrained(
             model_path,
