@@ -1,7 +1,7 @@
 """A run without a launcher: this very process is rank 0 of 1. What `python -m train` starts.
 
-Its run folder is that of any run, and the training is the same to the last bit as that of a launched
-run with one rank; there is no gate, no zygote, no agent, no limit and no plan.
+Its run folder is that of any run, and it trains, to the last bit, as a launched run with one rank
+does; there is no gate, no zygote, no agent, no limit and no plan.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _leave_bars_to_terminals() -> None:
     from transformers.utils import logging
 
     if not sys.stderr.isatty():
-        logging.disable_progress_bar()
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 class _PlainRun:

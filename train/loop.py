@@ -52,7 +52,8 @@ class Trainer:
 
     def __init__(
         self, *, config: RunConfig, run: RunDir, ranks: Ranks, events: EventWriter,
-        model: DistributedDataParallel | Undistributed, samples: SampleFile, evaluator: Evaluator | None,
+        model: DistributedDataParallel | Undistributed, samples: SampleFile,
+        evaluator: Evaluator | None,
     ) -> None:  # fmt: skip
         self._config, self._run, self._ranks, self._events = config.train, run, ranks, events
         self._model, self._samples, self._evaluator = model, samples, evaluator
