@@ -6,8 +6,10 @@ does; there is no gate, no zygote, no agent, no limit and no plan.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,7 +22,7 @@ from launch.devices import installed_gpus, visible_gpus
 from launch.environment_text import left_out_lines
 from launch.follow import Follower
 from launch.job import Job, make_job
-from launch.last_words import tell_failure
+from launch.last_words import last_words
 from launch.output import Output
 from launch.ready import have_prepared
 from launch.records import banner, make_folder
@@ -174,11 +176,13 @@ class _PlainRun:
         return 0
 
     def _tell(self, events: EventWriter, error: BaseException) -> None:
-        num_lost = events.num_lost
-        text = tell_failure(events, error)
-        if events.num_lost > num_lost:  # a full disk: nobody could read it there
-            self._console.out(f"\n{text}", highlight=False)
-        os.write(self._log, text.encode(errors="replace"))
+        num_lost, words = events.num_lost, last_words(error)
+        events.emit("error", "rank.exception", **words)
+        if events.num_lost > num_lost:  # a full disk: it is not to be read there
+            about = {"kind": "error", "name": "rank.exception", "rank": 0, "attempt": 0}
+            self.state.add({**about, "pid": os.getpid(), "t": time.time(), **words})
+        with contextlib.suppress(OSError):
+            os.write(self._log, words["traceback"].encode(errors="replace"))
 
     def _end_now(self) -> None:
         """End this process, whatever its main thread is at; called by the thread that watches."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -42,8 +43,9 @@ class Watch:
         """Watch no more, once all that was written has been shown."""
         self._is_over.set()
         self._thread.join()
+        self._look()
 
-    def look(self) -> None:
+    def _look(self) -> None:
         """Take in and show what is new."""
         events = self._follower.new_events()
         self._follower.take_in(events)
@@ -53,9 +55,10 @@ class Watch:
     def _watch(self) -> None:
         while not self._is_over.is_set():
             self._signals.hear(self._heard_by, _POLL_S)
-            self.look()
+            # Not to see the training is no reason not to hear Ctrl-C; what lasts, the last look raises.
+            with contextlib.suppress(Exception):
+                self._look()
             self._pass_on_stop()
-        self.look()
 
     def _pass_on_stop(self) -> None:
         """At first ask the training to save; asked again, or with nothing to save, end it all.
