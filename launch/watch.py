@@ -55,7 +55,7 @@ class Watch:
     def _watch(self) -> None:
         while not self._is_over.is_set():
             self._signals.hear(self._heard_by, _POLL_S)
-            # Not to see the training is no reason not to hear Ctrl-C; what lasts, the last look raises.
+            # Ctrl-C has to be heard, whatever goes wrong here; the last look raises what lasts.
             with contextlib.suppress(Exception):
                 self._look()
             self._pass_on_stop()

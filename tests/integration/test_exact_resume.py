@@ -93,10 +93,13 @@ def once() -> dict[str, object]:
 
 
 @pytest.fixture
-def clean(airlock: Start, environ: dict[str, str], once: dict[str, object]) -> dict[str, object]:
+def clean(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, once: dict[str, object]
+) -> dict[str, object]:
     """What a run that nobody killed came to."""
     if not once:
-        run = trained(airlock, environ)
+        env = {"AIRLOCK_RUNS_DIR": str(tmp_path / "clean")}
+        run = trained(airlock, environ | env, env=env)
         once |= {"curve": curve(run), "weights": (run.model / "model.safetensors").read_bytes()}
     return once
 
@@ -120,7 +123,7 @@ def test_losses_and_weights_are_bitwise_those_of_a_run_that_was_not_killed(
     assert (run.model / "model.safetensors").read_bytes() == clean["weights"]
 
 
-# In its 14th step rank 0 waits for ever, so that the launcher is killed then and not earlier or later.
+# In its 14th step rank 0 waits for ever, so that the launcher is killed neither earlier nor later.
 _WAIT = """
 import time
 inner = module.Trainer.gradients
