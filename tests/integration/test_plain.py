@@ -238,6 +238,8 @@ def test_airlock_stop_has_a_plain_run_save_and_end(
     with ended(plain(*_EIGHT, "--set", "train.max_steps=1000000")) as process:
         run = run_folder(environ)
         wait_until_training(run)
+        shown = finish(airlock("ps"))[1]
+        assert f"{run.run_id}  training, launcher {process.pid}, 1 process" in shown
         assert finish(airlock("stop", run.run_id))[0] == 0
         assert finish(process)[0] == 20
     assert complete_checkpoints(run.checkpoints)
@@ -378,7 +380,12 @@ def no_proc(call):
         return call(path, *args, **options)
     return inner
 io.open, os.stat = no_proc(whole_open), no_proc(whole_stat)
-del os.sched_getaffinity, os.posix_fadvise
+import resource, select, signal
+for name in ("sched_getaffinity", "sched_setaffinity", "posix_fadvise", "posix_fallocate",
+             "pidfd_open", "memfd_create", "eventfd", "splice", "copy_file_range", "getrandom"):
+    if hasattr(os, name):
+        delattr(os, name)
+del select.epoll, resource.prlimit, signal.sigtimedwait, signal.sigwaitinfo, signal.SIGRTMIN
 """
 _DARWIN = "import types\nmodule.sys = types.SimpleNamespace(platform='darwin', argv=[])"
 
