@@ -169,6 +169,8 @@ class _PlainRun:
             with events.span("model.load"):
                 model = worker.load(self._job.config, self.folder, 0)
             rank.memory("POST-MODEL")
+            if (device := next(model.parameters()).device).type == "mps":  # known to torch alone
+                rank.line(f"DEVICE: {device}, the GPU of this Mac")
             worker.train(self._job.config, self.folder, model, events)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - told as that of any rank
             self._tell(events, error)
