@@ -66,7 +66,7 @@ def run(script: list[str] | None, /, dry_run: bool, **options: Any) -> None:
             return launch_run.show(request, console, os.environ)
         return launch_run.run(request, console, output, os.environ)
 
-    _end_with(start)
+    end_with(start)
 
 
 def _default_profile() -> str:
@@ -105,7 +105,7 @@ def plan(profile: str | None, as_json: bool, **options: Any) -> None:
     from launch.plan import command
 
     request = Request(profile=profile or _default_profile(), **options)
-    _end_with(lambda console, _: command.plan(request, console, os.environ, as_json=as_json))
+    end_with(lambda console, _: command.plan(request, console, os.environ, as_json=as_json))
 
 
 @airlock.command()
@@ -118,7 +118,7 @@ def preflight(profile: str | None, as_json: bool, **options: Any) -> None:
     from launch.preflight import command
 
     request = Request(profile=profile or _default_profile(), **options)
-    _end_with(lambda console, _: command.show(request, console, os.environ, as_json=as_json))
+    end_with(lambda console, _: command.show(request, console, os.environ, as_json=as_json))
 
 
 @airlock.command()
@@ -126,7 +126,7 @@ def ps() -> None:
     """Show your runs on this machine, with their processes; those of dead runs as well."""
     from launch import stop as launch_stop
 
-    _end_with(lambda console, _: launch_stop.show(console))
+    end_with(lambda console, _: launch_stop.show(console))
 
 
 @airlock.command()
@@ -135,10 +135,10 @@ def stop(run: str) -> None:
     """End exactly one run: it saves and ends; of a dead one, what it has left is ended."""
     from launch import stop as launch_stop
 
-    _end_with(lambda console, _: launch_stop.stop(run, console))
+    end_with(lambda console, _: launch_stop.stop(run, console))
 
 
-def _end_with(command: Callable[[Console, Output], ExitCode | None]) -> NoReturn:
+def end_with(command: Callable[[Console, Output], ExitCode | None]) -> NoReturn:
     """Do it, and end this process with the code that it returns or raises; None is 0."""
     console, output = make_console()
     try:

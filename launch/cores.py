@@ -20,7 +20,9 @@ class Cores:
 
 def usable_cores() -> Cores:
     """The cores of this process. A container is often given CPU time rather than cores."""
-    by_affinity, quota = len(os.sched_getaffinity(0)), cpu_quota()
+    is_linux = hasattr(os, "sched_getaffinity")
+    by_affinity = len(os.sched_getaffinity(0)) if is_linux else os.cpu_count() or 1
+    quota = cpu_quota()
     if quota is None or quota >= by_affinity:
         return Cores(by_affinity, f"{by_affinity} cores")
     number = max(1, int(quota))

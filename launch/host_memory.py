@@ -142,11 +142,12 @@ def memory_groups(proc: Path = PROC) -> list[Group]:
     """The memory cgroups of this process, innermost first; none where there are no cgroups."""
     # The root group of v2 has no such file, and no limit either.
     files = {1: "memory.usage_in_bytes", 2: "memory.max"}
-    return [
-        Group(folder, version)
-        for folder, version in own_groups("memory", proc)
-        if (folder / files[version]).exists()
-    ]
+    try:
+        found = own_groups("memory", proc)
+    except FileNotFoundError:  # not Linux
+        return []
+    return [Group(folder, version) for folder, version in found
+            if (folder / files[version]).exists()]  # fmt: skip
 
 
 def _fields(path: Path) -> dict[str, int]:

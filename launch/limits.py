@@ -18,7 +18,9 @@ from rundir.errors import UserError
 RLIMIT_VARIABLE = "AIRLOCK_RLIMIT_AS_BYTES"  # how `launch` hands the limit that it found on
 
 # What the C library's ENOMEM becomes in Python, in torch's CPU allocator and in C++.
-_OUT_OF_MEMORY = ("cannot allocate memory", "can't allocate memory", "bad_alloc")
+_OUT_OF_MEMORY = (
+    "cannot allocate memory", "can't allocate memory", "bad_alloc", "mps backend out of memory",
+)  # fmt: skip
 _GPU_ERROR = "OutOfMemoryError"  # torch's, by name: torch may not be there
 _OOM_SCORE = 500  # half of all memory counted on top of its own (proc(5): -1000 to 1000)
 

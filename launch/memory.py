@@ -13,6 +13,8 @@ import psutil
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
+_HAS_PROC = Path("/proc/self/smaps_rollup").exists()
+
 
 def size_text(num_bytes: float) -> str:
     """A size as people read it: 61.0 GiB, 12.5 MiB."""
@@ -54,14 +56,25 @@ def measure() -> Memory:
 def smaps_rollup(pid: int | str) -> dict[str, int]:
     """Fields of /proc/PID/smaps_rollup in bytes (Pss, Pss_Anon, Pss_File, Private_Dirty…).
 
-    RSS counts a file page once for each process that maps it; Pss divides it among them. Raises
-    OSError when the process is gone or not ours.
+    RSS counts a file page once for each process that maps it; Pss divides it among them. Where
+    there is no /proc (macOS), both are what would be free if the process ended. Raises OSError when
+    the process is gone or not ours.
     """
+    if not _HAS_PROC:
+        return _unique(pid)
     fields: dict[str, int] = {}
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]:
         name, value, *_ = line.replace(":", " ").split()
         fields[name] = int(value) * 1024
     return fields
+
+
+def _unique(pid: int | str) -> dict[str, int]:
+    try:
+        own = psutil.Process(None if pid == "self" else int(pid)).memory_full_info().uss
+    except psutil.Error as error:
+        raise ProcessLookupError(str(error)) from error
+    return {"Pss": own, "Pss_Anon": own}
 
 
 def tree_memory() -> dict[str, int]:

@@ -36,9 +36,15 @@ def mounts(proc: Path = PROC) -> list[Mount]:
 
 
 def filesystem_of(path: Path) -> str:
-    """The type of the filesystem that `path`, which need not exist yet, lies on."""
+    """The type of the filesystem that `path`, which need not exist yet, lies on.
+
+    Where there is no list of mounts (macOS) it is "unknown", which counts as local.
+    """
     whole = path.resolve()
-    on_the_way = [mount for mount in mounts() if whole.is_relative_to(mount.point)]
+    try:
+        on_the_way = [mount for mount in mounts() if whole.is_relative_to(mount.point)]
+    except FileNotFoundError:
+        return "unknown"
     # Of mounts on one another the last counts, and max() takes the first of equals.
     return max(reversed(on_the_way), key=lambda mount: len(mount.point.parts)).kind
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -25,8 +26,10 @@ def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
     """Have the kernel send `number` to this process when its parent ends, however that ends.
 
     Call it first thing in the child. The parent may have died before the call: then its pid is no
-    longer `parent_pid`, and this process gets the signal at once.
+    longer `parent_pid`, and this process gets the signal at once. Only Linux's kernel does that:
+    elsewhere this process lives on until its work is done.
     """
-    _prctl(_PR_SET_PDEATHSIG, number)
+    if sys.platform == "linux":
+        _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), number)

@@ -29,6 +29,19 @@ def make_ready(
     """
     plan.begin()
     _run_tests(job, env, signals)
+    prepared = have_prepared(job, folder, console, env, events, signals)
+    plan.begin(prepared)
+    return prepared
+
+
+def have_prepared(
+    job: Job, folder: RunDir, console: Console, env: dict[str, str],
+    events: EventWriter, signals: Signals, *, start: str | None = None,
+) -> Prepared:  # fmt: skip
+    """Make model and data ready, and say what there is to say of them.
+
+    `start` is how the model gets loaded, if not as launch.start says. Raises as `make_ready` does.
+    """
     with events.span("prepare", what="model and data"):
         prepared = prepare(
             job.config, folder, resume_from=job.resume_from, env=env, signals=signals
@@ -36,9 +49,8 @@ def make_ready(
     if (folder.path / "base_model").is_symlink():  # of the Hub: a branch there may have moved on
         commit = Path(prepared.model_path).name
         console.out(f"model: {job.config.model.path} at {commit[:7]}", highlight=False)
-    _say_loading(console, job.config.launch.start, prepared.loading)
+    _say_loading(console, start or job.config.launch.start, prepared.loading)
     _say_left_out(console, prepared, job.config.data.max_seq_length)
-    plan.begin(prepared)
     return prepared
 
 

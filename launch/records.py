@@ -80,5 +80,5 @@ def _typed(environ: Mapping[str, str]) -> str:
     """The command as a person typed it: the start scripts say who they are."""
     script, args = environ.get("AIRLOCK_SCRIPT", ""), sys.argv[1:]
     if not script:
-        return shlex.join(["python", "-m", "launch", *args])
+        return shlex.join(["python", "-m", Path(sys.argv[0]).parent.name, *args])
     return shlex.join([script, *(args if script.endswith("airlock") else args[1:])])

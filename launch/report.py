@@ -147,7 +147,7 @@ def _failure(console: Console, run: RunDir, state: RunState) -> None:
 
 
 def _resume_line(run: RunDir, state: RunState) -> str:
-    return f"  → ./start.sh {state.status.profile} --resume {_short(run.path)}"
+    return f"  → {state.program} {state.status.profile} --resume {_short(run.path)}"
 
 
 def _tail(log: Path) -> str:

@@ -14,21 +14,22 @@ from rundir.events import EventWriter
 
 
 class Reporter:
-    """Says what `who` ("Rank 3", "Zygote") does."""
+    """Says what `who` ("Rank 3", "Zygote") does; `log` is the descriptor that its lines go to."""
 
-    def __init__(self, events: EventWriter, who: str) -> None:
+    def __init__(self, events: EventWriter, who: str, log: int = 1) -> None:
         self.events = events
         self.who = who
+        self._log = log
 
     def line(self, text: str) -> None:
-        """Print `[Who] text`, whole."""
+        """Write `[Who] text`, whole."""
         line = f"[{self.who}] {text}"
         with contextlib.suppress(OSError):  # a full disk, or a script that has closed its output
-            os.write(1, f"{line}\n".encode())
+            os.write(self._log, f"{line}\n".encode())
         self.events.emit("log", "line", text=line)
 
     def memory(self, label: str) -> None:
-        """Print `MEM:LABEL` with this process's figures, and write the mark of that name."""
+        """Write `MEM:LABEL` with this process's figures, and write the mark of that name."""
         memory = measure()
         self.events.emit("mark", f"mem.{label.lower().replace('-', '_')}", **asdict(memory))
         self.line(f"MEM:{label} {memory.line()}")
@@ -39,10 +40,20 @@ def write_output_to(log: Path) -> None:
 
     There also go the stacks of all its threads, when it crashes or is sent SIGUSR2.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    descriptor = open_log(log)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    write_stacks_to(2)
+
+
+def open_log(log: Path) -> int:
+    """A descriptor that appends to `log`. Raises OSError."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+
+def write_stacks_to(log: int) -> None:
+    """Have the stacks of all threads written there at a crash, or at SIGUSR2."""
+    faulthandler.enable(log)
+    faulthandler.register(signal.SIGUSR2, log, all_threads=True)

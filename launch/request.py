@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rundir.config import ScriptConfig
 
-RUN, PLAN = "./start.sh", "./airlock plan"
+RUN, PLAN, PLAIN = "./start.sh", "./airlock plan", "python -m train"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from launch.processes import is_alive
-from rundir.paths import RunDir
+from rundir.paths import RunDir, runs_folder
 from rundir.status import read_status
 
 _MARK = b"AIRLOCK_RUN_DIR="
@@ -52,8 +52,19 @@ class RunProcesses:
 
 def all_runs() -> list[RunProcesses]:
     """Every run of this user that has processes here; this process and its own parents aside."""
-    found = (_of_run(RunDir(folder), some) for folder, some in sorted(_by_folder().items()))
-    return [one for one in found if one.processes]
+    by_folder = _by_folder()
+    found = [_of_run(RunDir(folder), some) for folder, some in sorted(by_folder.items())]
+    return [one for one in (*found, *_of_one_process(by_folder)) if one.processes]
+
+
+def _of_one_process(known: Container[Path]) -> Iterator[RunProcesses]:
+    """Plain runs, which do not carry their folder: each is known to its status."""
+    for folder in sorted(runs_folder().resolve().glob("2*")):
+        run = RunDir(folder)
+        if folder in known or (phase := phase_of(run)) in ("", *OVER):
+            continue
+        if launcher := _launcher(run, []):
+            yield RunProcesses(run=run, phase=phase, launcher=launcher, processes=[launcher])
 
 
 def processes_of(run: RunDir) -> RunProcesses:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import time
 from types import FrameType
@@ -26,6 +28,27 @@ class Signals:
         for number in _HEARD:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._note)
+
+    def listen_beside(self) -> int:
+        """As `listen`, for a thread beside a main one that may be busy; returns what it `hear`s by.
+
+        Python runs handlers in the main thread only, and not while that waits within some library:
+        for a GPU, say. The number of the signal is in a pipe at once.
+        """
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in _HEARD:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda *_: None)
+        return reader
+
+    def hear(self, reader: int, timeout_s: float) -> None:
+        """Wait so long for signals, and note what has come."""
+        ready, _, _ = select.select([reader], [], [], timeout_s)
+        for number in os.read(reader, 64) if ready else b"":
+            if number in _HEARD:
+                self._note(number, None)
 
     def ask_to_stop(self) -> None:
         """As the first Ctrl-C; asking again changes nothing."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launch import out_of_memory
+from launch.request import RUN
 from rundir.events import Event
 from rundir.exit_codes import ExitCode
 from rundir.status import RankStatus, Status
@@ -58,6 +59,7 @@ class RunState:
 
     status: Status
     of_script: bool = False  # of the user's own, which says less of itself than our trainer
+    program: str = RUN  # what starts such a run
     plan: dict[str, Any] = field(default_factory=dict)
     result: dict[str, Any] = field(default_factory=dict)
     first_loss: float | None = None
@@ -288,10 +290,12 @@ def _update_rank(row: RankStatus, event: Event) -> None:
         row.gpu_used_bytes = event["gpu_used_bytes"]
 
 
-def new_state(run_id: str, profile: str, num_ranks: int, *, of_script: bool = False) -> RunState:
+def new_state(
+    run_id: str, profile: str, num_ranks: int, *, of_script: bool = False, program: str = RUN
+) -> RunState:
     """The state of a run that this process has just made."""
     ranks = [RankStatus(rank=rank) for rank in range(num_ranks)]
     status = Status(
         run_id=run_id, profile=profile, started_t=time.time(), launch_pid=os.getpid(), ranks=ranks
     )
-    return RunState(status, of_script=of_script)
+    return RunState(status, of_script=of_script, program=program)

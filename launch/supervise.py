@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import time
 
@@ -10,21 +9,18 @@ from rich.console import Console
 
 from launch import children
 from launch.console import View, make_view
+from launch.follow import Follower
 from launch.guard import MemoryGuard
-from launch.memory import tree_memory
 from launch.plan.of_run import PlanOfRun
 from launch.processes import OwnProcesses
 from launch.signals import Signals
 from launch.state import RunState
 from launch.workload import OwnTrainer, UserScript, Workload
 from rundir.config import LaunchConfig
-from rundir.events import EventWriter, RunEvents
+from rundir.events import EventWriter
 from rundir.paths import RunDir
-from rundir.status import write_status
 
 _POLL_S = 0.1
-_STATUS_EVERY_S = 0.5
-_MEMORY_SHARE = 0.02  # of the time may go into measuring memory, which walks page tables
 _SURVIVORS_EVERY_S = 0.5  # which walks all processes of the machine
 _AGENT_GRACE_S = 5.0
 _SURVIVOR_GRACE_S = 2.0
@@ -41,9 +37,9 @@ class Supervisor:
         self._signals, self._events, self._processes = signals, events, processes
         self._workload: Workload = UserScript(run) if state.of_script else OwnTrainer(run)
         self._guard = guard
-        self._incoming = RunEvents(run.events)
+        self._follower = Follower(run, state, events)
         self._stop_asked_at: float | None = None
-        self._next_status = self._next_memory = self._next_survivors = 0.0
+        self._next_survivors = 0.0
         self._gone_since: float | None = None
 
     def supervise(
@@ -82,12 +78,11 @@ class Supervisor:
 
         The last time it is with the agent's exit code.
         """
-        events = self._incoming.new_events()
+        events = self._follower.new_events()
         if self._guard.proves_oom(events, agent_code):  # then that is told before what follows
-            events = self._incoming.new_events() + events
+            events = self._follower.new_events() + events
         num_restarts = len(self._state.restarts)
-        for event in events:
-            self._state.add(event)
+        self._follower.take_in(events)
         if len(self._state.restarts) > num_restarts:
             self._note_restart()
         view.show(self._state, events)
@@ -95,15 +90,7 @@ class Supervisor:
             if self._signals.end_now:
                 break
             self._console.out("\n".join(lines), highlight=False)
-        now = time.monotonic()
-        if now >= self._next_memory:
-            memory = tree_memory()
-            self._events.emit("metric", "host", **memory)
-            cost_s = time.monotonic() - now
-            self._next_memory = now + max(1.0, cost_s / _MEMORY_SHARE)
-        if now >= self._next_status:
-            self._next_status = now + _STATUS_EVERY_S
-            self.write_status()
+        self._follower.write_down()
 
     def _note_restart(self) -> None:
         """Say that the agent has started all ranks again, before what they say themselves."""
@@ -115,10 +102,8 @@ class Supervisor:
         self._console.out(f"airlock: {cause}: restart {num} of {limit}", highlight=False)
 
     def write_status(self) -> None:
-        """Write status.json now; a full disk is no reason to end a run."""
-        self._state.status.updated_t = time.time()
-        with contextlib.suppress(OSError):
-            write_status(self._run, self._state.status)
+        """Write status.json now."""
+        self._follower.write_status()
 
     def _pass_on_stop(self, agent: subprocess.Popen[bytes]) -> None:
         """At first ask the ranks, who save; asked again, or with nothing to save, end them."""

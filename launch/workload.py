@@ -28,6 +28,21 @@ class Workload(Protocol):
         """The ranks that have left although the others need them; `alive` are live pids."""
 
 
+def ask_to_save(run: RunDir, state: RunState) -> str | None:
+    """Ask our trainer to save and stop; before training there is nothing to save: None.
+
+    Returns what to tell people.
+    """
+    if state.status.phase not in ("training", "finishing"):
+        return None
+    try:
+        control.ask(run, "stop")
+    except OSError:  # where no empty file can be made, no checkpoint can either
+        return None
+    saver = "the ranks save" if len(state.status.ranks) > 1 else "the run saves"
+    return f"stopping: {saver} a checkpoint; Ctrl-C again ends at once"
+
+
 class OwnTrainer:
     """Airlock's trainer: it saves when it is asked to stop, and says itself when it is done."""
 
@@ -41,14 +56,8 @@ class OwnTrainer:
         return []
 
     def ask_to_stop(self, agent: subprocess.Popen[bytes], state: RunState) -> str | None:  # noqa: ARG002
-        """Through the run folder; before training there is nothing to save."""
-        if state.status.phase not in ("training", "finishing"):
-            return None
-        try:
-            control.ask(self._run, "stop")
-        except OSError:  # where no empty file can be made, no checkpoint can either
-            return None
-        return "stopping: the ranks save a checkpoint; Ctrl-C again ends at once"
+        """Through the run folder."""
+        return ask_to_save(self._run, state)
 
     def gone(self, state: RunState, alive: Container[int]) -> list[int]:
         """Whoever is no longer there before the end has been announced."""

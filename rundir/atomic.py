@@ -46,8 +46,13 @@ def _sync(path: Path) -> None:
 
 
 def _umask() -> int:
-    """What this user takes away from a new file's rights; asking os.umask would change it."""
-    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    """What this user takes away from a new file's rights."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:  # not Linux: to ask is to change it, for a moment and for all threads
+        mask = os.umask(0o077)
+        os.umask(mask)
+        return mask
     return int(status.partition("Umask:")[2].split()[0], 8)
 
 

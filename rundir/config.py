@@ -99,7 +99,9 @@ class LaunchConfig:
     """How ranks are brought up."""
 
     num_ranks: int = _field(0, "ranks on this node; 0: one for each visible GPU, 2 on CPU")
-    device: Literal["auto", "cuda", "cpu"] = _field("auto", "auto: cuda where there is a GPU")
+    device: Literal["auto", "cuda", "cpu"] = _field(
+        "auto", "auto: cuda where there is a GPU; `python -m train` on a Mac: its GPU (mps)"
+    )
     needs_gpu: bool = _field(True, "false: the profile can also be trained on CPU")
     start: Literal["warm", "imports", "cold"] = _field(
         "warm",

@@ -36,7 +36,9 @@ class Batch:
         rows, tokens = (self.labels[:, 1:] != IGNORE).nonzero(as_tuple=True)
         where, targets = rows * self.labels.shape[1] + tokens, self.labels[rows, tokens + 1]
         made = (self.input_ids, self.position_ids, where, targets)
-        return tuple(None if one is None else one.to(device, non_blocking=True) for one in made)
+        # MPS would copy from memory that is free again by then (pytorch#139550, #189690).
+        is_cuda = torch.device(device).type == "cuda"
+        return tuple(None if one is None else one.to(device, non_blocking=is_cuda) for one in made)
 
 
 def collate(samples: Sequence[Sample]) -> Batch:

@@ -23,8 +23,11 @@ def read_ahead(files: Iterable[str]) -> None:
     """Have the kernel read `files` from the disk, in order; it does so on its own.
 
     Mapped files are read page by page as they are touched, in whatever order a model wants them. It
-    is only advice: it starts no thread, and where it cannot be given loading is just slower.
+    is only advice: it starts no thread, and where it cannot be given, as on macOS, loading is just
+    slower.
     """
+    if not hasattr(os, "posix_fadvise"):
+        return
     for file in files:
         with suppress(OSError), open(file, "rb") as content:  # noqa: PTH123 - a descriptor is all it takes
             descriptor = content.fileno()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from rundir.checkpoints import checkpoint_name, note_evaluation
@@ -28,12 +29,32 @@ from train.schedule import learning_rate, num_steps
 Result = Literal["done", "stopped"]
 
 
+class Undistributed(nn.Module):
+    """What stands in DDP's place in a plain run: gradients have nobody to be exchanged with.
+
+    Nor could DDP be had on every device: no backend of torch's takes tensors of MPS.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Any) -> Any:
+        """As the module's."""
+        return self.module(*inputs)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Nothing is ever exchanged."""
+        return nullcontext()
+
+
 class Trainer:
     """One rank's share of the training. Every method is called by all ranks together."""
 
     def __init__(
         self, *, config: RunConfig, run: RunDir, ranks: Ranks, events: EventWriter,
-        model: DistributedDataParallel, samples: SampleFile, evaluator: Evaluator | None,
+        model: DistributedDataParallel | Undistributed, samples: SampleFile,
+        evaluator: Evaluator | None,
     ) -> None:  # fmt: skip
         self._config, self._run, self._ranks, self._events = config.train, run, ranks, events
         self._model, self._samples, self._evaluator = model, samples, evaluator

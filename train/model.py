@@ -39,7 +39,7 @@ def load_model(config: RunConfig, model_path: Path, device: torch.device) -> Any
     """
     dtype = getattr(torch, config.model.dtype)
     options: dict[str, Any] = {}
-    if device.type == "cuda":  # on CPU the weights stay the mapped file pages
+    if device.type != "cpu":  # there the weights stay the mapped file pages
         options["device_map"] = {"": device}
     if config.train.method == "qlora":
         options["quantization_config"] = quantization(dtype)

@@ -84,7 +84,7 @@ class Progress:
             )
         elapsed_s = time.monotonic() - self._since
         if self._enabled:
-            on_device = ranks.device.type == "cuda"
+            on_device = ranks.device.type != "cpu"
             self._events.emit(
                 "metric", "train", step=step, loss=loss, lr=self._lr,
                 grad_norm=float(self._grad_norm), tokens_per_s=self._num_inputs / elapsed_s,

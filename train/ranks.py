@@ -26,12 +26,15 @@ _REMIND_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """This rank among the others. `control` is a gloo group: saves and stops never block NCCL."""
+    """This rank among the others. `control` is a gloo group: saves and stops never block NCCL.
+
+    It is None of a rank that is alone.
+    """
 
     rank: int
     world_size: int
     device: torch.device
-    control: dist.ProcessGroup
+    control: dist.ProcessGroup | None
 
     @property
     def is_first(self) -> bool:
@@ -61,13 +64,40 @@ class Ranks:
         dist.barrier(group=self.control)
 
 
+class Alone(Ranks):
+    """The rank of a plain run. It agrees with itself, so there is no group, and no port is open.
+
+    gloo would listen on one even in a group of one, at an address that some laptops do not have.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(rank=0, world_size=1, device=device, control=None)
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """The values themselves."""
+        return [float(value) for value in values]
+
+    def gather(self, value: Any) -> list[Any]:
+        """The value itself."""
+        return [value]
+
+    def share(self, value: Any) -> Any:
+        """The value itself."""
+        return value
+
+    def wait(self) -> None:
+        """There is nobody to wait for."""
+
+
 def meet(device: torch.device, events: EventWriter, timeout_s: float) -> Ranks:
-    """Wait until every rank has left the gate, then form the process group.
+    """Wait until every rank has left the gate, then form the process group; see `Alone` for one.
 
     The wait has no limit of its own: a queue at the gate may be long, and a time-out inside
     `init_process_group` would end ranks that did nothing wrong. If a rank is gone the launcher or
     the agent ends this one too. Afterwards a rank waits `timeout_s` for the others in a collective.
     """
+    if "RANK" not in os.environ:
+        return Alone(device)
     timeout = timedelta(seconds=timeout_s)
     store, rank, world_size = next(rendezvous("env://", timeout=timeout))
     # A prefix for each attempt: a restarted group must not read the addresses of the last one.
@@ -107,6 +137,8 @@ def meet(device: torch.device, events: EventWriter, timeout_s: float) -> Ranks:
 
 def part(ranks: Ranks) -> None:
     """Leave the group together; afterwards no collective can run."""
+    if ranks.control is None:
+        return
     ranks.wait()
     # The destructor of a gloo group joins its threads. DDP's reducer, if it has the last reference,
     # runs it with the GIL held, which such a thread may be waiting for to let go of the last

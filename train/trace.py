@@ -66,7 +66,7 @@ def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Tra
     storages = Storages(device, is_packed=config.data.packing and not is_flash)
     storages.assign(_weights(model), "weights")
     with _group(config.launch.num_ranks) as ranks, kernels_of(device), storages:
-        wrapped = wrap(model, ranks, init_sync=False, in_chunks=has_matrix_head(model))
+        wrapped: Any = wrap(model, ranks, init_sync=False, in_chunks=has_matrix_head(model))
         # Not annotated: DDP would reject the strings that annotations are here.
         wrapped.register_comm_hook(None, lambda _, bucket: _reduced(bucket))
         _tell(wrapped, storages)

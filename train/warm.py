@@ -74,7 +74,8 @@ def num_threads() -> int:
     try:
         return max(1, int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
     except (KeyError, ValueError):
-        return len(os.sched_getaffinity(0))
+        is_linux = hasattr(os, "sched_getaffinity")
+        return len(os.sched_getaffinity(0)) if is_linux else os.cpu_count() or 1
 
 
 def after_fork() -> None:

@@ -29,7 +29,7 @@ from train.export import (
     on_whole_base,
 )
 from train.loading import make_room, read_ahead
-from train.loop import Trainer
+from train.loop import Trainer, Undistributed
 from train.loss import SummedLoss
 from train.model import (
     add_method,
@@ -39,7 +39,7 @@ from train.model import (
     load_tokenizer,
     new_model,
 )
-from train.ranks import Ranks, meet, part
+from train.ranks import Alone, Ranks, meet, part
 from train.selftest import try_out
 from train.warm import num_threads
 
@@ -54,11 +54,13 @@ def load(config: RunConfig, run: RunDir, local_rank: int, inherited: Any = None)
     # have it be no more than there are cores.
     torch.set_num_threads(num_threads())
     device = rank_device(local_rank)
+    if "RANK" not in os.environ:
+        device = plain_device(config, device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if inherited is not None:
         return inherited.to(device)
-    receives = read_prepared(run).loading.load == "broadcast" and os.environ["RANK"] != "0"
+    receives = read_prepared(run).loading.load == "broadcast" and os.environ.get("RANK", "0") != "0"
     return build(config, run, torch.device("meta") if receives else device)
 
 
@@ -78,6 +80,13 @@ def build(config: RunConfig, run: RunDir, device: torch.device) -> Any:
 def rank_device(local_rank: int) -> torch.device:
     """The GPU of this rank, or the CPU where none is visible (launch decides what is)."""
     return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def plain_device(config: RunConfig, otherwise: torch.device) -> torch.device:
+    """That of a plain run: a Mac's GPU, where there is one, instead of its CPU."""
+    if otherwise.type == "cuda" or config.launch.device != "auto":
+        return otherwise
+    return torch.device("mps") if torch.backends.mps.is_available() else otherwise
 
 
 def train(
@@ -149,10 +158,13 @@ def _resume_from(run: RunDir, ranks: Ranks, events: EventWriter) -> str | None:
 
 def wrap(
     model: Any, ranks: Ranks, *, init_sync: bool, in_chunks: bool = True
-) -> DistributedDataParallel:
+) -> DistributedDataParallel | Undistributed:
     """With `init_sync` all ranks get rank 0's weights: what is written to is no longer shared."""
+    loss = SummedLoss(model, in_chunks=in_chunks)
+    if isinstance(ranks, Alone):
+        return Undistributed(loss)
     return DistributedDataParallel(
-        SummedLoss(model, in_chunks=in_chunks),
+        loss,
         device_ids=[ranks.device] if ranks.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
         init_sync=init_sync,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from rundir.paths import RunDir
-from tests.running import SHORT, ended, events_of, finish, hooked, run_folder
+from tests.running import (
+    SHORT,
+    assert_nothing_left,
+    ended,
+    events_of,
+    finish,
+    hooked,
+    run_folder,
+    wait_for,
+)
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -76,9 +87,21 @@ def curve(run: RunDir) -> dict[int, set[float]]:
 
 
 @pytest.fixture(scope="module")
-def clean() -> dict[str, object]:
-    """What a run that nobody killed came to, made by the first test that asks."""
+def once() -> dict[str, object]:
+    """What the first test that asks has made."""
     return {}
+
+
+@pytest.fixture
+def clean(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, once: dict[str, object]
+) -> dict[str, object]:
+    """What a run that nobody killed came to."""
+    if not once:
+        env = {"AIRLOCK_RUNS_DIR": str(tmp_path / "clean")}
+        run = trained(airlock, environ | env, env=env)
+        once |= {"curve": curve(run), "weights": (run.model / "model.safetensors").read_bytes()}
+    return once
 
 
 @pytest.mark.parametrize(
@@ -88,9 +111,6 @@ def clean() -> dict[str, object]:
 def test_losses_and_weights_are_bitwise_those_of_a_run_that_was_not_killed(
     airlock: Start, environ: dict[str, str], tmp_path: Path, where: str, clean: dict[str, object]
 ) -> None:
-    if not clean:
-        run = trained(airlock, environ)
-        clean |= {"curve": curve(run), "weights": (run.model / "model.safetensors").read_bytes()}
     module, body = KILLS[where]
     env = hooked(environ, tmp_path, module, body)
     run = trained(airlock, environ, "--max-restarts", "1", env=env)
@@ -101,3 +121,37 @@ def test_losses_and_weights_are_bitwise_those_of_a_run_that_was_not_killed(
     assert curve(run) == clean["curve"]
     assert sorted(curve(run)) == list(range(1, 21))
     assert (run.model / "model.safetensors").read_bytes() == clean["weights"]
+
+
+# In its 14th step rank 0 waits for ever, so that the launcher is killed neither earlier nor later.
+_WAIT = """
+import time
+inner = module.Trainer.gradients
+def gradients(self, *args):
+    while self._step == 13 and self._ranks.is_first:
+        time.sleep(1.0)
+    return inner(self, *args)
+module.Trainer.gradients = gradients
+"""
+
+
+def test_a_run_whose_launcher_was_killed_is_resumed_by_hand_to_the_last_bit(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, clean: dict[str, object]
+) -> None:
+    env = hooked(environ, tmp_path, "train.loop", _WAIT)
+    with ended(airlock(*_TWENTY, env=env)) as process:
+        killed = run_folder(environ)
+        wait_for(lambda: 13 in curve(killed), why="the 13th step was not trained")
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert_nothing_left(killed)
+    with ended(airlock("run", "tiny", "--resume", killed.run_id)) as process:
+        code, out, err = finish(process)
+    assert code == 0, out + err
+    resumed = run_folder(environ)
+    assert resumed.path != killed.path
+    (plan,) = events_of(resumed, "mark", "train.plan")
+    assert plan["first_step"] == 12
+    assert curve(killed) | curve(resumed) == clean["curve"]
+    assert sorted(curve(resumed)) == list(range(13, 21))
+    assert (resumed.model / "model.safetensors").read_bytes() == clean["weights"]

@@ -1,0 +1,203 @@
+"""A run without a launcher: this very process is rank 0 of 1. What `python -m train` starts.
+
+Its run folder is that of any run, and it trains, to the last bit, as a launched run with one rank
+does; there is no gate, no zygote, no agent, no limit and no plan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import click
+from rich.console import Console
+
+from launch.cli import end_with
+from launch.devices import installed_gpus, visible_gpus
+from launch.environment_text import left_out_lines
+from launch.follow import Follower
+from launch.job import Job, make_job
+from launch.last_words import last_words
+from launch.output import Output
+from launch.packages import require
+from launch.ready import have_prepared
+from launch.records import banner, make_folder
+from launch.report import exit_code, report
+from launch.reporter import Reporter, open_log, write_stacks_to
+from launch.request import PLAIN, RUN, Request
+from launch.signals import Interrupted, Signals
+from launch.state import new_state
+from launch.watch import Watch
+from rundir.checkpoints import remove_half_written
+from rundir.errors import UserError
+from rundir.events import EventWriter
+from rundir.exit_codes import ExitCode
+
+_SOURCE = "one process, without the launcher"
+# What torchrun, or a job's script, has set for ranks of its own.
+_OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
+             "MASTER_PORT")  # fmt: skip
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("profile")
+@click.option("--data", metavar="FILE", help="Training data, rows with `prompt` and `response`.")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
+@click.option("--resume", metavar="RUN", help="Go on from the last checkpoint of that run.")
+def command(**options: Any) -> None:
+    """Train PROFILE (tiny, 14b, 32b, …) in this one process, on one device.
+
+    ./start.sh PROFILE takes all GPUs, and watches over what it starts.
+    """
+    end_with(lambda console, output: run(Request(**options), console, output, os.environ))
+
+
+def run(request: Request, console: Console, output: Output, environ: Mapping[str, str]) -> ExitCode:
+    """Do what was asked for. Raises UserError for what a person can mend."""
+    _refuse_company(request, environ)
+    own = {name: value for name, value in environ.items() if name not in _OF_RANKS}
+    job = make_job(replace(request, num_gpus=1), own)
+    job = replace(
+        job, placement=replace(job.placement, source=_SOURCE),
+        sources=job.sources | {"launch.num_ranks": _SOURCE},
+    )  # fmt: skip
+    require(job.config)
+    plain = _PlainRun(job, console, output, own)
+    plain.greet(request, own)
+    code = plain.to_its_end()
+    plain.report(code)
+    return code
+
+
+def _refuse_company(request: Request, environ: Mapping[str, str]) -> None:
+    """Raise UserError in a rank of several: each would train by itself, all on the same device."""
+    world_size = environ.get("WORLD_SIZE", "").strip()
+    if world_size in ("", "1"):
+        return
+    is_number = world_size.isdigit()
+    raise UserError(
+        f"{PLAIN} is one process, and WORLD_SIZE={world_size} says that this is one of several",
+        do=f"{'NUM_GPUS=' + world_size + ' ' if is_number else ''}{request.command(RUN, {})}   # "
+        "starts its ranks itself: leave torchrun away, or unset WORLD_SIZE",
+    )
+
+
+def _leave_bars_to_terminals() -> None:
+    """Keep transformers' progress bars out of files and pipes."""
+    from transformers.utils import logging
+
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+class _PlainRun:
+    """A run that has its folder, and is brought to its end by this process."""
+
+    def __init__(
+        self, job: Job, console: Console, output: Output, environ: Mapping[str, str]
+    ) -> None:
+        self._job, self._console, self._output = job, console, output
+        self._signals = Signals()
+        output.on_reader_gone = self._signals.ask_to_stop
+        self.folder, self._environment = make_folder(job, environ)
+        self._env = self._environment.of_child(environ)
+        self.state = new_state(self.folder.run_id, job.config.profile, 1, program=PLAIN)
+        self._events = EventWriter(self.folder.event_file("launch"))
+        self._log = open_log(self.folder.rank_log(0, 0))
+        self._follower = Follower(self.folder, self.state, self._events)
+        self._watch = Watch(
+            self.folder, self.state, self._follower, console, self._signals,
+            stop_timeout_s=job.config.launch.stop_timeout_s, end_now=self._end_now,
+        )  # fmt: skip
+
+    def greet(self, request: Request, environ: Mapping[str, str]) -> None:
+        """Say what runs where, and how more of this machine is used."""
+        keep_env = self._job.config.launch.keep_env
+        lines = [banner(self._job, self.folder), *left_out_lines(self._environment, keep_env)]
+        if self._job.placement.device == "cuda":
+            visible = visible_gpus(installed_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
+            if len(visible) > 1:
+                all_of_them = request.command(RUN, {})
+                lines.append(f"airlock: 1 of {len(visible)} GPUs is used; all: {all_of_them}")
+        self._console.out("\n".join(lines), highlight=False)
+
+    def to_its_end(self) -> ExitCode:
+        """Make ready and train. Raises UserError for what a person can mend."""
+        code = ExitCode.RANK_FAILED  # unless it is found to have ended otherwise
+        self._watch.start()
+        try:
+            have_prepared(
+                self._job, self.folder, self._console, self._env, self._events, self._signals,
+                start="cold",
+            )  # fmt: skip
+            self.state.enter("starting")
+            agent_code = self._train()
+            self._watch.stop()
+            code = exit_code(self.state, agent_code, self._signals)
+        except Interrupted:
+            code = ExitCode.INTERRUPTED_UNSAVED
+        except UserError as error:
+            code, self.state.status.error = error.code, str(error.args[0])
+            raise
+        finally:
+            self._watch.stop()
+            self._close(code)
+        return code
+
+    def report(self, code: ExitCode) -> None:
+        """Print how it has ended."""
+        report(self._console, self.folder, self.state, code)
+
+    def _train(self) -> int:
+        """What a rank does once it is through the gate; returns 0, or 1 when it has failed."""
+        # Final before torch is imported; from here on this process is a rank.
+        os.environ.clear()
+        os.environ.update(self._env)
+        write_stacks_to(self._log)
+        events = EventWriter(self.folder.event_file("rank0"), rank=0)
+        rank = Reporter(events, "Rank 0", self._log)
+        try:
+            rank.line("INIT: rank=0/1 local_rank=0")
+            rank.memory("START")
+            with events.span("import"):
+                from train import worker
+            rank.memory("POST-IMPORT")
+            _leave_bars_to_terminals()
+            with events.span("model.load"):
+                model = worker.load(self._job.config, self.folder, 0)
+            rank.memory("POST-MODEL")
+            if (device := next(model.parameters()).device).type == "mps":  # known to torch alone
+                rank.line(f"DEVICE: {device}, the GPU of this Mac")
+            worker.train(self._job.config, self.folder, model, events)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - told as that of any rank
+            self._tell(events, error)
+            return 1
+        return 0
+
+    def _tell(self, events: EventWriter, error: BaseException) -> None:
+        num_lost, words = events.num_lost, last_words(error)
+        events.emit("error", "rank.exception", **words)
+        if events.num_lost > num_lost:  # a full disk: it is not to be read there
+            about = {"kind": "error", "name": "rank.exception", "rank": 0, "attempt": 0}
+            self.state.add({**about, "pid": os.getpid(), "t": time.time(), **words})
+        with contextlib.suppress(OSError):
+            os.write(self._log, words["traceback"].encode(errors="replace"))
+
+    def _end_now(self) -> None:
+        """End this process, whatever its main thread is at; called by the thread that watches."""
+        code = exit_code(self.state, 1, self._signals)
+        self._close(code)
+        self.report(code)
+        self._output.discard_rest()
+        os._exit(int(code))
+
+    def _close(self, code: ExitCode) -> None:
+        """Write down how it has ended, and remove what is not whole."""
+        self.state.end(code)
+        self._follower.write_status()
+        remove_half_written(self.folder)

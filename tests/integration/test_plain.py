@@ -1,0 +1,409 @@
+"""`python -m train`: one process without the launcher, and to the last bit the same training."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rundir.checkpoints import complete_checkpoints
+from rundir.config_file import read_config
+from rundir.paths import ROOT, RunDir
+from rundir.status import read_status
+from tests import fake_nvml
+from tests.conftest import HAS_GPU
+from tests.running import (
+    ended,
+    events_of,
+    finish,
+    hooked,
+    processes_of,
+    run_folder,
+    wait_for,
+    wait_until_training,
+)
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+_NUM_STEPS = 8
+_EIGHT = (
+    "tiny", "--set", f"train.max_steps={_NUM_STEPS}", "--set", "train.log_every_steps=1",
+    "--set", "train.global_batch_size=8", "--set", "train.eval_generate=false",
+    "--set", "train.checkpoint_every_steps=3", "--set", "data.max_samples=32",
+    "--set", "launch.threads_per_rank=1", "--set", "data.eval_path=",
+)  # fmt: skip
+_ONE = (*_EIGHT, "--set", "train.max_steps=1")
+
+# Wait, in the step after `at`, until a stop is asked for: so that it comes in the middle of it.
+_UNTIL_ASKED = """
+inner = module.Trainer.gradients
+def gradients(self, *args):
+    import time
+    while self._step == 4 and not (self._run.control / "stop").exists():
+        time.sleep(0.01)
+    return inner(self, *args)
+module.Trainer.gradients = gradients
+"""
+# A main thread that hears nothing: it waits for a lock that it has itself, within the C library.
+_STUCK = """
+inner = module.Trainer.gradients
+def gradients(self, *args):
+    if self._step == 2:
+        import ctypes
+        lock = ctypes.create_string_buffer(256)
+        for _ in range(2):
+            ctypes.CDLL(None).pthread_mutex_lock(lock)
+    return inner(self, *args)
+module.Trainer.gradients = gradients
+"""
+_KILLED_AS_IT_SAVES = """
+import signal
+inner = module.save_file
+def save_file(tensors, path):
+    inner(tensors, path)
+    if "step_00000006" in str(path):
+        os.kill(os.getpid(), signal.SIGKILL)
+module.save_file = save_file
+"""
+_FILLS_THE_DISK = """
+inner = module.Trainer.gradients
+def gradients(self, *args):
+    if self._step == 1:
+        filler = os.open(self._run.path / "filler", os.O_WRONLY | os.O_CREAT)
+        try:
+            while os.write(filler, bytes(4096)):
+                pass
+        except OSError:
+            pass
+    return inner(self, *args)
+module.Trainer.gradients = gradients
+"""
+_RAISES = """
+inner = module.Trainer.gradients
+def gradients(self, *args):
+    if self._step == 1:
+        raise RuntimeError("something of its own")
+    return inner(self, *args)
+module.Trainer.gradients = gradients
+"""
+
+
+@pytest.fixture
+def plain(environ: dict[str, str], tmp_path: Path) -> Start:
+    """Start `python -m train ARGS`."""
+
+    def start(*args: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "train", *args],
+            cwd=tmp_path, env=environ | (env or {}), text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    return start
+
+
+def done(process: subprocess.Popen[str], environ: dict[str, str]) -> tuple[RunDir, str]:
+    """The run, which has to end well, and what it has printed."""
+    with ended(process):
+        code, out, err = finish(process)
+    assert code == 0, out + err
+    return run_folder(environ), out
+
+
+def curve(run: RunDir) -> dict[int, tuple[float, float]]:
+    """Step → loss and gradient norm."""
+    events = events_of(run, "metric", "train")
+    return {event["step"]: (event["loss"], event["grad_norm"]) for event in events}
+
+
+def weights(run: RunDir) -> bytes:
+    return (run.model / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def clean() -> dict[str, object]:
+    """What a run that nobody interrupted came to, made by the first test that asks."""
+    return {}
+
+
+@pytest.fixture
+def whole(
+    clean: dict[str, object], environ: dict[str, str], tmp_path: Path, plain: Start
+) -> dict[str, object]:
+    if not clean:
+        of_its_own = {"AIRLOCK_RUNS_DIR": str(tmp_path / "whole")}
+        run, out = done(plain(*_EIGHT, env=of_its_own), environ | of_its_own)
+        clean |= {"curve": curve(run), "weights": weights(run), "out": out, "config": run.config}
+        clean |= {"status": read_status(run), "files": {path.name for path in run.path.iterdir()}}
+        clean |= {"log": run.rank_log(0, 0).read_text(), "command": run.command.read_text()}
+    return clean
+
+
+def test_the_steps_are_bitwise_those_of_a_launched_run_with_one_rank(
+    airlock: Start, environ: dict[str, str], whole: dict[str, object]
+) -> None:
+    args = ("run", *_EIGHT, "--num-gpus", "1", "--set", "launch.admit=open")
+    run, _ = done(airlock(*args), environ)
+    assert curve(run) == whole["curve"]
+    assert sorted(curve(run)) == list(range(1, _NUM_STEPS + 1))
+    assert weights(run) == whole["weights"]
+
+
+def test_a_plain_run_shows_what_a_run_shows_and_leaves_what_a_run_leaves(
+    whole: dict[str, object],
+) -> None:
+    out, status = str(whole["out"]), whole["status"]
+    assert "1 rank on c" in out
+    assert "[Rank 0] MEM:POST-MODEL rss=" in out
+    assert f"step {_NUM_STEPS}/{_NUM_STEPS}  loss " in out
+    assert "tokens/s  eta " in out
+    assert f"checkpoint after step {_NUM_STEPS} saved" in out
+    assert "tiny: done in " in out
+    assert "Loading weights" not in out
+    wanted = {"config.toml", "command.txt", "environment.json", "prepared.json", "status.json",
+              "events", "logs", "control", "checkpoints", "incidents", "model"}  # fmt: skip
+    assert wanted <= whole["files"]  # type: ignore[operator]
+    assert isinstance(status, dict)
+    assert (status["phase"], status["exit_code"], status["step"]) == ("done", 0, _NUM_STEPS)
+    assert "[Rank 0] MEM:START" in str(whole["log"])
+    assert str(whole["command"]).startswith("python -m train tiny --set train.max_steps=8")
+
+
+def test_ctrl_c_saves_and_the_command_it_names_goes_on_bitwise(
+    plain: Start, environ: dict[str, str], tmp_path: Path, whole: dict[str, object]
+) -> None:
+    env = hooked(environ, tmp_path, "train.loop", _UNTIL_ASKED)
+    with ended(plain(*_EIGHT, env=env)) as process:
+        first = run_folder(environ)
+        wait_for(lambda: len(curve(first)) == 4, why="the fourth step was not trained")
+        process.send_signal(signal.SIGINT)
+        code, out, err = finish(process)
+    assert code == 20, out + err
+    assert "stopping: the run saves a checkpoint; Ctrl-C again ends at once" in out
+    assert read_status(first)["phase"] == "interrupted"
+    step = max(curve(first))
+    assert 4 < step < _NUM_STEPS
+    assert f"the checkpoint after step {step} is saved" in out
+    program, arguments = out.partition("  → ")[2].strip().split(" tiny ")
+    assert program == "python -m train"
+    second, _ = done(plain("tiny", *shlex.split(arguments)), environ)
+    assert second != first
+    assert min(curve(second)) == step + 1
+    assert curve(first) | curve(second) == whole["curve"]
+    assert weights(second) == whole["weights"]
+
+
+def test_a_second_ctrl_c_ends_a_process_that_cannot_answer_and_no_port_of_it_is_open(
+    plain: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    env = hooked(environ, tmp_path, "train.loop", _STUCK)
+    with ended(plain(*_EIGHT, env=env)) as process:
+        run = run_folder(environ)
+        wait_for(lambda: len(curve(run)) == 2, why="the second step was not trained")
+        assert not psutil.Process(process.pid).net_connections()
+        process.send_signal(signal.SIGINT)
+        wait_for((run.control / "stop").exists, why="the stop was not passed on")
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        code, out, _ = finish(process, timeout_s=25)
+    assert code == 21
+    assert "nothing was saved" in out
+    assert read_status(run)["phase"] == "interrupted"
+
+
+def test_a_stop_before_training_ends_at_once_and_says_that_nothing_was_saved(
+    plain: Start, environ: dict[str, str]
+) -> None:
+    with ended(plain(*_EIGHT)) as process:
+        run = run_folder(environ)
+        wait_for(lambda: events_of(run, "start", "import"), why="nothing is imported")
+        process.send_signal(signal.SIGTERM)
+        code, out, _ = finish(process, timeout_s=25)
+    assert code == 21
+    assert "nothing was saved" in out
+    assert not processes_of(run)
+
+
+@pytest.mark.long
+def test_airlock_stop_has_a_plain_run_save_and_end(
+    plain: Start, airlock: Start, environ: dict[str, str]
+) -> None:
+    with ended(plain(*_EIGHT, "--set", "train.max_steps=1000000")) as process:
+        run = run_folder(environ)
+        wait_until_training(run)
+        shown = finish(airlock("ps"))[1]
+        assert f"{run.run_id}  training, launcher {process.pid}, 1 process" in shown
+        assert finish(airlock("stop", run.run_id))[0] == 0
+        assert finish(process)[0] == 20
+    assert complete_checkpoints(run.checkpoints)
+
+
+def test_what_kill_9_leaves_in_the_middle_of_a_save_is_passed_over_and_resumed_bitwise(
+    plain: Start, environ: dict[str, str], tmp_path: Path, whole: dict[str, object]
+) -> None:
+    env = hooked(environ, tmp_path, "train.checkpoint", _KILLED_AS_IT_SAVES)
+    with ended(plain(*_EIGHT, env=env)) as process:
+        code, _, _ = finish(process)
+    assert code == -signal.SIGKILL
+    killed = run_folder(environ)
+    assert read_status(killed)["exit_code"] is None
+    assert list(killed.checkpoints.glob(".step_*"))  # half written
+    assert not processes_of(killed)
+    resumed, _ = done(plain("tiny", "--resume", killed.run_id), environ)
+    assert min(curve(resumed)) == 4
+    assert curve(killed) | curve(resumed) == whole["curve"]
+    assert weights(resumed) == whole["weights"]
+
+
+@pytest.mark.long
+def test_two_plain_runs_at_once_make_the_same_model_and_do_not_meet(
+    plain: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    env = {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}  # nothing is made yet
+    with ended(plain(*_ONE, env=env)) as one, ended(plain(*_ONE, env=env)) as other:
+        results = [finish(process) for process in (one, other)]
+    assert [code for code, _, _ in results] == [0, 0], results
+    runs = [RunDir(path) for path in Path(environ["AIRLOCK_RUNS_DIR"]).glob("2*")]
+    assert len(runs) == 2
+    assert weights(runs[0]) == weights(runs[1])
+    assert len(list((tmp_path / "cache" / "models").iterdir())) == 1
+
+
+def test_an_exception_is_told_with_its_traceback_on_the_screen_and_in_the_log(
+    plain: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    env = hooked(environ, tmp_path, "train.loop", _RAISES)
+    with ended(plain(*_EIGHT, env=env)) as process:
+        code, out, _ = finish(process)
+    assert code == 10
+    assert "airlock: the run failed: rank 0 raised RuntimeError: something of its own" in out
+    assert out.rstrip().endswith("RuntimeError: something of its own")
+    run = run_folder(environ)
+    assert "RuntimeError: something of its own" in run.rank_log(0, 0).read_text()
+    assert read_status(run)["phase"] == "failed"
+
+
+@pytest.mark.long
+def test_a_disk_that_is_full_is_said_though_no_event_of_it_can_be_written(
+    plain: Start, environ: dict[str, str], small_disk: Path, tmp_path: Path
+) -> None:
+    env = hooked(environ, tmp_path, "train.loop", _FILLS_THE_DISK)
+    env |= {"AIRLOCK_RUNS_DIR": str(small_disk)}
+    with ended(plain(*_EIGHT, env=env)) as process:
+        code, out, err = finish(process)
+    assert code == 10
+    assert "airlock: the run failed: rank 0 raised OSError: [Errno 28] No space left" in out
+    assert "the checkpoint after step 3 takes" in out
+    assert "airlock: events are being lost" in err
+    assert not list(run_folder(environ | env).checkpoints.iterdir())
+
+
+CASES = {
+    "no profile": ((), {}, 2, ["Missing argument 'PROFILE'"]),
+    "an unknown profile": (("tyni",), {}, 2, ["'tyni'", "tiny"]),
+    "a wrong type": (("tiny", "--set", "train.max_steps=few"), {}, 2, ["'few'", "whole"]),
+    "a run that is not there": (("tiny", "--resume", "none"), {}, 2, ["'none'"]),
+    "data that are not there": (("tiny", "--data", "no.jsonl"), {}, 5, ["no.jsonl"]),
+    "started by torchrun": (
+        ("tiny", "--data", "my.jsonl"), {"RANK": "3", "WORLD_SIZE": "8"}, 2,
+        ["WORLD_SIZE=8", "NUM_GPUS=8 ./start.sh tiny --data my.jsonl"],
+    ),
+    "a world of an odd size": (("tiny",), {"WORLD_SIZE": "few"}, 2, ["WORLD_SIZE=few"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_ends_before_there_is_a_run_folder(
+    plain: Start, environ: dict[str, str], case: str
+) -> None:
+    args, env, expected, parts = CASES[case]
+    code, out, err = finish(plain(*args, env=env))
+    assert code == expected, out + err
+    assert all(part in err for part in parts), err
+    assert "Traceback" not in err
+    assert not Path(environ["AIRLOCK_RUNS_DIR"]).exists()
+
+
+@pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
+def test_a_profile_that_needs_a_gpu_says_so_where_there_is_none(plain: Start) -> None:
+    code, _, err = finish(plain("14b"))
+    assert code == 4
+    assert "14b needs an NVIDIA GPU" in err
+
+
+def test_of_eight_gpus_the_first_visible_is_used_and_the_command_for_all_is_said(
+    plain: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    env = fake_nvml.build(tmp_path) | {"NVML_COUNT": "8", "CUDA_VISIBLE_DEVICES": "5,6,7"}
+    with ended(plain(*_ONE, "--set", "train.seed=1", env=env)) as process:
+        run = run_folder(environ)
+        wait_for(lambda: events_of(run, "start", "prepare"), why="it has not begun")
+        process.send_signal(signal.SIGINT)
+        _, out, _ = finish(process)
+    assert "tiny, 1 rank on cuda" in out
+    assert "airlock: 1 of 3 GPUs is used; all: ./start.sh tiny --set" in out
+    variables = json.loads(run.environment.read_text())["variables"]
+    values = {variable["name"]: variable["value"] for variable in variables}
+    assert values["CUDA_VISIBLE_DEVICES"] == "GPU-5"
+    assert read_config(run.config).launch.num_ranks == 1
+
+
+@pytest.mark.long
+def test_a_plain_run_from_the_clones_root_needs_no_environment_and_ignores_a_world_of_one(
+    environ: dict[str, str],
+) -> None:
+    own = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
+    env = own | {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "train", *_ONE], cwd=ROOT, env=env, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    done(process, environ)
+
+
+# What macOS lacks: /proc, for all but psutil (which does without it there), and calls of Linux's.
+_LIKE_MACOS = """
+import io, os, sys, types
+import psutil  # looks, as it is imported, at what there is
+whole_open, whole_stat = io.open, os.stat
+def no_proc(call):
+    def inner(path, *args, **options):
+        if str(path).startswith("/proc"):
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return call(path, *args, **options)
+    return inner
+io.open, os.stat = no_proc(whole_open), no_proc(whole_stat)
+import resource, select, signal
+for name in ("sched_getaffinity", "sched_setaffinity", "posix_fadvise", "posix_fallocate",
+             "pidfd_open", "memfd_create", "eventfd", "splice", "copy_file_range", "getrandom"):
+    if hasattr(os, name):
+        delattr(os, name)
+del select.epoll, resource.prlimit, signal.sigtimedwait, signal.sigwaitinfo, signal.SIGRTMIN
+"""
+_DARWIN = "import types\nmodule.sys = types.SimpleNamespace(platform='darwin', argv=[])"
+
+
+def test_a_plain_run_needs_nothing_that_only_linux_has(
+    plain: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_LIKE_MACOS)
+    env = hooked(environ, tmp_path, "launch.parent", _DARWIN)
+    env |= {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}
+    run, out = done(plain(*_ONE, env=env), environ)
+    assert "step 1/1" in out
+    assert events_of(run, "mark", "mem.post_model")[0]["pss_anon_bytes"] > 1 << 20
+
+
+@pytest.mark.gpu
+def test_a_plain_run_trains_on_the_gpu(plain: Start, environ: dict[str, str]) -> None:
+    run, out = done(plain(*_EIGHT), environ)
+    assert "1 rank on cuda" in out
+    assert events_of(run, "mark", "mem.post_model")[0]["gpu_used_bytes"] > 0
+    assert weights(run)

@@ -1,0 +1,14 @@
+"""`python -m train PROFILE`: train in this one process, without a launcher (launch/plain.py).
+
+The only module of `train` that knows of `launch`: it is a command line, and no rank imports it.
+"""
+
+import signal
+
+if __name__ == "__main__":
+    # Until there is something to clean up, Ctrl-C just ends the program, without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    from launch.plain import command
+
+    command(prog_name="python -m train")
