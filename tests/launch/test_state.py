@@ -13,7 +13,7 @@ from launch.state import RunState, new_state
 from rundir.events import Event, EventWriter, read_events
 from rundir.exit_codes import ExitCode
 
-TRAIN = {"lr": 1e-4, "grad_norm": 1.0, "tokens_per_s": 50.0, "time_data_s": 0.0,
+TRAIN = {"lr": 1e-4, "grad_norm": 1.0, "tokens_per_s": 50.0, "mfu": 0.4, "time_data_s": 0.0,
          "time_forward_s": None, "time_backward_s": None, "time_comm_s": 0.0,
          "time_optimizer_s": None}  # fmt: skip
 PLAN = {"total_steps": 10, "first_step": 0, "num_parameters": 1, "num_trainable": 1,
@@ -140,7 +140,8 @@ def test_a_run_trains_and_finishes(story: Story) -> None:
     assert state.first_loss == 2.0
     story.tell("end", "checkpoint", 0, step=10, duration_s=0.1, ok=True)
     story.tell("metric", "eval", 0, step=10, loss=1.0, exact_match=0.5)
-    story.tell("mark", "train.result", 0, result="done", step=10, tokens_per_s=9.0, checkpoint="c")
+    story.tell("mark", "train.result", 0, result="done", step=10, tokens_per_s=9.0, mfu=None,
+               gpu_peak_bytes=None, checkpoint="c")  # fmt: skip
     assert (state.last_checkpoint, status.exact_match, len(state.evals)) == (10, 0.5, 2)
     code = exit_code(state, 0, Signals())
     state.end(code)
@@ -238,6 +239,7 @@ def test_a_new_attempt_starts_without_the_failures_of_the_last(story: Story) -> 
     story.tell("mark", "train.plan", 0, **PLAN)
     story.tell("end", "checkpoint", 0, step=5, duration_s=0.1, ok=True)
     story.tell("mark", "train.result", 0, result="stopped", step=5, tokens_per_s=9.0,
+               mfu=None, gpu_peak_bytes=None,
                checkpoint="c")  # fmt: skip
     story.raised(0, GONE)
     story.exited(1, -9, "SIGKILL")
