@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from launch.console import plain_line
 from launch.report import exit_code
 from launch.signals import Signals
 from launch.state import RunState, new_state
 from rundir.events import Event, EventWriter, read_events
 from rundir.exit_codes import ExitCode
 
-TRAIN = {"lr": 1e-4, "grad_norm": 1.0, "tokens_per_s": 50.0, "mfu": 0.4, "time_data_s": 0.0,
+TRAIN = {"lr": 1e-4, "grad_norm": 1.0, "tokens_per_s": 50.0, "time_data_s": 0.0,
          "time_forward_s": None, "time_backward_s": None, "time_comm_s": 0.0,
          "time_optimizer_s": None}  # fmt: skip
 PLAN = {"total_steps": 10, "first_step": 0, "num_parameters": 1, "num_trainable": 1,
@@ -56,8 +57,10 @@ class Story:
             signal=signal,
         )
 
-    def train(self, step: int, *, t: float | None = None, loss: float = 1.0) -> None:
-        self.tell("metric", "train", 0, t, step=step, loss=loss, **TRAIN)
+    def train(
+        self, step: int, *, t: float | None = None, loss: float = 1.0, mfu: float | None = None
+    ) -> Event:
+        return self.tell("metric", "train", 0, t, step=step, loss=loss, mfu=mfu, **TRAIN)
 
 
 @pytest.fixture
@@ -232,6 +235,17 @@ def test_of_equally_likely_roots_the_earliest_is_chosen(story: Story) -> None:
 def test_a_run_whose_agent_ends_well_without_a_ranks_word_has_failed(story: Story) -> None:
     assert story.state.root_failure() is None
     assert exit_code(story.state, 0, Signals()) is ExitCode.RANK_FAILED
+
+
+def test_mfu_is_shown_beside_the_speed_where_it_is_known(story: Story) -> None:
+    story.tell("mark", "train.plan", 0, **PLAN)
+    line = plain_line(story.state, story.train(1))
+    assert line is not None
+    assert line.endswith("50 tokens/s")
+    line = plain_line(story.state, story.train(2, mfu=0.4312))
+    assert line is not None
+    assert "50 tokens/s  MFU 43.1%" in line
+    assert story.state.status.mfu == 0.4312
 
 
 def test_a_new_attempt_starts_without_the_failures_of_the_last(story: Story) -> None:
