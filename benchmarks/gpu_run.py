@@ -130,14 +130,16 @@ class GpuMemory:
     @property
     def peak_bytes(self) -> int | None:
         """The difference; None where there is no GPU, or its driver has not answered."""
-        if self._gpu is None or not self._before or not self._most:
+        if self._before is None or self._most is None:
             return None
         return self._most - self._before
 
     def _watch(self) -> None:
-        while self._gpu is not None and not self._stop.wait(_SAMPLE_S):
-            self._most = max(self._most, self._used())
+        while self._most is not None and not self._stop.wait(_SAMPLE_S):
+            self._most = max(self._most, self._used() or 0)
 
-    def _used(self) -> int:
-        state = None if self._gpu is None else driver_state()
-        return 0 if state is None or self._gpu is None else state.gpus[self._gpu.index].used_bytes
+    def _used(self) -> int | None:
+        state = driver_state() if self._gpu is not None else None
+        return (
+            None if state is None or self._gpu is None else state.gpus[self._gpu.index].used_bytes
+        )

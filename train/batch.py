@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from train.data import Sample
-from train.flops import Work
 
 IGNORE = -100  # a label that takes no part in the loss; torch's and transformers' convention
+
+
+class Work(NamedTuple):
+    """What a step is made of, over all ranks and micro-batches; padding left out."""
+
+    num_labels: float
+    num_inputs: float
+    squared_lengths: float  # the sum of length² over samples
+
+    def plus(self, other: Work) -> Work:
+        """Both together."""
+        return Work(*(one + more for one, more in zip(self, other, strict=True)))
+
+
+NO_WORK = Work(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,30 +13,18 @@ and nothing counts twice for being recomputed. Where this differs from there:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
+from train.batch import Work
 from train.model import plain_model
 
 _MATRIX_DIMS = 2
 _FULL = ("full_attention", "sliding_attention")
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-
-
-class Work(NamedTuple):
-    """What a step is made of, over all ranks and micro-batches; padding left out."""
-
-    num_labels: float
-    num_inputs: float
-    squared_lengths: float  # the sum of length² over samples
-
-    def plus(self, other: Work) -> Work:
-        """Both together."""
-        return Work(*(one + more for one, more in zip(self, other, strict=True)))
-
-
-NO_WORK = Work(0.0, 0.0, 0.0)
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts",
+            "num_experts_per_tok")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +64,7 @@ def model_flops(model: Any, longest: int) -> ModelFlops | None:
 
 
 def _is_matrix(module: nn.Module) -> bool:
-    return isinstance(module, nn.Linear) or _is_conv1d(module)
-
-
-def _is_conv1d(module: nn.Module) -> bool:
-    """GPT-2's linear layer, whose weights are the other way round."""
-    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
+    return isinstance(module, nn.Linear | Conv1D)  # the latter is GPT-2's, the other way round
 
 
 def _matrix_flops(module: Any) -> float:
@@ -89,12 +72,9 @@ def _matrix_flops(module: Any) -> float:
 
     Weights may be packed (bitsandbytes), so their shape does not tell their number.
     """
-    num_weights = module.nx * module.nf if _is_conv1d(module) else _num_weights(module)
+    is_conv1d = isinstance(module, Conv1D)
+    num_weights = module.nx * module.nf if is_conv1d else module.in_features * module.out_features
     return float(num_weights * (6 if module.weight.requires_grad else 4))
-
-
-def _num_weights(linear: nn.Linear) -> int:
-    return linear.in_features * linear.out_features
 
 
 def _is_all_matrices(model: nn.Module) -> bool:
@@ -116,7 +96,7 @@ def _attention_flops(described: Any, longest: int) -> float | None:
     """
     if described.get_text_config() is not described:
         return None
-    if any((getattr(described, name, None) or 0) > 1 for name in _EXPERTS):
+    if any(getattr(described, name, None) not in (None, 0, 1) for name in _EXPERTS):
         return None
     if any(kind not in _FULL for kind in getattr(described, "layer_types", None) or ()):
         return None

@@ -15,11 +15,11 @@ from rundir.control import is_asked
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train import checkpoint
-from train.batch import Batch, collate_rows
+from train.batch import Batch, Work, collate_rows
 from train.data import SampleFile
 from train.evaluate import Evaluator
 from train.feed import Feed
-from train.flops import Work, model_flops
+from train.flops import model_flops
 from train.optimizer import make_optimizer
 from train.progress import Progress
 from train.ranks import Ranks

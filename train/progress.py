@@ -10,7 +10,8 @@ import torch
 
 from rundir.config import RunConfig
 from rundir.events import EventWriter
-from train.flops import NO_WORK, ModelFlops, Work
+from train.batch import NO_WORK, Work
+from train.flops import ModelFlops
 from train.peak import peak_flops_per_s
 from train.ranks import Ranks
 from train.stopwatch import Stopwatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import CONFIG_MAPPING
 
 from rundir.config import ModelConfig, RunConfig, TrainConfig
-from train.batch import Batch, collate, collate_rows
+from train.batch import NO_WORK, Batch, Work, collate, collate_rows
 from train.data import Sample
-from train.flops import NO_WORK, Work, model_flops
+from train.flops import model_flops
 from train.loss import SummedLoss
 from train.model import add_method, new_model
 from train.peak import peak_flops_per_s, peak_of
 
 SMALL = {
-    "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+    "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
 }  # fmt: skip
 SHAPES: dict[str, dict[str, Any]] = {
@@ -29,7 +30,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "llama": SMALL | {"model_type": "llama"},
     "mistral": SMALL | {"model_type": "mistral"},
     "gemma": SMALL | {"model_type": "gemma", "head_dim": 16},
-    "gpt2": {"model_type": "gpt2", "vocab_size": 96, "n_embd": 32, "n_layer": 3, "n_head": 4,
+    "gpt2": {"model_type": "gpt2", "vocab_size": 96, "n_embd": 32, "n_layer": 2, "n_head": 4,
              "n_positions": 64},
 }  # fmt: skip
 LENGTHS, NUM_PROMPT = (24, 9, 17), 4
@@ -38,6 +39,15 @@ pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{what}")
     for what in (".*gradient_checkpointing", "fan_in_fan_out")
 ]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Of matrices this small several threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def made(shape: dict[str, Any], method: str = "full", *, checkpointing: bool = False) -> Any:
@@ -90,7 +100,7 @@ def test_what_a_model_needs_is_what_torch_counts_less_what_no_token_may_see(
     model = made(SHAPES[name], method)
     flops = model_flops(model, longest=64)
     assert flops is not None
-    batches = [collate([sample]) for sample in samples()]  # no padding: it would be counted
+    batches = [collate([sample]) for sample in samples((24, 9))]  # padding would be counted
     work = work_of(batches)
     whole = flops.of(work._replace(squared_lengths=2 * work.squared_lengths))
     assert counted(model, batches) == whole

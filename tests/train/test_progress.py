@@ -11,7 +11,8 @@ import torch
 
 from rundir.config import RunConfig
 from rundir.events import EventWriter
-from train.flops import ModelFlops, Work
+from train.batch import Work
+from train.flops import ModelFlops
 from train.progress import Progress
 from train.ranks import Ranks
 
