@@ -106,9 +106,9 @@ def _plan(case: Case, place: Place, timeout_s: float) -> Figures:
         said = done.stderr.strip() or done.stdout.strip()
         raise (SkippedError if done.returncode in _NO_PLAN else FailedError)(said[-500:])
     found = json.loads(done.stdout.splitlines()[-1])
-    rank, gpu = found["rank"], found["gpu"]
-    if done.returncode == ExitCode.DOES_NOT_FIT:
-        raise SkippedError(_why_not(rank, gpu, found["host"]))
+    rank = found["rank"]
+    if why := _why_not(found):
+        raise SkippedError(why)
     return {
         "plan_peak_bytes": rank["peak_bytes"],
         "plan_most_bytes": rank.get("most_bytes"),  # with the driver's share; none on CPU
@@ -117,12 +117,19 @@ def _plan(case: Case, place: Place, timeout_s: float) -> Figures:
     }
 
 
-def _why_not(rank: Figures, gpu: Figures | None, host: Figures) -> str:
+def _why_not(plan: Figures) -> str | None:
+    """Why it cannot be trained; None if it can.
+
+    Where there is a GPU the host has no say: what it is short of is room to export the model.
+    """
+    rank, gpu, host = plan["rank"], plan["gpu"], plan["host"]
     if gpu is not None and gpu["verdict"] == Verdict.DOES_NOT_FIT:
         least, has = size_text(rank["least_bytes"]), size_text(gpu["memory_bytes"])
         return f"the plan: a rank needs {least} at least, and {gpu['name']} has {has}"
-    least, has = size_text(host["least_bytes"]), size_text(host["available_bytes"])
-    return f"the plan: the host needs {least} at least, and {has} are available"
+    if gpu is None and host["verdict"] == Verdict.DOES_NOT_FIT:
+        least, has = size_text(host["least_bytes"]), size_text(host["available_bytes"])
+        return f"the plan: the host needs {least} at least, and {has} are available"
+    return None
 
 
 def measured(case: Case, done: Done, num_warm: int) -> Figures:

@@ -17,12 +17,14 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from benchmarks.gpu import Found, as_json, claims, measure_all, measures, print_tables
 from benchmarks.gpu_address import address_space
 from benchmarks.gpu_fork import compare_starts
 from benchmarks.gpu_run import Done, FailedError, Place, SkippedError, follow
 from benchmarks.gpu_training import CASES, Case, Figures, Steps, measured, train
+from tests import fake_nvml
 from tests.conftest import ROOT
 
 ALONE = ("launch.threads_per_rank=1",)  # of a model this small two threads wait for each other
@@ -61,6 +63,38 @@ def test_without_a_gpu_every_case_is_skipped_with_the_reason(
     assert {case.name for case in CASES} < set(found["skipped"])
     assert set(found["skipped"].values()) == {"no NVIDIA GPU is visible here"}
     assert found["machine"]["cores"] > 0
+
+
+def test_a_gpu_that_torch_cannot_use_is_named_and_nothing_is_measured(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    pretended = {**fake_nvml.build(tmp_path), "NVML_COUNT": "1", "CUDA_VISIBLE_DEVICES": "0"}
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU, which torch can use")
+    found = benchmark(environ | pretended)
+    assert found["machine"]["gpu"] == "NVIDIA Pretence"
+    assert set(found["skipped"].values()) == {"this torch cannot use the GPU that is here"}
+
+
+_WATCH = """
+import os, pathlib, time
+from benchmarks.gpu_run import GpuMemory, Place
+os.environ["NVML_USED_MIB_0"] = "1000"
+with GpuMemory(Place(folder=pathlib.Path()).gpu) as memory:
+    for used in ("31000", "2000"):
+        os.environ["NVML_USED_MIB_0"] = used
+        time.sleep(1)
+print(memory.peak_bytes)
+"""
+
+
+def test_the_peak_of_a_gpu_is_above_what_was_in_use_before(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    env = environ | fake_nvml.build(tmp_path)
+    told = subprocess.run([sys.executable, "-P", "-c", _WATCH], env=env, capture_output=True,
+                          text=True, check=True)  # fmt: skip
+    assert int(told.stdout) == 30_000 * 1024**2
 
 
 def events(seconds: list[float], **last: Any) -> list[Any]:
@@ -174,6 +208,18 @@ def test_addresses_are_counted_in_a_process_of_their_own(place: Place) -> None:
     assert 0 < found["torch_bytes"] <= found["device_bytes"]
     assert found["allocated_bytes"] >= found["device_bytes"] + 1024**3 // 2
     assert found["limit_bytes"] > found["allocated_bytes"]
+
+
+@pytest.mark.long
+def test_what_does_not_fit_a_gpu_is_skipped_whatever_the_host_has(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pretended = {**fake_nvml.build(tmp_path), "NVML_COUNT": "1", "NVML_TOTAL_MIB_0": "24576"}
+    for name, value in pretended.items():
+        monkeypatch.setenv(name, value)
+    on_gpu = dataclasses.replace(place, device="cuda")
+    with pytest.raises(SkippedError, match=r"a rank needs 3[\d.]+ GiB .* NVIDIA Pretence has 23"):
+        train(CASES[0], on_gpu, QUICK, LONG_S)
 
 
 @pytest.mark.long
