@@ -67,10 +67,7 @@ def prepare(config: RunConfig, folder: Path) -> RunDir:
     run, model, data = RunDir(folder / "run"), folder / "model", folder / "data.jsonl"
     for part in (run.path, run.events, run.control, run.checkpoints):
         part.mkdir()
-    prompt = "a"  # all else has a label, as the plan takes it to be
-    answer = "b" * (config.data.max_seq_length - _NUM_MARKS - len(prompt))
-    row = json.dumps({"prompt": prompt, "response": answer}) + "\n"
-    data.write_text(row * config.train.global_batch_size, encoding="utf-8")
+    write_full_rows(data, config.data.max_seq_length, config.train.global_batch_size)
     make_checkpoint(config, model, weights=False)
     run.config.write_text(config_text(config, {}), encoding="utf-8")
     prepared = Prepared(
@@ -79,6 +76,14 @@ def prepare(config: RunConfig, folder: Path) -> RunDir:
     )  # fmt: skip
     write_prepared(run, prepared)
     return run
+
+
+def write_full_rows(file: Path, num_tokens: int, num_rows: int) -> None:
+    """Samples that come to `num_tokens` each with the tokenizer of a model without weights."""
+    prompt = "a"  # all else has a label, as the plan takes it to be
+    answer = "b" * (num_tokens - _NUM_MARKS - len(prompt))
+    row = json.dumps({"prompt": prompt, "response": answer}) + "\n"
+    file.write_text(row * num_rows, encoding="utf-8")
 
 
 def measure(config: RunConfig, folder: Path) -> Measured:

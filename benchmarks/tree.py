@@ -52,6 +52,11 @@ class Tree:
         """Whether the launcher itself is gone."""
         return self._process.poll() is not None
 
+    @property
+    def exit_code(self) -> int | None:
+        """That of the launcher, negative for a signal; None while it runs."""
+        return self._process.poll()
+
     def wait(self, timeout_s: float) -> float:
         """Wait for the launcher to end; returns the seconds it took in all.
 

@@ -66,7 +66,7 @@ def plain_line(state: RunState, event: Event) -> str | None:
             left = "" if eta is None else f"  eta {clock(eta)}"
             text = (
                 f"step {event['step']}/{state.status.total_steps}  loss {event['loss']:.4f}  "
-                f"lr {event['lr']:.2e}  {event['tokens_per_s']:,.0f} tokens/s{left}"
+                f"lr {event['lr']:.2e}  {speed(event['tokens_per_s'], event['mfu'])}{left}"
             )
         case "metric", "eval":
             match_ = event["exact_match"]
@@ -75,6 +75,11 @@ def plain_line(state: RunState, event: Event) -> str | None:
         case "end", "checkpoint" if event["ok"]:
             text = f"checkpoint after step {event['step']} saved"
     return text
+
+
+def speed(tokens_per_s: float, mfu: float | None) -> str:
+    """Tokens per second, and where it is known the share of what the GPUs could do."""
+    return f"{tokens_per_s:,.0f} tokens/s" + ("" if mfu is None else f"  MFU {mfu:.1%}")
 
 
 def clock(seconds: float) -> str:
@@ -139,7 +144,7 @@ def _figures(state: RunState) -> str:
     if status.loss is not None:
         parts.append(f"loss {status.loss:.4f}")
     if status.tokens_per_s is not None:
-        parts.append(f"{status.tokens_per_s:,.0f} tokens/s")
+        parts.append(speed(status.tokens_per_s, status.mfu))
     if status.exact_match is not None:
         parts.append(f"exact match {status.exact_match:.1%}")
     if status.eta_s is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from launch import out_of_memory
-from launch.console import clock
+from launch.console import clock, speed
 from launch.memory import MIB
 from launch.signals import Signals
 from launch.state import RunState
@@ -65,9 +65,9 @@ def _summary(console: Console, run: RunDir, state: RunState) -> None:
     if state.first_loss is not None and status.loss is not None:
         rows.append(("loss", f"{state.first_loss:.4f} → {status.loss:.4f} in {status.step} steps"))
     rows += _evaluation_rows(run, state)
-    speed = state.result.get("tokens_per_s")
-    if speed:
-        rows.append(("speed", f"{speed:,.0f} tokens/s"))
+    tokens_per_s = state.result.get("tokens_per_s")
+    if tokens_per_s:
+        rows.append(("speed", speed(tokens_per_s, state.result["mfu"])))
     rows.append(("host memory", f"peak {state.peak_pss_bytes // MIB:,} MiB, all processes"))
     if not state.of_script:
         rows.append(("model", _short(run.model)))

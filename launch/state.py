@@ -142,7 +142,7 @@ class RunState:
         if self.first_loss is None:
             self.first_loss = event["loss"]
         status.step, status.loss, status.lr = event["step"], event["loss"], event["lr"]
-        status.tokens_per_s = event["tokens_per_s"]
+        status.tokens_per_s, status.mfu = event["tokens_per_s"], event["mfu"]
         status.eta_s = self._eta_s(event)
         if status.step == status.total_steps:
             self.enter("finishing")

@@ -157,9 +157,12 @@ EVENTS: tuple[EventSpec, ...] = (
             "result": "done or stopped",
             "step": "steps trained",
             "tokens_per_s": "input tokens of all ranks per second, start to end of the loop",
+            "mfu": "model FLOPs utilisation over the loop, evaluations and checkpoints included",
+            "gpu_peak_bytes": "most that torch's allocator has handed out on a rank's GPU, from "
+            "when its model was loaded to the end of the loop; null without CUDA",
             "checkpoint": "folder of the last checkpoint, below the run folder",
         },
-        optional=frozenset({"tokens_per_s", "checkpoint"}),
+        optional=frozenset({"tokens_per_s", "mfu", "gpu_peak_bytes", "checkpoint"}),
     ),
     EventSpec(
         name="train", kind="metric", writer="rank 0", meaning="progress, every log_every_steps",
@@ -169,13 +172,16 @@ EVENTS: tuple[EventSpec, ...] = (
             "lr": "learning rate",
             "grad_norm": "gradient norm before clipping",
             "tokens_per_s": "input tokens per second, all ranks, padding left out",
+            "mfu": "model FLOPs utilisation: the share of what all GPUs could compute that the "
+            "model needed; null on CPU, and for a GPU or a model of which it is not known",
             "time_data_s": "mean seconds a step: batches",
-            "time_forward_s": "mean seconds a step: forward and loss",
-            "time_backward_s": "mean seconds a step: backward, with its overlapped all-reduce",
+            "time_forward_s": "mean seconds a step, the GPU's own where there is one: forward and "
+            "loss; null for this and the next two on a device that cannot be timed",
+            "time_backward_s": "the same: backward, with its overlapped all-reduce",
             "time_comm_s": "mean seconds a step: collectives outside backward",
-            "time_optimizer_s": "mean seconds a step: clipping and the optimizer",
+            "time_optimizer_s": "as forward: clipping and the optimizer",
         },
-        optional=frozenset({"time_forward_s", "time_backward_s", "time_optimizer_s"}),
+        optional=frozenset({"mfu", "time_forward_s", "time_backward_s", "time_optimizer_s"}),
     ),
     EventSpec(
         name="eval", kind="metric", writer="rank 0", meaning="held-out data, every sample once",

@@ -40,6 +40,7 @@ class Status:
     loss: float | None = None
     lr: float | None = None
     tokens_per_s: float | None = None
+    mfu: float | None = None
     exact_match: float | None = None
     eta_s: float | None = None
     exit_code: int | None = None

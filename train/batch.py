@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +12,21 @@ import torch
 from train.data import Sample
 
 IGNORE = -100  # a label that takes no part in the loss; torch's and transformers' convention
+
+
+class Work(NamedTuple):
+    """What a step is made of, over all ranks and micro-batches; padding left out."""
+
+    num_labels: float
+    num_inputs: float
+    squared_lengths: float  # the sum of length² over samples
+
+    def plus(self, other: Work) -> Work:
+        """Both together."""
+        return Work(*(one + more for one, more in zip(self, other, strict=True)))
+
+
+NO_WORK = Work(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +41,12 @@ class Batch:
     labels: torch.Tensor
     num_input_tokens: int
     position_ids: torch.Tensor | None = None
+    squared_lengths: int = 0  # the sum of length² over its samples
+
+    @property
+    def work(self) -> Work:
+        """What there is to compute."""
+        return Work(self.num_label_tokens, self.num_input_tokens, self.squared_lengths)
 
     @property
     def num_label_tokens(self) -> int:
@@ -48,7 +70,7 @@ def collate(samples: Sequence[Sample]) -> Batch:
     backward, so that collectives match, and adds exactly 0.
     """
     batch = collate_rows([[sample] for sample in samples])
-    return Batch(batch.input_ids, batch.labels, batch.num_input_tokens)
+    return replace(batch, position_ids=None)
 
 
 def collate_rows(rows: Sequence[Sequence[Sample]]) -> Batch:
@@ -60,7 +82,7 @@ def collate_rows(rows: Sequence[Sequence[Sample]]) -> Batch:
     ids = np.zeros((len(rows), length), dtype=np.int64)
     labels = np.full((len(rows), length), IGNORE, dtype=np.int64)
     positions = np.zeros((len(rows), length), dtype=np.int64)
-    num_tokens = 0
+    num_tokens = squared_lengths = 0
     for i, row in enumerate(rows):
         begin = 0
         for tokens, num_prompt in row:
@@ -70,9 +92,10 @@ def collate_rows(rows: Sequence[Sequence[Sample]]) -> Batch:
             first = max(num_prompt, 1)
             labels[i, begin + first : end] = tokens[first:]
             positions[i, begin:end] = np.arange(len(tokens))
+            squared_lengths += len(tokens) ** 2
             begin = end
         positions[i, begin:] = np.arange(length - begin)  # padding is one more
         num_tokens += begin
     made = (torch.from_numpy(one) for one in (ids, labels, positions))
     input_ids, as_labels, position_ids = made
-    return Batch(input_ids, as_labels, num_tokens, position_ids)
+    return Batch(input_ids, as_labels, num_tokens, position_ids, squared_lengths)

@@ -16,10 +16,11 @@ from rundir.control import is_asked
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train import checkpoint
-from train.batch import Batch, collate_rows
+from train.batch import Batch, Work, collate_rows
 from train.data import SampleFile
 from train.evaluate import Evaluator
 from train.feed import Feed
+from train.flops import model_flops
 from train.model import num_weights
 from train.optimizer import make_optimizer
 from train.progress import Progress
@@ -67,10 +68,11 @@ class Trainer:
             in_8_bits=config.train.optimizer == "adamw-8bit",
         )
         self._feed = Feed(samples, config, ranks.rank, ranks.world_size)
+        self._longest = config.data.max_seq_length
         self._total_steps = num_steps(config.train, len(samples))
         self._step = 0  # steps done
         self._checkpointed: Path | None = None
-        self._progress = Progress(events, enabled=ranks.is_first)
+        self._progress = Progress(config, ranks, events)
 
     def warm_up(self) -> None:
         """Have every gradient lie in DDP's buckets before there is anything else in memory.
@@ -103,18 +105,18 @@ class Trainer:
     def train(self) -> Result:
         """Run every step that is left, with evaluations and checkpoints; "stopped" if asked to."""
         self._evaluate()
-        self._progress.begin()
+        self._progress.begin(model_flops(self._model.module.model, self._longest))
         stop = False
         while self._step < self._total_steps and not stop:
             stop = self._one_step()
             save = stop or self._is_due(self._config.checkpoint_every_steps)
             if save or self._is_due(self._config.log_every_steps):
-                self._progress.report(self._ranks, self._step)  # fails first if the loss is NaN
+                self._progress.report(self._step)  # fails first if the loss is NaN
             if save:
                 self._save()
             if self._is_due(self._config.eval_every_steps) and self._step < self._total_steps:
                 self._evaluate()
-        self._progress.report(self._ranks, self._step)
+        self._progress.report(self._step)
         self._progress.end()
         if self._checkpointed is None or self._checkpointed.name != checkpoint_name(self._step):
             self._save()
@@ -129,7 +131,8 @@ class Trainer:
             saved = self._checkpointed
             self._events.emit(
                 "mark", "train.result", result=result, step=self._step,
-                tokens_per_s=self._progress.total_tokens_per_s,
+                tokens_per_s=self._progress.total_tokens_per_s, mfu=self._progress.total_mfu,
+                gpu_peak_bytes=self._progress.gpu_peak_bytes,
                 checkpoint=None if saved is None else str(saved.relative_to(self._run.path)),
             )  # fmt: skip
 
@@ -140,16 +143,16 @@ class Trainer:
         with timer("data"):
             batches = self._feed.step(self._step)
         with timer("comm"):
-            num_labels, num_inputs, stop = self._ranks.sum([
-                sum(batch.num_label_tokens for batch in batches),
-                sum(batch.num_input_tokens for batch in batches),
+            *sums, stop = self._ranks.sum([
+                *map(sum, zip(*(batch.work for batch in batches), strict=True)),
                 self._ranks.is_first and is_asked(self._run, "stop"),
             ])  # fmt: skip
-        loss_sum = self.gradients(batches, num_labels)
+        work = Work(*sums)
+        loss_sum = self.gradients(batches, work.num_labels)
         with timer("optimizer"):
             grad_norm = self.update(lr)
         self._step += 1
-        self._progress.add(loss_sum, num_labels, num_inputs, grad_norm, lr)
+        self._progress.add(loss_sum, work, grad_norm, lr)
         return stop > 0
 
     def gradients(self, batches: list[Batch], num_labels: float) -> torch.Tensor:

@@ -4,70 +4,66 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from rundir.config import RunConfig
 from rundir.events import EventWriter
+from train.batch import NO_WORK, Work
+from train.flops import ModelFlops
+from train.peak import peak_flops_per_s
 from train.ranks import Ranks
-
-_HOST_PARTS = ("data", "comm")  # waiting parts, whose time on the host is their real time
-_DEVICE_PARTS = ("forward", "backward", "optimizer")  # on a GPU these only queue work
+from train.stopwatch import Stopwatch
 
 
 class Progress:
     """Sums over the steps since the last report; rank 0 reports."""
 
-    def __init__(self, events: EventWriter, *, enabled: bool) -> None:
-        self._events = events
-        self._enabled = enabled
-        self._total_tokens = 0.0
-        self._begun = self._ended = time.monotonic()
-        self._reset()
+    def __init__(self, config: RunConfig, ranks: Ranks, events: EventWriter) -> None:
+        self._ranks, self._events = ranks, events
+        self._peak = peak_flops_per_s(ranks.device, config.model.dtype)
+        self._stopwatch = Stopwatch(ranks.device)
+        self._total, self._total_s = NO_WORK, 0.0
+        self.gpu_peak_bytes: int | None = None
+        self.begin(None)
 
     def _reset(self) -> None:
-        self._parts = dict.fromkeys((*_HOST_PARTS, *_DEVICE_PARTS), 0.0)
+        self._stopwatch.restart()
         self._loss_sum: torch.Tensor | float = 0.0
-        self._num_labels = self._num_inputs = 0.0
+        self._work = NO_WORK
         self._num_steps = 0
         self._grad_norm: torch.Tensor | float = 0.0
         self._lr = 0.0
         self._since = time.monotonic()
 
-    def begin(self) -> None:
-        """The loop starts now."""
-        self._begun = time.monotonic()
+    def begin(self, flops: ModelFlops | None) -> None:
+        """The loop starts now, with a model that needs `flops`; None where that is not known."""
+        self._flops = flops
         self._reset()
+        self._begun = self._since
 
     def end(self) -> None:
-        """The loop is over."""
-        self._ended = time.monotonic()
+        """The loop is over. Called by all ranks."""
+        self._total_s = time.monotonic() - self._begun
+        device, own = self._ranks.device, 0
+        if device.type == "cuda":
+            own = torch.cuda.max_memory_allocated(device)
+        self.gpu_peak_bytes = max(self._ranks.gather(own), default=0) or None
 
-    @contextmanager
-    def timer(self, part: str) -> Iterator[None]:
+    def timer(self, part: str) -> AbstractContextManager[None]:
         """Count the time of the block to `part`."""
-        start = time.monotonic()
-        yield
-        self._parts[part] += time.monotonic() - start
+        return self._stopwatch.timing(part) if self._ranks.is_first else nullcontext()
 
-    def add(
-        self,
-        loss_sum: torch.Tensor,
-        num_labels: float,
-        num_inputs: float,
-        grad_norm: torch.Tensor,
-        lr: float,
-    ) -> None:
-        """Count one step: this rank's loss sum, the label and input tokens of all ranks."""
+    def add(self, loss_sum: torch.Tensor, work: Work, grad_norm: torch.Tensor, lr: float) -> None:
+        """Count one step: this rank's loss sum, the work of all ranks."""
         self._loss_sum += loss_sum
-        self._num_labels += num_labels
-        self._num_inputs += num_inputs
-        self._total_tokens += num_inputs
+        self._work, self._total = self._work.plus(work), self._total.plus(work)
         self._num_steps += 1
         self._grad_norm, self._lr = grad_norm, lr
+        self._stopwatch.collect()
 
-    def report(self, ranks: Ranks, step: int) -> None:
+    def report(self, step: int) -> None:
         """Write the metric of the steps since the last report. Called by all ranks.
 
         Raises FloatingPointError when the loss is no longer a number: nothing after it is worth
@@ -75,30 +71,38 @@ class Progress:
         """
         if self._num_steps == 0:
             return
-        (loss_sum,) = ranks.sum([float(self._loss_sum)])
-        loss = loss_sum / max(1.0, self._num_labels)
+        (loss_sum,) = self._ranks.sum([float(self._loss_sum)])
+        loss = loss_sum / max(1.0, self._work.num_labels)
         if not math.isfinite(loss):
             raise FloatingPointError(
                 f"the loss is {loss} at step {step}; a lower train.learning_rate "
                 f"(now {self._lr:g}) or data without empty answers may help"
             )
         elapsed_s = time.monotonic() - self._since
-        if self._enabled:
-            on_device = ranks.device.type != "cpu"
+        if self._ranks.is_first:
             self._events.emit(
                 "metric", "train", step=step, loss=loss, lr=self._lr,
-                grad_norm=float(self._grad_norm), tokens_per_s=self._num_inputs / elapsed_s,
-                **{f"time_{part}_s": self._mean(part) for part in _HOST_PARTS},
-                **{f"time_{part}_s": None if on_device else self._mean(part)
-                   for part in _DEVICE_PARTS},
+                grad_norm=float(self._grad_norm), tokens_per_s=self._work.num_inputs / elapsed_s,
+                mfu=self._mfu(self._work, elapsed_s),
+                **{f"time_{part}_s": None if sum_s is None else round(sum_s / self._num_steps, 6)
+                   for part, sum_s in self._stopwatch.seconds().items()},
             )  # fmt: skip
         self._reset()
 
-    def _mean(self, part: str) -> float:
-        return round(self._parts[part] / self._num_steps, 6)
+    def _mfu(self, work: Work, elapsed_s: float) -> float | None:
+        """The share of what all GPUs could do that the model needed; None if either is unknown."""
+        if self._flops is None or self._peak is None or elapsed_s <= 0:
+            return None
+        all_ranks = self._peak * self._ranks.world_size
+        return round(self._flops.of(work) / (elapsed_s * all_ranks), 4)
 
     @property
     def total_tokens_per_s(self) -> float | None:
         """Input tokens per second over the whole loop; None when no step was trained."""
-        elapsed_s = self._ended - self._begun
-        return self._total_tokens / elapsed_s if self._total_tokens and elapsed_s > 0 else None
+        tokens = self._total.num_inputs
+        return tokens / self._total_s if tokens and self._total_s > 0 else None
+
+    @property
+    def total_mfu(self) -> float | None:
+        """MFU over the whole loop, evaluations and checkpoints in it included."""
+        return self._mfu(self._total, self._total_s) if self._total.num_inputs else None

@@ -102,6 +102,8 @@ def train(
         device = rank_device(int(os.environ["LOCAL_RANK"]))
     ranks = meet(device, events, config.launch.collective_timeout_s)
     prepared = read_prepared(run)
+    if device.type == "cuda":  # what loading took for a moment is not what training takes
+        torch.cuda.reset_peak_memory_stats(device)
     with events.span("ddp.wrap"):
         if prepared.loading.load == "broadcast":
             make_room(model, ranks)

@@ -31,6 +31,8 @@ from tests.running import (
     run_folder,
     training,
 )
+from train.peak import peak_of
+from train.stopwatch import DEVICE_PARTS, HOST_PARTS
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -275,6 +277,14 @@ def test_a_gpu_run_takes_every_visible_gpu_over_nccl_and_measures_its_memory(
     code, out, err = finish(airlock(*SHORT, *SERIAL, *options))
     assert code == 0, err
     assert "on cuda (every visible GPU)" in out
-    marks = events_of(run_folder(environ), "mark", "mem.post_model")
+    run = run_folder(environ)
+    marks = events_of(run, "mark", "mem.post_model")
     assert len(marks) == len(installed_gpus())
     assert all(mark["gpu_used_bytes"] > 0 for mark in marks)
+    (result,) = events_of(run, "mark", "train.result")
+    assert 0 < result["gpu_peak_bytes"] < 2 * 1024**3
+    peak = peak_of(installed_gpus()[0].name)
+    is_known = peak is not None and (peak.bfloat16 is not None or not options)
+    for metric in events_of(run, "metric", "train"):
+        assert all(metric[f"time_{part}_s"] > 0 for part in (*HOST_PARTS, *DEVICE_PARTS))
+        assert (metric["mfu"] is not None) == is_known

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from launch.console import plain_line
 from launch.report import exit_code
 from launch.signals import Signals
 from launch.state import RunState, new_state
@@ -56,8 +57,10 @@ class Story:
             signal=signal,
         )
 
-    def train(self, step: int, *, t: float | None = None, loss: float = 1.0) -> None:
-        self.tell("metric", "train", 0, t, step=step, loss=loss, **TRAIN)
+    def train(
+        self, step: int, *, t: float | None = None, loss: float = 1.0, mfu: float | None = None
+    ) -> Event:
+        return self.tell("metric", "train", 0, t, step=step, loss=loss, mfu=mfu, **TRAIN)
 
 
 @pytest.fixture
@@ -140,7 +143,8 @@ def test_a_run_trains_and_finishes(story: Story) -> None:
     assert state.first_loss == 2.0
     story.tell("end", "checkpoint", 0, step=10, duration_s=0.1, ok=True)
     story.tell("metric", "eval", 0, step=10, loss=1.0, exact_match=0.5)
-    story.tell("mark", "train.result", 0, result="done", step=10, tokens_per_s=9.0, checkpoint="c")
+    story.tell("mark", "train.result", 0, result="done", step=10, tokens_per_s=9.0, mfu=None,
+               gpu_peak_bytes=None, checkpoint="c")  # fmt: skip
     assert (state.last_checkpoint, status.exact_match, len(state.evals)) == (10, 0.5, 2)
     code = exit_code(state, 0, Signals())
     state.end(code)
@@ -233,11 +237,23 @@ def test_a_run_whose_agent_ends_well_without_a_ranks_word_has_failed(story: Stor
     assert exit_code(story.state, 0, Signals()) is ExitCode.RANK_FAILED
 
 
+def test_mfu_is_shown_beside_the_speed_where_it_is_known(story: Story) -> None:
+    story.tell("mark", "train.plan", 0, **PLAN)
+    line = plain_line(story.state, story.train(1))
+    assert line is not None
+    assert line.endswith("50 tokens/s")
+    line = plain_line(story.state, story.train(2, mfu=0.4312))
+    assert line is not None
+    assert "50 tokens/s  MFU 43.1%" in line
+    assert story.state.status.mfu == 0.4312
+
+
 def test_a_new_attempt_starts_without_the_failures_of_the_last(story: Story) -> None:
     state = story.state
     story.tell("mark", "train.plan", 0, **PLAN)
     story.tell("end", "checkpoint", 0, step=5, duration_s=0.1, ok=True)
     story.tell("mark", "train.result", 0, result="stopped", step=5, tokens_per_s=9.0,
+               mfu=None, gpu_peak_bytes=None,
                checkpoint="c")  # fmt: skip
     story.raised(0, GONE)
     story.exited(1, -9, "SIGKILL")

@@ -38,6 +38,7 @@ from train.loss import SummedLoss
 from train.make_checkpoint import make_checkpoint
 from train.prepare import prepare_file
 from train.ranks import meet
+from train.stopwatch import DEVICE_PARTS, HOST_PARTS
 
 NUM_STEPS, STOP_STEP = 6, 1
 BATCH = 6  # over 4 ranks: 2, 2, 1 and 1 samples
@@ -287,6 +288,16 @@ def test_every_rank_tells_its_way_and_only_the_first_what_is_told_once(
     assert (result["result"], result["step"]) == ("done", NUM_STEPS)
     assert (done / name / result["checkpoint"] / "COMPLETE").is_file()
     assert (done / name / "model" / "model.safetensors").is_file()
+
+
+def test_every_part_of_a_step_is_timed_and_a_cpu_has_no_mfu(done: Path) -> None:
+    metrics = told(done / "world2", "metric", "train")
+    assert len(metrics) == NUM_STEPS
+    for metric in metrics:
+        assert metric["mfu"] is None
+        assert all(metric[f"time_{part}_s"] > 0 for part in (*HOST_PARTS, *DEVICE_PARTS))
+    (result,) = told(done / "world2", "mark", "train.result")
+    assert (result["mfu"], result["gpu_peak_bytes"]) == (None, None)
 
 
 if __name__ == "__main__":
