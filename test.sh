@@ -8,10 +8,15 @@ airlock_extra=dev
 . "$AIRLOCK_ROOT/launch/environment.sh"
 
 tier='not long and not gpu'
+# Most of a test is one process that imports: two files at once, where no GPU is to be shared.
+together='--numprocesses=logical --maxprocesses=2 --dist=loadfile'
 for argument; do
     shift
-    if [ "$argument" = --all ]; then tier=; else set -- "$@" "$argument"; fi
+    case $argument in --all) tier= together= ;; -m) together= ;; esac
+    if [ "$argument" != --all ]; then set -- "$@" "$argument"; fi
 done
 cd -- "$AIRLOCK_ROOT"
 # Of two -m pytest takes the later, so one among the arguments wins.
-exec "$AIRLOCK_PY" -P -m pytest -m "$tier" "$@"
+# Of $together every word is one of its own.
+# shellcheck disable=SC2086
+exec "$AIRLOCK_PY" -P -m pytest -m "$tier" $together "$@"
