@@ -25,6 +25,7 @@ from launch.preflight import (
     limits,
     loopback,
     shared_memory,
+    tracking,
 )
 from launch.preflight.ground import Ground, warning
 from launch.stop import end_leftovers
@@ -35,6 +36,7 @@ from rundir.finding import Finding
 TIMEOUT_S = 2.0
 CHECKS: tuple[ModuleType, ...] = (
     gpus, driver, leftovers, shared_memory, disk, limits, build_locks, clock, loopback,
+    tracking,
 )  # fmt: skip
 
 
