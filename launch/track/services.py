@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from launch.track.follow import Tracker
@@ -64,7 +65,9 @@ class Wandb:
         )
         self._run.define_metric(_STEP)
         self._run.define_metric("*", step_metric=_STEP, step_sync=True)
-        if self._run.url:
+        if self._run.offline:
+            say(f"offline; `wandb sync {Path(self._run.dir).parent}` uploads it later")
+        elif self._run.url:
             say(str(self._run.url))
 
     def repeat_from(self, step: int) -> None:

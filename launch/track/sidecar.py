@@ -51,7 +51,9 @@ class Tracking:
 
         They have their time, unless one asks to stop (again) meanwhile.
         """
-        for one in self._sidecars or ():
+        if not self._sidecars:
+            return
+        for one in self._sidecars:
             one.no_more()
         was_asked, started, said = signals.stop_asked, time.monotonic(), False
         while left := self._alive(time.monotonic() - started):
@@ -63,14 +65,14 @@ class Tracking:
                 most_s = max(one.most_s for one in left)
                 self._out(f"waiting for {names}, {most_s:.0f} s at most; Ctrl-C ends that")
             time.sleep(_POLL_S)
-        for one in self._sidecars or ():
+        for one in self._sidecars:
             if one.process.poll() is None:
                 self._out(f"{TITLES[one.name]} is not done and is ended{self._what_to_do(one)}")
                 one.was_ended = True
             self._processes.take_back(one.process.pid)
         self._processes.end()
         self._show()
-        for one in self._sidecars or ():
+        for one in self._sidecars:
             one.close()
         self._sidecars = []
 
