@@ -31,8 +31,8 @@ def _of(name: str, environ: Mapping[str, str]) -> Finding:
         text = f"train.report_to names {name}, which is not installed"
         return error(NAME, text, f"{sys.executable} -m pip install {name}")
     if name == "wandb" and not _has_key(environ):
-        text = "W&B has no API key here, and would get nothing"
-        return warning(NAME, text, "wandb login, or WANDB_MODE=offline to upload it later")
+        text = "W&B has no API key here: metrics stay in the run folder, for `wandb sync`"
+        return warning(NAME, text, "wandb login, or WANDB_MODE=offline if that is meant")
     return fine(NAME, f"{SERVICES[name]} gets the metrics")
 
 

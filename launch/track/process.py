@@ -59,11 +59,11 @@ def track_beside(run: RunDir, name: str, parent_pid: int) -> int:
 
     def say(text: str) -> None:
         with contextlib.suppress(OSError):  # the launcher is gone
-            os.write(lines, f"{text}\n".encode())
+            os.write(lines, f"{' '.join(text.split())}\n".encode())
 
     try:
         with _alone(run, name):
-            tracker = make_tracker(name, run, say)
+            tracker = make_tracker(name, run, say, is_beside=True)
             follower = Follower(run, tracker)
             while not asked_to_end:
                 follower.follow()

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,17 @@ def services_in(report_to: str) -> list[str]:
     return [name for name in dict.fromkeys(names) if name != FILES]
 
 
-def make_tracker(name: str, run: RunDir, say: Say) -> Tracker:
-    """The tracker called `name`, for `run`. Raises whatever its library raises."""
+def make_tracker(name: str, run: RunDir, say: Say, *, is_beside: bool = False) -> Tracker:
+    """The tracker called `name`, for `run`. Raises whatever its library raises.
+
+    `is_beside`: the run goes on, so that W&B unreached is to keep what it gets for later.
+    """
     if name == FILES:
         return TensorBoard(run.tensorboard)
     config = dataclasses.asdict(read_config(run.config))
-    return Wandb(run, config, say) if name == "wandb" else Trackio(run, config)
+    if name == "wandb":
+        return Wandb(run, config, say, offline_instead=is_beside)
+    return Trackio(run, config, say)
 
 
 class Wandb:
@@ -50,10 +56,13 @@ class Wandb:
     WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE, WANDB_DIR and the like mean what they always do.
     """
 
-    def __init__(self, run: RunDir, config: dict[str, Any], say: Say) -> None:
+    def __init__(
+        self, run: RunDir, config: dict[str, Any], say: Say, *, offline_instead: bool
+    ) -> None:
         import wandb
 
-        self._run = wandb.init(
+        begin = partial(
+            wandb.init,
             project=os.environ.get("WANDB_PROJECT") or _PROJECT,
             id=run.run_id,
             name=os.environ.get("WANDB_NAME") or run.run_id,
@@ -63,12 +72,19 @@ class Wandb:
             # What it would record of this process and its folder says nothing of the training.
             settings=wandb.Settings(console="off", disable_git=True, save_code=False),
         )
-        self._run.define_metric(_STEP)
-        self._run.define_metric("*", step_metric=_STEP, step_sync=True)
+        why = ""
+        try:
+            self._run = begin()
+        except wandb.Error as error:  # no key, no network, no right to the project
+            if not offline_instead:
+                raise
+            why, self._run = f"{error}: ", begin(mode="offline")
         if self._run.offline:
-            say(f"offline; `wandb sync {Path(self._run.dir).parent}` uploads it later")
+            say(f"{why}offline; `wandb sync {Path(self._run.dir).parent}` uploads it later")
         elif self._run.url:
             say(str(self._run.url))
+        self._run.define_metric(_STEP)
+        self._run.define_metric("*", step_metric=_STEP, step_sync=True)
 
     def repeat_from(self, step: int) -> None:
         """Nothing: it forgets nothing, and charts show both."""
@@ -91,12 +107,13 @@ class Trackio:
     TRACKIO_DIR, TRACKIO_SPACE_ID and the like mean what they always do.
     """
 
-    def __init__(self, run: RunDir, config: dict[str, Any]) -> None:
+    def __init__(self, run: RunDir, config: dict[str, Any], say: Say) -> None:
         import trackio
 
         self._trackio = trackio
+        project = os.environ.get("TRACKIO_PROJECT") or _PROJECT
         trackio.init(
-            project=os.environ.get("TRACKIO_PROJECT") or _PROJECT,
+            project=project,
             name=run.run_id,
             config=config,
             resume="allow",
@@ -104,13 +121,16 @@ class Trackio:
             auto_log_gpu=False,  # of the host and its GPUs the run's own events tell
             auto_log_cpu=False,
         )
+        say(f"run {run.run_id} of the project {project}")
 
     def repeat_from(self, step: int) -> None:
         """Nothing: it forgets nothing, and charts show both."""
 
     def add(self, step: int, t: float, figures: dict[str, float]) -> None:  # noqa: ARG002 - it has no times but its own
         """As one row; what is no number is left out, since its database has none."""
-        self._trackio.log({k: v for k, v in figures.items() if math.isfinite(v)}, step=step)
+        finite = {name: figure for name, figure in figures.items() if math.isfinite(figure)}
+        if finite:
+            self._trackio.log(finite, step=step)
 
     def flush(self) -> None:
         """Nothing: it writes by itself."""
