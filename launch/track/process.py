@@ -13,7 +13,7 @@ from types import FrameType
 
 from launch.parent import die_with_parent
 from launch.track.follow import Follower
-from launch.track.services import TITLES, Say, make_tracker
+from launch.track.services import LAST_WORDS, TITLES, Say, make_tracker
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
@@ -43,8 +43,8 @@ def track_once(run: RunDir, name: str, say: Say) -> None:
 def track_beside(run: RunDir, name: str, parent_pid: int) -> int:
     """Track `run` until its launcher, process `parent_pid`, closes our stdin or is gone.
 
-    Standard output is for lines that the launcher is to show; what libraries print goes to stderr,
-    which is a log. Returns the exit code: 1 when tracking has ended before the run.
+    Standard output is for lines that the launcher is to show, the last one with LAST_WORDS; what
+    libraries print goes to stderr, which is a log. Returns the exit code: 1 when tracking has ended before the run.
     """
     asked_to_end: list[int] = []
 
@@ -73,7 +73,7 @@ def track_beside(run: RunDir, name: str, parent_pid: int) -> int:
             follower.follow()
             tracker.close()
     except Exception as error:  # noqa: BLE001 - whatever a tracker raises, the training goes on
-        say(_text(error))
+        say(f"{LAST_WORDS}{_text(error)}")
         with contextlib.suppress(OSError):
             print(repr(error), file=sys.stderr, flush=True)  # noqa: T201
         return 1

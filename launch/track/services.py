@@ -19,6 +19,7 @@ from rundir.paths import RunDir
 FILES = "tensorboard"
 SERVICES = {"wandb": "W&B", "trackio": "trackio"}  # package → what people call it
 TITLES = {FILES: "TensorBoard", **SERVICES}
+LAST_WORDS = "ends: "  # so begins the line of a process that says why it fails
 _PROJECT = "airlock"
 _STEP = "train/global_step"  # W&B's own steps only count calls
 

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from launch.processes import OwnProcesses
 from launch.signals import Signals
-from launch.track.services import FILES, TITLES, services_in
+from launch.track.services import FILES, LAST_WORDS, TITLES, services_in
 from rundir.config import RunConfig
 from rundir.events import Event
 from rundir.paths import RunDir
@@ -99,8 +99,9 @@ class Tracking:
             lines = one.new_lines()
             if code and not one.was_ended:
                 one.was_ended = True
-                why = lines.pop() if lines else _ending(code)
-                lines.append(f"{why}; the training goes on without it{self._what_to_do(one)}")
+                lines.append(
+                    f"{one.why or _ending(code)}; the training goes on without it{self._what_to_do(one)}"
+                )
             for line in lines:
                 self._out(f"{TITLES[one.name]}: {line}")
 
@@ -108,9 +109,10 @@ class Tracking:
         run = self._run
         if one.name == FILES:
             return f"\n  → ./airlock track {run.run_id}   # writes its files anew"
-        if one.name == "wandb" and (run.path / "wandb").is_dir():
-            return f"\n  → wandb sync {run.path}/wandb/*run-*   # log: {run.track_log(one.name)}"
-        return f"\n  → log {run.track_log(one.name)}"
+        log = f"# its log: {run.track_log(one.name)}"
+        if next(run.path.glob("wandb/*run-*/*.wandb"), None) and one.name == "wandb":
+            return f"\n  → wandb sync {run.path}/wandb/*run-*   {log}"
+        return f"\n  → ./airlock track {run.run_id} --to {one.name}   {log}"
 
     def _out(self, text: str) -> None:
         self._console.out(f"airlock: {text}", highlight=False)
@@ -123,6 +125,7 @@ class _Sidecar:
         self.name = name
         self.most_s = _FILES_S if name == FILES else _SERVICE_S
         self.was_ended = False  # or has failed, and that has been said
+        self.why = ""  # it has failed, in its own words
         command = [
             sys.executable, "-P", "-m", "launch.track", str(run.path), name, str(os.getpid()),
         ]  # fmt: skip
@@ -136,13 +139,16 @@ class _Sidecar:
         self._text = ""
 
     def new_lines(self) -> list[str]:
-        """The lines it has said since the last call; never waits."""
+        """The lines it has said since the last call, less its last words; never waits."""
         assert self.process.stdout is not None
         with contextlib.suppress(BlockingIOError, ValueError):
             while data := os.read(self.process.stdout.fileno(), 65536):
                 self._text += data.decode(errors="replace")
         *lines, self._text = self._text.split("\n")
-        return lines
+        for line in lines:
+            if line.startswith(LAST_WORDS):
+                self.why = line.removeprefix(LAST_WORDS)
+        return [line for line in lines if not line.startswith(LAST_WORDS)]
 
     def no_more(self) -> None:
         """Tell it that the run is over."""

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -187,10 +186,32 @@ def test_a_service_that_cannot_be_had_holds_up_neither_files_nor_training(
     beside = Beside(MadeRun(tmp_path), environ | {"PYTHONPATH": path}, "trackio")
     beside.made.steps(1, 2)
     beside.look()
-    time.sleep(0.1)
     beside.tracking.end(Signals())
-    assert beside.lines == [
-        "airlock: trackio: no trackio here; the training goes on without it",
-        f"  → log {beside.run.track_log('trackio')}",
-    ]
+    said, what_to_do = beside.lines
+    assert said == "airlock: trackio: no trackio here; the training goes on without it"
+    assert what_to_do.startswith(f"  → ./airlock track {beside.run.run_id} --to trackio ")
+    assert len(scalars(beside.run.tensorboard)["train/loss"]) == 2
+
+
+def test_a_service_that_hangs_at_the_end_has_its_time_and_no_more(
+    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trackio.py").write_text(
+        "import time\n"
+        "def init(**_): pass\n"
+        "def log(*_, **__): pass\n"
+        "def finish(): print('hangs', flush=True); time.sleep(1000)\n"
+    )
+    monkeypatch.setattr("launch.track.sidecar._SERVICE_S", 3.0)
+    path = os.pathsep.join([str(tmp_path), environ["PYTHONPATH"]])
+    beside = Beside(MadeRun(tmp_path), environ | {"PYTHONPATH": path}, "trackio")
+    beside.made.steps(1, 2)
+    beside.look()
+    wait_for(beside.says, why="trackio said nothing")
+    beside.tracking.end(Signals())
+    assert beside.lines[1] == "airlock: waiting for trackio, 3 s at most; Ctrl-C ends that"
+    assert beside.lines[2] == "airlock: trackio is not done and is ended"
+    assert len(beside.lines) == 4
+    assert beside.run.track_log("trackio").read_text() == "hangs\n"
+    assert processes_of(beside.run) == []
     assert len(scalars(beside.run.tensorboard)["train/loss"]) == 2
