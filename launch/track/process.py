@@ -44,7 +44,8 @@ def track_beside(run: RunDir, name: str, parent_pid: int) -> int:
     """Track `run` until its launcher, process `parent_pid`, closes our stdin or is gone.
 
     Standard output is for lines that the launcher is to show, the last one with LAST_WORDS; what
-    libraries print goes to stderr, which is a log. Returns the exit code: 1 when tracking has ended before the run.
+    libraries print goes to stderr, which is a log. Returns the exit code: 1 when tracking has ended
+    before the run.
     """
     asked_to_end: list[int] = []
 

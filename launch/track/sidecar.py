@@ -99,9 +99,8 @@ class Tracking:
             lines = one.new_lines()
             if code and not one.was_ended:
                 one.was_ended = True
-                lines.append(
-                    f"{one.why or _ending(code)}; the training goes on without it{self._what_to_do(one)}"
-                )
+                why = one.why or _ending(code)
+                lines.append(f"{why}; the training goes on without it{self._what_to_do(one)}")
             for line in lines:
                 self._out(f"{TITLES[one.name]}: {line}")
 
