@@ -79,6 +79,7 @@ class Wandb:
         except wandb.Error as error:  # no key, no network, no right to the project
             if not offline_instead:
                 raise
+            wandb.teardown()  # its process takes the id for one in use
             why, self._run = f"{error}: ", begin(mode="offline")
         if self._run.offline:
             say(f"{why}offline; `wandb sync {Path(self._run.dir).parent}` uploads it later")

@@ -37,11 +37,10 @@ def at_home(tmp_path: Path, environ: dict[str, str]) -> dict[str, str]:
     }  # fmt: skip
 
 
-def rows_of_wandb(run_folder: Path) -> list[dict[str, Any]]:
+def rows_of_wandb(path: Path) -> list[dict[str, Any]]:
     """The history in W&B's own file: blocks of 32 KiB, with records that may span them."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    (path,) = run_folder.glob("wandb/*run-*/*.wandb")
     data, position, body, found = path.read_bytes(), 7, b"", []
     while position + 7 <= len(data):
         if 32768 - position % 32768 < 7:
@@ -72,7 +71,8 @@ def test_wandb_offline_has_every_step_with_its_time(
     beside.made.steps(4, 5)
     beside.made.launch.emit("metric", "host", **HOST)
     beside.tracking.end(Signals())
-    rows = rows_of_wandb(beside.run.path)
+    (kept,) = beside.run.path.glob("wandb/offline-run-*/*.wandb")
+    rows = rows_of_wandb(kept)
     assert [row["train/loss"] for row in rows if "train/loss" in row] == [1, 2, 3, 4, 5]
     assert [row["train/global_step"] for row in rows] == [1, 2, 3, 4, 5, 5]
     assert rows[-1]["host/num_processes"] == 5
@@ -94,7 +94,27 @@ def test_wandb_without_a_key_keeps_the_run_for_later(
     beside.tracking.end(Signals())
     assert "No API key configured" in beside.lines[0]
     assert "offline; `wandb sync " in beside.lines[0]
-    assert len(rows_of_wandb(beside.run.path)) == 3
+    (kept,) = beside.run.path.glob("wandb/offline-run-*/*.wandb")
+    assert len(rows_of_wandb(kept)) == 3
+
+
+@needs("wandb")
+def test_wandb_that_cannot_be_reached_keeps_the_run_for_later(
+    tmp_path: Path, at_home: dict[str, str]
+) -> None:
+    del at_home["WANDB_MODE"]
+    nowhere = {
+        "WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "0" * 40,
+        "WANDB_INIT_TIMEOUT": "5",
+    }  # fmt: skip
+    beside = Beside(MadeRun(tmp_path), at_home | nowhere, "wandb")
+    beside.made.steps(1, 3)
+    beside.look()
+    wait_for(beside.says, why="W&B said nothing")
+    beside.tracking.end(Signals())
+    assert "connection refused: offline; `wandb sync " in beside.lines[0]
+    (kept,) = beside.run.path.glob("wandb/offline-run-*/*.wandb")
+    assert len(rows_of_wandb(kept)) == 3
 
 
 @needs("wandb")
