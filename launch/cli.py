@@ -138,6 +138,16 @@ def stop(run: str) -> None:
     end_with(lambda console, _: launch_stop.stop(run, console))
 
 
+@airlock.command()
+@click.argument("run", metavar="RUN")
+@click.option("--to", "service", metavar="NAME", help="Send it to wandb or trackio instead.")
+def track(run: str, service: str | None) -> None:
+    """Write a run's TensorBoard files anew, from what it has measured."""
+    from launch.track import command
+
+    end_with(lambda console, _: command.track(run, service, console))
+
+
 def end_with(command: Callable[[Console, Output], ExitCode | None]) -> NoReturn:
     """Do it, and end this process with the code that it returns or raises; None is 0."""
     console, output = make_console()

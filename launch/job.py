@@ -17,6 +17,7 @@ from launch.model_folder import check_model
 from launch.request import Request
 from launch.resolve import resolve
 from launch.script_request import resolve_script
+from launch.track.services import services_in
 from rundir.checkpoints import complete_checkpoints, step_of
 from rundir.config import RunConfig, Sources
 from rundir.errors import UserError
@@ -42,6 +43,7 @@ def make_job(request: Request, environ: Mapping[str, str]) -> Job:
         check_model(config)
         check_data(config)
     check_limits(config.limits)
+    services_in(config.train.report_to)
     check_keep_env(config.launch.keep_env, environ)
     users_alloc_conf(environ)
     check_gate()

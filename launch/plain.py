@@ -25,6 +25,7 @@ from launch.job import Job, make_job
 from launch.last_words import last_words
 from launch.output import Output
 from launch.packages import require
+from launch.processes import OwnProcesses
 from launch.ready import have_prepared
 from launch.records import banner, make_folder
 from launch.report import exit_code, report
@@ -32,6 +33,7 @@ from launch.reporter import Reporter, open_log, write_stacks_to
 from launch.request import PLAIN, RUN, Request
 from launch.signals import Interrupted, Signals
 from launch.state import new_state
+from launch.track.sidecar import Tracking
 from launch.watch import Watch
 from rundir.checkpoints import remove_half_written
 from rundir.errors import UserError
@@ -110,8 +112,10 @@ class _PlainRun:
         self._events = EventWriter(self.folder.event_file("launch"))
         self._log = open_log(self.folder.rank_log(0, 0))
         self._follower = Follower(self.folder, self.state, self._events)
+        self._tracking = Tracking(self.folder, job.config, self._env, OwnProcesses(), console)
         self._watch = Watch(
-            self.folder, self.state, self._follower, console, self._signals,
+            run=self.folder, state=self.state, follower=self._follower, tracking=self._tracking,
+            console=console, signals=self._signals,
             stop_timeout_s=job.config.launch.stop_timeout_s, end_now=self._end_now,
         )  # fmt: skip
 
@@ -146,6 +150,7 @@ class _PlainRun:
             raise
         finally:
             self._watch.stop()
+            self._tracking.end(self._signals)
             self._close(code)
         return code
 

@@ -21,6 +21,15 @@ class OwnProcesses:
     def __init__(self) -> None:
         self._others = set(psutil.Process().children(recursive=True))
 
+    def set_apart(self, pid: int) -> None:
+        """Have a child count, with what it starts, as one of the others until `take_back`."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._others.add(psutil.Process(pid))
+
+    def take_back(self, pid: int) -> None:
+        """From now on the child `pid`, and what it has started, are to be ended as all are."""
+        self._others = {process for process in self._others if process.pid != pid}
+
     def alive(self) -> list[psutil.Process]:
         """Every live process of ours, those included that lost their own parent; parents first.
 

@@ -35,6 +35,7 @@ from launch.request import Request
 from launch.signals import Interrupted, Signals
 from launch.state import new_state
 from launch.supervise import Supervisor
+from launch.track.sidecar import Tracking
 from rundir.checkpoints import remove_half_written
 from rundir.config_file import config_text
 from rundir.errors import UserError
@@ -78,10 +79,12 @@ class _Run:
             job.config.limits, state=self.state, events=self._events,
             processes=processes, console=console,
         )  # fmt: skip
+        self._tracking = Tracking(self.folder, job.config, self._env, processes, console)
         self._plan = PlanOfRun(request, job, self.folder, console, environ, signals)
         self._supervisor = Supervisor(
             run=self.folder, config=job.config.launch, state=self.state, console=console,
             signals=signals, events=self._events, processes=processes, guard=self._guard,
+            tracking=self._tracking,
         )  # fmt: skip
 
     def to_its_end(self) -> ExitCode:
@@ -103,6 +106,7 @@ class _Run:
         finally:
             self._plan.close()
             self._guard.stop()
+            self._tracking.end(self._signals)
             self.state.end(code)
             self._supervisor.write_status()
             _tidy_up(self.folder)

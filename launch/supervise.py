@@ -15,6 +15,7 @@ from launch.plan.of_run import PlanOfRun
 from launch.processes import OwnProcesses
 from launch.signals import Signals
 from launch.state import RunState
+from launch.track.sidecar import Tracking
 from launch.workload import OwnTrainer, UserScript, Workload
 from rundir.config import LaunchConfig
 from rundir.events import EventWriter
@@ -32,11 +33,12 @@ class Supervisor:
     def __init__(  # noqa: PLR0913 - the parts of a run, each by its name
         self, *, run: RunDir, config: LaunchConfig, state: RunState, console: Console,
         signals: Signals, events: EventWriter, processes: OwnProcesses, guard: MemoryGuard,
+        tracking: Tracking,
     ) -> None:  # fmt: skip
         self._run, self._config, self._state, self._console = run, config, state, console
         self._signals, self._events, self._processes = signals, events, processes
         self._workload: Workload = UserScript(run) if state.of_script else OwnTrainer(run)
-        self._guard = guard
+        self._guard, self._tracking = guard, tracking
         self._follower = Follower(run, state, events)
         self._stop_asked_at: float | None = None
         self._next_survivors = 0.0
@@ -45,7 +47,7 @@ class Supervisor:
     def supervise(
         self, torchrun_args: list[str], env: dict[str, str], plan: PlanOfRun | None = None
     ) -> int:
-        """Start the agent with `torchrun_args`; returns its exit code once no process is left.
+        """Start the agent with `torchrun_args`; returns its exit code once no rank is left.
 
         Raises DoesNotFitError when that is the `plan`'s answer; then, too, no process is left.
         """
@@ -86,6 +88,7 @@ class Supervisor:
         if len(self._state.restarts) > num_restarts:
             self._note_restart()
         view.show(self._state, events)
+        self._tracking.look(events)
         for lines in self._workload.new_output(last=agent_code is not None):
             if self._signals.end_now:
                 break

@@ -13,6 +13,7 @@ from launch.console import PlainView
 from launch.follow import Follower
 from launch.signals import Signals
 from launch.state import RunState
+from launch.track.sidecar import Tracking
 from launch.workload import ask_to_save
 from rundir.paths import RunDir
 
@@ -22,11 +23,12 @@ _POLL_S = 0.1
 class Watch:
     """Watches one run, from `start` to `stop`. `end_now` ends the process, and is its last call."""
 
-    def __init__(
-        self, run: RunDir, state: RunState, follower: Follower, console: Console,
-        signals: Signals, *, stop_timeout_s: float, end_now: Callable[[], None],
+    def __init__(  # noqa: PLR0913 - the parts of a run, each by its name
+        self, *, run: RunDir, state: RunState, follower: Follower, tracking: Tracking,
+        console: Console, signals: Signals, stop_timeout_s: float, end_now: Callable[[], None],
     ) -> None:  # fmt: skip
         self._run, self._state, self._follower, self._console = run, state, follower, console
+        self._tracking = tracking
         self._signals, self._stop_timeout_s, self._end_now = signals, stop_timeout_s, end_now
         # Not a live view: what libraries, or a debugger, print in this process is on the screen.
         self._view = PlainView(console)
@@ -50,6 +52,7 @@ class Watch:
         events = self._follower.new_events()
         self._follower.take_in(events)
         self._view.show(self._state, events)
+        self._tracking.look(events)
         self._follower.write_down()
 
     def _watch(self) -> None:

@@ -92,6 +92,9 @@ class TrainConfig:
     keep_checkpoints: int = _field(
         2, "how many of the last checkpoints are kept, beside the best", at_least=1
     )
+    report_to: str = _field(
+        "", "where metrics go besides TensorBoard files: wandb, trackio, or both with a comma"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,6 +83,11 @@ class RunDir:
         return self.path / "model"
 
     @property
+    def tensorboard(self) -> Path:
+        """TensorBoard's event files, made from the metrics among the events."""
+        return self.path / "tensorboard"
+
+    @property
     def incidents(self) -> Path:
         """What was left by ranks that hung."""
         return self.path / "incidents"
@@ -96,6 +101,10 @@ class RunDir:
     def zygote_log(self) -> Path:
         """What the zygote printed."""
         return self.path / "logs" / "zygote.log"
+
+    def track_log(self, tracker: str) -> Path:
+        """What tracking with `tracker` printed: `tensorboard`, `wandb` or `trackio`."""
+        return self.path / "logs" / f"track-{tracker}.log"
 
     @property
     def elastic(self) -> Path:

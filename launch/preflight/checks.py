@@ -26,6 +26,7 @@ from launch.preflight import (
     loopback,
     packages,
     shared_memory,
+    tracking,
 )
 from launch.preflight.ground import Ground, warning
 from launch.stop import end_leftovers
@@ -36,6 +37,7 @@ from rundir.finding import Finding
 TIMEOUT_S = 2.0
 CHECKS: tuple[ModuleType, ...] = (
     gpus, driver, packages, leftovers, shared_memory, disk, limits, build_locks, clock, loopback,
+    tracking,
 )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from tests.running import (
     wait_for,
     wait_until_training,
 )
+from tests.tensorboard_files import scalars
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -47,6 +48,8 @@ def test_a_stop_in_training_saves_a_checkpoint_that_the_next_run_goes_on_from(
     assert f"the checkpoint after step {step} is saved" in out
     assert f"--resume {run.path}" in out or f"--resume runs/{run.run_id}" in out
     assert not run.model.exists()
+    shown = [step for step, *_ in scalars(run.tensorboard)["train/loss"]]
+    assert shown == list(range(1, step + 1))
     assert_nothing_left(run)
 
     total = step + 2

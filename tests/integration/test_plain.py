@@ -20,6 +20,7 @@ from rundir.status import read_status
 from tests import fake_nvml
 from tests.conftest import HAS_GPU
 from tests.running import (
+    assert_nothing_left,
     ended,
     events_of,
     finish,
@@ -168,7 +169,8 @@ def test_a_plain_run_shows_what_a_run_shows_and_leaves_what_a_run_leaves(
     assert "tiny: done in " in out
     assert "Loading weights" not in out
     wanted = {"config.toml", "command.txt", "environment.json", "prepared.json", "status.json",
-              "events", "logs", "control", "checkpoints", "incidents", "model"}  # fmt: skip
+              "events", "logs", "control", "checkpoints", "incidents", "model",
+              "tensorboard"}  # fmt: skip
     assert wanted <= whole["files"]  # type: ignore[operator]
     assert isinstance(status, dict)
     assert (status["phase"], status["exit_code"], status["step"]) == ("done", 0, _NUM_STEPS)
@@ -255,7 +257,7 @@ def test_what_kill_9_leaves_in_the_middle_of_a_save_is_passed_over_and_resumed_b
     killed = run_folder(environ)
     assert read_status(killed)["exit_code"] is None
     assert list(killed.checkpoints.glob(".step_*"))  # half written
-    assert not processes_of(killed)
+    assert_nothing_left(killed)  # what tracks it takes a moment
     resumed, _ = done(plain("tiny", "--resume", killed.run_id), environ)
     assert min(curve(resumed)) == 4
     assert curve(killed) | curve(resumed) == whole["curve"]

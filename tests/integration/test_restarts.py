@@ -25,6 +25,7 @@ from tests.running import (
     wait_for,
     zygote_pid,
 )
+from tests.tensorboard_files import scalars
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -73,6 +74,8 @@ def test_killed_ranks_are_started_again_and_go_on_from_the_last_checkpoint(
     found = losses(run)
     assert sorted(found) == list(range(1, 81))
     assert all(len(of_step) == 1 for of_step in found.values())  # the same, to the last bit
+    shown = [step for step, *_ in scalars(run.tensorboard)["train/loss"]]
+    assert shown == sorted(found)  # those that were repeated as well, and only once
     plans = events_of(run, "mark", "train.plan")
     assert [plan["attempt"] for plan in plans] == [0, 1, 2]
     assert plans[1]["first_step"] >= 5

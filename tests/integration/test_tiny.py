@@ -16,6 +16,7 @@ from rundir.paths import RunDir
 from rundir.status import read_status
 from tests.conftest import ROOT
 from tests.running import assert_nothing_left, events_of
+from tests.tensorboard_files import scalars
 
 # Loads the exported folder as anyone would, and answers three prompts that were held out.
 ANSWER = """
@@ -79,6 +80,18 @@ def test_exact_match_on_held_out_prompts_rises_from_about_nothing_to_95_percent(
     assert evaluations[0]["exact_match"] < 0.05
     assert evaluations[-1]["exact_match"] >= 0.95
     assert evaluations[-1]["loss"] < evaluations[0]["loss"] / 10
+
+
+def test_tensorboard_has_all_that_was_measured(finished: Finished) -> None:
+    run, _ = finished
+    shown = scalars(run.tensorboard)
+    for tag, events in (("train/loss", events_of(run, "metric", "train")),
+                        ("eval/loss", events_of(run, "metric", "eval"))):  # fmt: skip
+        assert [(step, t) for step, t, _ in shown[tag]] == [(e["step"], e["t"]) for e in events]
+        assert [loss for *_, loss in shown[tag]] == pytest.approx([e["loss"] for e in events])
+    assert shown["eval/exact_match"][-1][2] >= 0.95
+    assert shown["host/pss_bytes"]
+    assert shown["time/forward_s"][-1][2] > 0
 
 
 def test_the_exported_model_loads_anywhere_and_answers_rightly(finished: Finished) -> None:

@@ -1,0 +1,1 @@
+"""A run's metrics on their way to TensorBoard, W&B and trackio, in processes beside it."""

@@ -1,0 +1,113 @@
+"""The process that tracks one run with one tracker: until its launcher is gone, or just once."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+from launch.parent import die_with_parent
+from launch.track.follow import Follower
+from launch.track.services import LAST_WORDS, TITLES, Say, make_tracker
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from rundir.paths import RunDir
+
+_POLL_S = 1.0
+_NICE = 5  # the training comes first
+_LAST_S = 300  # after the end of the run, should the launcher not end this process before
+
+
+def track_once(run: RunDir, name: str, say: Say) -> None:
+    """Hand on all events that `run` has.
+
+    Raises UserError when a process of the run itself does that, or it cannot be done.
+    """
+    with _alone(run, name):
+        try:
+            tracker = make_tracker(name, run, say)
+            Follower(run, tracker).follow()
+            tracker.close()
+        except Exception as error:  # trackers raise what they like
+            raise UserError(
+                f"{TITLES[name]}: {_text(error)}", do=_what_to_do(name, error),
+                code=ExitCode.PREFLIGHT,
+            ) from error  # fmt: skip
+
+
+def track_beside(run: RunDir, name: str, parent_pid: int) -> int:
+    """Track `run` until its launcher, process `parent_pid`, closes our stdin or is gone.
+
+    Standard output is for lines that the launcher is to show, the last one with LAST_WORDS; what
+    libraries print goes to stderr, which is a log. Returns the exit code: 1 when tracking has ended
+    before the run.
+    """
+    asked_to_end: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        asked_to_end.append(number)
+
+    signal.signal(signal.SIGTERM, note)
+    die_with_parent(parent_pid, signal.SIGTERM)
+    os.nice(_NICE)
+    lines = os.dup(1)
+    os.dup2(2, 1)
+
+    def say(text: str) -> None:
+        with contextlib.suppress(OSError):  # the launcher is gone
+            os.write(lines, f"{' '.join(text.split())}\n".encode())
+
+    try:
+        with _alone(run, name):
+            tracker = make_tracker(name, run, say, is_beside=True)
+            follower = Follower(run, tracker)
+            while not asked_to_end:
+                follower.follow()
+                if select.select([0], [], [], _POLL_S)[0]:
+                    break
+            signal.alarm(_LAST_S)
+            follower.follow()
+            tracker.close()
+    except Exception as error:  # noqa: BLE001 - whatever a tracker raises, the training goes on
+        say(f"{LAST_WORDS}{_text(error)}")
+        with contextlib.suppress(OSError):
+            print(repr(error), file=sys.stderr, flush=True)  # noqa: T201
+        return 1
+    return 0
+
+
+@contextlib.contextmanager
+def _alone(run: RunDir, name: str) -> Iterator[None]:
+    """Raise UserError when another process tracks `run` with this tracker just now."""
+    with run.track_log(name).open("ab") as log:
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(
+                f"run {run.run_id} is being tracked by a process of its own",
+                do="wait until it has ended: ./airlock ps",
+            ) from error
+        except OSError:  # a file system without locks
+            pass
+        yield
+
+
+def _text(error: Exception) -> str:
+    """An error on one line."""
+    if isinstance(error, UserError):
+        return str(error.args[0])
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split()) or type(error).__name__
+
+
+def _what_to_do(name: str, error: Exception) -> str:
+    if isinstance(error, UserError):
+        return error.do
+    if isinstance(error, ImportError):
+        return f"{sys.executable} -m pip install {name}"
+    return "mend that, and call it again"

@@ -1,0 +1,171 @@
+"""The launcher's side of tracking: a process for each tracker, started once there is a metric.
+
+One that hangs holds up no other, and none holds up the training; the launcher itself loads no
+tracker, and never waits for a network but at the end of a run, within bounds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+
+from rich.console import Console
+
+from launch.processes import OwnProcesses
+from launch.signals import Signals
+from launch.track.services import FILES, LAST_WORDS, TITLES, services_in
+from rundir.config import RunConfig
+from rundir.events import Event
+from rundir.paths import RunDir
+
+_POLL_S = 0.05
+_SILENT_S = 2.0  # a wait longer than that is said
+_FILES_S, _SERVICE_S = 10.0, 60.0  # longest wait at the end of a run, for files and for uploads
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+class Tracking:
+    """All trackers of one run."""
+
+    def __init__(
+        self, run: RunDir, config: RunConfig, env: Mapping[str, str],
+        processes: OwnProcesses, console: Console,
+    ) -> None:  # fmt: skip
+        self._run, self._env, self._processes, self._console = run, env, processes, console
+        self._names = [FILES, *services_in(config.train.report_to)]
+        self._sidecars: list[_Sidecar] | None = None
+
+    def look(self, events: Iterable[Event]) -> None:
+        """Start tracking with the first metric of training among `events`; show what there is."""
+        if self._sidecars is None and any(_is_of_training(event) for event in events):
+            self._sidecars = list(self._started())
+        self._show()
+
+    def end(self, signals: Signals) -> None:
+        """Let the trackers take the rest of the run, and leave no process of theirs.
+
+        They have their time, unless one asks to stop (again) meanwhile.
+        """
+        if not self._sidecars:
+            return
+        for one in self._sidecars:
+            one.no_more()
+        was_asked, started, said = signals.stop_asked, time.monotonic(), False
+        while left := self._alive(time.monotonic() - started):
+            if signals.end_now or (signals.stop_asked and not was_asked):
+                break
+            if not said and time.monotonic() - started > _SILENT_S:
+                said = True
+                names = " and ".join(TITLES[one.name] for one in left)
+                most_s = max(one.most_s for one in left)
+                self._out(f"waiting for {names}, {most_s:.0f} s at most; Ctrl-C ends that")
+            time.sleep(_POLL_S)
+        for one in self._sidecars:
+            if one.process.poll() is None:
+                self._out(f"{TITLES[one.name]} is not done and is ended{self._what_to_do(one)}")
+                one.was_ended = True
+            self._processes.take_back(one.process.pid)
+        self._processes.end()
+        self._show()
+        for one in self._sidecars:
+            one.close()
+        self._sidecars = []
+
+    def _started(self) -> Iterator[_Sidecar]:
+        for name in self._names:
+            try:
+                one = _Sidecar(name, self._run, dict(self._env) | _ONE_THREAD)
+            except OSError as error:  # no file, no process, no memory to be had
+                self._out(f"{TITLES[name]}: {error.strerror}; the training goes on without it")
+                continue
+            self._processes.set_apart(one.process.pid)
+            yield one
+
+    def _alive(self, waited_s: float) -> list[_Sidecar]:
+        """Those that are at work yet, and have time left."""
+        self._show()
+        alive = [one for one in self._sidecars or () if one.process.poll() is None]
+        return [one for one in alive if waited_s < one.most_s]
+
+    def _show(self) -> None:
+        """Print what trackers say, and of each that has failed that it has."""
+        for one in self._sidecars or ():
+            code = one.process.poll()  # before its lines are read, so that none comes later
+            lines = one.new_lines()
+            if code and not one.was_ended:
+                one.was_ended = True
+                why = one.why or _ending(code)
+                lines.append(f"{why}; the training goes on without it{self._what_to_do(one)}")
+            for line in lines:
+                self._out(f"{TITLES[one.name]}: {line}")
+
+    def _what_to_do(self, one: _Sidecar) -> str:
+        run = self._run
+        if one.name == FILES:
+            return f"\n  → ./airlock track {run.run_id}   # writes its files anew"
+        log = f"# its log: {run.track_log(one.name)}"
+        if next(run.path.glob("wandb/*run-*/*.wandb"), None) and one.name == "wandb":
+            return f"\n  → wandb sync {run.path}/wandb/*run-*   {log}"
+        return f"\n  → ./airlock track {run.run_id} --to {one.name}   {log}"
+
+    def _out(self, text: str) -> None:
+        self._console.out(f"airlock: {text}", highlight=False)
+
+
+class _Sidecar:
+    """One process that tracks, and the pipes to it and from it."""
+
+    def __init__(self, name: str, run: RunDir, env: dict[str, str]) -> None:
+        self.name = name
+        self.most_s = _FILES_S if name == FILES else _SERVICE_S
+        self.was_ended = False  # or has failed, and that has been said
+        self.why = ""  # it has failed, in its own words
+        command = [
+            sys.executable, "-P", "-m", "launch.track", str(run.path), name, str(os.getpid()),
+        ]  # fmt: skip
+        with run.track_log(name).open("ab") as log:
+            self.process = subprocess.Popen(
+                command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        assert self.process.stdout is not None
+        os.set_blocking(self.process.stdout.fileno(), False)
+        self._text = ""
+
+    def new_lines(self) -> list[str]:
+        """The lines it has said since the last call, less its last words; never waits."""
+        assert self.process.stdout is not None
+        with contextlib.suppress(BlockingIOError, ValueError):
+            while data := os.read(self.process.stdout.fileno(), 65536):
+                self._text += data.decode(errors="replace")
+        *lines, self._text = self._text.split("\n")
+        for line in lines:
+            if line.startswith(LAST_WORDS):
+                self.why = line.removeprefix(LAST_WORDS)
+        return [line for line in lines if not line.startswith(LAST_WORDS)]
+
+    def no_more(self) -> None:
+        """Tell it that the run is over."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def close(self) -> None:
+        """Close what is left of it, once it has ended."""
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def _is_of_training(event: Event) -> bool:
+    return event["kind"] == "metric" and event["name"] in ("train", "eval")
+
+
+def _ending(code: int) -> str:
+    """How a process ended that has not said why."""
+    if code < 0:
+        return f"its process was killed by {signal.Signals(-code).name}"
+    return f"its process ended with exit code {code}"

@@ -1,0 +1,86 @@
+"""TensorBoard's event files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+@contextlib.contextmanager
+def _without_torch() -> Iterator[None]:
+    """tensorboardX imports torch where it can, for what is not used here: 8 s and 150 MB."""
+    if "torch" in sys.modules:
+        yield
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]  # Python's own way to say: not there
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]
+
+
+class TensorBoard:
+    """One event file in `folder`, which takes the place of those that were there.
+
+    SummaryWriter would write it from a thread, and hang when the disk is full.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        with _without_torch():
+            from tensorboardX.proto import event_pb2, summary_pb2
+            from tensorboardX.record_writer import RecordWriter
+        folder.mkdir(exist_ok=True)
+        self._before = list(folder.glob("events.out.tfevents.*"))
+        # TensorBoard knows them by their beginning, and reads them in the order of their names.
+        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
+        self._path = folder / name
+        self._event, self._session, self._summary = (
+            event_pb2.Event, event_pb2.SessionLog, summary_pb2.Summary,
+        )  # fmt: skip
+        self._records = RecordWriter(str(self._path))
+        self._write(wall_time=time.time(), file_version="brain.Event:2")
+
+    def repeat_from(self, step: int) -> None:
+        """As a session that starts at `step`: TensorBoard drops what it has from there on."""
+        self._write(step=step, session_log=self._session(status=self._session.START))
+
+    def add(self, step: int, t: float, figures: dict[str, float]) -> None:
+        """All figures in one record."""
+        values = [
+            self._summary.Value(tag=tag, simple_value=value) for tag, value in figures.items()
+        ]
+        self._write(wall_time=t, step=step, summary=self._summary(value=values))
+
+    def flush(self) -> None:
+        """To the disk. Raises OSError when it is full."""
+        with self._giving_up():
+            self._records.flush()
+        while self._before:  # this file now has all that they had
+            self._before.pop().unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """To the disk. Raises OSError when it is full."""
+        self.flush()
+        self._records.close()
+
+    def _write(self, **fields: Any) -> None:
+        with self._giving_up():
+            self._records.write(self._event(**fields).SerializeToString())
+
+    @contextlib.contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """On an error this is the end of the file; those that it was to replace are better."""
+        try:
+            yield
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._records.close()
+            if self._before:
+                self._path.unlink(missing_ok=True)
+            raise
