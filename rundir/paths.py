@@ -83,6 +83,11 @@ class RunDir:
         return self.path / "model"
 
     @property
+    def data(self) -> Path:
+        """What people may want to see of the data: some samples, and the rows left out."""
+        return self.path / "data"
+
+    @property
     def incidents(self) -> Path:
         """What was left by ranks that hung."""
         return self.path / "incidents"

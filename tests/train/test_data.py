@@ -12,7 +12,7 @@ import torch
 
 from rundir.prepared import PreparedData
 from train.batch import IGNORE, collate
-from train.data import Sample, SampleFile
+from train.data import Sample, SampleFile, prompted
 from train.feed import Order
 
 NUM_SAMPLES, BATCH = 10, 7  # steps span epochs, and neither divides among ranks
@@ -20,17 +20,17 @@ NUM_STEPS = 20  # two epochs' worth of every remainder
 
 
 def sample(tokens: list[int], num_prompt: int) -> Sample:
-    return np.array(tokens, dtype=np.int32), num_prompt
+    return prompted(np.array(tokens, dtype=np.int32), num_prompt)
 
 
 def arrow_file(path: Path, num_samples: int, batch_rows: int) -> PreparedData:
     """A file as train.prepare writes it: sample i has i % 5 + 2 tokens, all of them i."""
     schema = pa.schema([
-        ("input_ids", pa.list_(pa.int32())), ("num_prompt_tokens", pa.int32()),
+        ("input_ids", pa.list_(pa.int32())), ("loss_ranges", pa.list_(pa.int32())),
         ("prompt", pa.string()), ("response", pa.string()),
     ])  # fmt: skip
     rows = [
-        {"input_ids": [i] * (i % 5 + 2), "num_prompt_tokens": i % 5 + 1,
+        {"input_ids": [i] * (i % 5 + 2), "loss_ranges": [i % 5 + 1, i % 5 + 2],
          "prompt": f"p{i}", "response": f"r{i}"}
         for i in range(num_samples)
     ]  # fmt: skip
@@ -93,10 +93,10 @@ def test_every_sample_is_found_by_its_index(tmp_path: Path, batch_rows: int) -> 
     samples = SampleFile(arrow_file(tmp_path / "a.arrow", 23, batch_rows))
     assert len(samples) == 23
     for i in range(23):
-        tokens, num_prompt = samples[i]
+        tokens, ranges = samples[i]
         assert tokens.tolist() == [i] * (i % 5 + 2)
         assert samples.length(i) == i % 5 + 2
-        assert num_prompt == i % 5 + 1
+        assert ranges.tolist() == [[i % 5 + 1, i % 5 + 2]]
         assert samples.texts(i) == (f"p{i}", f"r{i}")
     with pytest.raises(IndexError):
         samples[23]

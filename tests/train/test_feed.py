@@ -11,7 +11,7 @@ import pytest
 from rundir.config import RunConfig
 from tests.train.test_data import arrow_file
 from train.batch import IGNORE, Batch, collate, collate_rows
-from train.data import Sample, SampleFile
+from train.data import Sample, SampleFile, prompted
 from train.feed import Feed, Order
 from train.packing import dealt, pack
 
@@ -19,7 +19,7 @@ WORLDS = [1, 2, 3, 4, 8]
 
 
 def sample(tokens: list[int], num_prompt: int) -> Sample:
-    return np.array(tokens, dtype=np.int32), num_prompt
+    return prompted(np.array(tokens, dtype=np.int32), num_prompt)
 
 
 def config_of(*, packing: bool, batch: int, size: int) -> RunConfig:
