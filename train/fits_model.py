@@ -9,6 +9,7 @@ from typing import Any
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from train.template import special_tokens
 
 _SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
 _SMALL_SHARE = 0.5  # of the model's vocabulary; published models pad theirs by a few percent
@@ -41,7 +42,7 @@ def check_tokenizer(model_path: Path, tokenizer: Any) -> list[str]:
     lines = [f"{name} = {named[name]} of the model {problem}" for name, problem in problems.items()]
     if isinstance(vocab_size, int):
         lines += _of_sizes(vocabulary, vocab_size)
-    if not _pad_token(model_path) and named.get("pad_token_id") is None:
+    if pad_token_id(model_path, tokenizer) is None and named.get("pad_token_id") is None:
         lines.append(
             "the tokenizer has no padding token: training needs none, and generation_config.json "
             "of the trained model names its end token for it"
@@ -113,10 +114,7 @@ def _problem(
     return f"is the ordinary word {token!r} there"
 
 
-def _pad_token(model_path: Path) -> bool:
-    try:
-        text = (model_path / "tokenizer_config.json").read_text(encoding="utf-8")
-        settings = json.loads(text)
-    except (OSError, ValueError):
-        return False
-    return bool(isinstance(settings, dict) and settings.get("pad_token"))
+def pad_token_id(model_path: Path, tokenizer: Any) -> int | None:
+    """The id of the padding token that a tokenizer names, None if it names none."""
+    found: int | None = tokenizer.token_to_id(special_tokens(model_path)["pad_token"])
+    return found

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from train import lines
 from train.json_array import elements
-from train.lines import LONGEST_ROW_BYTES, decoded, numbered
-from train.rows import BadRowError
+from train.lines import decoded, numbered
+from train.rows import TOO_LONG, BadRowError
 from train.sources import Source, wrong
 
 _BLOCK_BYTES = 1 << 20
@@ -100,19 +101,20 @@ def _lines(file: Any, _source: Source) -> Iterator[tuple[int, Raw, int]]:
 def _texts(file: Any, _source: Source) -> Iterator[tuple[int, Raw, int]]:
     for number, line in numbered(file):
         if not line.isspace():
-            yield number, decoded(line.rstrip(b"\r\n")), len(line)
+            text = decoded(line.rstrip(b"\r\n"))
+            yield number, TOO_LONG if len(line) > lines.LONGEST_ROW_BYTES else text, len(line)
 
 
 def _table(file: Any, source: Source) -> Iterator[tuple[int, Raw, int]]:
     """Rows of CSV or TSV by the names in its first row; with more or fewer a bad one."""
-    csv.field_size_limit(LONGEST_ROW_BYTES)
-    lines = _Counted(decoded(line) for _, line in numbered(file))
-    first = next(iter(lines), "")
+    csv.field_size_limit(lines.LONGEST_ROW_BYTES)
+    counted = _Counted(decoded(line) for _, line in numbered(file))
+    first = next(iter(counted), "")
     mark = "\t" if source.format == "tsv" or ("\t" in first and "," not in first) else ","
     if mark == "," and "," not in first and ";" in first:
         mark = ";"
     names = next(csv.reader([first], delimiter=mark), [])
-    reader, number = csv.reader(lines, delimiter=mark), lines.num + 1
+    reader, number = csv.reader(counted, delimiter=mark), counted.num + 1
     try:
         for fields in reader:
             if any(field.strip() for field in fields):
@@ -120,7 +122,7 @@ def _table(file: Any, source: Source) -> Iterator[tuple[int, Raw, int]]:
                 if len(fields) != len(names):
                     row = BadRowError(f"has {len(fields)} fields, the first row has {len(names)}")
                 yield number, row, sum(map(len, fields))
-            number = lines.num + 1
+            number = counted.num + 1
     except csv.Error as error:
         raise wrong(
             source.path, f"cannot be read at line {number}: {error}", f"sed -n {number}p"

@@ -27,6 +27,9 @@ class BadRowError(ValueError):
         return self.what
 
 
+TOO_LONG = BadRowError(f"has more than {LONGEST_ROW_BYTES >> 20} MiB")
+
+
 def parsed(raw: Any) -> Any:
     """The row: JSON becomes an object, all else is one already. Raises BadRowError."""
     if isinstance(raw, BadRowError):
@@ -34,7 +37,7 @@ def parsed(raw: Any) -> Any:
     if not isinstance(raw, bytes):
         return raw
     if len(raw) > LONGEST_ROW_BYTES:
-        raise BadRowError(f"has more than {LONGEST_ROW_BYTES >> 20} MiB")
+        raise TOO_LONG
     try:
         row = json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:

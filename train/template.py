@@ -21,9 +21,7 @@ class Template:
         """Read the template of a local model folder; one without a template gets plain text."""
         settings = _tokenizer_config(model_path)
         source = _template_source(model_path, settings)
-        self._tokens = {
-            key: _token_text(settings.get(key)) for key in ("bos_token", "eos_token", "pad_token")
-        }
+        self._tokens = special_tokens(model_path)
         self._template = None if source is None else _compile(source)
 
     def render(self, prompt: str, response: str) -> tuple[str, str]:
@@ -115,6 +113,12 @@ def _tokenizer_config(model_path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     return settings if isinstance(settings, dict) else {}
+
+
+def special_tokens(model_path: Path) -> dict[str, str]:
+    """The texts of bos_token, eos_token and pad_token; "" for one that there is not."""
+    settings = _tokenizer_config(model_path)
+    return {key: _token_text(settings.get(key)) for key in ("bos_token", "eos_token", "pad_token")}
 
 
 def _template_source(model_path: Path, settings: dict[str, Any]) -> str | None:
