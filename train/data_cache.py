@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -104,8 +104,11 @@ def _tokenise(sources: list[Source], recipe: Recipe, tools: Tools, folder: Path)
     end_token_id = _end_token_id(columns, *tools)
     tokeniser = Tokeniser(*tools, recipe, columns)
     processes = num_processes() if sum(sizes) > _SMALL_BYTES else 1
-    with Writer(folder, with_held_out=recipe.eval_fraction > 0) as writer:
-        for made in in_order(tokeniser, chain([first], blocks), processes):
+    with (
+        closing(in_order(tokeniser, chain([first], blocks), processes)) as all_made,
+        Writer(folder, with_held_out=recipe.eval_fraction > 0) as writer,
+    ):
+        for made in all_made:
             if made.bad and recipe.on_bad_row == "stop":
                 number, error = made.bad[0]
                 raise bad_row(of_path[made.block.path], number, error.what, error.do)

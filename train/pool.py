@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -34,7 +34,9 @@ def num_processes() -> int:
     return min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
 
 
-def in_order(work: Callable[[Item], Done], items: Iterable[Item], processes: int) -> Iterator[Done]:
+def in_order(
+    work: Callable[[Item], Done], items: Iterable[Item], processes: int
+) -> Generator[Done]:
     """`work` of each item, in their order; with fewer than 2 processes done here.
 
     `work` need not be picklable, its results must be. Raises what it raises, and UserError when a
