@@ -26,6 +26,10 @@ class _Lists:
         found: np.ndarray = self._values[self._offsets[row] : self._offsets[row + 1]]
         return found
 
+    def touch(self) -> None:
+        self._values.max(initial=0)
+        self._offsets.max(initial=0)
+
     def length(self, row: int) -> int:
         return int(self._offsets[row + 1] - self._offsets[row])
 
@@ -57,6 +61,11 @@ class SampleFile:
         """How many tokens a sample has."""
         batch, row = self._place(index)
         return self._ids[batch].length(row)
+
+    def touch(self) -> None:
+        """Have every page of tokens in memory; for measurements."""
+        for column in (*self._ids, *self._ranges):
+            column.touch()
 
     def texts(self, index: int) -> tuple[str, str]:
         """(prompt, response) of a held-out sample, as they stand in the data."""
