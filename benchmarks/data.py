@@ -156,7 +156,7 @@ def read(folder: Path, num_lines: int) -> dict[str, Any]:
         )
         for _ in range(_NUM_RANKS)
     ]
-    for _ in range(2):
+    for _ in range(3):
         for one in ranks:
             assert one.stdout is not None
             one.stdout.readline()
@@ -166,7 +166,7 @@ def read(folder: Path, num_lines: int) -> dict[str, Any]:
             one.stdin.flush()
     found = [json.loads(one.communicate(timeout=_TIMEOUT_S)[0]) for one in ranks]
     alone = subprocess.run(
-        _command("rank", folder), env=_env(folder), input="\n\n", capture_output=True, text=True,
+        _command("rank", folder), env=_env(folder), input="\n\n\n", capture_output=True, text=True,
         check=True, cwd=ROOT,
     )  # fmt: skip
     return {

@@ -126,11 +126,13 @@ def private_bytes(file: str = "") -> tuple[int, int]:
 
 
 def rank(folder: Path) -> dict[str, float]:
-    """What one of several ranks takes to have its data; it waits for the others twice."""
+    """What one of several ranks takes to have its data; it waits for the others at each stage."""
     from train.data import SampleFile
     from train.feed import Order
 
     prepared = PreparedData(**json.loads((folder / "lines.json").read_text(encoding="utf-8")))
+    print("imported", flush=True)  # noqa: T201
+    sys.stdin.readline()
     before, _ = private_bytes()
     started = time.perf_counter()
     samples = SampleFile(prepared)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import accumulate
+
 import numpy as np
 import pyarrow as pa
 
@@ -43,7 +46,7 @@ class SampleFile:
         file = pa.ipc.open_file(pa.memory_map(prepared.path))
         # As many batches as the file was written in: joining them would copy them into memory.
         self._batches = [file.get_batch(i) for i in range(file.num_record_batches)]
-        self._ends = np.cumsum([batch.num_rows for batch in self._batches])
+        self._ends = list(accumulate(batch.num_rows for batch in self._batches))
         self._ids = [_Lists(batch.column("input_ids")) for batch in self._batches]
         self._ranges = [_Lists(batch.column("loss_ranges")) for batch in self._batches]
 
@@ -51,7 +54,7 @@ class SampleFile:
         return SampleFile, (self._prepared,)  # another process maps the same file
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) if self._batches else 0
+        return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: int) -> Sample:
         batch, row = self._place(index)
@@ -78,5 +81,5 @@ class SampleFile:
         """(batch, row in it) of a sample. Raises IndexError."""
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
-        batch = int(np.searchsorted(self._ends, index, side="right"))
-        return batch, index - int(self._ends[batch]) + self._batches[batch].num_rows
+        batch = bisect_right(self._ends, index)
+        return batch, index - self._ends[batch] + self._batches[batch].num_rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -200,7 +201,7 @@ def texts_of(example: Example) -> tuple[str, str]:
 def _lists(rows: list[list[int]]) -> pa.ListArray:
     """As pa.array makes it, ten times as fast."""
     ends = np.cumsum([0, *map(len, rows)], dtype=np.int32)
-    values = np.fromiter((one for row in rows for one in row), np.int32, int(ends[-1]))
+    values = np.fromiter(chain.from_iterable(rows), np.int32, int(ends[-1]))
     return pa.ListArray.from_arrays(pa.array(ends), pa.array(values))
 
 

@@ -21,6 +21,7 @@ from rundir.prepared import read_prepared
 from train.data import SampleFile
 from train.evaluate import Evaluator
 from train.export import difference, export, export_adapter, logits_of_some
+from train.forks import watch_forks
 from train.loading import make_room, read_ahead
 from train.loop import Trainer
 from train.loss import SummedLoss
@@ -85,6 +86,7 @@ def train(
     if device.type == "meta":  # to be received from rank 0
         device = rank_device(int(os.environ["LOCAL_RANK"]))
     ranks = meet(device, events, config.launch.collective_timeout_s)
+    watch_forks(lambda text: events.emit("log", "line", text=f"[Rank {ranks.rank}] {text}"))
     prepared = read_prepared(run)
     with events.span("ddp.wrap"):
         if prepared.loading.load == "broadcast":
