@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from launch.fetch_data import PREFIX, parse
 from rundir.config import DataConfig, RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
@@ -33,7 +34,10 @@ def check_data(config: RunConfig) -> None:
             do="--set data.eval_fraction=0.05",
         )
     for path in filter(None, (data.path, data.eval_path)):
-        _check(Path(path), data)
+        if path.startswith(PREFIX):
+            parse(path)
+        else:
+            _check(Path(path), data)
 
 
 def _check(path: Path, data: DataConfig) -> None:

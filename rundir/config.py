@@ -36,7 +36,9 @@ class DataConfig:
     """What is trained on: texts, prompts with responses, or conversations (docs/data.md)."""
 
     path: str = _field(
-        "", "training data: a file or a folder of JSONL, JSON, CSV, TSV, Parquet, Arrow or text"
+        "",
+        "training data: a file or a folder of JSONL, JSON, CSV, TSV, Parquet, Arrow or text, or "
+        "hf:OWNER/NAME",
     )
     eval_path: str = _field("", "held-out data, as path; empty: eval_fraction of path, or none")
     eval_fraction: float = _field(

@@ -35,13 +35,20 @@ def prepare(run: RunDir, model_path: Path, resume_from: str | None) -> Prepared:
     for line in check_tokenizer(model_path, tokenizer):
         _say(f"airlock: {line}")
     of_train, of_evaluation = recipes(config)
-    train, evaluation = prepare_path(Path(config.data.path), model_path, of_train, run)
+    train, evaluation = prepare_path(_local(config, run, "path"), model_path, of_train, run)
     if config.data.eval_path:
-        evaluation, _ = prepare_path(Path(config.data.eval_path), model_path, of_evaluation, run)
+        path = _local(config, run, "eval_path")
+        evaluation, _ = prepare_path(path, model_path, of_evaluation, run)
     _show(run, train, tokenizer)
     return Prepared(
         model_path=str(model_path), train=train, evaluation=evaluation, resume_from=resume_from
     )
+
+
+def _local(config: RunConfig, run: RunDir, field: str) -> Path:
+    """Where the files of data.path or data.eval_path are."""
+    named: str = getattr(config.data, field)
+    return run.data_of_hub(field) if named.startswith("hf:") else Path(named)
 
 
 def recipes(config: RunConfig) -> tuple[Recipe, Recipe]:
