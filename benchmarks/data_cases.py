@@ -82,7 +82,7 @@ def mapped(settings: dict[str, Any]) -> Callable[[Path], float]:
     """Seconds of `datasets.map` with these settings."""
 
     def run(folder: Path) -> float:
-        import datasets  # type: ignore[import-not-found,unused-ignore]
+        import datasets
         from transformers import PreTrainedTokenizerFast
 
         datasets.disable_caching()

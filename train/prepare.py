@@ -79,7 +79,7 @@ def prepare_path(
     tools = load_text_tools(model_path)
     folder, counts = cached(find_sources(path), model_path, recipe, tools)
     check_fits(model_path, counts["max_token_id"], counts["longest_kept"])
-    _say(_summary(path, counts))
+    _say(_summary(path, counts, recipe))
     if counts["num_bad"] and run is not None:
         run.data.mkdir(exist_ok=True)
         listed = run.data / f"{path.stem}.{BAD_ROWS}"
@@ -115,7 +115,7 @@ def _prepared(file: Path, counts: dict[str, Any], num_samples: int) -> PreparedD
     )  # fmt: skip
 
 
-def _summary(path: Path, counts: dict[str, Any]) -> str:
+def _summary(path: Path, counts: dict[str, Any], recipe: Recipe) -> str:
     """What was found, in a line: nothing is left out, or taken twice, unsaid."""
     share = counts["num_loss_tokens"] / max(1, counts["num_tokens"])
     parts = [
@@ -125,7 +125,7 @@ def _summary(path: Path, counts: dict[str, Any]) -> str:
     ]
     for name, what in (
         ("num_held_out", "{:,} samples held out"),
-        ("num_too_long", "{:,} left out as too long"),
+        ("num_too_long", f"{{:,}} left out: more than {recipe.max_seq_length:,} tokens"),
         ("num_split", "{:,} long rows split"),
         ("num_rewritten", "{:,} conversations made a sample for each answer (turns are rewritten)"),
         ("num_duplicates", "{:,} rows are the same as an earlier one"),

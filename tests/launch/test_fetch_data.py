@@ -72,7 +72,7 @@ def test_the_files_of_a_split_are_fetched_and_read_also_offline(
 
 @pytest.mark.long
 def test_a_run_takes_its_data_from_the_hub(
-    airlock: Callable[..., subprocess.Popen[str]], hub: Hub, hub_env: dict[str, str]
+    airlock: Callable[..., subprocess.Popen[str]], hub_env: dict[str, str]
 ) -> None:
     env = {name: hub_env[name] for name in ("HF_HOME", "HF_ENDPOINT")} | {"NO_PROXY": "*"}
     settings = ("train.max_steps=2", "train.global_batch_size=2", f"data.eval_path=hf:{ID}/test")

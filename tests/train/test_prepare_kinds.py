@@ -165,7 +165,7 @@ def test_long_texts_are_cut_into_pieces_if_so_asked(
 ) -> None:
     write(file, {"text": "abcdefghij" * 2}, {"text": "short"}, {"text": "abcdefghijklmnop"})
     assert shown(file, model, max_seq_length=8) == ["[[short<|end|>]]"]
-    assert "2 left out as too long" in capsys.readouterr().out
+    assert "2 left out: more than 8 tokens" in capsys.readouterr().out
     assert shown(file, model, max_seq_length=8, on_long_row="split") == [
         "[[abcdefgh]]", "[[ijabcdef]]", "[[ghij<|end|>]]", "[[short<|end|>]]",
         "[[abcdefgh]]", "[[ijklmnop]]",  # the end mark alone would predict nothing
