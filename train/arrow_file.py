@@ -16,6 +16,7 @@ from train.rows import BadRowError
 from train.tokenise import SCHEMA, Counts, Tokenised
 
 TRAIN, HELD_OUT, BAD_ROWS = "samples.arrow", "held_out.arrow", "bad_rows.jsonl"
+_BATCH_BYTES = 16 << 20
 _MOST_LISTED = 10_000  # bad rows; all are counted
 _MOST_COMPARED = 64_000_000  # rows looked at for duplicates: half a GB of digests
 
@@ -33,15 +34,18 @@ class Writer:
             ("num_samples", "num_held_out", "num_tokens", "num_loss_tokens", "num_compared"), 0
         )
 
-    def _arrow(self, name: str) -> Any:
+    def _arrow(self, name: str) -> _Batches:
         file = self._open.enter_context(pa.OSFile(str(self._folder / name), "wb"))
-        return self._open.enter_context(pa.ipc.new_file(file, SCHEMA))
+        return _Batches(self._open.enter_context(pa.ipc.new_file(file, SCHEMA)))
 
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(self, *_exception: object) -> None:
-        self._open.close()
+    def __exit__(self, kind: type[BaseException] | None, *_exception: object) -> None:
+        with self._open:
+            for file in (self._train, self._held_out) if kind is None else ():
+                if file is not None:
+                    file.flush()
 
     def add(self, block: Tokenised) -> None:
         """Write a block's samples. Raises OSError, as for a full disk."""
@@ -56,10 +60,9 @@ class Writer:
         self._num["num_tokens"] += len(block.train.column("input_ids").values)
         ranges = block.train.column("loss_ranges").values.to_numpy()
         self._num["num_loss_tokens"] += int(ranges[1::2].sum() - ranges[::2].sum())
-        if block.train.num_rows:
-            self._train.write_batch(block.train)
-        if self._held_out is not None and block.held_out.num_rows:
-            self._held_out.write_batch(block.held_out)
+        self._train.add(block.train)
+        if self._held_out is not None:
+            self._held_out.add(block.held_out)
 
     def _list(self, path: Path, number: int, error: BadRowError) -> None:
         if self._counts.num_bad < _MOST_LISTED:
@@ -74,6 +77,25 @@ class Writer:
     def counts(self) -> dict[str, int]:
         """All that was counted."""
         return asdict(self._counts) | self._num | {"num_duplicates": _duplicates(self._hashes)}
+
+
+class _Batches:
+    """Puts blocks together to batches, so that a rank that opens the file finds only few."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer, self._size_bytes = writer, 0
+        self._waiting: list[pa.RecordBatch] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._waiting.append(batch)
+        self._size_bytes += batch.nbytes
+        if self._size_bytes >= _BATCH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        for batch in pa.Table.from_batches(self._waiting, SCHEMA).combine_chunks().to_batches():
+            self._writer.write_batch(batch)
+        self._waiting, self._size_bytes = [], 0
 
 
 def _duplicates(hashes: Iterable[np.ndarray]) -> int:

@@ -15,7 +15,7 @@ from train.lines import decoded, numbered
 from train.rows import TOO_LONG, BadRowError
 from train.sources import Source, wrong
 
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 18  # a quarter of a second's work: a stop waits for those begun
 _BLOCK_ROWS = 8192
 _CHUNK_BYTES = 1 << 18
 
