@@ -126,8 +126,8 @@ class Work:
         steps = [[samples[i] for i in order.step_indices(step)] for step in range(recipe.steps)]
         self.step_tokens = [sum(len(tokens) for tokens, _ in step) for step in steps]
         in_order = [
-            {"input_ids": tokens.tolist(), "num_prompt": num_prompt}
-            for step in steps for tokens, num_prompt in step
+            {"input_ids": tokens.tolist(), "num_prompt": int(ranges[0, 0])}
+            for step in steps for tokens, ranges in step
         ]  # fmt: skip
         (folder / "samples.json").write_text(json.dumps(in_order), encoding="utf-8")
         settings = {

@@ -127,6 +127,7 @@ def build(config: RunConfig, folder: Path, device: Any) -> tuple[Any, Any]:
     import numpy as np
 
     from train.batch import collate
+    from train.data import prompted
     from train.make_checkpoint import make_checkpoint
     from train.model import add_method, load_model, load_tokenizer
     from train.template import Template
@@ -140,7 +141,7 @@ def build(config: RunConfig, folder: Path, device: Any) -> tuple[Any, Any]:
             tokenizer(text, add_special_tokens=False, return_tensors="np")["input_ids"][0]
             for text in template.render(prompt, response)
         )
-        samples.append((np.concatenate([before, after]), len(before)))
+        samples.append(prompted(np.concatenate([before, after]), len(before)))
     return model, collate(samples)
 
 

@@ -67,8 +67,9 @@ def _of_answer(error: Exception, model_id: str, revision: str) -> tuple[str, str
         return (f"{model_id} has no revision {revision!r}",
                 f"--set model.revision=NAME, one of {page}/tree/main")  # fmt: skip
     if isinstance(error, errors.RepositoryNotFoundError):
+        what = "" if model_id.startswith("datasets/") else "model "
         seen = "there is no HF_TOKEN" if token is None else f"the account of {token} may not see it"
-        return (f"there is no model {model_id} at {_endpoint()}, or it is private and {seen}",
+        return (f"there is no {what}{model_id} at {_endpoint()}, or it is private and {seen}",
                 f"check the name at {page}, or {new_token}")  # fmt: skip
     if status == _REFUSED and token is not None:
         return f"the Hub does not accept {token} (401)", f"{new_token}, or go without: unset it"

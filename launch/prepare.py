@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch import children
+from launch.fetch_data import PREFIX
 from launch.hub_cache import missing_files, snapshot
 from launch.loading import choose_loading
 from launch.model_folder import made_model_folder
@@ -35,6 +36,7 @@ def prepare(
     """
     model_path = _model_path(config, run, env, signals)
     loading = choose_loading(config, model_path)
+    _fetch_data(config, run, env, signals)
     resume = [] if resume_from is None else [resume_from]
     code = children.run("train.prepare", run.path, model_path, *resume, env=env, signals=signals)
     _check(code, "the data could not be prepared")
@@ -83,6 +85,25 @@ def _hub_model(config: RunConfig, run: RunDir, env: dict[str, str], signals: Sig
     )
     _check(code, f"the model {model.path} could not be fetched")
     return link.resolve()
+
+
+def _fetch_data(config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals) -> None:
+    """Have the datasets of the Hub here that data.path and data.eval_path name."""
+    for field in ("path", "eval_path"):
+        name = getattr(config.data, field)
+        if name.startswith(PREFIX):
+            code = children.run(
+                "launch.fetch_data", name, run.data_of_hub(field), env=_online(env), signals=signals
+            )
+            _check(code, f"the dataset {name} could not be fetched")
+
+
+def _online(env: dict[str, str]) -> dict[str, str]:
+    """Ranks are offline, this child is not, unless the user wants it so."""
+    return {
+        key: value for key, value in env.items()
+        if key != "HF_HUB_OFFLINE" or os.environ.get(key) == value
+    }  # fmt: skip
 
 
 def _check(code: int, what: str) -> None:

@@ -50,7 +50,6 @@ def have_prepared(
         commit = Path(prepared.model_path).name
         console.out(f"model: {job.config.model.path} at {commit[:7]}", highlight=False)
     _say_loading(console, start or job.config.launch.start, prepared.loading)
-    _say_left_out(console, prepared, job.config.data.max_seq_length)
     return prepared
 
 
@@ -83,14 +82,3 @@ def _say_loading(console: Console, start: str, loading: Loading) -> None:
     console.out(f"weights: {how}", highlight=False)
     if loading.advice:
         console.out(f"airlock: {loading.advice}", highlight=False)
-
-
-def _say_left_out(console: Console, prepared: Prepared, longest: int) -> None:
-    """No sample is left out in silence."""
-    for what, data in (("training", prepared.train), ("held-out", prepared.evaluation)):
-        if data is not None and data.num_too_long:
-            num = data.num_samples + data.num_too_long
-            console.out(
-                f"left out: {data.num_too_long:,} of {num:,} {what} samples have more than "
-                f"{longest:,} tokens (data.max_seq_length)"
-            )

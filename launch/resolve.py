@@ -90,6 +90,8 @@ def _absolute(data: DataConfig, sources: Sources) -> DataConfig:
         data = replace(data, eval_path="")
 
     def absolute(key: str, text: str) -> str:
+        if text.startswith("hf:"):  # a dataset of the Hub
+            return text
         base = ROOT if _from_profile(sources[f"data.{key}"]) else Path.cwd()
         return str(base / os.path.expanduser(text)) if text else ""  # noqa: PTH111 - never raises
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,7 +66,8 @@ def new_folder(path: Path) -> Iterator[Path]:
     exception the temporary folder is removed and `path` is not made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    owner = f"{os.getpid()}@{socket.gethostname()}"
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.{owner}."))
     temporary.chmod(0o777 & ~_umask())
     try:
         yield temporary
@@ -77,3 +80,21 @@ def new_folder(path: Path) -> Iterator[Path]:
         _sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove what `new_folder` has left in `parent` of processes of this host that were killed."""
+    for path in parent.glob(".*.*@*.*"):
+        owner = re.search(r"\.(\d+)@(.+)\.[^.]+$", path.name)
+        if owner and owner[2] == socket.gethostname() and not _is_alive(int(owner[1])):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -40,13 +40,29 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
-    """What is trained on. Rows are JSON objects with `prompt` and `response`, one a line."""
+    """What is trained on: texts, prompts with responses, or conversations (docs/data.md)."""
 
-    path: str = _field("", "training data, a .jsonl file")
-    eval_path: str = _field("", "held-out data, a .jsonl file; empty: no evaluation")
+    path: str = _field(
+        "",
+        "training data: a file or a folder of JSONL, JSON, CSV, TSV, Parquet, Arrow or text, or "
+        "hf:OWNER/NAME",
+    )
+    eval_path: str = _field("", "held-out data, as path; empty: eval_fraction of path, or none")
+    eval_fraction: float = _field(
+        0.0, "share of path that is held out, the same rows each time; below 1", at_least=0
+    )
+    columns: str = _field(
+        "", "columns trained on: TEXT, MESSAGES, or PROMPT,RESPONSE; empty: found by their names"
+    )
     max_samples: int = _field(0, "use only the first so many training samples; 0: all", at_least=0)
     max_seq_length: int = _field(
-        2048, "tokens; longer samples are left out and counted", at_least=8
+        2048, "tokens; what becomes of longer ones: on_long_row", at_least=8
+    )
+    on_long_row: Literal["drop", "split"] = _field(
+        "drop", "drop: too long samples are left out and counted; split: texts are cut in pieces"
+    )
+    on_bad_row: Literal["stop", "skip"] = _field(
+        "stop", "stop: a wrong row ends the run; skip: it is left out, counted and listed"
     )
     packing: bool = _field(
         True, "rows of up to max_seq_length tokens, of several samples that do not see each other"

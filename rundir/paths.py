@@ -88,6 +88,15 @@ class RunDir:
         return self.path / "tensorboard"
 
     @property
+    def data(self) -> Path:
+        """What people may want to see of the data: some samples, and the rows left out."""
+        return self.path / "data"
+
+    def data_of_hub(self, field: str) -> Path:
+        """Links to the files of a dataset of the Hub that data.`field` names."""
+        return self.path / f"base_data_{field}"
+
+    @property
     def incidents(self) -> Path:
         """What was left by ranks that hung."""
         return self.path / "incidents"

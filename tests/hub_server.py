@@ -146,9 +146,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, b"<html>Sign in to the wireless network</html>")
         elif path.startswith("/cdn/"):
             self._large(path.removeprefix("/cdn/"), asked)
-        elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+))?", path):
-            self._api(found[1], found[2], found[3] or "main", asked)
-        elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
+        elif found := re.fullmatch(
+            r"/api/(?:models|(datasets))/([^/]+/[^/]+)(?:/(revision|tree)/(.+))?", path
+        ):
+            name = f"datasets/{found[2]}" if found[1] else found[2]
+            self._api(name, found[3], found[4] or "main", asked)
+        elif found := re.fullmatch(r"/((?:datasets/)?[^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             self._file(found[1], found[2], found[3], asked)
         else:
             self._answer(404, b"", {"X-Error-Code": "RepoNotFound"})

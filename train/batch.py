@@ -85,12 +85,13 @@ def collate_rows(rows: Sequence[Sequence[Sample]]) -> Batch:
     num_tokens = squared_lengths = 0
     for i, row in enumerate(rows):
         begin = 0
-        for tokens, num_prompt in row:
+        for tokens, ranges in row:
             end = begin + len(tokens)
             ids[i, begin:end] = tokens
+            for first, last in ranges:
+                labels[i, begin + first : begin + last] = tokens[first:last]
             # What its first token would be predicted from is another sample's last.
-            first = max(num_prompt, 1)
-            labels[i, begin + first : end] = tokens[first:]
+            labels[i, begin] = IGNORE
             positions[i, begin:end] = np.arange(len(tokens))
             squared_lengths += len(tokens) ** 2
             begin = end

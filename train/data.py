@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import accumulate
+
 import numpy as np
 import pyarrow as pa
 
 from rundir.prepared import PreparedData
 
-Sample = tuple[np.ndarray, int]  # token ids, and how many of them are the prompt's
+# Token ids, and the begin and end of each run of them that has loss: an array (runs, 2).
+Sample = tuple[np.ndarray, np.ndarray]
+
+
+def prompted(tokens: np.ndarray, num_prompt_tokens: int) -> Sample:
+    """A sample of a prompt and an answer, which has loss."""
+    return tokens, np.array([[num_prompt_tokens, len(tokens)]])
+
+
+class _Lists:
+    """A column of lists of integers, each of them a view of the file."""
+
+    def __init__(self, column: pa.ListArray) -> None:
+        self._values, self._offsets = column.values.to_numpy(), column.offsets.to_numpy()
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        found: np.ndarray = self._values[self._offsets[row] : self._offsets[row + 1]]
+        return found
+
+    def touch(self) -> None:
+        self._values.max(initial=0)
+        self._offsets.max(initial=0)
+
+    def length(self, row: int) -> int:
+        return int(self._offsets[row + 1] - self._offsets[row])
 
 
 class SampleFile:
@@ -15,30 +42,36 @@ class SampleFile:
 
     def __init__(self, prepared: PreparedData) -> None:
         """Map `prepared.path`. Raises OSError when it is gone."""
+        self._prepared = prepared
         file = pa.ipc.open_file(pa.memory_map(prepared.path))
         # As many batches as the file was written in: joining them would copy them into memory.
         self._batches = [file.get_batch(i) for i in range(file.num_record_batches)]
-        self._ends = np.cumsum([batch.num_rows for batch in self._batches])
-        ids = [batch.column("input_ids") for batch in self._batches]
-        self._tokens = [column.values.to_numpy() for column in ids]
-        self._offsets = [column.offsets.to_numpy() for column in ids]
+        self._ends = list(accumulate(batch.num_rows for batch in self._batches))
+        self._ids = [_Lists(batch.column("input_ids")) for batch in self._batches]
+        self._ranges = [_Lists(batch.column("loss_ranges")) for batch in self._batches]
+
+    def __reduce__(self) -> tuple[type[SampleFile], tuple[PreparedData]]:
+        return SampleFile, (self._prepared,)  # another process maps the same file
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) if self._batches else 0
+        return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: int) -> Sample:
         batch, row = self._place(index)
-        start, end = self._offsets[batch][row], self._offsets[batch][row + 1]
-        num_prompt_tokens = self._batches[batch].column("num_prompt_tokens")[row].as_py()
-        return self._tokens[batch][start:end], num_prompt_tokens
+        return self._ids[batch][row], self._ranges[batch][row].reshape(-1, 2)
 
     def length(self, index: int) -> int:
         """How many tokens a sample has."""
         batch, row = self._place(index)
-        return int(self._offsets[batch][row + 1] - self._offsets[batch][row])
+        return self._ids[batch].length(row)
+
+    def touch(self) -> None:
+        """Have every page of tokens in memory; for measurements."""
+        for column in (*self._ids, *self._ranges):
+            column.touch()
 
     def texts(self, index: int) -> tuple[str, str]:
-        """(prompt, response) of a sample, as they stand in the data."""
+        """(prompt, response) of a held-out sample, as they stand in the data."""
         batch, row = self._place(index)
         columns = (self._batches[batch].column(name) for name in ("prompt", "response"))
         prompt, response = (column[row].as_py() for column in columns)
@@ -48,5 +81,5 @@ class SampleFile:
         """(batch, row in it) of a sample. Raises IndexError."""
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
-        batch = int(np.searchsorted(self._ends, index, side="right"))
-        return batch, index - int(self._ends[batch]) + self._batches[batch].num_rows
+        batch = bisect_right(self._ends, index)
+        return batch, index - self._ends[batch] + self._batches[batch].num_rows

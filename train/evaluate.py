@@ -35,7 +35,7 @@ class Evaluator:
         model: Any = loss.model
         self._summed_loss, self._model, self._tokenizer = loss, model, tokenizer
         self._ranks, self._events, self._run = ranks, events, run
-        self._dataset = Path(config.data.eval_path).stem
+        self._dataset = Path(config.data.eval_path or config.data.path).stem
         self._generate = config.train.eval_generate
         self._batch_size = config.train.micro_batch_size
         self._end_ids = end_token_ids(model, prepared.end_token_id)
@@ -54,7 +54,7 @@ class Evaluator:
             correct, count = self._ranks.sum([
                 sum(example["exact_match"] for example in examples), len(examples)
             ])  # fmt: skip
-            exact_match = correct / count
+            exact_match = correct / count if count else None
             gathered = [row for rows in self._ranks.gather(examples) for row in rows]
             if self._ranks.is_first:
                 with self._events.span("evolution", step=step):
@@ -80,7 +80,10 @@ class Evaluator:
     def _examples(self, step: int) -> list[dict[str, Any]]:
         """This rank's share, answered greedily, in the fields of a snapshot."""
         examples = []
-        for indices in self._batches():
+        for batch in self._batches():
+            indices = [index for index in batch if self._num_prompt_tokens(index)]
+            if not indices:  # texts: nothing is asked
+                continue
             answers = self._answers(indices)
             examples += [self._example(i, step, a) for i, a in zip(indices, answers, strict=True)]
         return examples
@@ -95,8 +98,8 @@ class Evaluator:
         }  # fmt: skip
 
     def _answers(self, indices: list[int]) -> list[str]:
-        prompts = [self.samples[i][0][: self.samples[i][1]] for i in indices]
-        longest_answer = max(len(self.samples[i][0]) - self.samples[i][1] for i in indices)
+        prompts = [self.samples[i][0][: self._num_prompt_tokens(i)] for i in indices]
+        longest_answer = max(self.samples.length(i) - self._num_prompt_tokens(i) for i in indices)
         ids, mask = _pad_left(prompts, self._end_ids[0])
         generated = self._model.generate(
             input_ids=ids.to(self._ranks.device),
@@ -109,6 +112,10 @@ class Evaluator:
         )
         answers = [self._up_to_end(row) for row in generated[:, ids.shape[1] :].tolist()]
         return [str(self._tokenizer.decode(row, skip_special_tokens=True)) for row in answers]
+
+    def _num_prompt_tokens(self, index: int) -> int:
+        """Of a sample, those before its last answer; 0 if it is all answer."""
+        return int(self.samples[index][1][-1, 0])
 
     def _up_to_end(self, ids: list[int]) -> list[int]:
         """The answer itself: what stands before the first end token."""

@@ -24,7 +24,7 @@ def write_snapshot(path: Path, step: int, timestamp: str, examples: list[dict[st
             "total_examples": len(examples),
             "correct": correct,
             "incorrect": len(examples) - correct,
-            "accuracy": correct / len(examples),
+            "accuracy": correct / max(1, len(examples)),
         },
     }
     path.parent.mkdir(parents=True, exist_ok=True)

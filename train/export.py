@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 
 from rundir.atomic import new_folder
 from rundir.config import RunConfig
 from rundir.space import require_space
 from train.evaluate import end_token_ids
+from train.fits_model import pad_token_id
 from train.model import inference, load_model, merged
 from train.quantize import without_bitsandbytes
 
@@ -27,12 +29,17 @@ _COPIED = (
 def export(model: Any, base: Path, folder: Path, *, end_token_id: int) -> Any:
     """Write `model`, adapters merged into it, and the tokenizer of `base` to `folder`.
 
-    Its generation config ends an answer at `end_token_id`, where the training data did. The folder
+    Its generation config ends an answer at `end_token_id`, where the training data did, and pads
+    with the tokenizer's padding token, or that one where there is none. The folder
     appears whole or not at all. The model is changed by the merge: call it last. Raises OSError (a
     full disk). Returns the merged model.
     """
     plain = merged(model)
-    plain.generation_config.eos_token_id = end_token_ids(plain, end_token_id)
+    ends = plain.generation_config.eos_token_id = end_token_ids(plain, end_token_id)
+    if plain.generation_config.pad_token_id is None:  # batches of prompts need one
+        tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
+        pad = pad_token_id(base, tokenizer)
+        plain.generation_config.pad_token_id = ends[0] if pad is None else pad
     plain.config.use_cache = True  # training switched it off; whoever answers with it wants it
     size_bytes = sum(parameter.nbytes for parameter in plain.parameters())
     require_space(folder.parent, size_bytes, "the trained model")

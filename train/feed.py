@@ -7,7 +7,8 @@ import numpy as np
 from rundir.config import RunConfig
 from train.batch import Batch, collate, collate_rows
 from train.data import SampleFile
-from train.packing import dealt, pack
+from train.packing import batched, even, shared
+from train.permutation import Permutation, permutation
 
 
 class Order:
@@ -21,7 +22,7 @@ class Order:
         self._batch_size = batch_size
         self._seed = seed
         self._epoch = -1
-        self._permutation = np.empty(0, dtype=np.int64)
+        self._permutation: Permutation = np.empty(0, dtype=np.int64)
 
     def step_indices(self, step: int) -> list[int]:
         """Indices of the samples of `step` (from 0), which all ranks share."""
@@ -31,8 +32,7 @@ class Order:
     def _index(self, position: int) -> int:
         epoch, within = divmod(position, self._num_samples)
         if epoch != self._epoch:
-            generator = np.random.default_rng([self._seed, epoch])
-            self._permutation = generator.permutation(self._num_samples)
+            self._permutation = permutation(self._num_samples, self._seed, epoch)
             self._epoch = epoch
         return int(self._permutation[within])
 
@@ -40,7 +40,8 @@ class Order:
 class Feed:
     """One rank's micro-batches: those of all ranks are the step's samples, each of them once.
 
-    Every rank has as many, as they exchange gradients; the last ones may be empty.
+    Ranks get as many tokens as each other, as near as whole samples allow: whoever has less waits.
+    Every rank has as many micro-batches, as they exchange gradients; the last ones may be empty.
     """
 
     def __init__(self, samples: SampleFile, config: RunConfig, rank: int, world_size: int) -> None:
@@ -52,16 +53,27 @@ class Feed:
 
     def step(self, step: int) -> list[Batch]:
         """The micro-batches of `step` (from 0)."""
+        hands = self.hands(step)
+        most = max(map(len, hands))
+        mine = hands[self._rank]
+        return [self._batch(rows) for rows in (*mine, *[[]] * (most - len(mine)))]
+
+    def hands(self, step: int) -> list[list[list[list[int]]]]:
+        """For each rank, for each of its micro-batches, for each row, its samples."""
         indices = self._order.step_indices(step)
-        rows = [[index] for index in indices]
-        if self._is_packed:
-            lengths = [self._samples.length(index) for index in indices]
-            rows = [[indices[i] for i in row] for row in pack(lengths, self._row_tokens)]
-        mine = dealt(rows, self._rank, self._world_size)
-        num_batches = -(-len(rows) // (self._world_size * self._size))
+        lengths = [self._samples.length(index) for index in indices]
         return [
-            self._batch(mine[i * self._size : (i + 1) * self._size]) for i in range(num_batches)
+            self._micro_batches([indices[i] for i in share], [lengths[i] for i in share])
+            for share in shared(lengths, self._world_size)
         ]
+
+    def _micro_batches(self, indices: list[int], lengths: list[int]) -> list[list[list[int]]]:
+        """A rank's share, whose lengths descend."""
+        rows = [[i] for i in range(len(indices))]
+        if self._is_packed:
+            rows = even(lengths, self._row_tokens)
+        batches = batched([sum(lengths[i] for i in row) for row in rows], self._size)
+        return [[[indices[i] for i in rows[at]] for at in batch] for batch in batches]
 
     def _batch(self, rows: list[list[int]]) -> Batch:
         samples = [[self._samples[index] for index in row] for row in rows]

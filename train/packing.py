@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from typing import TypeVar
+from heapq import heapreplace
 
-T = TypeVar("T")
+_ALIKE = 0.95  # of the longest row in a batch: what a shorter one lacks is computed all the same
 
 
 def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
@@ -32,12 +32,43 @@ def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     return rows
 
 
-def dealt(rows: Sequence[T], rank: int, world_size: int) -> list[T]:
-    """The rows that `rank` gets, of rows sorted by size: to and fro, so that all get as much."""
-    mine = []
-    for first in range(0, len(rows), world_size):
-        is_back = (first // world_size) % 2 == 1
-        at = first + (world_size - 1 - rank if is_back else rank)
-        if at < len(rows):
-            mine.append(rows[at])
-    return mine
+def even(lengths: Sequence[int], capacity: int) -> list[list[int]]:
+    """As `pack`, in no more rows, and these as long as each other where the samples allow it.
+
+    What a row has less than the longest beside it is computed for nothing.
+    """
+    full = pack(lengths, capacity)
+    rows = shared(lengths, len(full))
+    if any(sum(lengths[one] for one in row) > capacity for row in rows):
+        return full
+    return sorted(rows, key=lambda row: -sum(lengths[one] for one in row))
+
+
+def shared(lengths: Sequence[int], num_shares: int) -> list[list[int]]:
+    """Divide samples into shares with as many tokens each as can be: positions in `lengths`.
+
+    The longest first, each to whoever has least. (At most 4/3 - 1/3m of the best there is: Graham
+    1969.)
+    """
+    shares: list[list[int]] = [[] for _ in range(num_shares)]
+    heap = [(0, share) for share in range(num_shares)]
+    for position in sorted(range(len(lengths)), key=lambda one: (-lengths[one], one)):
+        tokens, share = heap[0]
+        shares[share].append(position)
+        heapreplace(heap, (tokens + lengths[position], share))
+    return shares
+
+
+def batched(row_tokens: Sequence[int], size: int) -> list[list[int]]:
+    """Rows of like length together, up to `size` of them: positions in `row_tokens`, descending.
+
+    A shorter row is computed by itself rather than filled up.
+    """
+    batches: list[list[int]] = []
+    for position, tokens in enumerate(row_tokens):
+        fits = bool(batches) and len(batches[-1]) < size
+        if fits and tokens >= _ALIKE * row_tokens[batches[-1][0]]:
+            batches[-1].append(position)
+        else:
+            batches.append([position])
+    return batches

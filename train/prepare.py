@@ -1,193 +1,160 @@
 """Read, check and tokenise the data once, before any rank starts; ranks only map the result.
 
-`python -P -m train.prepare RUN_DIR MODEL_PATH [RESUME_FROM]` writes Arrow files to the cache, named
-after everything they depend on, so that the next run with the same data and tokenizer finds them.
-Imports neither torch nor transformers: it costs a second, and can fork or thread as it likes.
+`python -P -m train.prepare RUN_DIR MODEL_PATH [RESUME_FROM]` writes Arrow files to the cache
+(train/data_cache.py). Imports neither torch nor transformers: it costs a second, and can fork as
+it likes.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rundir.atomic import new_folder
+from rundir.config import RunConfig
 from rundir.config_file import read_config
 from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
-from rundir.paths import RunDir, cache_folder
+from rundir.paths import RunDir
 from rundir.prepared import Prepared, PreparedData, write_prepared
-from rundir.seal import is_sealed, seal
-from train.rows import read_rows
+from train.arrow_file import BAD_ROWS, HELD_OUT, TRAIN
+from train.data_cache import cached
+from train.fits_model import check_fits, check_tokenizer
+from train.preview import preview, short
+from train.sources import find_sources
 from train.template import Template
-
-_FORMAT = "3"  # of the Arrow file; part of the cache's key
-_BATCH_ROWS = 4096
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+from train.tokenise import Recipe
 
 
 def prepare(run: RunDir, model_path: Path, resume_from: str | None) -> Prepared:
     """Tokenise training and held-out data. Raises UserError for data that cannot be used."""
     config = read_config(run.config)
-    limit, longest = config.data.max_samples, config.data.max_seq_length
-    train = prepare_file(Path(config.data.path), model_path, limit, longest)
-    evaluation = None
+    tokenizer, _ = load_text_tools(model_path)
+    for line in check_tokenizer(model_path, tokenizer):
+        _say(f"airlock: {line}")
+    of_train, of_evaluation = recipes(config)
+    train, evaluation = prepare_path(_local(config, run, "path"), model_path, of_train, run)
     if config.data.eval_path:
-        evaluation = prepare_file(Path(config.data.eval_path), model_path, 0, longest)
+        path = _local(config, run, "eval_path")
+        evaluation, _ = prepare_path(path, model_path, of_evaluation, run)
+    _show(run, train, tokenizer)
     return Prepared(
         model_path=str(model_path), train=train, evaluation=evaluation, resume_from=resume_from
     )
 
 
+def _local(config: RunConfig, run: RunDir, field: str) -> Path:
+    """Where the files of data.path or data.eval_path are."""
+    named: str = getattr(config.data, field)
+    return run.data_of_hub(field) if named.startswith("hf:") else Path(named)
+
+
+def recipes(config: RunConfig) -> tuple[Recipe, Recipe]:
+    """How training and held-out data are to be prepared."""
+    data = config.data
+    of_train = Recipe(
+        max_seq_length=data.max_seq_length, max_samples=data.max_samples, columns=data.columns,
+        on_long_row=data.on_long_row, on_bad_row=data.on_bad_row,
+        eval_fraction=0.0 if data.eval_path else data.eval_fraction,
+        # Another seed makes other tokens only where it decides what is held out.
+        seed=config.train.seed if data.eval_fraction and not data.eval_path else 0,
+    )  # fmt: skip
+    of_evaluation = Recipe(
+        max_seq_length=data.max_seq_length, columns=data.columns, on_long_row=data.on_long_row,
+        on_bad_row=data.on_bad_row, with_texts=True,
+    )  # fmt: skip
+    return of_train, of_evaluation
+
+
+def prepare_path(
+    path: Path, model_path: Path, recipe: Recipe, run: RunDir | None = None
+) -> tuple[PreparedData, PreparedData | None]:
+    """The tokenised form of a file or folder, made now or found in the cache; what is held out.
+
+    Bad rows that were left out are listed in the folder of `run`. Raises UserError when the data
+    cannot be read, a row is wrong, or nothing is left.
+    """
+    tools = load_text_tools(model_path)
+    folder, counts = cached(find_sources(path), model_path, recipe, tools)
+    check_fits(model_path, counts["max_token_id"], counts["longest_kept"])
+    _say(_summary(path, counts, recipe))
+    if counts["num_bad"] and run is not None:
+        run.data.mkdir(exist_ok=True)
+        listed = run.data / f"{path.stem}.{BAD_ROWS}"
+        shutil.copyfile(folder / BAD_ROWS, listed)
+        _say(f"airlock: {counts['num_bad']:,} bad rows were left out; they are listed in {listed}")
+    if counts["num_samples"] == 0:
+        raise _nothing_left(path, counts, recipe)
+    held_out = None
+    if recipe.eval_fraction:
+        held_out = _prepared(folder / HELD_OUT, counts, counts["num_held_out"])
+        if not counts["num_held_out"]:
+            raise UserError(
+                f"{path}: none of {counts['num_samples']} samples is held out by "
+                f"data.eval_fraction = {recipe.eval_fraction:g}",
+                do="a larger data.eval_fraction, or data.eval_path=FILE",
+                code=ExitCode.DATA,
+            )
+    return _prepared(folder / TRAIN, counts, counts["num_samples"]), held_out
+
+
 def prepare_file(
     path: Path, model_path: Path, max_samples: int, max_seq_length: int
 ) -> PreparedData:
-    """The tokenised form of one JSONL file, made now or found in the cache.
+    """As `prepare_path`, with the defaults, of data for training; with the texts of its rows."""
+    recipe = Recipe(max_samples=max_samples, max_seq_length=max_seq_length, with_texts=True)
+    return prepare_path(path, model_path, recipe)[0]
 
-    `max_samples` 0 is all; samples of more than `max_seq_length` tokens are left out and counted.
-    Raises UserError when the file cannot be read, a row is wrong, or nothing is left.
-    """
-    key = _cache_key(path, model_path, max_samples, max_seq_length)
-    folder = cache_folder() / "data" / key
-    if not is_sealed(folder):
-        shutil.rmtree(folder, ignore_errors=True)
-        with new_folder(folder) as temporary:
-            counts = _tokenise(
-                path, model_path, max_samples, max_seq_length, temporary / "samples.arrow"
-            )
-            (temporary / "counts.json").write_text(json.dumps(counts), encoding="utf-8")
-            seal(temporary)
-    counts = json.loads((folder / "counts.json").read_text(encoding="utf-8"))
-    _check_fits_model(model_path, counts)
-    if counts["num_samples"] == 0:
-        raise UserError(
-            f"{path}: all {counts['num_too_long']} samples are longer than {max_seq_length} tokens",
+
+def _prepared(file: Path, counts: dict[str, Any], num_samples: int) -> PreparedData:
+    return PreparedData(
+        path=str(file), num_samples=num_samples, num_too_long=counts["num_too_long"],
+        longest=counts["longest_kept"], end_token_id=counts["end_token_id"],
+    )  # fmt: skip
+
+
+def _summary(path: Path, counts: dict[str, Any], recipe: Recipe) -> str:
+    """What was found, in a line: nothing is left out, or taken twice, unsaid."""
+    share = counts["num_loss_tokens"] / max(1, counts["num_tokens"])
+    parts = [
+        f"data: {path.name}: {counts['columns']}",
+        f"{counts['num_samples']:,} samples",
+        f"{counts['num_tokens']:,} tokens, {share:.0%} with loss",
+    ]
+    for name, what in (
+        ("num_held_out", "{:,} samples held out"),
+        ("num_too_long", f"{{:,}} left out: more than {recipe.max_seq_length:,} tokens"),
+        ("num_split", "{:,} long rows split"),
+        ("num_rewritten", "{:,} conversations made a sample for each answer (turns are rewritten)"),
+        ("num_duplicates", "{:,} rows are the same as an earlier one"),
+    ):  # fmt: skip
+        if counts[name]:
+            parts.append(what.format(counts[name]))
+    return "; ".join(parts)
+
+
+def _nothing_left(path: Path, counts: dict[str, Any], recipe: Recipe) -> UserError:
+    if counts["num_too_long"]:
+        return UserError(
+            f"{path}: all {counts['num_too_long']} samples are longer than "
+            f"{recipe.max_seq_length} tokens",
             do=f"--set data.max_seq_length={counts['longest']}",
             code=ExitCode.DATA,
         )
-    return PreparedData(
-        path=str(folder / "samples.arrow"),
-        num_samples=counts["num_samples"],
-        num_too_long=counts["num_too_long"],
-        longest=counts["longest_kept"],
-        end_token_id=counts["end_token_id"],
-    )
+    what = "all rows are bad" if counts["num_bad"] else "all samples are held out"
+    return UserError(f"{path}: {what}", do="--data PATH", code=ExitCode.DATA)
 
 
-def _check_fits_model(model_path: Path, counts: dict[str, int]) -> None:
-    """Raise UserError for token ids or positions that the model has no embedding for."""
-    model = json.loads((model_path / "config.json").read_text(encoding="utf-8"))
-    vocab_size, num_positions = model.get("vocab_size"), model.get("max_position_embeddings")
-    if isinstance(vocab_size, int) and counts["max_token_id"] >= vocab_size:
-        raise UserError(
-            f"the tokenizer of {model_path} gives token id {counts['max_token_id']}, the model "
-            f"knows ids below {vocab_size}: they do not belong together",
-            do="use the tokenizer that came with the model",
-            code=ExitCode.DATA,
-        )
-    if isinstance(num_positions, int) and counts["longest_kept"] > num_positions:
-        raise UserError(
-            f"a sample has {counts['longest_kept']} tokens, the model takes {num_positions}",
-            do=f"--set data.max_seq_length={num_positions} leaves longer ones out",
-            code=ExitCode.DATA,
-        )
-
-
-def _cache_key(path: Path, model_path: Path, *settings: int) -> str:
-    digest = hashlib.sha256(f"{_FORMAT} {settings}".encode())
-    try:
-        for file in (path, *(model_path / name for name in _TOKENIZER_FILES)):
-            if file == path or file.is_file():
-                with file.open("rb") as content:
-                    digest.update(hashlib.file_digest(content, "sha256").digest())
-            digest.update(b"/")
-    except OSError as error:
-        raise UserError(
-            f"cannot read {path}: {error.strerror}",
-            do="--data PATH names a .jsonl file with `prompt` and `response` in every row",
-            code=ExitCode.DATA,
-        ) from error
-    return digest.hexdigest()[:24]
-
-
-def _tokenise(
-    path: Path, model_path: Path, max_samples: int, max_seq_length: int, out: Path
-) -> dict[str, int]:
-    """Write `out`, a row a sample; returns its counts.
-
-    Columns: input_ids (int32 list, prompt then answer), num_prompt_tokens (of input_ids, how many
-    are the prompt's), prompt and response (text).
-    """
-    import pyarrow as pa
-
-    schema = pa.schema([
-        ("input_ids", pa.list_(pa.int32())), ("num_prompt_tokens", pa.int32()),
-        ("prompt", pa.string()), ("response", pa.string()),
-    ])  # fmt: skip
-    counts = dict.fromkeys(
-        ("num_samples", "num_too_long", "longest", "longest_kept", "max_token_id"), 0
-    )
-    with pa.OSFile(str(out), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-        for batch in _encoded_batches(path, model_path, max_samples):
-            fitting = [row for row in batch if len(row["input_ids"]) <= max_seq_length]
-            _count(counts, batch, fitting)
-            writer.write_batch(pa.RecordBatch.from_pylist(fitting, schema=schema))
-    counts["end_token_id"] = _end_token_id(model_path)
-    if counts["longest"] == 0:
-        raise UserError(f"{path} has no rows", do="--data PATH", code=ExitCode.DATA)
-    return counts
-
-
-def _end_token_id(model_path: Path) -> int:
-    """The token that the template writes right after an answer: where a generated one ends."""
-    tokenizer, template = load_text_tools(model_path)
-    suffix = template.after_answer()
-    ids: list[int] = tokenizer.encode(suffix, add_special_tokens=False).ids
-    if not ids:
-        raise UserError(
-            f"{model_path}: nothing marks the end of an answer, so none would ever end",
-            do="set eos_token in tokenizer_config.json, or mend its chat template",
-            code=ExitCode.DATA,
-        )
-    return ids[0]
-
-
-def _count(counts: dict[str, int], rows: list[dict[str, Any]], kept: list[dict[str, Any]]) -> None:
-    counts["num_samples"] += len(kept)
-    counts["num_too_long"] += len(rows) - len(kept)
-    for name, some in (("longest", rows), ("longest_kept", kept)):
-        counts[name] = max([counts[name], *(len(row["input_ids"]) for row in some)])
-    largest = (max(row["input_ids"], default=0) for row in rows)
-    counts["max_token_id"] = max([counts["max_token_id"], *largest])
-
-
-def _encoded_batches(
-    path: Path, model_path: Path, max_samples: int
-) -> Iterator[list[dict[str, Any]]]:
-    """Rows as they are stored, tokenised in batches by the tokenizer's own threads."""
-    tokenizer, template = load_text_tools(model_path)
-    before_all = template.leading_ids(tokenizer)
-    for rows in _batched(read_rows(path), max_samples):
-        texts = [template.render(prompt, response) for _, prompt, response in rows]
-        # The template has written the special tokens; adding them again would double them.
-        prompts = tokenizer.encode_batch([before for before, _ in texts], add_special_tokens=False)
-        answers = tokenizer.encode_batch([after for _, after in texts], add_special_tokens=False)
-        yield [
-            {
-                "input_ids": before_all + prompt_ids.ids + answer_ids.ids,
-                "num_prompt_tokens": len(before_all) + len(prompt_ids.ids),
-                "prompt": prompt,
-                "response": response,
-            }
-            for (_, prompt, response), prompt_ids, answer_ids in zip(
-                rows, prompts, answers, strict=True
-            )
-        ]
+def _show(run: RunDir, train: PreparedData, tokenizer: Any) -> None:
+    """Some samples as the model gets to see them: what is wrong with them is seen at a glance."""
+    run.data.mkdir(exist_ok=True)
+    shown, file = preview(train, tokenizer), run.data / "samples.txt"
+    file.write_text("\n\n".join(shown) + "\n", encoding="utf-8")
+    _say(f"the first samples, [[what has loss]] in brackets (as they are: {file}):")
+    for sample in shown:
+        _say(f"  {short(sample)}")
 
 
 def load_text_tools(model_path: Path) -> tuple[Any, Template]:
@@ -208,19 +175,14 @@ def load_text_tools(model_path: Path) -> tuple[Any, Template]:
     return tokenizer, Template(model_path)
 
 
-def _batched(
-    rows: Iterator[tuple[int, str, str]], max_samples: int
-) -> Iterator[list[tuple[int, str, str]]]:
-    from itertools import islice
-
-    rows = islice(rows, max_samples or None)
-    while batch := list(islice(rows, _BATCH_ROWS)):
-        yield batch
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201
 
 
 def main() -> None:
     """Prepare, and write prepared.json. Raises UserError, and OSError for a full disk."""
     run, model_path, resume_from = RunDir(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3:]
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     with EventWriter(run.event_file("prepare")).span("prepare", what="data"):
         prepared = prepare(run, model_path, resume_from[0] if resume_from else None)
         write_prepared(run, prepared)

@@ -12,7 +12,7 @@ from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 from train.batch import collate, collate_rows
-from train.data import Sample
+from train.data import Sample, prompted
 from train.loss import is_plain
 from train.model import inference
 from train.ranks import Ranks
@@ -79,7 +79,7 @@ def _not_packed(what: str) -> UserError:
 def _samples(model: Any, seed: int) -> list[Sample]:
     vocab_size = model.get_input_embeddings().num_embeddings
     draw = np.random.default_rng(seed).integers
-    return [(draw(0, vocab_size, length).astype(np.int32), 1) for length in _LENGTHS]
+    return [prompted(draw(0, vocab_size, length).astype(np.int32), 1) for length in _LENGTHS]
 
 
 def _device(model: Any) -> torch.device:

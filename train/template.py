@@ -1,8 +1,9 @@
-"""Prompt and answer as the model's own chat template writes them, without importing torch."""
+"""Conversations as the model's own chat template writes them, without importing torch."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,27 +11,52 @@ from typing import Any
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 
+Part = tuple[str, bool]  # text, and whether it is an answer
+
 
 class Template:
-    """Renders a prompt, and the answer that follows it."""
+    """Renders conversations."""
 
     def __init__(self, model_path: Path) -> None:
         """Read the template of a local model folder; one without a template gets plain text."""
         settings = _tokenizer_config(model_path)
         source = _template_source(model_path, settings)
-        self._tokens = {
-            key: _token_text(settings.get(key)) for key in ("bos_token", "eos_token", "pad_token")
-        }
+        self._tokens = special_tokens(model_path)
         self._template = None if source is None else _compile(source)
 
     def render(self, prompt: str, response: str) -> tuple[str, str]:
         """(text before the answer, the answer to its end mark)."""
-        if self._template is None:
-            return f"{prompt}\n", f"{response}{self._tokens['eos_token']}"
-        user = {"role": "user", "content": prompt}
         answer = {"role": "assistant", "content": response}
-        before = self._render([user], add_generation_prompt=True)
-        whole = self._render([user, answer], add_generation_prompt=False)
+        ((before, after),) = self.conversation([{"role": "user", "content": prompt}, answer])
+        return before[0], after[0]
+
+    def conversation(self, messages: Sequence[dict[str, str]]) -> list[list[Part]]:
+        """The samples that a conversation makes, each the parts of its text.
+
+        One sample, if what the template writes is only added to from turn to turn. Some (Qwen3's)
+        write earlier turns anew: then there is one for each answer, with what came before it as
+        the model would see it, and loss on that answer alone.
+        """
+        answers = [i for i, one in enumerate(messages) if one["role"] == "assistant"]
+        turns = [self._turn(messages[: i + 1]) for i in answers]
+        parts: list[Part] = []
+        done = ""
+        for before, answer in turns:
+            if not before.startswith(done):
+                return [[(one, False), (other, True)] for one, other in turns]
+            parts += [(before[len(done) :], False), (answer, True)]
+            done = before + answer
+        return [parts]
+
+    def _turn(self, messages: Sequence[dict[str, str]]) -> tuple[str, str]:
+        """(all text before the last message, which is an answer, and the answer)."""
+        if self._template is None:
+            end = self._tokens["eos_token"]
+            ends = [end if one["role"] == "assistant" else "\n" for one in messages]
+            texts = [one["content"] + end for one, end in zip(messages, ends, strict=True)]
+            return "".join(texts[:-1]), texts[-1]
+        before = self._render(messages[:-1], add_generation_prompt=True)
+        whole = self._render(messages, add_generation_prompt=False)
         if not whole.startswith(before):
             raise UserError(
                 "this model's chat template changes the prompt once an answer follows it",
@@ -44,23 +70,28 @@ class Template:
         answer = "answer"
         return self.render("prompt", answer)[1].partition(answer)[2]
 
-    def leading_ids(self, tokenizer: Any) -> list[int]:
+    def leading_ids(self, tokenizer: Any, *, of_text: bool = False) -> list[int]:
         """Ids to put before plain text: the BOS that the tokenizer itself would add, or none.
 
-        A chat template writes its own.
+        A chat template writes its own; `of_text` is of what no template is used for.
         """
         bos_id = tokenizer.token_to_id(self._tokens["bos_token"] or "")
-        if self._template is not None or bos_id is None:
+        if (self._template is not None and not of_text) or bos_id is None:
             return []
         return [bos_id] if tokenizer.encode("a").ids[0] == bos_id else []
 
-    def _render(self, messages: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
+    def text_end_id(self, tokenizer: Any) -> int | None:
+        """What ends a text that no template is used for: EOS; None where there is none."""
+        found: int | None = tokenizer.token_to_id(self._tokens["eos_token"] or "")
+        return found
+
+    def _render(self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool) -> str:
         assert self._template is not None
         from jinja2 import TemplateError
 
         try:
             text: str = self._template.render(
-                messages=messages, tools=None, documents=None,
+                messages=list(messages), tools=None, documents=None,
                 add_generation_prompt=add_generation_prompt, **self._tokens,
             )  # fmt: skip
         except TemplateError as error:
@@ -82,6 +113,12 @@ def _tokenizer_config(model_path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     return settings if isinstance(settings, dict) else {}
+
+
+def special_tokens(model_path: Path) -> dict[str, str]:
+    """The texts of bos_token, eos_token and pad_token; "" for one that there is not."""
+    settings = _tokenizer_config(model_path)
+    return {key: _token_text(settings.get(key)) for key in ("bos_token", "eos_token", "pad_token")}
 
 
 def _template_source(model_path: Path, settings: dict[str, Any]) -> str | None:

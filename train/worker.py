@@ -28,6 +28,7 @@ from train.export import (
     logits_of_some,
     on_whole_base,
 )
+from train.forks import watch_forks
 from train.loading import make_room, read_ahead
 from train.loop import Trainer, Undistributed
 from train.loss import SummedLoss
@@ -101,6 +102,7 @@ def train(
     if device.type == "meta":  # to be received from rank 0
         device = rank_device(int(os.environ["LOCAL_RANK"]))
     ranks = meet(device, events, config.launch.collective_timeout_s)
+    watch_forks(lambda text: events.emit("log", "line", text=f"[Rank {ranks.rank}] {text}"))
     prepared = read_prepared(run)
     if device.type == "cuda":  # what loading took for a moment is not what training takes
         torch.cuda.reset_peak_memory_stats(device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,34 +13,37 @@ import torch
 
 from rundir.prepared import PreparedData
 from train.batch import IGNORE, collate
-from train.data import Sample, SampleFile
+from train.data import Sample, SampleFile, prompted
 from train.feed import Order
+from train.permutation import permutation
+from train.tokenise import SCHEMA
 
 NUM_SAMPLES, BATCH = 10, 7  # steps span epochs, and neither divides among ranks
 NUM_STEPS = 20  # two epochs' worth of every remainder
 
 
 def sample(tokens: list[int], num_prompt: int) -> Sample:
-    return np.array(tokens, dtype=np.int32), num_prompt
+    return prompted(np.array(tokens, dtype=np.int32), num_prompt)
 
 
 def arrow_file(path: Path, num_samples: int, batch_rows: int) -> PreparedData:
     """A file as train.prepare writes it: sample i has i % 5 + 2 tokens, all of them i."""
-    schema = pa.schema([
-        ("input_ids", pa.list_(pa.int32())), ("num_prompt_tokens", pa.int32()),
-        ("prompt", pa.string()), ("response", pa.string()),
-    ])  # fmt: skip
+    return arrow_of(path, [i % 5 + 2 for i in range(num_samples)], batch_rows)
+
+
+def arrow_of(path: Path, lengths: list[int], batch_rows: int = 100) -> PreparedData:
+    """As `arrow_file`, with samples of these lengths; only the last token has loss."""
     rows = [
-        {"input_ids": [i] * (i % 5 + 2), "num_prompt_tokens": i % 5 + 1,
+        {"input_ids": [i] * length, "loss_ranges": [length - 1, length],
          "prompt": f"p{i}", "response": f"r{i}"}
-        for i in range(num_samples)
+        for i, length in enumerate(lengths)
     ]  # fmt: skip
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-        for start in range(0, num_samples, batch_rows):
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
+        for start in range(0, len(rows), batch_rows):
             chosen = rows[start : start + batch_rows]
-            writer.write_batch(pa.RecordBatch.from_pylist(chosen, schema=schema))
+            writer.write_batch(pa.RecordBatch.from_pylist(chosen, schema=SCHEMA))
     return PreparedData(
-        path=str(path), num_samples=num_samples, num_too_long=0, longest=9, end_token_id=0
+        path=str(path), num_samples=len(rows), num_too_long=0, longest=max(lengths), end_token_id=0
     )
 
 
@@ -68,6 +72,37 @@ def test_a_step_depends_on_nothing_that_was_asked_before() -> None:
     assert Order(NUM_SAMPLES, BATCH, 0).step_indices(9) == asked_in_order[63:70]
 
 
+@pytest.mark.parametrize("num_samples", [2, 10, 1000, 4097])
+def test_an_order_that_is_computed_has_each_sample_once(
+    num_samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("train.permutation._LISTED", 0)
+    orders = []
+    for seed, epoch in ((0, 0), (0, 1), (1, 0)):
+        order = permutation(num_samples, seed, epoch)
+        found = [int(order[position]) for position in range(num_samples)]
+        assert sorted(found) == list(range(num_samples))
+        again = permutation(num_samples, seed, epoch)
+        assert [int(again[position]) for position in range(num_samples)] == found
+        orders.append(found)
+    if num_samples >= 1000:
+        assert orders[0] != orders[1] != orders[2]
+        # As a draw would be: as many go up as down, and none stays near where it was.
+        steps = np.diff(orders[0])
+        assert 0.45 < float((steps > 0).mean()) < 0.55
+        moved = np.abs(np.array(orders[0]) - np.arange(num_samples)).mean() / num_samples
+        assert 0.3 < float(moved) < 0.37  # a third
+
+
+def test_an_order_of_millions_takes_no_memory() -> None:
+    order = Order(14_700_000, 64, 0)
+    tracemalloc.start()
+    for step in (0, 1, 200_000):
+        assert len(set(order.step_indices(step))) == 64
+    assert tracemalloc.get_traced_memory()[1] < 100_000
+    tracemalloc.stop()
+
+
 def test_samples_of_uneven_length_are_padded_on_the_right_without_loss() -> None:
     batch = collate([sample([1, 2, 3, 4], 2), sample([5, 6], 1), sample([7, 8, 9], 2)])
     assert batch.input_ids.tolist() == [[1, 2, 3, 4], [5, 6, 0, 0], [7, 8, 9, 0]]
@@ -93,10 +128,10 @@ def test_every_sample_is_found_by_its_index(tmp_path: Path, batch_rows: int) -> 
     samples = SampleFile(arrow_file(tmp_path / "a.arrow", 23, batch_rows))
     assert len(samples) == 23
     for i in range(23):
-        tokens, num_prompt = samples[i]
+        tokens, ranges = samples[i]
         assert tokens.tolist() == [i] * (i % 5 + 2)
         assert samples.length(i) == i % 5 + 2
-        assert num_prompt == i % 5 + 1
+        assert ranges.tolist() == [[i % 5 + 1, i % 5 + 2]]
         assert samples.texts(i) == (f"p{i}", f"r{i}")
     with pytest.raises(IndexError):
         samples[23]

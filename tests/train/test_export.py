@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,28 @@ def test_the_folder_is_a_plain_model_with_its_tokenizer(
     chat = [{"role": "user", "content": "größe"}]
     text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == "<|user|>größe<|assistant|>"
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_model_that_knows_no_padding_is_given_one_to_answer_batches_with(
+    base: Path, tmp_path: Path, named: bool
+) -> None:
+    folder = tmp_path / "base"
+    shutil.copytree(base, folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    pad = settings.pop("pad_token")
+    text = json.dumps(settings | ({"pad_token": pad} if named else {}))
+    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+    model = loaded(folder, TrainConfig(method="full"))
+    model.config.pad_token_id = model.generation_config.pad_token_id = None
+    export(model, folder, tmp_path / "out", end_token_id=259)
+    told = json.loads((tmp_path / "out" / "generation_config.json").read_text("utf-8"))
+    assert told["pad_token_id"] == (256 if named else 259)
+    both = torch.tensor([[1, 2, 3], [told["pad_token_id"], 2, 3]])
+    found = loaded(tmp_path / "out", TrainConfig(method="full")).eval()
+    mask = torch.tensor([[1, 1, 1], [0, 1, 1]])
+    answers = found.generate(both, attention_mask=mask, max_new_tokens=4)
+    assert len(answers) == 2
 
 
 def test_a_model_can_be_trained_further_from_its_export(base: Path, tmp_path: Path) -> None:

@@ -9,24 +9,24 @@ import numpy as np
 import pytest
 
 from rundir.config import RunConfig
-from tests.train.test_data import arrow_file
+from tests.train.test_data import arrow_file, arrow_of
 from train.batch import IGNORE, Batch, collate, collate_rows
-from train.data import Sample, SampleFile
+from train.data import Sample, SampleFile, prompted
 from train.feed import Feed, Order
-from train.packing import dealt, pack
+from train.packing import batched, even, pack, shared
 
 WORLDS = [1, 2, 3, 4, 8]
 
 
 def sample(tokens: list[int], num_prompt: int) -> Sample:
-    return np.array(tokens, dtype=np.int32), num_prompt
+    return prompted(np.array(tokens, dtype=np.int32), num_prompt)
 
 
-def config_of(*, packing: bool, batch: int, size: int) -> RunConfig:
+def config_of(*, packing: bool, batch: int, size: int, row_tokens: int = 8) -> RunConfig:
     config = RunConfig(profile="test")
     return replace(
         config,
-        data=replace(config.data, packing=packing, max_seq_length=8),
+        data=replace(config.data, packing=packing, max_seq_length=row_tokens),
         train=replace(config.train, global_batch_size=batch, micro_batch_size=size, seed=3),
     )
 
@@ -60,16 +60,65 @@ def test_a_sample_that_no_row_can_hold_is_in_one_of_its_own() -> None:
     assert pack([], 64) == []
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_even_rows_are_no_more_than_full_ones_and_none_is_overfull(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    lengths = draw.integers(1, 65, draw.integers(1, 200)).tolist()
+    rows = even(lengths, 64)
+    assert sorted(i for row in rows for i in row) == list(range(len(lengths)))
+    filled = [sum(lengths[i] for i in row) for row in rows]
+    assert max(filled) <= 64
+    assert filled == sorted(filled, reverse=True)
+    assert len(rows) <= len(pack(lengths, 64))
+
+
+def test_rows_are_even_where_they_can_be() -> None:
+    assert [len(row) for row in even([1] * 10, 8)] == [5, 5]
+    assert [len(row) for row in pack([1] * 10, 8)] == [8, 2]
+    assert even([5, 5, 5], 8) == [[0], [1], [2]]
+
+
 @pytest.mark.parametrize("world_size", WORLDS)
-@pytest.mark.parametrize("num_rows", [0, 1, 2, 5, 8, 13])
-def test_rows_are_dealt_to_and_fro(world_size: int, num_rows: int) -> None:
-    rows = list(range(num_rows))
-    hands = [dealt(rows, rank, world_size) for rank in range(world_size)]
-    assert sorted(row for hand in hands for row in hand) == rows
-    numbers = [len(hand) for hand in hands]
-    assert max(numbers) - min(numbers) <= 1
-    if num_rows == 2 * world_size:
-        assert len({sum(hand) for hand in hands}) == 1
+@pytest.mark.parametrize("num_samples", [0, 1, 7, 64])
+def test_shares_are_as_large_as_each_other(world_size: int, num_samples: int) -> None:
+    lengths = np.random.default_rng(0).integers(1, 100, num_samples).tolist()
+    shares = shared(lengths, world_size)
+    assert len(shares) == world_size
+    assert sorted(i for share in shares for i in share) == list(range(num_samples))
+    tokens = [sum(lengths[i] for i in share) for share in shares]
+    assert max(tokens) - min(tokens) <= max(lengths, default=0)
+
+
+def test_rows_of_unlike_length_are_not_computed_together() -> None:
+    assert batched([100, 99, 98, 97], 2) == [[0, 1], [2, 3]]
+    assert batched([100, 50, 49, 10], 4) == [[0], [1, 2], [3]]
+    assert batched([], 4) == []
+
+
+def fill(config: RunConfig, samples: SampleFile, world_size: int, num_steps: int) -> float:
+    """The share of real tokens in all that is computed, and waited for, by all ranks."""
+    feed, real, computed = Feed(samples, config, 0, world_size), 0, 0
+    for step in range(num_steps):
+        hands = [[[sum(map(samples.length, row)) for row in batch] for batch in hand]
+                 for hand in feed.hands(step)]  # fmt: skip
+        real += sum(tokens for hand in hands for batch in hand for tokens in batch)
+        computed += world_size * max(
+            sum(len(batch) * max(batch) for batch in hand) for hand in hands
+        )
+    return real / computed
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 8])
+@pytest.mark.parametrize("size", [1, 4])
+def test_next_to_nothing_is_computed_for_padding_or_waited_for(
+    tmp_path: Path, world_size: int, size: int
+) -> None:
+    draw = np.random.default_rng(0)
+    # As long as instruction data: most short, a few as long as a row (log-normal).
+    lengths = np.exp(draw.normal(np.log(32), 1.0, 640)).astype(int).clip(4, 256)
+    samples = SampleFile(arrow_of(tmp_path / "a.arrow", lengths.tolist()))
+    config = config_of(packing=True, batch=64, size=size, row_tokens=256)
+    assert fill(config, samples, world_size, num_steps=10) > 0.97
 
 
 @pytest.mark.parametrize("packing", [True, False])

@@ -14,7 +14,7 @@ from transformers import CONFIG_MAPPING
 
 from rundir.config import ModelConfig, RunConfig, TrainConfig
 from train.batch import NO_WORK, Batch, Work, collate, collate_rows
-from train.data import Sample
+from train.data import Sample, prompted
 from train.flops import model_flops
 from train.loss import SummedLoss
 from train.model import add_method, new_model
@@ -64,7 +64,7 @@ def made(shape: dict[str, Any], method: str = "full", *, checkpointing: bool = F
 
 def samples(lengths: tuple[int, ...] = LENGTHS) -> list[Sample]:
     draw = np.random.default_rng(0).integers
-    return [(draw(0, 96, length).astype(np.int32), NUM_PROMPT) for length in lengths]
+    return [prompted(draw(0, 96, length).astype(np.int32), NUM_PROMPT) for length in lengths]
 
 
 def counted(model: Any, batches: list[Batch]) -> int:

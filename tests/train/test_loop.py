@@ -45,7 +45,7 @@ BATCH = 6  # over 4 ranks: 2, 2, 1 and 1 samples
 WORLDS = [1, 2, 3, 4]
 WAYS = ["padded", "packed"]
 ROW_TOKENS = 32  # three rows for the first step's samples
-EMPTY = {"padded": [0, 0, 1, 1], "packed": [0, 0, 0, 1]}  # micro-batches of 4 ranks
+EMPTY = {"padded": [0, 0, 1, 1], "packed": [0, 0, 0, 0]}  # micro-batches of 4 ranks
 ARCHITECTURE = {
     "model_type": "qwen3", "vocab_size": 260, "hidden_size": 32, "intermediate_size": 64,
     "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,

@@ -11,7 +11,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from train.batch import IGNORE, Batch, collate
-from train.data import Sample
+from train.data import Sample, prompted
 from train.loss import SummedLoss
 
 LENGTHS = [9, 3, 17, 2, 5]
@@ -31,7 +31,7 @@ def model() -> Any:
 def samples() -> list[Sample]:
     rng = np.random.default_rng(0)
     return [
-        (rng.integers(0, 64, size=length).astype(np.int32), max(1, length // 2))
+        prompted(rng.integers(0, 64, size=length).astype(np.int32), max(1, length // 2))
         for length in LENGTHS
     ]
 
@@ -74,7 +74,7 @@ def test_padding_ids_have_no_influence_on_the_gradient(model: Any) -> None:
 
 @pytest.mark.parametrize("masked", ["empty", "prompts only"])
 def test_a_batch_without_labels_adds_exactly_nothing(model: Any, masked: str) -> None:
-    only_prompts = [(tokens, len(tokens)) for tokens, _ in samples()]
+    only_prompts = [prompted(tokens, len(tokens)) for tokens, _ in samples()]
     batch = collate([] if masked == "empty" else only_prompts)
     model.zero_grad()
     nothing = loss(model, batch)

@@ -13,7 +13,7 @@ from transformers import CONFIG_MAPPING
 from rundir.config import RunConfig, TrainConfig
 from rundir.errors import UserError
 from train.batch import Batch, collate, collate_rows
-from train.data import Sample
+from train.data import Sample, prompted
 from train.loss import SummedLoss
 from train.model import add_method, new_model
 from train.selftest import check_packing, takes_loss_in_chunks
@@ -49,7 +49,7 @@ def made(kind: str, *, method: str = "full", **shape: Any) -> Any:
 def samples() -> list[Sample]:
     draw = np.random.default_rng(0)
     return [
-        (draw.integers(0, 300, length).astype(np.int32), length // 3)
+        prompted(draw.integers(0, 300, length).astype(np.int32), length // 3)
         for length in (9, 30, 4, 17, 2, 21)
     ]
 

@@ -1,0 +1,182 @@
+"""Tokenised data in the cache, under a name that is made of all that they depend on.
+
+What is there is whole: it is written beside, brought to disk and renamed. Of two runs that want the
+same one prepares and the other waits; where a file system's locks keep nobody out, both prepare,
+and the first to end wins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from rundir.atomic import new_folder, remove_abandoned
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from rundir.paths import cache_folder
+from rundir.seal import is_sealed, seal
+from train.arrow_file import Writer
+from train.columns import Columns, check_settings
+from train.content import digest_of
+from train.pool import in_order, num_processes
+from train.prepare_progress import Progress
+from train.readers import Block, read_blocks
+from train.rows import BadRowError
+from train.sources import NEEDED, Source, bad_row
+from train.template import Template
+from train.tokenise import Recipe, Tokeniser, columns_of
+
+_FORMAT = "4"  # of the Arrow file; part of the cache's key
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+_SMALL_BYTES = 4 << 20  # done before other processes could begin
+_POLL_S = 0.1
+_REMIND_S = 30.0
+
+Tools = tuple[Any, Template]
+
+
+def cached(
+    sources: list[Source], model_path: Path, recipe: Recipe, tools: Tools
+) -> tuple[Path, dict[str, Any]]:
+    """The folder of the prepared data, and what was counted; made if it is not there, or damaged.
+
+    Raises UserError for data that cannot be used, and OSError for a full disk.
+    """
+    parent = cache_folder() / "data"
+    folder = parent / _key(sources, model_path, recipe)
+    if not is_sealed(folder):
+        parent.mkdir(parents=True, exist_ok=True)
+        with _alone(folder):
+            remove_abandoned(parent)
+            _make(folder, sources, recipe, tools)
+    return folder, json.loads((folder / "counts.json").read_text(encoding="utf-8"))
+
+
+def _make(folder: Path, sources: list[Source], recipe: Recipe, tools: Tools) -> None:
+    # In this order: one that another run brings in between is whole from the first moment.
+    if folder.exists() and not is_sealed(folder):
+        shutil.rmtree(folder)
+    if folder.exists():
+        return
+    with new_folder(folder) as temporary:
+        counts = _tokenise(sources, recipe, tools, temporary)
+        (temporary / "counts.json").write_text(json.dumps(counts), encoding="utf-8")
+        seal(temporary)
+
+
+def _key(sources: list[Source], model_path: Path, recipe: Recipe) -> str:
+    digest = hashlib.sha256(f"{_FORMAT} {sorted(asdict(recipe).items())}".encode())
+    files = [model_path / name for name in _TOKENIZER_FILES]
+    try:
+        for source in sources:
+            digest.update(f"{source.format} {digest_of(source.path)}/".encode())
+    except OSError as error:
+        raise UserError(
+            f"cannot read {error.filename}: {error.strerror}",
+            do=f"--data PATH: {NEEDED}",
+            code=ExitCode.DATA,
+        ) from error
+    for file in files:
+        digest.update((digest_of(file) if file.is_file() else "none").encode())
+    return digest.hexdigest()[:24]
+
+
+def _tokenise(sources: list[Source], recipe: Recipe, tools: Tools, folder: Path) -> dict[str, Any]:
+    """Write the files of `folder`; returns what was counted."""
+    sizes = [source.path.stat().st_size for source in sources]
+    progress, done_bytes = Progress(sum(sizes)), dict.fromkeys((one.path for one in sources), 0)
+    blocks = _blocks(sources, recipe.max_samples)
+    first = next(blocks, None)
+    if first is None:
+        raise UserError(
+            f"{sources[0].path} has no rows", do=f"--data PATH: {NEEDED}", code=ExitCode.DATA
+        )
+    columns, of_path = _columns(first, recipe, sources[0]), {one.path: one for one in sources}
+    end_token_id = _end_token_id(columns, *tools)
+    tokeniser = Tokeniser(*tools, recipe, columns)
+    processes = num_processes() if sum(sizes) > _SMALL_BYTES else 1
+    with (
+        closing(in_order(tokeniser, chain([first], blocks), processes)) as all_made,
+        Writer(folder, with_held_out=recipe.eval_fraction > 0) as writer,
+    ):
+        for made in all_made:
+            if made.bad and recipe.on_bad_row == "stop":
+                number, error = made.bad[0]
+                raise bad_row(of_path[made.block.path], number, error.what, error.do)
+            writer.add(made)
+            done_bytes[made.block.path] = made.block.at_bytes
+            progress.at(sum(done_bytes.values()), writer.num_rows)
+        progress.end()
+        counts: dict[str, Any] = writer.counts()
+    return counts | {"end_token_id": end_token_id, "columns": str(columns)}
+
+
+def _columns(first: Block, recipe: Recipe, source: Source) -> Columns:
+    """Those of the first row that can be read; no other row decides what is meant."""
+    try:
+        columns = columns_of(first, recipe.columns)
+    except BadRowError as error:
+        raise bad_row(source, first.numbers[0], error.what, error.do) from error
+    check_settings(columns, recipe.on_long_row)
+    return columns
+
+
+def _blocks(sources: list[Source], max_samples: int) -> Iterator[Block]:
+    """All blocks of all files, or those of the first `max_samples` rows."""
+    left = max_samples or sys.maxsize
+    for source in sources:
+        for block in read_blocks(source):
+            yield block if len(block.numbers) <= left else block.cut(left)
+            left -= len(block.numbers)
+            if left <= 0:
+                return
+
+
+def _end_token_id(columns: Columns, tokenizer: Any, template: Template) -> int:
+    """What comes after an answer, or a text: where a generated one ends."""
+    end = template.text_end_id(tokenizer) if columns.kind == "text" else None
+    if end is not None:
+        return end
+    ids: list[int] = tokenizer.encode(template.after_answer(), add_special_tokens=False).ids
+    if not ids:
+        raise UserError(
+            "with this tokenizer nothing marks the end of an answer, so none would ever end",
+            do="set eos_token in tokenizer_config.json, or mend its chat template",
+            code=ExitCode.DATA,
+        )
+    return ids[0]
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other runs from preparing the same at the same time, as far as locks can."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+    started = say_at = time.monotonic()
+    while True:
+        try:
+            lock.acquire(timeout=0)
+            break
+        except Timeout:
+            if time.monotonic() >= say_at:
+                waited_s = time.monotonic() - started
+                what = "data: another run prepares the same: waiting for it"
+                sys.stderr.write(f"{what}, {waited_s:.0f} s so far\n")
+                say_at += _REMIND_S
+            time.sleep(_POLL_S)
+        except (NotImplementedError, OSError):
+            break  # a file system without locks: see above
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,198 @@
+"""Rows of every format as they stand in their files, in blocks that take little memory."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from train import lines
+from train.json_array import elements
+from train.lines import decoded, numbered
+from train.rows import TOO_LONG, BadRowError
+from train.sources import Source, wrong
+
+_BLOCK_BYTES = 1 << 18  # a quarter of a second's work: a stop waits for those begun
+_BLOCK_ROWS = 8192
+_CHUNK_BYTES = 1 << 18
+
+# A row of JSON is not parsed yet; a line of text is a row of its own.
+Raw = bytes | str | dict[str, Any] | BadRowError
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some rows of a file with their places: lines of a text, else positions from 1.
+
+    `rows` may be a record batch of Arrow, which is turned into rows where it is tokenised.
+    `at_bytes` is how much of the file was read when it was made.
+    """
+
+    path: Path
+    numbers: list[int]
+    rows: Any
+    at_bytes: int = 0
+
+    def __iter__(self) -> Iterator[tuple[int, Raw]]:
+        rows = self.rows if isinstance(self.rows, list) else self.rows.to_pylist()
+        return zip(self.numbers, rows, strict=True)
+
+    def cut(self, num_rows: int) -> Block:
+        """Its first rows."""
+        return Block(self.path, self.numbers[:num_rows], self.rows[:num_rows], self.at_bytes)
+
+
+def read_blocks(source: Source) -> Iterator[Block]:
+    """All rows of a file. Raises UserError when it is damaged, and OSError."""
+    import pyarrow as pa
+
+    try:
+        if source.format == "parquet":
+            yield from _parquet(source.path)
+        elif source.format == "arrow":
+            yield from _arrow(source.path)
+        else:
+            with source.path.open("rb", buffering=0) as raw:
+                file = _decompressed(raw, source)
+                rows = {"jsonl": _lines, "text": _texts, "json": elements}.get(source.format)
+                made = _table(file, source) if rows is None else rows(file, source)
+                yield from _blocks(made, source.path, raw)
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise wrong(source.path, f"is damaged: {error}", "get it anew from where it is") from error
+
+
+def _decompressed(raw: Any, source: Source) -> Any:
+    import pyarrow as pa
+
+    if not source.compression:
+        return io.BufferedReader(raw, _CHUNK_BYTES)
+    # The descriptor stays `raw`'s, so that its position tells how far reading has come.
+    stream = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), source.compression)
+    return io.BufferedReader(_Decompressed(stream), _CHUNK_BYTES)
+
+
+def _blocks(rows: Iterable[tuple[int, Raw, int]], path: Path, raw: Any) -> Iterator[Block]:
+    """Rows, each with its place and its size in bytes, put together."""
+    numbers: list[int] = []
+    some: list[Raw] = []
+    num_bytes = 0
+    for number, row, size in rows:
+        numbers.append(number)
+        some.append(row)
+        num_bytes += size
+        if num_bytes >= _BLOCK_BYTES or len(some) >= _BLOCK_ROWS:
+            yield Block(path, numbers, some, raw.tell())
+            numbers, some, num_bytes = [], [], 0
+    if some:
+        yield Block(path, numbers, some, raw.tell())
+
+
+def _lines(file: Any, _source: Source) -> Iterator[tuple[int, Raw, int]]:
+    for number, line in numbered(file):
+        if not line.isspace():
+            yield number, line, len(line)
+
+
+def _texts(file: Any, _source: Source) -> Iterator[tuple[int, Raw, int]]:
+    for number, line in numbered(file):
+        if not line.isspace():
+            text = decoded(line.rstrip(b"\r\n"))
+            yield number, TOO_LONG if len(line) > lines.LONGEST_ROW_BYTES else text, len(line)
+
+
+def _table(file: Any, source: Source) -> Iterator[tuple[int, Raw, int]]:
+    """Rows of CSV or TSV by the names in its first row; with more or fewer a bad one."""
+    csv.field_size_limit(lines.LONGEST_ROW_BYTES)
+    counted = _Counted(decoded(line) for _, line in numbered(file))
+    first = next(iter(counted), "")
+    mark = "\t" if source.format == "tsv" or ("\t" in first and "," not in first) else ","
+    if mark == "," and "," not in first and ";" in first:
+        mark = ";"
+    names = next(csv.reader([first], delimiter=mark), [])
+    reader, number = csv.reader(counted, delimiter=mark), counted.num + 1
+    try:
+        for fields in reader:
+            if any(field.strip() for field in fields):
+                row: Raw = dict(zip(names, fields, strict=False))
+                if len(fields) != len(names):
+                    row = BadRowError(f"has {len(fields)} fields, the first row has {len(names)}")
+                yield number, row, sum(map(len, fields))
+            number = counted.num + 1
+    except csv.Error as error:
+        raise wrong(
+            source.path, f"cannot be read at line {number}: {error}", f"sed -n {number}p"
+        ) from error
+
+
+class _Counted:
+    """Lines, and how many were taken."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines, self.num = lines, 0
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._lines:
+            self.num += 1
+            yield line
+
+
+def _parquet(path: Path) -> Iterator[Block]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        of_all = file.metadata
+        size = sum(of_all.row_group(i).total_byte_size for i in range(of_all.num_row_groups))
+        rows = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES * of_all.num_rows // max(1, size)))
+        total = path.stat().st_size
+        yield from _numbered_batches(
+            file.iter_batches(batch_size=rows, use_threads=False), path, total, of_all.num_rows
+        )
+
+
+def _arrow(path: Path) -> Iterator[Block]:
+    """Both of Arrow's forms: files, and the streams that `datasets` saves."""
+    import pyarrow as pa
+
+    with pa.memory_map(str(path)) as mapped:
+        total = path.stat().st_size
+        try:
+            file = pa.ipc.open_file(mapped)
+            batches = (file.get_batch(i) for i in range(file.num_record_batches))
+        except pa.ArrowInvalid:
+            mapped.seek(0)
+            batches = iter(pa.ipc.open_stream(mapped))
+        for batch in _numbered_batches(batches, path, total, 0):
+            yield Block(path, batch.numbers, batch.rows, mapped.tell())
+
+
+def _numbered_batches(batches: Any, path: Path, total: int, num_rows: int) -> Iterator[Block]:
+    at = 0
+    for batch in batches:
+        size = max(1, batch.num_rows * _BLOCK_BYTES // max(1, batch.nbytes))
+        for start in range(0, batch.num_rows, min(size, _BLOCK_ROWS)):
+            some = batch.slice(start, min(size, _BLOCK_ROWS))
+            numbers = list(range(at + 1, at + 1 + some.num_rows))
+            at += some.num_rows
+            yield Block(path, numbers, some, total * at // max(num_rows, at, 1))
+
+
+class _Decompressed(io.RawIOBase):
+    """A stream of Arrow's as Python's buffered reader takes it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, into: Any) -> int:
+        """Fill `into`; 0 at the end."""
+        data = self._stream.read(len(into))
+        into[: len(data)] = data
+        return len(data)
