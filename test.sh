@@ -12,7 +12,7 @@ tier='not long and not gpu'
 together='--numprocesses=logical --maxprocesses=2 --dist=loadfile'
 for argument; do
     shift
-    case $argument in --all) tier= together= ;; -m) together= ;; esac
+    case $argument in --all) tier='' together='' ;; -m) together='' ;; esac
     if [ "$argument" != --all ]; then set -- "$@" "$argument"; fi
 done
 cd -- "$AIRLOCK_ROOT"

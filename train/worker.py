@@ -140,10 +140,15 @@ def _export(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> 
         return
     base = config.model.path or prepared.model_path
     export_adapter(model, run.adapter, base=base, revision=config.model.revision)
+    is_quantized = config.train.method == "qlora"
+    if is_quantized and prepared.loading.load == "random":
+        text = "[Rank 0] EXPORT: of random weights there are no files to merge the adapters into"
+        events.emit("log", "line", text=text)
+        return
     if not config.train.merge_adapters:
         return
     before = logits_of_some(model)
-    if config.train.method == "qlora":
+    if is_quantized:
         model = on_whole_base(config, base_folder, run.adapter)
     merged = export(model, base_folder, run.model, end_token_id=end_token_id)
     changed = difference(before, logits_of_some(merged))

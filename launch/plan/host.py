@@ -82,7 +82,6 @@ def host_phases(
     num_ranks, on_cpu = config.launch.num_ranks, device == "cpu"
     is_cold, is_warm = config.launch.start == "cold", config.launch.start == "warm"
     is_mapped = not weights.is_converted and weights.load != "random"
-    frozen_bytes = _frozen_bytes(footprint, config)
     loaded, trained = _on_cpu(footprint, config, weights) if on_cpu else (0, 0)
     # On CPU blocks of less than 32 MiB are the C library's to keep: twice what is in use was seen
     # (`./start.sh tiny --set train.micro_batch_size=256 --set train.global_batch_size=1024`).
@@ -94,22 +93,28 @@ def host_phases(
     model = imports + (zygote if is_warm else forks + loaded) + weights.reading_bytes
     up = imports + zygote + forks + loaded
     training = imports + zygote + forks + num_ranks * _TRAINING_BYTES
-    if on_cpu:
-        training += trained
-        saving = training - activations
-        # Adapters are merged into weights which were shared until then.
-        saving += frozen_bytes if is_warm or is_mapped else 0
-    else:
-        training += num_ranks * _CUDA_BYTES
-        saving = training + min(footprint.weights_bytes, _SHARD_BYTES)
-    if config.train.method == "qlora" and config.train.merge_adapters:
-        # On the host, and into the weights as they are in the files (train/export.py).
-        saving = training + frozen_bytes
+    training += trained if on_cpu else num_ranks * _CUDA_BYTES
+    saving = training - (activations if on_cpu else 0)
+    saving += _export_bytes(footprint, config, device, is_shared=is_warm or is_mapped)
     mapped = footprint.weights_bytes if is_mapped else 0
     return (
         Phase("imports", imports, 0), Phase("model", model, mapped), Phase("ranks up", up, mapped),
         Phase("training", training, mapped, slack), Phase("saving", saving, mapped, slack),
     )  # fmt: skip
+
+
+def _export_bytes(
+    footprint: Footprint, config: RunConfig, device: Device, *, is_shared: bool
+) -> int:
+    """What writing the trained model takes besides; weights on the host may have been shared."""
+    if config.train.method != "full" and not config.train.merge_adapters:
+        return 0
+    merged_bytes = _frozen_bytes(footprint, config)  # merging writes to all of them
+    if config.train.method == "qlora":  # as they are in the files (train/export.py)
+        return merged_bytes
+    if device == "cpu":
+        return merged_bytes if is_shared else 0
+    return min(footprint.weights_bytes, _SHARD_BYTES)
 
 
 def _frozen_bytes(footprint: Footprint, config: RunConfig) -> int:
