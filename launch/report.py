@@ -69,8 +69,7 @@ def _summary(console: Console, run: RunDir, state: RunState) -> None:
     if tokens_per_s:
         rows.append(("speed", speed(tokens_per_s, state.result["mfu"])))
     rows.append(("host memory", f"peak {state.peak_pss_bytes // MIB:,} MiB, all processes"))
-    if not state.of_script:
-        rows.append(("model", _short(run.model)))
+    rows += [(one.name, _short(one)) for one in (run.adapter, run.model) if one.is_dir()]
     for name, text in rows:
         _out(console, f"  {name:<13} {text}")
 

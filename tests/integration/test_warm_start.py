@@ -199,8 +199,13 @@ def test_forks_of_the_zygote_go_on_sharing_frozen_weights_in_ddp(
 ) -> None:
     env = hooked(environ, tmp_path, "train.worker", _WRITTEN_TO)
     options = ("--set", "train.method=lora", "--set", f"launch.start={start}")
-    code, _, err = finish(airlock(*SHORT, *options, env=env))
+    options += ("--set", "train.merge_adapters=false")  # which is looked at here by the way
+    code, out, err = finish(airlock(*SHORT, *options, env=env))
     assert code == 0, err
+    run = run_folder(environ)
+    assert (run.adapter / "adapter_model.safetensors").is_file()
+    assert not run.model.exists()
+    assert f"  adapter       {run.adapter}" in out
     written_to = [int((tmp_path / f"dirty{rank}").read_text()) for rank in (0, 1)]
     if start == "warm":
         assert written_to == [0, 0]
