@@ -10,7 +10,7 @@ from rundir.events import EventWriter
 from rundir.paths import RunDir
 
 TRAIN = {
-    "lr": 1e-3, "grad_norm": 2.0, "tokens_per_s": 900.0, "time_data_s": 0.25,
+    "lr": 1e-3, "grad_norm": 2.0, "tokens_per_s": 900.0, "mfu": None, "time_data_s": 0.25,
     "time_forward_s": None, "time_backward_s": None, "time_comm_s": 0.5, "time_optimizer_s": None,
 }  # fmt: skip
 HOST = {"pss_bytes": 700, "pss_anon_bytes": 600, "num_processes": 5, "available_bytes": 9000}
