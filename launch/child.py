@@ -10,7 +10,9 @@ import runpy
 import signal
 import sys
 from types import FrameType
+from typing import TextIO, cast
 
+from launch.output import Output
 from launch.parent import die_with_parent
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
@@ -23,6 +25,10 @@ def main() -> None:
     die_with_parent(int(sys.argv[1]))
     signal.signal(signal.SIGTERM, _leave)
     sys.argv = sys.argv[2:]
+    output = None
+    if sys.stdout is not None:  # closed by whoever started us
+        output = Output(sys.stdout)
+        sys.stdout = cast("TextIO", output)
     try:
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     except UserError as error:
@@ -32,6 +38,9 @@ def main() -> None:
             raise
         do = "free space or mend its rights, or AIRLOCK_CACHE_DIR=/elsewhere"
         _fail(f"cannot write: {error}\n  → {do}", ExitCode.PREFLIGHT)
+    finally:
+        if output is not None:
+            output.discard_rest()
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:

@@ -6,9 +6,10 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from rich.console import Console
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class Output:
@@ -56,5 +57,7 @@ def make_console() -> tuple[Console, Output]:
         sys.stdout = open("/dev/null", "w", encoding="utf-8")  # noqa: SIM115, PTH123 - for good
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # "→" in a C locale
+    from rich.console import Console  # which children of the launcher have no use for
+
     output = Output(sys.stdout)
     return Console(file=output), output  # type: ignore[arg-type]  # it has all of IO that rich uses

@@ -34,6 +34,10 @@ def quantize(model: Any, dtype: torch.dtype) -> None:
     One after the other, so that no more than one is there twice. On the meta device shapes and
     types are made, for a plan.
     """
+    from bitsandbytes.functional import quantize_blockwise
+
+    # Its table of values stays, for the whole process, where it is first asked for: not on meta.
+    quantize_blockwise(torch.zeros(1))
     head = model.get_output_embeddings()
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear | Conv1D) and module is not head:

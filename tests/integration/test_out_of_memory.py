@@ -44,7 +44,7 @@ def growing(*args):
 """
 IN_TRAINING = ("train.loop", GROWING.format(name="module.Trainer.train"))
 IN_LOADING = ("train.model", GROWING.format(name="module.load_model"))
-IN_PREPARING = ("train.rows", GROWING.format(name="module.read_rows"))
+IN_PREPARING = ("train.tokenise", GROWING.format(name="module.Tokeniser._parts"))
 # More than the limit that follows from the group, less than the kernel would let a process map.
 RUNAWAY = """
 real = module.Trainer.train

@@ -79,7 +79,7 @@ def test_weights_made_here_are_held_as_those_that_transformers_loads(
 @pytest.mark.parametrize("kind", ["qwen3", "gpt2"])
 def test_a_plan_sees_the_bytes_and_the_weights_that_there_are(kind: str, tmp_path: Path) -> None:
     config, folder = configured(kind), tmp_path / "base"
-    real, planned = as_random(config, folder), as_random(config, folder, torch.device("meta"))
+    planned, real = as_random(config, folder, torch.device("meta")), as_random(config, folder)
     assert [one.nbytes for one in _weights(planned)] == [one.nbytes for one in _weights(real)]
     plain = as_random(configured(kind, method="lora"), folder)
     assert num_weights(planned) == num_weights(plain) == sum(p.numel() for p in plain.parameters())
