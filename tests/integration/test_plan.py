@@ -108,7 +108,10 @@ def test_a_run_that_fits_keeps_its_plan_and_the_next_one_asks_nobody(
 
 @pytest.mark.parametrize(
     ("body", "words"),
-    [("os._exit(9)", "no plan: .* exit code 9"), ("__import__('time').sleep(1000)", "")],
+    [
+        pytest.param("os._exit(9)", "no plan: .* exit code 9", marks=pytest.mark.long),
+        ("__import__('time').sleep(1000)", ""),
+    ],
 )
 def test_a_tracer_that_fails_or_hangs_is_never_in_the_way(
     airlock: Start, environ: dict[str, str], cold_cache: dict[str, str], tmp_path: Path,
