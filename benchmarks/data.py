@@ -1,6 +1,6 @@
 """Preparing data beside `datasets.map`, and what ranks take to read a large corpus.
 
-`python -P -m benchmarks.data [--quick] [--megabytes N] [--lines N] [--repeat N] [--json]` tokenises
+`python -m benchmarks.data [--quick] [--megabytes N] [--lines N] [--repeat N] [--json]` tokenises
 real lines (the sources of Python's standard library) with a BPE tokenizer trained on them: with
 what Airlock prepares data with, the tokenizer's own batch call, and `datasets.map` as it was used
 in the program before this one and with the best settings found. Then 8 processes read a generated
@@ -220,7 +220,7 @@ def _say(text: str) -> None:
 
 def main() -> None:
     """Compare, print the tables, and with --json one object as the last line."""
-    parser = argparse.ArgumentParser(prog="python -P -m benchmarks.data")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.data")
     parser.add_argument("--quick", action="store_true", help="little of everything, in 3 minutes")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     parser.add_argument("--megabytes", type=float, default=40.0, help="of text to tokenise")

@@ -1,6 +1,6 @@
 """The programs that benchmarks/data.py measures, each in a process of its own.
 
-`python -P -m benchmarks.data_cases NAME FOLDER` prints one JSON object. `datasets` is given what it
+`python -m benchmarks.data_cases NAME FOLDER` prints one JSON object. `datasets` is given what it
 asks for: a dataset on disk, a fast tokenizer of transformers, caching off.
 """
 

@@ -1,6 +1,6 @@
 """All that only a GPU can show, on one NVIDIA GPU, without a network.
 
-`python -P -m benchmarks.gpu [--quick] [--json]` trains Qwen2.5-14B and -32B in their real shapes,
+`python -m benchmarks.gpu [--quick] [--json]` trains Qwen2.5-14B and -32B in their real shapes,
 with random weights, LoRA and QLoRA on rows of 4,096 tokens: tokens/s, MFU, and the peak of memory
 beside the plan's. Before that it looks at how many addresses CUDA reserves, and whether ranks that
 are forked from a zygote train as those that start alone. What cannot be measured is listed with
@@ -191,7 +191,7 @@ def why_not_here() -> str | None:
 
 def main() -> None:
     """Measure, print the tables, and with --json one object as the last line."""
-    parser = argparse.ArgumentParser(prog="python -P -m benchmarks.gpu")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu")
     parser.add_argument("--quick", action="store_true", help="few steps, all within 9 minutes")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     options = parser.parse_args()

@@ -1,6 +1,6 @@
 """How many addresses CUDA reserves: VmPeak of a fresh process, which is what RLIMIT_AS counts.
 
-The file is also the program of that process: `python -P -m benchmarks.gpu_address cuda|cpu`.
+The file is also the program of that process: `python -m benchmarks.gpu_address cuda|cpu`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the plan predicts for a rank's memory, beside what real trainings take.
 
-`python -P -m benchmarks.plan [--quick] [--gpu] [--json]` predicts with `train.footprint`, as
+`python -m benchmarks.plan [--quick] [--gpu] [--json]` predicts with `train.footprint`, as
 `airlock plan` does, and trains small models of random weights on CPU; the peak of anonymous memory
 above that after the imports is measured, and what of it is left after a step. `--gpu` trains
 Qwen2.5-14B's shape with LoRA on one GPU, and looks at `torch.cuda.max_memory_allocated` instead.
@@ -161,7 +161,7 @@ def gpu_case() -> RunConfig:
 
 def main() -> None:
     """Compare, print the table, and with --json one object as the last line."""
-    parser = argparse.ArgumentParser(prog="python -P -m benchmarks.plan")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plan")
     parser.add_argument("--quick", action="store_true", help="two cases, in 3 minutes")
     parser.add_argument("--gpu", action="store_true", help="14B LoRA on one GPU, and nothing else")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")

@@ -1,6 +1,6 @@
 """How long until all ranks have passed their first barrier, and what memory that takes.
 
-`python -P -m benchmarks.startup [--quick] [--json] [--picture FILE]` starts plain torchrun, that
+`python -m benchmarks.startup [--quick] [--json] [--picture FILE]` starts plain torchrun, that
 with a strict lock around imports and loading, `accelerate launch` and Airlock (cold and warm) in
 turn, so that what disturbs the machine disturbs all of them. Time runs from the exec of the command
 to the last rank's first barrier; memory is the sum over every process below it, measured in starts
@@ -216,7 +216,7 @@ def script_plan() -> Plan:
 
 def main() -> None:
     """Measure, print the tables, and with --json one object as the last line."""
-    parser = argparse.ArgumentParser(prog="python -P -m benchmarks.startup")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.startup")
     parser.add_argument("--quick", action="store_true", help="a few small cases, in 3 minutes")
     parser.add_argument("--only", choices=["launchers", "capped", "scripts"], help="one part")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")

@@ -1,6 +1,6 @@
 """Training itself, beside others: tokens per second, memory and loss of the same work.
 
-`python -P -m benchmarks.throughput [--quick] [--ranks N…] [--repeat N] [--json]` trains a small
+`python -m benchmarks.throughput [--quick] [--ranks N…] [--repeat N] [--json]` trains a small
 model of random weights on 1, 2 and 4 CPU ranks: with Airlock, a bare DDP loop and the Hugging Face
 Trainer under torchrun, and accelerate launch. Same model, samples, order, batch, optimizer. Samples
 are either all as long as a row, so that there is nothing to be gained by packing, or of uneven
@@ -293,7 +293,7 @@ def _say(text: str) -> None:
 
 def main() -> None:
     """Compare, print the table, and with --json one object as the last line."""
-    parser = argparse.ArgumentParser(prog="python -P -m benchmarks.throughput")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.throughput")
     parser.add_argument("--quick", action="store_true", help="uneven samples on 2 ranks, once")
     parser.add_argument("--repeat", type=int, default=5, help="pairs for each ratio")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")

@@ -3,7 +3,7 @@
 On CPU it is anonymous memory above what is there after the imports, on a GPU what torch's allocator
 has handed out.
 
-The file is also the program of a rank: `python -P -m benchmarks.training RUN_DIR`.
+The file is also the program of a rank: `python -m benchmarks.training RUN_DIR`.
 """
 
 from __future__ import annotations

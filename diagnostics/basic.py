@@ -1,4 +1,4 @@
-"""`python -P -m diagnostics.basic`: are the packages, the driver and each device fit for use?"""
+"""`python -m diagnostics.basic`: are the packages, the driver and each device fit for use?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -P -m diagnostics.imports`: can everything that a rank imports be imported, at what cost?
+"""`python -m diagnostics.imports`: can everything that a rank imports be imported, at what cost?
 
 One fresh process imports the modules in the order of a rank, so that each is charged with what the
 ones before it left to do. It notes what it is about to do in a file, so that a module that hangs or

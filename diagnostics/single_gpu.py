@@ -1,4 +1,4 @@
-"""`python -P -m diagnostics.single_gpu`: does one device train a small model as a rank would?
+"""`python -m diagnostics.single_gpu`: does one device train a small model as a rank would?
 
 The model is the profile's in miniature, with random weights: it is made, saved, loaded and fitted
 with adapters by the code that a rank uses, then trained for a few steps on one batch.

@@ -1,4 +1,4 @@
-"""`python -P -m launch.docs`: write the tables of docs/ that the launcher's code makes."""
+"""`python -m launch.docs`: write the tables of docs/ that the launcher's code makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -P -m rundir.docs`: write the tables of docs/ that are made from code.
+"""`python -m rundir.docs`: write the tables of docs/ that are made from code.
 
 They stand between two marks in their files, so that the prose around them is written by hand.
 """
