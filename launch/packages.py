@@ -7,6 +7,7 @@ import shutil
 import sys
 from importlib.util import find_spec
 
+from launch.track.services import services_in
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
@@ -18,14 +19,19 @@ def missing(config: RunConfig) -> list[tuple[str, str]]:
     """(what is missing and for what, the command to have it), for all that this run needs."""
     found = []
     for setting, needed in _extra_packages(config):
-        name = needed.partition(">")[0].replace("-", "_")
-        if find_spec(name) is None:
+        if not is_installed(needed.partition(">")[0].replace("-", "_")):
             text = f"{setting} needs the package {needed}, which is not installed"
             found.append((text, f'{sys.executable} -m pip install "{needed}"'))
     if config.model.compile and not _has_compiler():
         text = "model.compile=true needs a C++ compiler, and there is none on PATH"
         found.append((text, "sudo apt-get install g++, or CXX=/path/to/one"))
     return found
+
+
+def is_installed(name: str) -> bool:
+    """Whether `import name` would find a package: a folder alone, as W&B makes one, is none."""
+    spec = find_spec(name)
+    return spec is not None and spec.origin is not None
 
 
 def require(config: RunConfig) -> None:
@@ -42,7 +48,8 @@ def _extra_packages(config: RunConfig) -> list[tuple[str, str]]:
         found.append(("train.optimizer=adamw-8bit", "bitsandbytes>=0.48"))
     if config.model.attention == "flash_attention_2":
         found.append(("model.attention=flash_attention_2", "flash-attn>=2.6"))
-    return found
+    services = services_in(config.train.report_to)
+    return [*found, *((f"train.report_to={name}", name) for name in services)]
 
 
 def _has_compiler() -> bool:

@@ -6,8 +6,8 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 
+from launch.packages import is_installed
 from launch.plan.plan import Plan
 from launch.plan.question import Device
 from launch.plan.target import with_ranks
@@ -65,25 +65,29 @@ def _warm_start(config: RunConfig) -> Group:
 
 def _smaller_steps(config: RunConfig) -> list[Group]:
     """Each by itself, then together; the samples of a step stay as many."""
-    share = math.ceil(config.train.global_batch_size / config.launch.num_ranks)
-    at_once = min(config.train.micro_batch_size, share)
+    at_once = _at_once(config)
     sizes = sorted({max(1, at_once // part) for part in (*_SHARES, at_once)}, reverse=True)
     micro = [
         _changed(config, "fewer samples at once, as many a step", _micro(size))
         for size in sizes if size < at_once
     ]  # fmt: skip
     groups: list[Group] = [micro]
-    least: dict[str, str] = _micro(1) if at_once > 1 else {}
+    least = _least(config)
     if not config.model.gradient_checkpointing:
         checkpointing = {"model.gradient_checkpointing": "true"}
         groups.append([_changed(config, "activations computed twice, slower", checkpointing)])
-        if least:
-            groups.append([_changed(config, "both", least | checkpointing)])
-        least = least | checkpointing
+        if least != checkpointing:
+            groups.append([_changed(config, "both", least)])
     for settings in ({}, least) if least else ({},):
         more = ", with the above" if settings else ""
         groups.append(_shorter(config, settings, more))
     return groups
+
+
+def _at_once(config: RunConfig) -> int:
+    """Rows that a rank computes at once, as far as it has so many."""
+    share = math.ceil(config.train.global_batch_size / config.launch.num_ranks)
+    return min(config.train.micro_batch_size, share)
 
 
 def _micro(size: int) -> dict[str, str]:
@@ -104,7 +108,7 @@ def _adapters(config: RunConfig, device: Device) -> list[Group]:
     if config.train.method == "full":
         kinds.append(("lora", "adapters trained, not the weights", {}))
     # Four bits are traced with the library that makes them.
-    if config.train.method != "qlora" and device == "cuda" and find_spec("bitsandbytes"):
+    if config.train.method != "qlora" and device == "cuda" and is_installed("bitsandbytes"):
         start = {"launch.start": "imports"} if config.launch.start == "warm" else {}
         kinds.append(("qlora", "adapters trained, on weights in four bits", start))
     groups: list[Group] = []
@@ -119,7 +123,7 @@ def _adapters(config: RunConfig, device: Device) -> list[Group]:
 
 def _least(config: RunConfig) -> dict[str, str]:
     """What makes steps as small as they can be, as far as it is not so already."""
-    found = _micro(1) if config.train.micro_batch_size > 1 else {}
+    found = _micro(1) if _at_once(config) > 1 else {}
     if not config.model.gradient_checkpointing:
         found["model.gradient_checkpointing"] = "true"
     return found

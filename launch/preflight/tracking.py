@@ -1,17 +1,16 @@
-"""The services that metrics are to be reported to: installed, and W&B with a key."""
+"""The services that metrics are to be reported to: W&B wants a key."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import netrc
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from launch.preflight.ground import Ground, error, fine, warning
+from launch.packages import is_installed
+from launch.preflight.ground import Ground, fine, warning
 from launch.track.services import SERVICES, services_in
 from rundir.finding import Finding
 
@@ -21,15 +20,12 @@ _KEYS = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
 
 
 def check(ground: Ground) -> list[Finding]:
-    """An error for a service that is not installed; nothing where none is asked for."""
-    return [_of(name, ground.environ) for name in services_in(ground.config.train.report_to)]
+    """A warning for one that will not get there; nothing where none is asked for, or installed."""
+    services = services_in(ground.config.train.report_to)
+    return [_of(name, ground.environ) for name in services if is_installed(name)]
 
 
 def _of(name: str, environ: Mapping[str, str]) -> Finding:
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:  # at best a folder of that name, as W&B makes one
-        text = f"train.report_to names {name}, which is not installed"
-        return error(NAME, text, f"{sys.executable} -m pip install {name}")
     if name == "wandb" and not _has_key(environ):
         text = "W&B has no API key here: metrics stay in the run folder, for `wandb sync`"
         return warning(NAME, text, "wandb login, or WANDB_MODE=offline if that is meant")

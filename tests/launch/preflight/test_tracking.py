@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.preflight import tracking
+from launch.preflight import packages, tracking
 from launch.track.services import services_in
 from rundir.errors import UserError
 from rundir.finding import Finding
@@ -51,8 +51,8 @@ def test_a_run_that_reports_to_what_is_not_installed_does_not_start(
     env = {"PYTHONPATH": f"{environ['PYTHONPATH']}:{shadow}"}
     code, _, err = finish(airlock("run", "tiny", "--set", "train.report_to=trackio", env=env))
     assert code == 4
-    assert "tracking: train.report_to names trackio, which is not installed" in err
-    assert "-m pip install trackio" in err
+    assert "packages: train.report_to=trackio needs the package trackio, which is not" in err
+    assert '-m pip install "trackio"' in err
     assert not (tmp_path / "runs").exists()
 
 
@@ -68,8 +68,9 @@ def test_a_folder_that_wandb_has_made_is_no_package(
 ) -> None:
     (tmp_path / "trackio").mkdir()
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    (finding,) = found("trackio")
+    (finding,) = packages.check(ground("tiny", "train.report_to=trackio"))
     assert finding.level == "error"
+    assert found("trackio") == []
 
 
 @pytest.mark.usefixtures("installed")
