@@ -91,6 +91,20 @@ def airlock(environ: dict[str, str], tmp_path: Path) -> Callable[..., Start]:
 
 
 @pytest.fixture
+def plain(environ: dict[str, str], tmp_path: Path) -> Callable[..., Start]:
+    """Start `python -m train ARGS`."""
+
+    def start(*args: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "train", *args],
+            cwd=tmp_path, env=environ | (env or {}), text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    return start  # type: ignore[return-value]
+
+
+@pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A real file system of 1 MiB, which fills up soon; only root can mount one."""
     folder = tmp_path / "disk"

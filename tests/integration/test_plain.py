@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,11 +12,8 @@ import psutil
 import pytest
 
 from rundir.checkpoints import complete_checkpoints
-from rundir.config_file import read_config
-from rundir.paths import ROOT, RunDir
+from rundir.paths import RunDir
 from rundir.status import read_status
-from tests import fake_nvml
-from tests.conftest import HAS_GPU
 from tests.running import (
     assert_nothing_left,
     ended,
@@ -34,13 +29,13 @@ from tests.running import (
 Start = Callable[..., "subprocess.Popen[str]"]
 
 _NUM_STEPS = 8
-_EIGHT = (
+EIGHT = (
     "tiny", "--set", f"train.max_steps={_NUM_STEPS}", "--set", "train.log_every_steps=1",
     "--set", "train.global_batch_size=8", "--set", "train.eval_generate=false",
     "--set", "train.checkpoint_every_steps=3", "--set", "data.max_samples=32",
     "--set", "launch.threads_per_rank=1", "--set", "data.eval_path=",
 )  # fmt: skip
-_ONE = (*_EIGHT, "--set", "train.max_steps=1")
+ONE = (*EIGHT, "--set", "train.max_steps=1")
 
 # Wait, in the step after `at`, until a stop is asked for: so that it comes in the middle of it.
 _UNTIL_ASKED = """
@@ -96,20 +91,6 @@ module.Trainer.gradients = gradients
 """
 
 
-@pytest.fixture
-def plain(environ: dict[str, str], tmp_path: Path) -> Start:
-    """Start `python -m train ARGS`."""
-
-    def start(*args: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "train", *args],
-            cwd=tmp_path, env=environ | (env or {}), text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    return start
-
-
 def done(process: subprocess.Popen[str], environ: dict[str, str]) -> tuple[RunDir, str]:
     """The run, which has to end well, and what it has printed."""
     with ended(process):
@@ -140,7 +121,7 @@ def whole(
 ) -> dict[str, object]:
     if not clean:
         of_its_own = {"AIRLOCK_RUNS_DIR": str(tmp_path / "whole")}
-        run, out = done(plain(*_EIGHT, env=of_its_own), environ | of_its_own)
+        run, out = done(plain(*EIGHT, env=of_its_own), environ | of_its_own)
         clean |= {"curve": curve(run), "weights": weights(run), "out": out, "config": run.config}
         clean |= {"status": read_status(run), "files": {path.name for path in run.path.iterdir()}}
         clean |= {"log": run.rank_log(0, 0).read_text(), "command": run.command.read_text()}
@@ -150,7 +131,7 @@ def whole(
 def test_the_steps_are_bitwise_those_of_a_launched_run_with_one_rank(
     airlock: Start, environ: dict[str, str], whole: dict[str, object]
 ) -> None:
-    args = ("run", *_EIGHT, "--num-gpus", "1", "--set", "launch.admit=open")
+    args = ("run", *EIGHT, "--num-gpus", "1", "--set", "launch.admit=open")
     run, _ = done(airlock(*args), environ)
     assert curve(run) == whole["curve"]
     assert sorted(curve(run)) == list(range(1, _NUM_STEPS + 1))
@@ -182,7 +163,7 @@ def test_ctrl_c_saves_and_the_command_it_names_goes_on_bitwise(
     plain: Start, environ: dict[str, str], tmp_path: Path, whole: dict[str, object]
 ) -> None:
     env = hooked(environ, tmp_path, "train.loop", _UNTIL_ASKED)
-    with ended(plain(*_EIGHT, env=env)) as process:
+    with ended(plain(*EIGHT, env=env)) as process:
         first = run_folder(environ)
         wait_for(lambda: len(curve(first)) == 4, why="the fourth step was not trained")
         process.send_signal(signal.SIGINT)
@@ -206,7 +187,7 @@ def test_a_second_ctrl_c_ends_a_process_that_cannot_answer_and_no_port_of_it_is_
     plain: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
     env = hooked(environ, tmp_path, "train.loop", _STUCK)
-    with ended(plain(*_EIGHT, env=env)) as process:
+    with ended(plain(*EIGHT, env=env)) as process:
         run = run_folder(environ)
         wait_for(lambda: len(curve(run)) == 2, why="the second step was not trained")
         assert not psutil.Process(process.pid).net_connections()
@@ -223,7 +204,7 @@ def test_a_second_ctrl_c_ends_a_process_that_cannot_answer_and_no_port_of_it_is_
 def test_a_stop_before_training_ends_at_once_and_says_that_nothing_was_saved(
     plain: Start, environ: dict[str, str]
 ) -> None:
-    with ended(plain(*_EIGHT)) as process:
+    with ended(plain(*EIGHT)) as process:
         run = run_folder(environ)
         wait_for(lambda: events_of(run, "start", "import"), why="nothing is imported")
         process.send_signal(signal.SIGTERM)
@@ -237,7 +218,7 @@ def test_a_stop_before_training_ends_at_once_and_says_that_nothing_was_saved(
 def test_airlock_stop_has_a_plain_run_save_and_end(
     plain: Start, airlock: Start, environ: dict[str, str]
 ) -> None:
-    with ended(plain(*_EIGHT, "--set", "train.max_steps=1000000")) as process:
+    with ended(plain(*EIGHT, "--set", "train.max_steps=1000000")) as process:
         run = run_folder(environ)
         wait_until_training(run)
         shown = finish(airlock("ps"))[1]
@@ -251,7 +232,7 @@ def test_what_kill_9_leaves_in_the_middle_of_a_save_is_passed_over_and_resumed_b
     plain: Start, environ: dict[str, str], tmp_path: Path, whole: dict[str, object]
 ) -> None:
     env = hooked(environ, tmp_path, "train.checkpoint", _KILLED_AS_IT_SAVES)
-    with ended(plain(*_EIGHT, env=env)) as process:
+    with ended(plain(*EIGHT, env=env)) as process:
         code, _, _ = finish(process)
     assert code == -signal.SIGKILL
     killed = run_folder(environ)
@@ -269,7 +250,7 @@ def test_two_plain_runs_at_once_make_the_same_model_and_do_not_meet(
     plain: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
     env = {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}  # nothing is made yet
-    with ended(plain(*_ONE, env=env)) as one, ended(plain(*_ONE, env=env)) as other:
+    with ended(plain(*ONE, env=env)) as one, ended(plain(*ONE, env=env)) as other:
         results = [finish(process) for process in (one, other)]
     assert [code for code, _, _ in results] == [0, 0], results
     runs = [RunDir(path) for path in Path(environ["AIRLOCK_RUNS_DIR"]).glob("2*")]
@@ -282,7 +263,7 @@ def test_an_exception_is_told_with_its_traceback_on_the_screen_and_in_the_log(
     plain: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
     env = hooked(environ, tmp_path, "train.loop", _RAISES)
-    with ended(plain(*_EIGHT, env=env)) as process:
+    with ended(plain(*EIGHT, env=env)) as process:
         code, out, _ = finish(process)
     assert code == 10
     assert "airlock: the run failed: rank 0 raised RuntimeError: something of its own" in out
@@ -298,7 +279,7 @@ def test_a_disk_that_is_full_is_said_though_no_event_of_it_can_be_written(
 ) -> None:
     env = hooked(environ, tmp_path, "train.loop", _FILLS_THE_DISK)
     env |= {"AIRLOCK_RUNS_DIR": str(small_disk)}
-    with ended(plain(*_EIGHT, env=env)) as process:
+    with ended(plain(*EIGHT, env=env)) as process:
         code, out, err = finish(process)
     assert code == 10
     assert "airlock: the run failed: rank 0 raised OSError: [Errno 28] No space left" in out
@@ -331,81 +312,3 @@ def test_bad_input_ends_before_there_is_a_run_folder(
     assert all(part in err for part in parts), err
     assert "Traceback" not in err
     assert not Path(environ["AIRLOCK_RUNS_DIR"]).exists()
-
-
-@pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
-def test_a_profile_that_needs_a_gpu_says_so_where_there_is_none(plain: Start) -> None:
-    code, _, err = finish(plain("14b"))
-    assert code == 4
-    assert "14b needs an NVIDIA GPU" in err
-
-
-def test_of_eight_gpus_the_first_visible_is_used_and_the_command_for_all_is_said(
-    plain: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    env = fake_nvml.build(tmp_path) | {"NVML_COUNT": "8", "CUDA_VISIBLE_DEVICES": "5,6,7"}
-    with ended(plain(*_ONE, "--set", "train.seed=1", env=env)) as process:
-        run = run_folder(environ)
-        wait_for(lambda: events_of(run, "start", "prepare"), why="it has not begun")
-        process.send_signal(signal.SIGINT)
-        _, out, _ = finish(process)
-    assert "tiny, 1 rank on cuda" in out
-    assert "airlock: 1 of 3 GPUs is used; all: ./start.sh tiny --set" in out
-    variables = json.loads(run.environment.read_text())["variables"]
-    values = {variable["name"]: variable["value"] for variable in variables}
-    assert values["CUDA_VISIBLE_DEVICES"] == "GPU-5"
-    assert read_config(run.config).launch.num_ranks == 1
-
-
-@pytest.mark.long
-def test_a_plain_run_from_the_clones_root_needs_no_environment_and_ignores_a_world_of_one(
-    environ: dict[str, str],
-) -> None:
-    own = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
-    env = own | {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "train", *_ONE], cwd=ROOT, env=env, text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    done(process, environ)
-
-
-# What macOS lacks: /proc, for all but psutil (which does without it there), and calls of Linux's.
-_LIKE_MACOS = """
-import io, os, sys, types
-import psutil  # looks, as it is imported, at what there is
-whole_open, whole_stat = io.open, os.stat
-def no_proc(call):
-    def inner(path, *args, **options):
-        if str(path).startswith("/proc"):
-            raise FileNotFoundError(2, "No such file or directory", str(path))
-        return call(path, *args, **options)
-    return inner
-io.open, os.stat = no_proc(whole_open), no_proc(whole_stat)
-import resource, select, signal
-for name in ("sched_getaffinity", "sched_setaffinity", "posix_fadvise", "posix_fallocate",
-             "pidfd_open", "memfd_create", "eventfd", "splice", "copy_file_range", "getrandom"):
-    if hasattr(os, name):
-        delattr(os, name)
-del select.epoll, resource.prlimit, signal.sigtimedwait, signal.sigwaitinfo, signal.SIGRTMIN
-"""
-_DARWIN = "import types\nmodule.sys = types.SimpleNamespace(platform='darwin', argv=[])"
-
-
-def test_a_plain_run_needs_nothing_that_only_linux_has(
-    plain: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "sitecustomize.py").write_text(_LIKE_MACOS)
-    env = hooked(environ, tmp_path, "launch.parent", _DARWIN)
-    env |= {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}
-    run, out = done(plain(*_ONE, env=env), environ)
-    assert "step 1/1" in out
-    assert events_of(run, "mark", "mem.post_model")[0]["pss_anon_bytes"] > 1 << 20
-
-
-@pytest.mark.gpu
-def test_a_plain_run_trains_on_the_gpu(plain: Start, environ: dict[str, str]) -> None:
-    run, out = done(plain(*_EIGHT), environ)
-    assert "1 rank on cuda" in out
-    assert events_of(run, "mark", "mem.post_model")[0]["gpu_used_bytes"] > 0
-    assert weights(run)
