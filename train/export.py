@@ -12,10 +12,13 @@ from tokenizers import Tokenizer
 
 from rundir.atomic import new_folder
 from rundir.config import RunConfig
+from rundir.events import EventWriter
+from rundir.paths import RunDir
+from rundir.prepared import read_prepared
 from rundir.space import require_space
 from train.evaluate import end_token_ids
 from train.fits_model import pad_token_id
-from train.model import inference, load_model, merged
+from train.model import has_adapters, inference, load_model, merged
 from train.quantize import without_bitsandbytes
 
 _NUM_COMPARED = 16  # tokens
@@ -24,6 +27,34 @@ _COPIED = (
     "tokenizer*", "special_tokens_map.json", "chat_template*", "vocab*", "merges.txt",
     "added_tokens.json",
 )  # fmt: skip
+
+
+def write_results(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> None:
+    """Write what was trained: the model as anyone's, and adapters by themselves as well.
+
+    Called by rank 0, last of all: merging changes the model. Raises OSError (a full disk).
+    """
+    prepared = read_prepared(run)
+    base_folder, end_token_id = Path(prepared.model_path), prepared.train.end_token_id
+    if not has_adapters(model):
+        export(model, base_folder, run.model, end_token_id=end_token_id)
+        return
+    base = config.model.path or prepared.model_path
+    export_adapter(model, run.adapter, base=base, revision=config.model.revision)
+    is_quantized = config.train.method == "qlora"
+    if is_quantized and prepared.loading.load == "random":
+        text = "[Rank 0] EXPORT: of random weights there are no files to merge the adapters into"
+        events.emit("log", "line", text=text)
+        return
+    if not config.train.merge_adapters:
+        return
+    before = logits_of_some(model)
+    if is_quantized:
+        model = on_whole_base(config, base_folder, run.adapter)
+    merged = export(model, base_folder, run.model, end_token_id=end_token_id)
+    changed = difference(before, logits_of_some(merged))
+    text = f"[Rank 0] EXPORT: merging has changed logits by {changed:.2%} at most"
+    events.emit("log", "line", text=text)
 
 
 def export(model: Any, base: Path, folder: Path, *, end_token_id: int) -> Any:

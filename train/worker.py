@@ -21,20 +21,13 @@ from rundir.prepared import read_prepared
 from train.blocks import compile_blocks
 from train.data import SampleFile
 from train.evaluate import Evaluator
-from train.export import (
-    difference,
-    export,
-    export_adapter,
-    logits_of_some,
-    on_whole_base,
-)
+from train.export import write_results
 from train.forks import watch_forks
 from train.loading import make_room, read_ahead
 from train.loop import Trainer, Undistributed
 from train.loss import SummedLoss
 from train.model import (
     add_method,
-    has_adapters,
     load_architecture,
     load_model,
     load_tokenizer,
@@ -126,34 +119,9 @@ def train(
     result = trainer.train()
     if result == "done" and ranks.is_first:
         with events.span("export"):
-            _export(config, run, model, events)
+            write_results(config, run, model, events)
     trainer.announce(result)
     part(ranks)
-
-
-def _export(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> None:
-    """Write what was trained: the model as anyone's, and adapters by themselves as well."""
-    prepared = read_prepared(run)
-    base_folder, end_token_id = Path(prepared.model_path), prepared.train.end_token_id
-    if not has_adapters(model):
-        export(model, base_folder, run.model, end_token_id=end_token_id)
-        return
-    base = config.model.path or prepared.model_path
-    export_adapter(model, run.adapter, base=base, revision=config.model.revision)
-    is_quantized = config.train.method == "qlora"
-    if is_quantized and prepared.loading.load == "random":
-        text = "[Rank 0] EXPORT: of random weights there are no files to merge the adapters into"
-        events.emit("log", "line", text=text)
-        return
-    if not config.train.merge_adapters:
-        return
-    before = logits_of_some(model)
-    if is_quantized:
-        model = on_whole_base(config, base_folder, run.adapter)
-    merged = export(model, base_folder, run.model, end_token_id=end_token_id)
-    changed = difference(before, logits_of_some(merged))
-    text = f"[Rank 0] EXPORT: merging has changed logits by {changed:.2%} at most"
-    events.emit("log", "line", text=text)
 
 
 def _resume_from(run: RunDir, ranks: Ranks, events: EventWriter) -> str | None:
