@@ -60,10 +60,12 @@ class Supervisor:
             )
         try:
             while agent.poll() is None:
+                stop_asked = self._signals.stop_asked  # what the run had done by then is known next
                 self._follow(view)
                 if plan is not None:
                     plan.look(has_trained=self._state.status.step > 0)
-                self._pass_on_stop(agent)
+                if stop_asked:
+                    self._pass_on_stop(agent)
                 self._end_survivors()
                 time.sleep(_POLL_S)
         finally:
@@ -110,8 +112,6 @@ class Supervisor:
 
     def _pass_on_stop(self, agent: subprocess.Popen[bytes]) -> None:
         """At first ask the ranks, who save; asked again, or with nothing to save, end them."""
-        if not self._signals.stop_asked:
-            return
         if self._stop_asked_at is None:
             self._stop_asked_at = time.monotonic()
             if said := self._workload.ask_to_stop(agent, self._state):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -27,7 +28,6 @@ from train.tokenise import Recipe
 __all__ = ["cache", "file", "model", "saved_tokenizer"]  # fixtures of theirs
 
 NUM_ROWS = 3000
-LONGEST_S = 1.0
 RECIPE = Recipe(max_seq_length=1000)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -56,6 +56,12 @@ def fork(work: Callable[[], object]) -> int:
 
 def wait(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def remove_all(cache: Path) -> None:
+    """Remove what has been prepared; half-made folders stay."""
+    for folder in cache.glob("[!.]*"):
+        shutil.rmtree(folder)
 
 
 def alive(group: int) -> list[psutil.Process]:
@@ -89,25 +95,34 @@ def test_whenever_it_is_killed_the_next_run_has_whole_data(
             text = bytes(rows[i]["text"], "ascii")
             assert len(samples[i][0]) == len(text) + 1
 
-    for _ in range(num_kills):
+    def is_torn() -> bool:
+        return any(path.is_dir() for path in cache.glob(".*"))
+
+    started = time.monotonic()
+    assert wait(fork(whole)) == 0
+    took_s = time.monotonic() - started
+    remove_all(cache)
+    for kill in range(num_kills):
         pid = fork(lambda: prepare_path(file, model, RECIPE))
-        time.sleep(draw.uniform(0, LONGEST_S))
+        if kill == 0:  # one of them is sure to be hit in the middle of it
+            while not is_torn():
+                time.sleep(0.0005)
+        else:
+            time.sleep(draw.uniform(0, took_s))
         os.kill(pid, signal.SIGKILL)
         wait(pid)
         deadline = time.monotonic() + 10
         while alive(pid) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not alive(pid), "forks outlive the one that was killed"
-        num_torn += any(path.is_dir() for path in cache.glob(".*"))
+        num_torn += is_torn()
         for folder in cache.glob("[!.]*"):
             assert is_sealed(folder)
             assert wait(fork(whole)) == 0
-            for path in folder.iterdir():
-                path.unlink()
-            folder.rmdir()  # so that there is something to kill
+        remove_all(cache)  # so that there is something to kill
     assert num_torn > 0  # some were hit in the middle of it
     assert wait(fork(whole)) == 0
-    assert not [path for path in cache.glob(".*") if path.is_dir()], "litter of the killed"
+    assert not is_torn(), "litter of the killed"
 
 
 def test_of_two_that_want_the_same_one_waits_and_has_it_too(
