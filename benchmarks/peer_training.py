@@ -38,23 +38,17 @@ def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 
 class Told:
-    """When each step ended, and its loss."""
+    """When each step ended, and its loss: a line each, of rank 0."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._file = folder / f"{name}.json"
-        self._ends: list[float] = []
-        self._losses: list[float] = []
+        is_first = os.environ.get("RANK", "0") == "0"
+        self._file = (folder / f"{name}.steps").open("a") if is_first else None
 
     def step(self, loss: float) -> None:
         """A step has ended."""
-        self._ends.append(time.monotonic())
-        self._losses.append(loss)
-
-    def write(self) -> None:
-        """Leave it for the benchmark, on rank 0."""
-        if os.environ.get("RANK", "0") == "0":
-            found = {"ends": self._ends, "losses": self._losses}
-            self._file.write_text(json.dumps(found), encoding="utf-8")
+        if self._file is not None:
+            self._file.write(f"{time.monotonic()} {loss}\n")
+            self._file.flush()
 
 
 def load(folder: Path) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
@@ -111,7 +105,6 @@ def bare(folder: Path) -> None:
         dist.all_reduce(total)
         told.step(float(total))
         waiting = []
-    told.write()
     dist.barrier()
 
 
@@ -145,7 +138,6 @@ def with_accelerate(folder: Path) -> None:
         schedule.step()
         optimizer.zero_grad()
         told.step(float(accelerator.reduce(total)))
-    told.write()
     accelerator.wait_for_everyone()
 
 
@@ -176,7 +168,6 @@ def with_trainer(folder: Path) -> None:
         model=model, args=arguments, train_dataset=samples, data_collator=collate,
         optimizers=(optimizer, schedule_of(optimizer, settings)),
     ).train()  # fmt: skip
-    told.write()
 
 
 def main() -> None:

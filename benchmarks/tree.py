@@ -65,6 +65,21 @@ class Tree:
         self._process.wait(timeout_s)
         return time.monotonic() - self.started
 
+    def pause(self) -> None:
+        """Have all processes stand still, those included that are being started meanwhile."""
+        standing: set[psutil.Process] = set()
+        while moving := [one for one in self._processes()[::-1] if one not in standing]:
+            for process in moving:  # parents first
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.suspend()
+            standing.update(moving)
+
+    def go_on(self) -> None:
+        """Have those that stand still go on."""
+        for process in self._processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+
     def memory(self) -> Memory:
         """The tree now."""
         total = Memory()

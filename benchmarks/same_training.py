@@ -1,0 +1,185 @@
+"""The same training for Airlock and its peers: model, samples in their order, batch, optimizer."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.tree import Tree
+from rundir.config import ModelConfig, RunConfig
+from rundir.events import RunEvents
+from rundir.paths import RunDir
+
+ROOT = Path(__file__).resolve().parent.parent
+_BIN = Path(sys.executable).parent
+_PEERS = Path(__file__).with_name("peer_training.py")
+OURS, PEERS = "airlock", ("bare", "trainer", "accelerate")
+_ROW_TOKENS = 128
+_ARCHITECTURE = {
+    "model_type": "qwen3", "vocab_size": 4096, "hidden_size": 256, "intermediate_size": 768,
+    "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+    "max_position_embeddings": 1024, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What is trained, and how, by all of them."""
+
+    architecture: dict[str, Any]
+    data: Path
+    row_tokens: int = _ROW_TOKENS
+    global_batch: int = 16
+    micro_batch: int = 4
+    learning_rate: float = 1e-3
+    warmup_steps: int = 4
+    steps: int
+
+
+def synthetic(folder: Path, *, is_even: bool, steps: int) -> Recipe:
+    """Random samples, each as long as a row, or of uneven length."""
+    recipe = Recipe(architecture=_ARCHITECTURE, data=folder / "data.jsonl", steps=steps)
+    num_samples, draw = recipe.steps * recipe.global_batch, np.random.default_rng(0)
+    # Of the lengths of instruction data: most are short, a few are long (log-normal).
+    lengths = np.exp(draw.normal(math.log(_ROW_TOKENS / 5), 0.8, num_samples)).astype(int)
+    lengths = np.full(num_samples, _ROW_TOKENS) if is_even else lengths.clip(24, _ROW_TOKENS)
+    recipe.data.write_text("".join(_row(draw, int(one)) for one in lengths), encoding="utf-8")
+    return recipe
+
+
+def tiny() -> Recipe:
+    """profiles/tiny.toml, without weight decay, at a constant learning rate after the warm-up.
+
+    That is a third of the profile's: at its 3e-3 rounding grows so fast that after 50 steps the
+    Trainer's losses on two ranks differ from its own on one by 8e-4.
+    """
+    table = tomllib.loads((ROOT / "profiles" / "tiny.toml").read_text(encoding="utf-8"))
+    return Recipe(
+        architecture=table["architecture"], data=ROOT / table["data"]["path"],
+        row_tokens=table["data"]["max_seq_length"], learning_rate=1e-3,
+        global_batch=64, micro_batch=16, steps=50, warmup_steps=table["train"]["warmup_steps"],
+    )  # fmt: skip
+
+
+class Work:
+    """A recipe in a folder: its model, and its samples in the order that Airlock takes them in."""
+
+    def __init__(self, folder: Path, recipe: Recipe) -> None:
+        from train.data import SampleFile
+        from train.feed import Order
+        from train.make_checkpoint import make_checkpoint
+        from train.prepare import prepare_file
+
+        self.folder, self.recipe, self.model = folder, recipe, folder / "model"
+        described = RunConfig(
+            profile="throughput", architecture=recipe.architecture,
+            model=ModelConfig(dtype="float32"),
+        )  # fmt: skip
+        make_checkpoint(described, self.model)
+        samples = SampleFile(prepare_file(recipe.data, self.model, 0, recipe.row_tokens))
+        order = Order(len(samples), recipe.global_batch, 0)
+        steps = [[samples[i] for i in order.step_indices(step)] for step in range(recipe.steps)]
+        self.step_tokens = [sum(len(tokens) for tokens, _ in step) for step in steps]
+        in_order = [
+            {"input_ids": tokens.tolist(), "num_prompt": int(ranges[0, 0])}
+            for step in steps for tokens, ranges in step
+        ]  # fmt: skip
+        (folder / "samples.json").write_text(json.dumps(in_order), encoding="utf-8")
+        settings = {
+            name: getattr(recipe, name)
+            for name in ("steps", "global_batch", "micro_batch", "learning_rate", "warmup_steps")
+        }
+        (folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+
+
+def _row(draw: np.random.Generator, length: int) -> str:
+    """A row that comes to `length` tokens, with the three that the template adds."""
+    letters = "".join(draw.choice(list("abcdefgh"), length - 3))
+    cut = len(letters) // 3
+    return json.dumps({"prompt": letters[:cut], "response": letters[cut:]}) + "\n"
+
+
+class Training:
+    """One training that has been started; nothing of it is left after the block."""
+
+    def __init__(self, who: str, work: Work, num_ranks: int, scratch: Path) -> None:
+        self.who, self._losses, self._ends = who, [], []
+        self._runs, self._told = scratch / "runs", work.folder / f"{who}.steps"
+        self._told.unlink(missing_ok=True)
+        self._events: RunEvents | None = None
+        env = os.environ | {
+            "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // num_ranks)),
+            "ACCELERATE_USE_CPU": "true", "AIRLOCK_RUNS_DIR": str(self._runs),
+            "AIRLOCK_CACHE_DIR": str(work.folder / "cache"),
+        }  # fmt: skip
+        self.tree = Tree(_command(who, work, num_ranks), env, scratch)
+
+    def __enter__(self) -> Training:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.tree.__exit__(*error)
+
+    def ends(self) -> list[float]:
+        """When each step so far has ended, seconds on the monotonic clock."""
+        self._look()
+        return self._ends
+
+    def losses(self) -> list[float]:
+        """The loss of each step so far."""
+        self._look()
+        return self._losses
+
+    def said(self) -> str:
+        """The end of what was printed."""
+        return self.tree.log.read_text(encoding="utf-8", errors="replace")[-3000:]
+
+    def _look(self) -> None:
+        if self.who != OURS:
+            text = self._told.read_text(encoding="utf-8") if self._told.exists() else ""
+            steps = [line.split() for line in text.split("\n")[:-1]]
+            self._ends, self._losses = ([float(one[i]) for one in steps] for i in (0, 1))
+            return
+        latest = self._runs / "latest"
+        if self._events is None and latest.exists():
+            self._events = RunEvents(RunDir(latest.resolve()).events)
+        for event in self._events.new_events() if self._events else ():
+            if (event["kind"], event["name"]) == ("metric", "train"):
+                self._ends.append(event["mono"])
+                self._losses.append(event["loss"])
+
+
+def _command(who: str, work: Work, num_ranks: int) -> list[str]:
+    if who == OURS:
+        recipe = work.recipe
+        settings = {
+            "model.path": work.model, "data.path": recipe.data, "data.eval_path": "",
+            "data.max_seq_length": recipe.row_tokens, "train.max_steps": recipe.steps,
+            "train.global_batch_size": recipe.global_batch, "train.seed": 0,
+            "train.micro_batch_size": recipe.micro_batch, "train.schedule": "constant",
+            "train.learning_rate": recipe.learning_rate,
+            "train.warmup_steps": recipe.warmup_steps, "train.weight_decay": 0,
+            "train.log_every_steps": 1,
+        }  # fmt: skip
+        options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        return [sys.executable, "-P", "-m", "launch", "run", "tiny",
+                "--num-gpus", str(num_ranks), *options]  # fmt: skip
+    script = [str(_PEERS), who, str(work.folder)]
+    if who == "accelerate":
+        # --multi_gpu is its way to several processes on one node, whatever they compute on.
+        several = ["--multi_gpu"] if num_ranks > 1 else []
+        return [
+            str(_BIN / "accelerate"), "launch", *several, f"--num_processes={num_ranks}",
+            "--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no",
+            "--main_process_port=0", *script,
+        ]  # fmt: skip
+    return [str(_BIN / "torchrun"), "--standalone", f"--nproc-per-node={num_ranks}", *script]
