@@ -37,6 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _MB = 1e6
 _NUM_RANKS = 8
 _VOCAB = 32_000
+_BATCH_ROWS = 220_000  # of short lines: the 16 MiB that train/arrow_file.py puts together
 _TIMEOUT_S = 3600.0
 _PRE_TOKENS = (  # of Qwen2's tokenizer
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
@@ -86,8 +87,8 @@ def make_lines(folder: Path, num_lines: int) -> PreparedData:
 
     draw, path = np.random.default_rng(0), folder / "lines.arrow"
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
-        for start in range(0, num_lines, 8192):
-            num = min(8192, num_lines - start)
+        for start in range(0, num_lines, _BATCH_ROWS):
+            num = min(_BATCH_ROWS, num_lines - start)
             lengths = draw.integers(4, 21, num)
             ends = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
             ids = draw.integers(0, _VOCAB, int(ends[-1]), dtype=np.int32)

@@ -13,7 +13,7 @@ from rundir.paths import RunDir
 from rundir.status import write_status
 
 _STATUS_EVERY_S = 0.5
-_MEMORY_SHARE = 0.02  # of the time may go into measuring memory, which walks page tables
+_MEMORY_SHARE = 0.005  # of the time may go into measuring memory, which walks page tables
 
 
 class Follower:

@@ -75,3 +75,11 @@ def is_alive(process: psutil.Process) -> bool:
         return process.status() not in _GONE
     except psutil.NoSuchProcess:
         return False
+
+
+def is_pid_alive(pid: int) -> bool:
+    """Whether a process of that number runs: cheap, but it may be another than one meant."""
+    try:
+        return is_alive(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False

@@ -12,7 +12,7 @@ from launch.console import View, make_view
 from launch.follow import Follower
 from launch.guard import MemoryGuard
 from launch.plan.of_run import PlanOfRun
-from launch.processes import OwnProcesses
+from launch.processes import OwnProcesses, is_pid_alive
 from launch.signals import Signals
 from launch.state import RunState
 from launch.track.sidecar import Tracking
@@ -22,7 +22,7 @@ from rundir.events import EventWriter
 from rundir.paths import RunDir
 
 _POLL_S = 0.1
-_SURVIVORS_EVERY_S = 0.5  # which walks all processes of the machine
+_SURVIVORS_EVERY_S = 0.5
 _AGENT_GRACE_S = 5.0
 _SURVIVOR_GRACE_S = 2.0
 
@@ -135,8 +135,10 @@ class Supervisor:
         if now < self._next_survivors:
             return
         self._next_survivors = now + _SURVIVORS_EVERY_S
-        alive = {process.pid: process for process in self._processes.alive()}
         rows = [row for row in self._state.status.ranks if row.pid is not None]
+        if all(is_pid_alive(row.pid) for row in rows if row.pid is not None):
+            return
+        alive = {process.pid: process for process in self._processes.alive()}
         gone = self._workload.gone(self._state, alive)
         if not gone or not any(row.pid in alive for row in rows):
             return

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from train.data import int32_view
 from train.rows import BadRowError
 from train.tokenise import SCHEMA, Counts, Tokenised
 
@@ -58,7 +59,7 @@ class Writer:
         self._num["num_samples"] += block.train.num_rows
         self._num["num_held_out"] += block.held_out.num_rows
         self._num["num_tokens"] += len(block.train.column("input_ids").values)
-        ranges = block.train.column("loss_ranges").values.to_numpy()
+        ranges = int32_view(block.train.column("loss_ranges").values)
         self._num["num_loss_tokens"] += int(ranges[1::2].sum() - ranges[::2].sum())
         self._train.add(block.train)
         if self._held_out is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 import torch
 
 from rundir.prepared import PreparedData
+from tests.conftest import ROOT
 from train.batch import IGNORE, collate
 from train.data import Sample, SampleFile, prompted
 from train.feed import Order
@@ -151,6 +155,22 @@ def test_the_tokens_are_the_pages_of_the_file_itself(tmp_path: Path, batch_rows:
     for address in addresses:
         assert any(start <= address < end for start, end in ranges), "a copy of the file in memory"
     assert pa.total_allocated_bytes() - before < path.stat().st_size / 10
+
+
+def test_a_rank_does_not_load_pandas_where_that_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "pandas.py").write_text(f"open({str(tmp_path / 'loaded')!r}, 'w').close()")
+    prepared = arrow_file(tmp_path / "a.arrow", 23, 10)
+    program = (
+        "import sys; from train.data import SampleFile; from rundir.prepared import PreparedData\n"
+        f"print(SampleFile({prepared!r})[22][0].tolist())"
+    )
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert found.stdout == "[22, 22, 22, 22]\n"
+    assert not (tmp_path / "loaded").exists()
 
 
 def test_a_file_that_is_gone_is_an_oserror(tmp_path: Path) -> None:
