@@ -65,7 +65,7 @@ def meet_and_tell(*args):
 module.meet = meet_and_tell
 """
     env = hooked(environ, tmp_path, "train.ranks", body)
-    env |= {"AIRLOCK_LAUNCH_THREADS_PER_RANK": str(threads)}
+    env |= {"AIRLOCK_LAUNCH_THREADS_PER_RANK": str(threads), "OMP_WAIT_POLICY": "passive"}
     steps = ("--set", "train.max_steps=20", "--set", f"train.method={method}")
     for start in ("warm", "imports", "cold"):
         code, out, err = finish(airlock(*SHORT, *steps, "--set", f"launch.start={start}", env=env))
