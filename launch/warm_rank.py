@@ -19,6 +19,9 @@ def main() -> None:
     parent = zygote.current
     assert parent is not None, "a warm rank is a fork of the zygote"
     die_with_parent(parent.pid)
+    # As torchrun's workers have it: Linux shares processors among sessions first (autogroups), so
+    # beside other programs all ranks of one session would have the share of one.
+    os.setsid()
     # As CPython itself does from 3.13 on: what was registered before the fork is the zygote's to
     # run, what this rank registers is run when it ends (multiprocessing before 3.13 forgets it).
     atexit._clear()

@@ -79,6 +79,17 @@ module.meet = meet_and_tell
     assert (tmp_path / "threads").read_text().split() == [str(threads)] * 6
 
 
+@pytest.mark.parametrize("options", [(), pytest.param(COLD, marks=pytest.mark.long)])
+def test_every_rank_has_a_session_and_so_a_share_of_the_processors_of_its_own(
+    airlock: Start, environ: dict[str, str], options: tuple[str, ...]
+) -> None:
+    with training(airlock(*ENDLESS, *options), environ) as (process, run):
+        pids = list(rank_pids(run).values())
+        assert [os.getsid(pid) for pid in pids] == pids
+        process.kill()
+    assert_nothing_left(run)
+
+
 def test_a_parallel_region_in_the_zygote_is_seen_and_the_run_starts_cold(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
