@@ -1,0 +1,85 @@
+"""From logs to a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from diagnostics.doctor.choose import EXCEPTION, Suspect, suspects
+from diagnostics.doctor.lagging import who_lags
+from diagnostics.doctor.reading import Log, find_logs
+from diagnostics.doctor.rules import Rule, filled, load_rules
+from diagnostics.doctor.search import Found, Search, Sighting
+from diagnostics.doctor.verdict import Evidence, Verdict
+
+_MOST_EVIDENCE = 4
+_OF_CASCADE = 0.3  # the most that is said of what only follows from something else
+
+UNKNOWN = Verdict(
+    cause="unknown",
+    title="Nothing known to be wrong stands in this log",
+    why="No rule knows a line of it, and no traceback stands in it.",
+    fix="airlock doctor FOLDER   # with the logs of all ranks and of the launcher",
+    confidence=0.0,
+)
+
+
+def diagnose(names: Iterable[str], rules: Sequence[Rule] | None = None) -> Verdict:
+    """The verdict on logs: files, folders, `-`.
+
+    Raises UserError for what cannot be read, RuleError for a rule that cannot be used.
+    """
+    found, _ = search([log for name in names for log in find_logs(name)], rules)
+    return verdict_of(suspects(found), found)
+
+
+def search(logs: Sequence[Log], rules: Sequence[Rule] | None = None) -> tuple[Found, Search]:
+    """All that is known of `logs`. Raises as `diagnose`."""
+    searching = Search(load_rules() if rules is None else rules)
+    for number, log in enumerate(logs):
+        searching.read(log, number)
+    return searching.found, searching
+
+
+def verdict_of(ordered: Sequence[Suspect], found: Found) -> Verdict:
+    """The verdict on the first of them."""
+    if not ordered:
+        return UNKNOWN
+    first = ordered[0]
+    seen, rule = first.sighting, first.rule
+    title, why, fix = (filled(text, seen.groups) for text in (rule.title, rule.why, rule.fix))
+    confidence = rule.confidence
+    if rule.role == "cascade":
+        confidence = min(confidence, _OF_CASCADE)
+        lags = who_lags(one.sighting for one in ordered)
+        why = f"{why} The root cause is not in this log. {lags}".strip()
+    if rule.cause == EXCEPTION:
+        title, fix = seen.exception, _where(seen)
+    return Verdict(
+        cause=rule.cause, title=title, why=why, fix=fix, confidence=confidence,
+        rank=found.first_failed_rank if seen.rank is None else seen.rank,
+        evidence=tuple(_evidence(first, ordered)), role=rule.role,
+    )  # fmt: skip
+
+
+def _where(seen: Sighting) -> str:
+    if seen.own_code is None:
+        return "look at the traceback above this line"
+    file, line, function = seen.own_code
+    return f"look at {file}, line {line}" + (f", in {function}" if function else "")
+
+
+def _evidence(first: Suspect, ordered: Sequence[Suspect]) -> list[Evidence]:
+    """The line itself, the user's line that led to it, then the same of other ranks."""
+    seen = first.sighting
+    found = [Evidence(seen.log.name, seen.line, seen.text)]
+    if seen.own is not None:
+        found.append(Evidence(seen.log.name, *seen.own))
+    ranks = {seen.rank}
+    same = [
+        one.sighting for one in ordered if one.rule is first.rule and one.rule.cause != EXCEPTION
+    ]
+    for other in same:
+        if other.rank not in ranks and len(found) < _MOST_EVIDENCE:
+            ranks.add(other.rank)
+            found.append(Evidence(other.log.name, other.line, other.text))
+    return found

@@ -1,0 +1,216 @@
+"""Every line of the logs that a rule knows, and every traceback, in the order they stand there."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from diagnostics.doctor.prefix import Time
+from diagnostics.doctor.reading import Log, blocks
+from diagnostics.doctor.rules import Pattern, Rule
+from diagnostics.doctor.segments import Segment, Segments
+from diagnostics.doctor.tracebacks import Traceback, tracebacks
+
+_MOST_OF_A_PATTERN = 200  # lines of one log on which it has matched; later ones tell nothing new
+_LINES_BACK = 40  # that are searched for a time
+_LONGEST_TEXT = 400  # characters of a line that are quoted
+
+# In torch elastic's summary the rank stands on a line of its own, above the exit code.
+_SUMMARY_RANK = re.compile(r"^\s*rank\s*:\s*(\d+)|failed \(exitcode: -?\d+\) local_rank: (\d+)")
+_SUMMARY_LINE = re.compile(r"^\s*(?:exitcode|error_file|traceback)\s*:|failed \(exitcode: ")
+_FIRST_FAILURE = b"root cause (first observed failure)"
+_PROGRESS = (b"it/s", b"s/it", b"loss")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """A line that `rule` matches, or (no rule) an exception; `own` is the user's line under it."""
+
+    rule: Rule | None
+    log: Log
+    line: int
+    text: str
+    position: tuple[int, int, int]  # log, block, byte
+    rank: int | None = None
+    time: Time | None = None
+    groups: dict[str, str | None] = field(default_factory=dict)
+    own: tuple[int, str] | None = None  # line of the log, text
+    own_code: tuple[str, int, str] | None = None  # file, line, function
+    exception: str = ""  # the line that tells it, without a prefix
+    last_line: int = 0  # where the message of an exception ends
+
+
+@dataclass(slots=True)
+class Found:
+    """What a search has brought to light."""
+
+    sightings: list[Sighting] = field(default_factory=list)
+    seen: set[Pattern] = field(default_factory=set)  # of `needs` and `unless`
+    first_failed_rank: int | None = None  # as torch elastic's summary says
+    num_progress: Counter[str] = field(default_factory=Counter)  # lines since the last trouble
+
+
+class Search:
+    """Searches logs for the lines of `rules`."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.found = Found()
+        self._rules = {
+            pattern: rule for rule in rules if rule.role != "benign" for pattern in rule.match
+        }
+        self._benign = [
+            pattern for rule in rules if rule.role == "benign" for pattern in rule.match
+        ]
+        conditions = {p for rule in rules for p in (*rule.needs, *rule.unless)}
+        self._patterns = [*self._rules, *conditions]
+        self._num_matches: Counter[Pattern] = Counter()
+        self._place = (0, 0)
+
+    def read(self, log: Log, number: int) -> None:
+        """Search one more log. Raises UserError for one that cannot be read."""
+        self._num_matches.clear()
+        for index, block in enumerate(blocks(log)):
+            self._place = (number, index)
+            self._search(log, Segments(block))
+
+    def _search(self, log: Log, segments: Segments) -> None:
+        stacks = list(tracebacks(segments))
+        masked = self._benign_stacks(segments, stacks)
+        masked |= {start for stack in stacks for start in stack.code}
+        owners = {segment.start: stack for stack in stacks for segment in stack.rest}
+        raised = {one.exception.start: one for one in stacks if one.exception is not None}
+        owners |= raised
+        starts, last = self._candidates(segments), 0
+        for start in sorted((starts.keys() | raised.keys()) - masked):
+            segment = segments.at(start)
+            if self._is_benign(segment):
+                continue
+            rules: list[tuple[Rule | None, dict[str, str | None]]] = [
+                *self._matched(segment, starts.get(start, ()))
+            ]
+            if start in raised and not raised[start].is_wrapper:
+                rules.append((None, {}))
+            for rule, groups in rules:
+                self._add(log, segments, segment, rule, owners.get(start), groups)
+            last = segment.end if rules else last
+        self._note_first_failure(segments)
+        if last:
+            self.found.num_progress[log.name] = 0
+        num = sum(segments.lower.count(text, last) for text in _PROGRESS)
+        self.found.num_progress[log.name] += num
+
+    def _candidates(self, segments: Segments) -> dict[int, set[Pattern]]:
+        """Where segments begin that hold the fixed text of patterns, and of which."""
+        found: dict[int, set[Pattern]] = {}
+        of_text: dict[bytes, list[Pattern]] = {}
+        for pattern in self._patterns:
+            is_done = self._num_matches[pattern] >= _MOST_OF_A_PATTERN
+            if not (is_done or pattern in self.found.seen):
+                for text in pattern.literals:
+                    of_text.setdefault(text, []).append(pattern)
+        for text, patterns in of_text.items():
+            for start in _starts(segments, text):
+                found.setdefault(start, set()).update(patterns)
+        return found
+
+    def _matched(
+        self, segment: Segment, patterns: Iterable[Pattern]
+    ) -> Iterator[tuple[Rule, dict[str, str | None]]]:
+        """The rules of those that match, with or without what stands before the line."""
+        for pattern in patterns:
+            match = pattern.regex.search(segment.stripped.text) or pattern.regex.search(segment.raw)
+            if match is None:
+                continue
+            if pattern in self._rules:
+                self._num_matches[pattern] += 1
+                yield self._rules[pattern], match.groupdict()
+            else:
+                self.found.seen.add(pattern)
+
+    def _is_benign(self, segment: Segment) -> bool:
+        low = segment.raw.lower().encode()
+        return any(
+            any(text in low for text in pattern.literals)
+            and (pattern.regex.search(segment.stripped.text) or pattern.regex.search(segment.raw))
+            for pattern in self._benign
+        )
+
+    def _benign_stacks(self, segments: Segments, stacks: list[Traceback]) -> set[int]:
+        """All of the tracebacks that the line before them, or their exception's, calls harmless."""
+        masked: set[int] = set()
+        is_benign = is_chained = False
+        for stack in stacks:
+            above = (stack.header, *segments.before(stack.header, 1))
+            is_benign = (is_chained and is_benign) or any(map(self._is_benign, above))
+            is_chained = bool(stack.next_is)
+            if is_benign and stack.exception is not None:
+                masked |= {one.start for one in (stack.exception, *stack.rest)}
+        return masked
+
+    def _add(
+        self, log: Log, segments: Segments, segment: Segment, rule: Rule | None,
+        stack: Traceback | None, groups: dict[str, str | None],
+    ) -> None:  # fmt: skip
+        rank = segment.stripped.rank
+        if groups.get("rank"):
+            rank = int(groups["rank"] or 0)
+        elif rank is None:
+            rank = _summary_rank(segments, segment)
+        frame = stack.own_frame if stack is not None else None
+        end = stack.rest[-1] if stack is not None and stack.rest else segment
+        self.found.sightings.append(
+            Sighting(
+                rule=rule, log=log, line=segments.line_of(segment), text=shortened(segment.raw),
+                position=(*self._place, segment.start),
+                rank=log.rank if rank is None else rank, time=_time(segments, segment),
+                groups=groups,
+                own=frame and (segments.line_of(frame.segment), shortened(frame.segment.raw)),
+                own_code=frame and (frame.file, frame.line, frame.where),
+                exception=shortened(segment.stripped.text), last_line=segments.line_of(end),
+            )
+        )  # fmt: skip
+
+    def _note_first_failure(self, segments: Segments) -> None:
+        position = segments.lower.find(_FIRST_FAILURE)
+        if position < 0 or self.found.first_failed_rank is not None:
+            return
+        here = segments.at(segments.start_at(position))
+        for segment in segments.after(here, 6):
+            if match := _SUMMARY_RANK.search(segment.stripped.text):
+                self.found.first_failed_rank = int(match[1] or match[2])
+                return
+
+
+def _starts(segments: Segments, text: bytes) -> Iterator[int]:
+    """Where the segments begin that hold `text`."""
+    position = 0
+    while (position := segments.lower.find(text, position)) >= 0:
+        start = segments.start_at(position)
+        yield start
+        position = max(segments.at(start).end, position + 1)
+
+
+def _summary_rank(segments: Segments, segment: Segment) -> int | None:
+    """The rank that torch elastic's summary means by such a line."""
+    if not _SUMMARY_LINE.search(segment.stripped.text):
+        return None
+    for one in (segment, *segments.before(segment, 5)):
+        if match := _SUMMARY_RANK.search(one.stripped.text):
+            return int(match[1] or match[2])
+    return None
+
+
+def _time(segments: Segments, segment: Segment) -> Time | None:
+    """When it was written: by its own stamp, or the nearest above."""
+    if segment.stripped.time is not None:
+        return segment.stripped.time
+    stamps = (one.stripped.time for one in segments.before(segment, _LINES_BACK))
+    return next((stamp for stamp in stamps if stamp is not None), None)
+
+
+def shortened(text: str) -> str:
+    """A line as it is quoted."""
+    text = text.strip()
+    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"

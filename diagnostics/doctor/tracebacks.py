@@ -1,0 +1,134 @@
+"""Python's tracebacks in a log: where they end, what was raised, and by which line of whose code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from diagnostics.doctor.segments import Segment, Segments
+
+HEADER = b"traceback (most recent call last)"
+_MOST_LINES = 600  # of one traceback, those of other ranks between them included
+_MESSAGE_LINES = 14
+
+_FRAME = re.compile(
+    r'^(?P<indent>\s*)File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<where>.+))?'
+)
+_RICH_FRAME = re.compile(r"^│\s(?P<file>\S+):(?P<line>\d+) in (?P<where>\S+)")
+# A class named as exceptions are, or with a module before it, or of two words.
+_EXCEPTION = re.compile(
+    r"^(?P<name>(?:[a-z_]\w*\.)+[A-Z]\w*|[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning|Timeout)"
+    r"|[A-Z][a-z]+[A-Z]\w+)(?:: (?P<message>.*)|:?\s*)$"
+)
+_HANDLING = "During handling of the above exception, another exception occurred"
+_CAUSING = "The above exception was the direct cause of the following exception"
+_WRAPPED = re.compile(
+    r"^Caught \w+ in "
+)  # what DataLoader's workers raise comes wrapped, and first
+_NOT_OWN = re.compile(
+    r"site-packages/|dist-packages/|/lib(?:64)?/python\d|^<|/torch/|/conda/lib/|/runpy\.py$|"
+    r"importlib/_bootstrap"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One call of a traceback, and the segment in which it is named."""
+
+    segment: Segment
+    file: str
+    line: int
+    where: str
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the code is the user's own, and not of a library."""
+        return not _NOT_OWN.search(self.file)
+
+
+@dataclass(slots=True)
+class Traceback:
+    """One traceback. `exception` is the line with what was raised."""
+
+    header: Segment
+    rank: int | None
+    frames: list[Frame] = field(default_factory=list)
+    code: set[int] = field(default_factory=set)  # where quoted lines of source begin
+    exception: Segment | None = None
+    name: str = ""
+    message: str = ""
+    rest: list[Segment] = field(default_factory=list)  # further lines of the message
+    next_is: str = ""  # how the next one is joined to this one, if it is
+
+    @property
+    def own_frame(self) -> Frame | None:
+        """The innermost call that is the user's own."""
+        return next((frame for frame in reversed(self.frames) if frame.is_own), None)
+
+    @property
+    def is_wrapper(self) -> bool:
+        """Whether what was raised is another exception, whose own traceback follows."""
+        return bool(_WRAPPED.match(self.message)) or self.next_is == _HANDLING
+
+
+def tracebacks(segments: Segments) -> Iterator[Traceback]:
+    """Every traceback of a block, one after the other."""
+    position = 0
+    while (position := segments.lower.find(HEADER, position)) >= 0:
+        header = segments.at(segments.start_at(position))
+        yield _follow(segments, header)
+        position = header.end
+
+
+def _follow(segments: Segments, header: Segment) -> Traceback:
+    """The traceback under `header`: lines that carry another rank are not of it."""
+    found = Traceback(header, header.stripped.rank)
+    label = _label(segments, header)
+    indent = len(_indent(header.stripped.text))
+    for segment in segments.after(header, _MOST_LINES):
+        if segment.stripped.rank != label:
+            continue
+        text = segment.stripped.text
+        if HEADER in text.lower().encode():
+            break
+        if found.exception is None:
+            _take(found, segment, indent)
+        elif text.startswith((_HANDLING, _CAUSING)):
+            found.next_is = _HANDLING if text.startswith(_HANDLING) else _CAUSING
+            break
+        elif len(found.rest) >= _MESSAGE_LINES or _is_entry(segment, found.exception):
+            break
+        else:
+            found.rest.append(segment)
+    return found
+
+
+def _label(segments: Segments, header: Segment) -> int | None:
+    """The rank that all its lines carry; a logger may put it before the first alone."""
+    rank = header.stripped.rank
+    near = {segment.stripped.rank for segment in segments.after(header, 3)}
+    return rank if rank in near else None
+
+
+def _is_entry(segment: Segment, exception: Segment) -> bool:
+    """Whether a logger wrote this line, and so no exception's message does."""
+    return segment.stripped.time is not None and exception.stripped.time is None
+
+
+def _take(found: Traceback, segment: Segment, indent: int) -> None:
+    """One line before the exception: a call, its source, or the exception itself."""
+    text = segment.stripped.text
+    if frame := _FRAME.match(text) or _RICH_FRAME.match(text):
+        where = frame["where"] or ""
+        found.frames.append(Frame(segment, frame["file"], int(frame["line"]), where))
+        found.code.add(segment.start)
+    elif text.startswith(("│", "╭", "╰")) or len(_indent(text)) > indent:
+        found.code.add(segment.start)
+    elif found.frames and (raised := _EXCEPTION.match(text.lstrip())):
+        found.exception = segment
+        found.name, found.message = raised["name"], raised["message"] or ""
+
+
+def _indent(text: str) -> str:
+    return text[: len(text) - len(text.lstrip(" \t"))]
