@@ -75,10 +75,8 @@ def _evidence(first: Suspect, ordered: Sequence[Suspect]) -> list[Evidence]:
     if seen.own is not None:
         found.append(Evidence(seen.log.name, *seen.own))
     ranks = {seen.rank}
-    same = [
-        one.sighting for one in ordered if one.rule is first.rule and one.rule.cause != EXCEPTION
-    ]
-    for other in same:
+    alike = () if first.rule.cause == EXCEPTION else ordered
+    for other in (one.sighting for one in alike if one.rule is first.rule):
         if other.rank not in ranks and len(found) < _MOST_EVIDENCE:
             ranks.add(other.rank)
             found.append(Evidence(other.log.name, other.line, other.text))

@@ -74,14 +74,16 @@ def rank_of_name(path: Path) -> int | None:
 
 def _logs_below(folder: Path) -> list[Path]:
     """Everything named like a log; where nothing is, every file that holds text."""
-    files = [
-        path for path in folder.rglob("*")
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    ]  # fmt: skip
-    files = [path for path in files if path.stat().st_size and not path.name.endswith(_NOT_LOGS)]
+    files = [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size]
+    files = [path for path in files if not _is_hidden(path.relative_to(folder))]
+    files = [path for path in files if not path.name.endswith(_NOT_LOGS)]
     named = [path for path in files if _IS_LOG.search(path.name)]
     found = [path for path in named or files if _is_text(path)]
     return sorted(found, key=_natural)
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _natural(path: Path) -> list[str]:

@@ -13,7 +13,7 @@ _LONGEST = 8192  # bytes of a line that are looked at
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What stands between two line ends, carriage returns included: bytes [start, end) of a block."""
+    """What stands between two ends of lines or carriage returns: bytes [start, end) of a block."""
 
     start: int
     end: int

@@ -1,4 +1,4 @@
-"""Python's tracebacks in a log: where they end, what was raised, and by which line of whose code."""
+"""Python's tracebacks in a log: where they end, what was raised, and by which line of code."""
 
 from __future__ import annotations
 
