@@ -56,9 +56,15 @@ def verdict_of(ordered: Sequence[Suspect], found: Found) -> Verdict:
         title, fix = seen.exception, _where(seen)
     return Verdict(
         cause=rule.cause, title=title, why=why, fix=fix, confidence=confidence,
-        rank=found.first_failed_rank if seen.rank is None else seen.rank,
+        rank=_rank(seen, found),
         evidence=tuple(_evidence(first, ordered)), role=rule.role,
     )  # fmt: skip
+
+
+def _rank(seen: Sighting, found: Found) -> int | None:
+    """The line's own; else, or if that is one of a node, the first that torch elastic saw fail."""
+    is_of_job = seen.rank is not None and "local_rank: " not in seen.text
+    return seen.rank if is_of_job or found.first_failed_rank is None else found.first_failed_rank
 
 
 def _where(seen: Sighting) -> str:

@@ -21,13 +21,13 @@ _PREFIXES = tuple(
         r"\([Rr]ank:?\s?(?P<rank>\d+)\)[:,]?(?:\s|$)",
         r"(?:[Rr]ank|RANK)[ _-]?(?P<rank>\d+)\s?[:|](?:\s|$)",
         r"\[\d+,(?P<rank>\d+)\]<std(?:err|out)>:\s?",  # mpirun --tag-output
-        r"\[[a-z]+(?P<local>\d+)\]:(?:\s|$)",  # torchrun --tee: the role and the local rank
+        r"\[[a-z]+(?P<local>\d+)\]:",  # torchrun --tee: the role and the local rank, no space
         r"\[(?P<local>\d+)\]:?\s",
         r"\s{0,3}(?P<local>\d{1,5}):(?:\s|$)",  # srun --label
         r"[\w.-]+:\d+:\d+ \[(?P<local>\d+)\] (?=NCCL |misc/|transport/|init\.)",
         r"\[?[IWEFD](?P<day>\d{4}) " + _CLOCK + r"(?:\s+\d+)?(?:\s+[\w./<>-]+:\d+)?\]\s?",  # glog
         r"\[[IWEF] [\w./-]+:\d+\]\s?",
-        r"\[?" + _DATE + _CLOCK + _ZONE + r"\]?[:,]?(?:\s[-|])?(?:\s|(?=\[)|$)",
+        r"\[?" + _DATE + _CLOCK + _ZONE + r"\]?[:,]?(?:\s(?:-|\||>>))?(?:\s|(?=\[)|$)",
         r"(?P<month>[A-Z][a-z]{2})\s{1,2}(?P<monthday>\d{1,2}) "
         + _CLOCK
         + r" [\w.-]+ [\w./@()-]+(?:\[\d+\])?:\s",  # syslog, journald

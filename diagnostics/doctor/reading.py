@@ -133,9 +133,9 @@ def _cut(data: bytes) -> int:
     """How much of `data` is whole lines, less a traceback that may go on."""
     cut = data.rfind(b"\n") + 1
     start = data.rfind(_TRACEBACK, max(0, cut - _OPEN_TRACEBACK), cut)
-    before = data.rfind(b"\n", 0, data.rfind(b"\n", 0, start)) + 1 if start >= 0 else 0
-    if before:
-        return before
+    if start >= 0:  # the line above it tells whether it is harmless
+        newline = data.rfind(b"\n", 0, start)
+        return data.rfind(b"\n", 0, max(0, newline)) + 1
     if not cut and len(data) > _LONGEST:
         return data.rfind(b"\r") + 1 or len(data)
     return cut
