@@ -114,14 +114,16 @@ def _interrupted(console: Console, run: RunDir, state: RunState) -> None:
 
 def _failure(console: Console, run: RunDir, state: RunState) -> None:
     """Say which rank failed, why, and what to do; what tells most is printed last."""
-    root = state.root_failure()
+    from diagnostics.doctor.at_the_end import advice
+
+    root, advised = state.root_failure(), [f"  {line}" for line in advice(run, state)]
     if root is None:
         _out(console, f"\n{_tail(run.agent_log)}")
         _out(console, "\nairlock: the run failed: torch's agent ended before its ranks did")
         if state.oom_kill:
             title, notes = out_of_memory.by_kernel(state.oom_kill)
             _out(console, "\n".join([f"  it was {title}", *(f"  {note}" for note in notes)]))
-        _out(console, f"  log {_short(run.agent_log)}")
+        _out(console, "\n".join([*advised, f"  log {_short(run.agent_log)}"]))
         return
     log = run.zygote_log if root.rank is None else run.rank_log(root.rank, state.status.attempt)
     lines = [f"airlock: the run failed: {root.summary}", *(f"  {note}" for note in root.notes)]
@@ -132,6 +134,7 @@ def _failure(console: Console, run: RunDir, state: RunState) -> None:
         lines.append(f"  and, as a consequence, rank {', '.join(map(str, others))}")
     if root.title == "killed by SIGKILL":
         lines.append("  by someone: the kernel counts no kill for want of memory at that time")
+    lines += advised
     lines.append(f"  log {_short(log)}")
     if state.last_checkpoint is not None:
         lines += [f"  last checkpoint: step {state.last_checkpoint}", _resume_line(run, state)]

@@ -28,16 +28,16 @@ def diagnose(names: Iterable[str], rules: Sequence[Rule] | None = None) -> Verdi
 
     Raises UserError for what cannot be read, RuleError for a rule that cannot be used.
     """
-    found, _ = search([log for name in names for log in find_logs(name)], rules)
+    found = search([log for name in names for log in find_logs(name)], rules)
     return verdict_of(suspects(found), found)
 
 
-def search(logs: Sequence[Log], rules: Sequence[Rule] | None = None) -> tuple[Found, Search]:
+def search(logs: Sequence[Log], rules: Sequence[Rule] | None = None) -> Found:
     """All that is known of `logs`. Raises as `diagnose`."""
     searching = Search(load_rules() if rules is None else rules)
     for number, log in enumerate(logs):
         searching.read(log, number)
-    return searching.found, searching
+    return searching.found
 
 
 def verdict_of(ordered: Sequence[Suspect], found: Found) -> Verdict:

@@ -19,7 +19,7 @@ from rundir.errors import UserError
 STDIN = "-"
 _PIECE = 4 << 20  # bytes read at a time
 _LONGEST = 4 * _PIECE  # of a line that has no end
-_HEAD, _TAIL = 128 << 20, 384 << 20  # bytes of a file that are searched where it has more
+_MOST = 512 << 20  # bytes of a file that are searched where it has more
 _OPEN_TRACEBACK = 64 << 10  # bytes at the end of a piece in which one may not be over
 _TRACEBACK = b"Traceback (most recent call last)"
 
@@ -33,11 +33,16 @@ _RANK_FOLDER = re.compile(r"/(?:attempt_)?\d+/(\d+)/std(?:err|out)\.log(?:\.gz)?
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One log. `name` is how it is shown; `rank` is what its name tells; no `path` is stdin."""
+    """One log. `name` is how it is shown; `rank` is what its name tells; no `path` is stdin.
+
+    Of one with more than `most_bytes` a quarter of them is read from its head, the rest from its
+    tail.
+    """
 
     name: str
     path: Path | None
     rank: int | None = None
+    most_bytes: int | None = None  # as a rule _MOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +162,8 @@ def _pieces(log: Log) -> Iterator[tuple[bytes, int]]:
         elif start in _BOMS:
             decoder = codecs.getincrementaldecoder(_BOMS[start])(errors="replace")
             yield from ((decoder.decode(piece).encode(), 0) for piece in _read(file))
-        elif log.path.is_file() and log.path.stat().st_size > _HEAD + _TAIL:
-            yield from _head_and_tail(file, log.path.stat().st_size)
+        elif log.path.is_file() and log.path.stat().st_size > (log.most_bytes or _MOST):
+            yield from _head_and_tail(file, log.path.stat().st_size, log.most_bytes or _MOST)
         else:
             yield from ((piece, 0) for piece in _read(file))
 
@@ -181,12 +186,12 @@ def _read(file: BinaryIO | io.RawIOBase) -> Iterator[bytes]:
         yield piece
 
 
-def _head_and_tail(file: BinaryIO, size: int) -> Iterator[tuple[bytes, int]]:
-    left = _HEAD
+def _head_and_tail(file: BinaryIO, size: int, most: int) -> Iterator[tuple[bytes, int]]:
+    left = most // 4
     while left > 0 and (piece := file.read(min(left, _PIECE))):
         left -= len(piece)
         yield piece, 0
-    num_lines, start = 0, size - _TAIL
+    num_lines, start = 0, size - (most - most // 4)
     while (here := file.tell()) < start and (piece := file.read(min(_PIECE, start - here))):
         num_lines += piece.count(b"\n")
     file.readline()

@@ -44,7 +44,12 @@ class Frame:
     @property
     def is_own(self) -> bool:
         """Whether the code is the user's own, and not of a library."""
-        return not _NOT_OWN.search(self.file)
+        return is_own(self.file)
+
+
+def is_own(file: str) -> bool:
+    """Whether code in `file` is the user's own, and not of a library."""
+    return not _NOT_OWN.search(file)
 
 
 @dataclass(slots=True)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+_WIDTH = 100  # columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,8 @@ class Verdict:
         """The verdict for people: what, who, why, where it stands, and what to do."""
         who = "" if self.rank is None else f"rank {self.rank}, "
         sure = f", {self.confidence:.0%} sure" if self.is_known else ""
-        found = [f"{self.title}", f"  {who}cause {self.cause}{sure}", "", f"  {self.why}"]
+        why = textwrap.wrap(self.why, _WIDTH, initial_indent="  ", subsequent_indent="  ")
+        found = [self.title, f"  {who}cause {self.cause}{sure}", "", *why]
         found += ["", *(f"  {one.file}:{one.line}: {one.text}" for one in self.evidence)]
         return [*found, "", f"→ {self.fix}"] if self.evidence else [*found, f"→ {self.fix}"]
 
@@ -53,3 +58,8 @@ class Verdict:
             "fix": self.fix,
             "confidence": self.confidence,
         }
+
+
+def shown(path: Path) -> str:
+    """`path` from the working directory where it is below it, else whole."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
