@@ -84,14 +84,14 @@ def _logs_below(folder: Path) -> list[Path]:
     files = [path for path in files if not path.name.endswith(_NOT_LOGS)]
     named = [path for path in files if _IS_LOG.search(path.name)]
     found = [path for path in named or files if _is_text(path)]
-    return sorted(found, key=_natural)
+    return sorted(found, key=natural)
 
 
 def _is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def _natural(path: Path) -> list[str]:
+def natural(path: Path) -> list[str]:
     """So that rank2 comes before rank10."""
     return [part.zfill(12) if part.isdigit() else part for part in re.split(r"(\d+)", str(path))]
 

@@ -12,7 +12,7 @@ from typing import Any
 from diagnostics.doctor.choose import Suspect, suspects
 from diagnostics.doctor.diagnosis import search, verdict_of
 from diagnostics.doctor.live import of_live
-from diagnostics.doctor.reading import STDIN, Log
+from diagnostics.doctor.reading import STDIN, Log, natural, rank_of_name
 from diagnostics.doctor.rules import ROLES
 from diagnostics.doctor.search import Found
 from diagnostics.doctor.verdict import Evidence, Verdict, shown
@@ -104,16 +104,12 @@ def _is_script(run: RunDir) -> bool:
 
 def _logs(run: RunDir, attempt: int, most_bytes: int | None) -> list[Log]:
     """What the last attempt has left: logs before events, as they tell more, the agent's last."""
-    ranks = sorted(
-        run.rank_log(0, attempt).parent.glob("rank*.log"),
-        key=lambda path: int(path.stem.removeprefix("rank")),
-    )
-    paths = [*ranks, run.zygote_log, *sorted(run.events.glob("*.jsonl")), run.agent_log]
+    ranks = sorted(run.rank_log(0, attempt).parent.glob("rank*.log"), key=natural)
+    events = sorted(run.events.glob("*.jsonl"), key=natural)
+    paths = [*ranks, run.zygote_log, *events, run.agent_log]
     return [
-        Log(shown(path), path, int(path.stem.removeprefix("rank")) if path in ranks else None,
-            most_bytes)
-        for path in paths if path.is_file()
-    ]  # fmt: skip
+        Log(shown(path), path, rank_of_name(path), most_bytes) for path in paths if path.is_file()
+    ]
 
 
 def _is_of_attempt(one: Suspect, attempt: int) -> bool:

@@ -116,8 +116,7 @@ def test_of_a_huge_log_head_and_tail_are_searched_and_lines_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "_PIECE", 1000)
-    monkeypatch.setattr(reading, "_HEAD", 4096)
-    monkeypatch.setattr(reading, "_TAIL", 8192)
+    monkeypatch.setattr(reading, "_MOST", 12 << 10)
     filler = "".join(f"line {number}\n" for number in range(1, 20_001))
     for before, after in (("", f"{FULL}\n"), (f"{FULL}\n", "")):
         log = before + filler + after
