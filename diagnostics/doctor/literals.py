@@ -1,9 +1,4 @@
-"""The fixed text that a line must hold for a regular expression to match it.
-
-A log of 100 MB is searched for a few hundred expressions: one by one, line by line, that takes
-minutes. `bytes.find` of their fixed text takes seconds, and the expressions are then tried only on
-the lines where it was found.
-"""
+"""The fixed text that a line must hold for a regular expression to match it: see `sieve`."""
 
 from __future__ import annotations
 
@@ -12,27 +7,40 @@ from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
-LEAST_CHARACTERS = 3
+LEAST_LETTERS = 3
+
+Choice = frozenset[bytes]  # texts in lower case; one of them must be there
 
 
-def literals_of(pattern: str) -> frozenset[bytes]:
-    """In lower case: every line that `pattern` matches holds one of these, whatever its case.
+def texts_of(pattern: str) -> tuple[Choice, ...]:
+    """What every line holds that `pattern` matches, whatever its case: one text of each choice.
 
-    Raises ValueError when there are none of `LEAST_CHARACTERS` or more, re.error for a pattern
-    that is none.
+    The choice that tells most comes first. Raises ValueError when none has `LEAST_LETTERS` in each
+    of its texts, re.error for a pattern that is none.
     """
-    found = _best(parser.parse(pattern))
-    if not found or min(map(len, found)) < LEAST_CHARACTERS:
+    found = [one for one in _choices(parser.parse(pattern)) if _num_letters(one) >= LEAST_LETTERS]
+    if not found:
         raise ValueError(
-            f"{pattern!r} has no fixed text of {LEAST_CHARACTERS} characters that each of its "
-            "matches holds, so every line of a log would have to be tried"
+            f"{pattern!r} has no fixed text with {LEAST_LETTERS} letters that each of its matches "
+            "holds, so every line of a log would have to be tried"
         )
-    return found
+    return tuple(sorted(set(found), key=_weight, reverse=True))
 
 
-def _best(items: Any) -> frozenset[bytes]:
-    """The choice of texts, one of which must be there, whose shortest is longest."""
-    choices: list[frozenset[bytes]] = []
+def _num_letters(choice: Choice) -> int:
+    return min(sum(character in _LETTERS for character in text) for text in choice)
+
+
+def _weight(choice: Choice) -> tuple[int, int, list[bytes]]:
+    return _num_letters(choice), -len(choice), sorted(choice)
+
+
+_LETTERS = b"abcdefghijklmnopqrstuvwxyz"
+
+
+def _choices(items: Any) -> list[Choice]:
+    """All texts of a sequence, each of which must be there."""
+    choices: list[Choice] = []
     run = ""
     for op, value in [*items, (sre.ANY, None)]:  # the last one ends what stands before it
         character = chr(value) if op is sre.LITERAL else ""
@@ -45,21 +53,20 @@ def _best(items: Any) -> frozenset[bytes]:
             choices.append(frozenset({run.encode()}))
         run = ""
         choices += _inside(op, value)
-    return max(choices, key=lambda texts: (min(map(len, texts)), -len(texts)), default=frozenset())
+    return choices
 
 
-def _inside(op: Any, value: Any) -> list[frozenset[bytes]]:
+def _inside(op: Any, value: Any) -> list[Choice]:
     """What must be there of a group, a repetition or a choice; nothing where it may be missing."""
     if op is sre.SUBPATTERN:
-        found = _best(value[-1])
-    elif op in (sre.MAX_REPEAT, sre.MIN_REPEAT) and value[0] >= 1:
-        found = _best(value[2])
-    elif op is sre.BRANCH:
-        parts = [_best(part) for part in value[1]]
-        found = frozenset().union(*parts) if all(parts) else frozenset()
-    else:
-        found = frozenset()
-    return [found] if found else []
+        return _choices(value[-1])
+    if op in (sre.MAX_REPEAT, sre.MIN_REPEAT) and value[0] >= 1:
+        return _choices(value[2])
+    if op is sre.BRANCH:
+        parts = [max(_choices(part), key=_weight, default=None) for part in value[1]]
+        if all(parts):
+            return [frozenset[bytes]().union(*(part for part in parts if part))]
+    return []
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:

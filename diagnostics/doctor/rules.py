@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from diagnostics.doctor.literals import compile_pattern, literals_of
+from diagnostics.doctor.literals import Choice, compile_pattern, texts_of
+from diagnostics.doctor.segments import Segment
 
 FOLDER = Path(__file__).resolve().parent.parent / "rules"
 ROLES = ("root", "symptom", "cascade", "benign")  # the first three by how much they tell
@@ -29,15 +30,23 @@ class RuleError(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
-    """One regular expression, and texts of which a line must hold one, in lower case."""
+    """One regular expression, and what a line must hold for it, in lower case."""
 
     regex: re.Pattern[str]
-    literals: frozenset[bytes]
+    texts: tuple[Choice, ...]
+    is_anchored: bool  # to the beginning of a line, its prefix taken off
 
     @classmethod
     def of(cls, text: str) -> Pattern:
         """The pattern written as `text`. Raises ValueError for one that cannot be used."""
-        return cls(compile_pattern(text), literals_of(text))
+        return cls(compile_pattern(text), texts_of(text), "^" in text.replace("[^", ""))
+
+    def search(self, segment: Segment) -> re.Match[str] | None:
+        """Its match in a line."""
+        found = self.regex.search(segment.raw)
+        if found is None and self.is_anchored:
+            found = self.regex.search(segment.stripped.text)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -11,6 +11,7 @@ from diagnostics.doctor.prefix import Time
 from diagnostics.doctor.reading import Log, blocks
 from diagnostics.doctor.rules import Pattern, Rule
 from diagnostics.doctor.segments import Segment, Segments
+from diagnostics.doctor.sieve import Sieve, holds
 from diagnostics.doctor.tracebacks import Traceback, tracebacks
 
 _MOST_OF_A_PATTERN = 200  # lines of one log on which it has matched; later ones tell nothing new
@@ -64,7 +65,7 @@ class Search:
             pattern for rule in rules if rule.role == "benign" for pattern in rule.match
         ]
         conditions = {p for rule in rules for p in (*rule.needs, *rule.unless)}
-        self._patterns = [*self._rules, *conditions]
+        self._sieve = Sieve([*self._rules, *conditions])
         self._num_matches: Counter[Pattern] = Counter()
         self._place = (0, 0)
 
@@ -82,45 +83,32 @@ class Search:
         owners = {segment.start: stack for stack in stacks for segment in stack.rest}
         raised = {one.exception.start: one for one in stacks if one.exception is not None}
         owners |= raised
-        starts, last = self._candidates(segments), 0
+        starts, last = dict(self._sieve.candidates(segments.lower)), 0
         for start in sorted((starts.keys() | raised.keys()) - masked):
             segment = segments.at(start)
-            if self._is_benign(segment):
-                continue
             rules: list[tuple[Rule | None, dict[str, str | None]]] = [
                 *self._matched(segment, starts.get(start, ()))
             ]
             if start in raised and not raised[start].is_wrapper:
                 rules.append((None, {}))
+            if not rules or self._is_benign(segment):
+                continue
             for rule, groups in rules:
                 self._add(log, segments, segment, rule, owners.get(start), groups)
-            last = segment.end if rules else last
+            last = segment.end
         self._note_first_failure(segments)
         if last:
             self.found.num_progress[log.name] = 0
         num = sum(segments.lower.count(text, last) for text in _PROGRESS)
         self.found.num_progress[log.name] += num
 
-    def _candidates(self, segments: Segments) -> dict[int, set[Pattern]]:
-        """Where segments begin that hold the fixed text of patterns, and of which."""
-        found: dict[int, set[Pattern]] = {}
-        of_text: dict[bytes, list[Pattern]] = {}
-        for pattern in self._patterns:
-            is_done = self._num_matches[pattern] >= _MOST_OF_A_PATTERN
-            if not (is_done or pattern in self.found.seen):
-                for text in pattern.literals:
-                    of_text.setdefault(text, []).append(pattern)
-        for text, patterns in of_text.items():
-            for start in _starts(segments, text):
-                found.setdefault(start, set()).update(patterns)
-        return found
-
     def _matched(
         self, segment: Segment, patterns: Iterable[Pattern]
     ) -> Iterator[tuple[Rule, dict[str, str | None]]]:
         """The rules of those that match, with or without what stands before the line."""
         for pattern in patterns:
-            match = pattern.regex.search(segment.stripped.text) or pattern.regex.search(segment.raw)
+            is_done = pattern in self.found.seen or self._num_matches[pattern] >= _MOST_OF_A_PATTERN
+            match = None if is_done else pattern.search(segment)
             if match is None:
                 continue
             if pattern in self._rules:
@@ -131,11 +119,7 @@ class Search:
 
     def _is_benign(self, segment: Segment) -> bool:
         low = segment.raw.lower().encode()
-        return any(
-            any(text in low for text in pattern.literals)
-            and (pattern.regex.search(segment.stripped.text) or pattern.regex.search(segment.raw))
-            for pattern in self._benign
-        )
+        return any(holds(low, one.texts) and one.search(segment) for one in self._benign)
 
     def _benign_stacks(self, segments: Segments, stacks: list[Traceback]) -> set[int]:
         """All of the tracebacks that the line before them, or their exception's, calls harmless."""
@@ -181,15 +165,6 @@ class Search:
             if match := _SUMMARY_RANK.search(segment.stripped.text):
                 self.found.first_failed_rank = int(match[1] or match[2])
                 return
-
-
-def _starts(segments: Segments, text: bytes) -> Iterator[int]:
-    """Where the segments begin that hold `text`."""
-    position = 0
-    while (position := segments.lower.find(text, position)) >= 0:
-        start = segments.start_at(position)
-        yield start
-        position = max(segments.at(start).end, position + 1)
 
 
 def _summary_rank(segments: Segments, segment: Segment) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from diagnostics.doctor.prefix import Stripped, strip
 from diagnostics.doctor.reading import Block
@@ -11,14 +12,18 @@ from diagnostics.doctor.reading import Block
 _LONGEST = 8192  # bytes of a line that are looked at
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Segment:
     """What stands between two ends of lines or carriage returns: bytes [start, end) of a block."""
 
     start: int
     end: int
     raw: str
-    stripped: Stripped
+
+    @cached_property
+    def stripped(self) -> Stripped:
+        """It without what was put before it."""
+        return strip(self.raw)
 
 
 class Segments:
@@ -44,7 +49,7 @@ class Segments:
             stop = self.data.find(b"\r", start, end)
             end = end if stop < 0 else stop
             raw = self.data[start : min(end, start + _LONGEST)].decode(errors="replace")
-            made = self._made[start] = Segment(start, end, raw, strip(raw))
+            made = self._made[start] = Segment(start, end, raw)
         return made
 
     def after(self, segment: Segment, most: int) -> Iterator[Segment]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.doctor.literals import literals_of
+from diagnostics.doctor.literals import texts_of
 from diagnostics.doctor.rules import RuleError, contradictions, load_rules
 from tests.diagnostics.doctor_rules import rules
 
@@ -43,7 +43,7 @@ def broken(old: str, new: str) -> str:
         (broken("['second of all']", "'second of all'"), "match is 'second of all', not a list"),
         (broken("['second of all']", "[3]"), "match holds something that is no text"),
         (broken("second of", "(second of"), "is no regular expression"),
-        (broken("second of all", ".*a|b"), "no fixed text of 3 characters"),
+        (broken("second of all", ".*a|b"), "no fixed text with 3 letters"),
         (broken('"root"', '"cause"'), "role 'cause' is none of root, symptom, cascade, benign"),
         (broken("fix =", "fixes ="), "unknown field 'fixes'"),
         (broken('"The second"', "2"), "title is 2, not a text"),
@@ -87,10 +87,11 @@ def test_the_rules_that_are_there_can_be_used_together() -> None:
         (r"^exitcode\s*: -9$", {"exitcode"}),
         (r"(?i)Out Of Memory", {"out of memory"}),
         (r"EADDRINUSE|errno: 98", {"eaddrinuse", "errno: 98"}),
+        (r"loss( =|:) (nan|inf)", {"loss"}),
         (r"CUDA (error|failure) \d+: .*invalid device ordinal", {"invalid device ordinal"}),
         (r"(Grüße|naïve) an alle", {" an alle"}),
         (r"(maybe)?surely", {"surely"}),
     ],
 )
 def test_the_fixed_text_of_a_pattern_is_found(pattern: str, texts: set[str]) -> None:
-    assert {one.decode() for one in literals_of(pattern)} == texts
+    assert {one.decode() for one in texts_of(pattern)[0]} == texts
