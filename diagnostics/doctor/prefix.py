@@ -18,6 +18,7 @@ _PREFIXES = tuple(
     re.compile(text)
     for text in (
         r"\[[Rr]ank:?\s?(?P<rank>\d+)\][:,]?(?:\s|(?=\[)|$)",  # torchrun, NCCL, Lightning
+        r"\[PG [^\]]*Rank (?P<rank>\d+)\]\s?",
         r"\([Rr]ank:?\s?(?P<rank>\d+)\)[:,]?(?:\s|$)",
         r"(?:[Rr]ank|RANK)[ _-]?(?P<rank>\d+)\s?[:|](?:\s|$)",
         r"\[\d+,(?P<rank>\d+)\]<std(?:err|out)>:\s?",  # mpirun --tag-output
@@ -25,7 +26,7 @@ _PREFIXES = tuple(
         r"\[(?P<local>\d+)\]:?\s",
         r"\s{0,3}(?P<local>\d{1,5}):(?:\s|$)",  # srun --label
         r"[\w.-]+:\d+:\d+ \[(?P<local>\d+)\] (?=NCCL |misc/|transport/|init\.)",
-        r"\[?[IWEFD](?P<day>\d{4}) " + _CLOCK + r"(?:\s+\d+)?(?:\s+[\w./<>-]+:\d+)?\]\s?",  # glog
+        r"\[?[IWEFD](?P<day>\d{3,4}) " + _CLOCK + r"(?:\s+\d+)?(?:\s+[\w./<>-]+:\d+)?\]\s?",  # glog
         r"\[[IWEF] [\w./-]+:\d+\]\s?",
         r"\[?" + _DATE + _CLOCK + _ZONE + r"\]?[:,]?(?:\s(?:-|\||>>))?(?:\s|(?=\[)|$)",
         r"(?P<month>[A-Z][a-z]{2})\s{1,2}(?P<monthday>\d{1,2}) "
@@ -36,11 +37,13 @@ _PREFIXES = tuple(
         + r" \d{4}\]\s",  # dmesg -T
         r"\[\s*\d+\.\d{6}\]\s",  # dmesg
         r"\[?" + _CLOCK + r"\]?(?:\s-)?\s",
-        r"(?:stdout|stderr) [FP]\s",  # Kubernetes
+        r"(?:stdout|stderr)(?: [FP]|:)\s",  # Kubernetes, subprocesses of tests
         r"[a-z][\w.-]*-\d+\s+\|\s",  # docker compose
         r"\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)\s",  # Ray
         r"\[" + _LEVEL + r"\|[\w.]+:\d+\]\s(?:>>\s)?",  # transformers
         r"\[?" + _LEVEL + r"\]?(?::[\w.]+:|:|\s-|\s)\s?",
+        r"\s*" + _LEVEL + r"\s+(?=\S)",  # rich
+        r"\[[\w.]+:\d+:\w+\]\s",  # DeepSpeed
         r"(?:-\s)?[a-z_][\w]*(?:\.\w+)+:?\s(?:-\s)?(?=\[?" + _LEVEL + r")",  # a logger's name
         r"\[\w+(?:\.\w+)*\](?=\[" + _LEVEL + r"\])",  # hydra
         r"\[" + _LEVEL + r"\]\s(?:-\s)?",
@@ -98,7 +101,7 @@ def _time(groups: dict[str, str | None]) -> Time | None:
         year, month, day = (int(part) for part in re.split("[-/]", date))
         return Time("date", ((year * 12 + month) * 31 + day) * 86400 + of_day)
     if of_year := groups.get("day"):
-        return Time("glog", (int(of_year[:2]) * 31 + int(of_year[2:])) * 86400 + of_day)
+        return Time("glog", (int(of_year[:-2]) * 31 + int(of_year[-2:])) * 86400 + of_day)
     if (name := groups.get("month")) and name in _MONTHS:
         days = _MONTHS.index(name) // 3 * 31 + int(groups["monthday"] or 0)
         return Time("syslog", days * 86400 + of_day)

@@ -65,6 +65,7 @@ class Rule:
     beats: frozenset[str] = frozenset()
     source: tuple[str, ...] = ()
     example: str = ""
+    covers_traceback: bool = False
 
 
 def filled(text: str, groups: dict[str, str | None]) -> str:
@@ -121,13 +122,13 @@ def _rule(row: dict[str, Any]) -> Rule:
         why=" ".join(row.get("why", "").split()), fix=row.get("fix", "").strip(),
         confidence=float(row.get("confidence", 0.9)),
         beats=frozenset(row.get("beats", ())), source=tuple(row.get("source", ())),
-        example=row.get("example", ""),
+        example=row.get("example", ""), covers_traceback=row.get("covers_traceback", False),
         **patterns,
     )  # fmt: skip
 
 
 def _check_fields(row: dict[str, Any]) -> None:
-    known = {*_TEXTS, *_LISTS, "confidence"}
+    known = {*_TEXTS, *_LISTS, "confidence", "covers_traceback"}
     if unknown := row.keys() - known:
         raise ValueError(
             f"unknown field {sorted(unknown)[0]!r}; there are {', '.join(sorted(known))}"
@@ -147,6 +148,8 @@ def _check_fields(row: dict[str, Any]) -> None:
         raise ValueError(f"role {row['role']!r} is none of {', '.join(ROLES)}")
     if row["role"] == "benign" and (set(row) & {"needs", "unless", "beats"}):
         raise ValueError("a benign rule masks its lines always: no needs, unless or beats")
+    if row.get("covers_traceback", False) not in (False, row["role"] == "benign"):
+        raise ValueError("covers_traceback is true or false, and of a benign rule")
     confidence = row.get("confidence", 0.9)
     if not (isinstance(confidence, int | float) and 0 < confidence <= 1):
         raise ValueError(f"confidence {confidence!r} is not above 0 and at most 1")

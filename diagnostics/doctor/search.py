@@ -14,7 +14,7 @@ from diagnostics.doctor.segments import Segment, Segments
 from diagnostics.doctor.sieve import Sieve, holds
 from diagnostics.doctor.tracebacks import Traceback, tracebacks
 
-_MOST_OF_A_PATTERN = 200  # lines of one log on which it has matched; later ones tell nothing new
+_MOST_OF_A_RULE = 200  # lines of one log that are kept; later ones tell nothing new
 _LINES_BACK = 40  # that are searched for a time
 _LONGEST_TEXT = 400  # characters of a line that are quoted
 
@@ -61,17 +61,17 @@ class Search:
         self._rules = {
             pattern: rule for rule in rules if rule.role != "benign" for pattern in rule.match
         }
-        self._benign = [
-            pattern for rule in rules if rule.role == "benign" for pattern in rule.match
-        ]
+        benign = [rule for rule in rules if rule.role == "benign"]
+        self._benign = [pattern for rule in benign for pattern in rule.match]
+        self._covers = [p for rule in benign if rule.covers_traceback for p in rule.match]
         conditions = {p for rule in rules for p in (*rule.needs, *rule.unless)}
         self._sieve = Sieve([*self._rules, *conditions])
-        self._num_matches: Counter[Pattern] = Counter()
+        self._num_seen: Counter[Rule | None] = Counter()
         self._place = (0, 0)
 
     def read(self, log: Log, number: int) -> None:
         """Search one more log. Raises UserError for one that cannot be read."""
-        self._num_matches.clear()
+        self._num_seen.clear()
         for index, block in enumerate(blocks(log)):
             self._place = (number, index)
             self._search(log, Segments(block))
@@ -91,10 +91,12 @@ class Search:
             ]
             if start in raised and not raised[start].is_wrapper:
                 rules.append((None, {}))
-            if not rules or self._is_benign(segment):
+            if not rules or _is_one_of(self._benign, segment):
                 continue
             for rule, groups in rules:
-                self._add(log, segments, segment, rule, owners.get(start), groups)
+                self._num_seen[rule] += 1
+                if self._num_seen[rule] <= _MOST_OF_A_RULE:
+                    self._add(log, segments, segment, rule, owners.get(start), groups)
             last = segment.end
         self._note_first_failure(segments)
         if last:
@@ -107,27 +109,22 @@ class Search:
     ) -> Iterator[tuple[Rule, dict[str, str | None]]]:
         """The rules of those that match, with or without what stands before the line."""
         for pattern in patterns:
-            is_done = pattern in self.found.seen or self._num_matches[pattern] >= _MOST_OF_A_PATTERN
-            match = None if is_done else pattern.search(segment)
+            match = None if pattern in self.found.seen else pattern.search(segment)
             if match is None:
                 continue
             if pattern in self._rules:
-                self._num_matches[pattern] += 1
                 yield self._rules[pattern], match.groupdict()
             else:
                 self.found.seen.add(pattern)
 
-    def _is_benign(self, segment: Segment) -> bool:
-        low = segment.raw.lower().encode()
-        return any(holds(low, one.texts) and one.search(segment) for one in self._benign)
-
     def _benign_stacks(self, segments: Segments, stacks: list[Traceback]) -> set[int]:
-        """All of the tracebacks that the line before them, or their exception's, calls harmless."""
+        """All of the tracebacks that the line before them calls harmless, and what they lead to."""
         masked: set[int] = set()
         is_benign = is_chained = False
         for stack in stacks:
             above = (stack.header, *segments.before(stack.header, 1))
-            is_benign = (is_chained and is_benign) or any(map(self._is_benign, above))
+            is_covered = any(_is_one_of(self._covers, one) for one in above)
+            is_benign = (is_chained and is_benign) or is_covered
             is_chained = bool(stack.next_is)
             if is_benign and stack.exception is not None:
                 masked |= {one.start for one in (stack.exception, *stack.rest)}
@@ -165,6 +162,11 @@ class Search:
             if match := _SUMMARY_RANK.search(segment.stripped.text):
                 self.found.first_failed_rank = int(match[1] or match[2])
                 return
+
+
+def _is_one_of(patterns: Iterable[Pattern], segment: Segment) -> bool:
+    low = segment.raw.lower().encode()
+    return any(holds(low, one.texts) and one.search(segment) for one in patterns)
 
 
 def _summary_rank(segments: Segments, segment: Segment) -> int | None:

@@ -27,8 +27,9 @@ _WRAPPED = re.compile(
     r"^Caught \w+ in "
 )  # what DataLoader's workers raise comes wrapped, and first
 _NOT_OWN = re.compile(
-    r"site-packages/|dist-packages/|/lib(?:64)?/python\d|^<|/torch/|/conda/lib/|/runpy\.py$|"
-    r"importlib/_bootstrap"
+    r"site-packages/|dist-packages/|/lib(?:64)?/python\d|^<|/torch/|/bin/[\w.-]+$|"
+    r"(?:conda\d?|envs/[^/]+|Python3\d+)/lib/|/runpy\.py$",
+    re.IGNORECASE,
 )
 
 
@@ -49,7 +50,7 @@ class Frame:
 
 def is_own(file: str) -> bool:
     """Whether code in `file` is the user's own, and not of a library."""
-    return not _NOT_OWN.search(file)
+    return not _NOT_OWN.search(file.replace("\\", "/"))
 
 
 @dataclass(slots=True)

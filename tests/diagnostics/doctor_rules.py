@@ -61,7 +61,14 @@ fix = "look at the other ranks"
 cause = "harmless"
 title = "Harmless"
 role = "benign"
-match = ['NotAnError: ', 'Exception ignored in', 'No space left on device.*will be tried again']
+match = ['NotAnError: ', 'No space left on device.*will be tried again']
+
+[[rule]]
+cause = "at-the-end"
+title = "Harmless with what follows"
+role = "benign"
+match = ['Exception ignored in']
+covers_traceback = true
 """
 
 

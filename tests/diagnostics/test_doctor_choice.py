@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.doctor.diagnosis import diagnose
+from diagnostics.doctor.tracebacks import is_own
 from tests.diagnostics.doctor_rules import rules, verdict_on
 
 FULL = "OSError: [Errno 28] No space left on device: '/data'"
@@ -91,6 +92,27 @@ def test_the_rank_that_others_wait_for_is_told_from_their_watchdogs(tmp_path: Pa
 def test_nothing_is_named_where_nothing_ended_the_run(tmp_path: Path, log: str) -> None:
     verdict = verdict_on(tmp_path, log)
     assert (verdict.cause, verdict.rank, verdict.evidence) == ("unknown", None, ())
+
+
+def test_a_trouble_that_goes_on_is_not_got_over_however_often_it_is_seen(tmp_path: Path) -> None:
+    verdict = verdict_on(tmp_path, f"loss nan: {FULL}\n" * 300)
+    assert (verdict.cause, verdict.evidence[0].line) == ("no-disk", 1)
+
+
+def test_a_harmless_line_above_a_traceback_does_not_hide_it(tmp_path: Path) -> None:
+    log = f"WARNING {FULL}: will be tried again\n" + trace("KeyError: 'a'")
+    assert verdict_on(tmp_path, log).title == "KeyError: 'a'"
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["/usr/lib/python3.11/runpy.py", "C:\\Users\\me\\anaconda3\\envs\\x\\lib\\runpy.py",
+     "/home/u/venv/lib/python3.12/site-packages/torch/nn/modules/module.py",
+     "/home/u/venv/bin/torchrun", "<string>", "<frozen importlib._bootstrap>"],
+)  # fmt: skip
+def test_code_of_libraries_is_not_the_users(file: str) -> None:
+    assert not is_own(file)
+    assert is_own("/home/u/project/lib/train.py")
 
 
 def test_an_exception_that_no_rule_knows_is_named_with_the_users_own_line(tmp_path: Path) -> None:
