@@ -47,7 +47,7 @@ _PREFIXES = tuple(
         r"(?:-\s)?[a-z_][\w]*(?:\.\w+)+:?\s(?:-\s)?(?=\[?" + _LEVEL + r")",  # a logger's name
         r"\[\w+(?:\.\w+)*\](?=\[" + _LEVEL + r"\])",  # hydra
         r"\[" + _LEVEL + r"\]\s(?:-\s)?",
-        r"[a-z][a-z0-9-]*\d(?:\.[a-z0-9.-]+)?:\s",  # pdsh: the host
+        r"(?:[a-z][a-z0-9-]*\d(?:\.[a-z0-9.-]+)?|\d{1,3}(?:\.\d{1,3}){3}):\s",  # pdsh: the host
     )
 )
 _MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"

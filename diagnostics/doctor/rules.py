@@ -113,6 +113,7 @@ def read_rules(path: Path) -> list[Rule]:
 
 def _rule(row: dict[str, Any]) -> Rule:
     _check_fields(row)
+    _check_values(row)
     patterns = {
         key: tuple(Pattern.of(text) for text in row.get(key, ()))
         for key in ("match", "needs", "unless")
@@ -142,6 +143,9 @@ def _check_fields(row: dict[str, Any]) -> None:
             raise ValueError(f"{key} is {value!r}, not a {'text' if kind is str else 'list'}")
         if kind is list and not all(isinstance(one, str) for one in value or ()):
             raise ValueError(f"{key} holds something that is no text")
+
+
+def _check_values(row: dict[str, Any]) -> None:
     if not _CAUSE.fullmatch(row["cause"]):
         raise ValueError(f"cause {row['cause']!r} is not in lower case with hyphens")
     if row["role"] not in ROLES:

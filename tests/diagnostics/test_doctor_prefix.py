@@ -27,7 +27,7 @@ TEXT = "RuntimeError: no"
         ("[default1]:[rank11]: ", 11),
         ("[E ProcessGroupNCCL.cpp:475] [Rank 3] ", 3),
         (
-            "[rank3]:[E804 23:05:54.817424543 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0 Rank 3] ",
+            "[rank3]:[E804 23:05:54.817424543 ProcessGroupNCCL.cpp:19] [PG ID 0 PG GUID 0 Rank 3] ",
             3,
         ),
         ("stderr: ", None),
@@ -52,6 +52,7 @@ TEXT = "RuntimeError: no"
         ("trainer-1  | ", None),
         ("(RayTrainWorker pid=4242, ip=10.0.0.1) ", None),
         ("gpu-07: ", None),
+        ("172.27.221.56: [rank5]: ", 5),
         ("gpu-07:4242:4301 [3] ", None),
     ],
 )
