@@ -128,7 +128,6 @@ def _take(found: Traceback, segment: Segment, indent: int) -> None:
     if frame := _FRAME.match(text) or _RICH_FRAME.match(text):
         where = frame["where"] or ""
         found.frames.append(Frame(segment, frame["file"], int(frame["line"]), where))
-        found.code.add(segment.start)
     elif text.startswith(("│", "╭", "╰")) or len(_indent(text)) > indent:
         found.code.add(segment.start)
     elif found.frames and (raised := _EXCEPTION.match(text.lstrip())):
