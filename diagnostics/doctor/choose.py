@@ -9,7 +9,7 @@ from diagnostics.doctor.rules import ROLES, Rule
 from diagnostics.doctor.search import Found, Sighting
 
 EXCEPTION = "python-exception"
-_SURVIVED = 50  # lines of progress that a log goes on with after its last trouble
+_SURVIVED = 20  # signs of progress that a log goes on with after its last trouble
 
 _RAISED = Rule(
     cause=EXCEPTION, title="", role="symptom", match=(), confidence=0.5,

@@ -23,6 +23,8 @@ _SUMMARY_RANK = re.compile(r"^\s*rank\s*:\s*(\d+)|failed \(exitcode: -?\d+\) loc
 _SUMMARY_LINE = re.compile(r"^\s*(?:exitcode|error_file|traceback)\s*:|failed \(exitcode: ")
 _FIRST_FAILURE = b"root cause (first observed failure)"
 _PROGRESS = (b"it/s", b"s/it", b"loss")
+_SUCCESS = re.compile(rb"training (?:is |has )?(?:completed?|finished|done)\b|finished training")
+_MUCH = 1000  # signs of progress that the word of success is worth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ class Found:
     sightings: list[Sighting] = field(default_factory=list)
     seen: set[Pattern] = field(default_factory=set)  # of `needs` and `unless`
     first_failed_rank: int | None = None  # as torch elastic's summary says
-    num_progress: Counter[str] = field(default_factory=Counter)  # lines since the last trouble
+    num_progress: Counter[str] = field(default_factory=Counter)  # signs since the last trouble
 
 
 class Search:
@@ -102,6 +104,7 @@ class Search:
         if last:
             self.found.num_progress[log.name] = 0
         num = sum(segments.lower.count(text, last) for text in _PROGRESS)
+        num += _MUCH * bool(_SUCCESS.search(segments.lower, last))
         self.found.num_progress[log.name] += num
 
     def _matched(

@@ -83,11 +83,13 @@ def test_the_rank_that_others_wait_for_is_told_from_their_watchdogs(tmp_path: Pa
         "NVRM: GPU at 1\nXid 79\nsimulated\n",
         "the Xid 79 would stand at the beginning\nNVRM: GPU at 1\n",
         f"{FULL}\n" + "step 1 loss 2.0\n" * 60,
+        f"{FULL}\nsaved\nTraining completed.\n",
         trace("ValueError: caught") + "100%|###| 5/5 [00:01, 5.0it/s]\r" * 60,
         'return "No space left on device: will be tried again"',
     ],
     ids=["empty", "fine", "benign", "ignored", "benign exception", "without what it needs",
-         "unless", "not at the start", "survived", "exception survived", "quoted"],
+         "unless", "not at the start", "survived", "in the end",
+         "exception survived", "quoted"],
 )  # fmt: skip
 def test_nothing_is_named_where_nothing_ended_the_run(tmp_path: Path, log: str) -> None:
     verdict = verdict_on(tmp_path, log)
