@@ -56,15 +56,20 @@ def verdict_of(ordered: Sequence[Suspect], found: Found) -> Verdict:
         title, fix = seen.exception, _where(seen)
     return Verdict(
         cause=rule.cause, title=title, why=why, fix=fix, confidence=confidence,
-        rank=_rank(seen, found),
+        rank=_rank(first, ordered, found),
         evidence=tuple(_evidence(first, ordered)), role=rule.role,
     )  # fmt: skip
 
 
-def _rank(seen: Sighting, found: Found) -> int | None:
-    """The line's own; else, or if that is one of a node, the first that torch elastic saw fail."""
-    is_of_job = seen.rank is not None and "local_rank: " not in seen.text
-    return seen.rank if is_of_job or found.first_failed_rank is None else found.first_failed_rank
+def _rank(first: Suspect, ordered: Sequence[Suspect], found: Found) -> int | None:
+    """The line's own; else what another of the same cause, or torch elastic's summary, tells."""
+    seen = first.sighting
+    if seen.rank is not None and "local_rank: " not in seen.text:
+        return seen.rank
+    if found.first_failed_rank is not None:
+        return found.first_failed_rank
+    same = (one.sighting.rank for one in ordered if one.rule.cause == first.rule.cause)
+    return next((rank for rank in (seen.rank, *same) if rank is not None), None)
 
 
 def _where(seen: Sighting) -> str:
@@ -83,7 +88,7 @@ def _evidence(first: Suspect, ordered: Sequence[Suspect]) -> list[Evidence]:
     ranks = {seen.rank}
     alike = () if first.rule.cause == EXCEPTION else ordered
     for other in (one.sighting for one in alike if one.rule is first.rule):
-        if other.rank not in ranks and len(found) < _MOST_EVIDENCE:
+        if other.rank not in (*ranks, None) and len(found) < _MOST_EVIDENCE:
             ranks.add(other.rank)
             found.append(Evidence(other.log.name, other.line, other.text))
     return found

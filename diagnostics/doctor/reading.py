@@ -119,7 +119,7 @@ def blocks(log: Log) -> Iterator[Block]:
                 line += rest.count(b"\n") + num_skipped
                 rest = b""
             rest += piece
-            cut = _cut(rest)
+            cut = _cut(rest) if len(rest) >= _PIECE else 0
             if cut:
                 block, rest = rest[:cut], rest[cut:]
                 yield Block(_plain(block), line)

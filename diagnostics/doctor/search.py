@@ -79,7 +79,7 @@ class Search:
             self._search(log, Segments(block))
 
     def _search(self, log: Log, segments: Segments) -> None:
-        stacks = list(tracebacks(segments))
+        stacks = tracebacks(segments)
         masked = self._benign_stacks(segments, stacks)
         masked |= {start for stack in stacks for start in stack.code}
         owners = {segment.start: stack for stack in stacks for segment in stack.rest}

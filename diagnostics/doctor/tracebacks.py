@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from diagnostics.doctor.segments import Segment, Segments
@@ -15,10 +14,11 @@ _MESSAGE_LINES = 14
 _FRAME = re.compile(
     r'^(?P<indent>\s*)File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<where>.+))?'
 )
+_ANY_FRAME = re.compile(rb'file "[^"\n]+", line \d+(?:, in |\s*$)', re.MULTILINE)
 _RICH_FRAME = re.compile(r"^│\s(?P<file>\S+):(?P<line>\d+) in (?P<where>\S+)")
 # A class named as exceptions are, or with a module before it, or of two words.
 _EXCEPTION = re.compile(
-    r"^(?P<name>(?:[a-z_]\w*\.)+[A-Z]\w*|[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning|Timeout)"
+    r"^(?P<name>(?:[a-z_]\w*\.)+[A-Z]\w*|[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout)"
     r"|[A-Z][a-z]+[A-Z]\w+)(?:: (?P<message>.*)|:?\s*)$"
 )
 _HANDLING = "During handling of the above exception, another exception occurred"
@@ -78,20 +78,33 @@ class Traceback:
         return bool(_WRAPPED.match(self.message)) or self.next_is == _HANDLING
 
 
-def tracebacks(segments: Segments) -> Iterator[Traceback]:
-    """Every traceback of a block, one after the other."""
-    position = 0
+def tracebacks(segments: Segments) -> list[Traceback]:
+    """Every traceback of a block, also those whose beginning is not there, in order."""
+    found, position = [], 0
     while (position := segments.lower.find(HEADER, position)) >= 0:
         header = segments.at(segments.start_at(position))
-        yield _follow(segments, header)
+        found.append(_follow(segments, header))
         position = header.end
+    known = {frame.segment.start for one in found for frame in one.frames}
+    for match in _ANY_FRAME.finditer(segments.lower):
+        start = segments.start_at(match.start())
+        if start not in known:
+            found.append(_follow(segments, segments.at(start), torn=True))
+            known |= {frame.segment.start for frame in found[-1].frames}
+    return sorted(found, key=lambda one: one.header.start)
 
 
-def _follow(segments: Segments, header: Segment) -> Traceback:
-    """The traceback under `header`: lines that carry another rank are not of it."""
+def _follow(segments: Segments, header: Segment, *, torn: bool = False) -> Traceback:
+    """The traceback under `header`: lines that carry another rank are not of it.
+
+    A `torn` one begins with a call. Nothing may stand between its calls and its exception.
+    """
     found = Traceback(header, header.stripped.rank)
     label = _label(segments, header)
     indent = len(_indent(header.stripped.text))
+    if torn:
+        indent = max(0, indent - 2)
+        _take(found, header, indent)
     for segment in segments.after(header, _MOST_LINES):
         if segment.stripped.rank != label:
             continue
@@ -99,7 +112,8 @@ def _follow(segments: Segments, header: Segment) -> Traceback:
         if HEADER in text.lower().encode():
             break
         if found.exception is None:
-            _take(found, segment, indent)
+            if not _take(found, segment, indent) and torn:
+                break
         elif text.startswith((_HANDLING, _CAUSING)):
             found.next_is = _HANDLING if text.startswith(_HANDLING) else _CAUSING
             break
@@ -122,8 +136,8 @@ def _is_entry(segment: Segment, exception: Segment) -> bool:
     return segment.stripped.time is not None and exception.stripped.time is None
 
 
-def _take(found: Traceback, segment: Segment, indent: int) -> None:
-    """One line before the exception: a call, its source, or the exception itself."""
+def _take(found: Traceback, segment: Segment, indent: int) -> bool:
+    """One line before the exception: a call, its source, or the exception itself, if it is one."""
     text = segment.stripped.text
     if frame := _FRAME.match(text) or _RICH_FRAME.match(text):
         where = frame["where"] or ""
@@ -133,6 +147,9 @@ def _take(found: Traceback, segment: Segment, indent: int) -> None:
     elif found.frames and (raised := _EXCEPTION.match(text.lstrip())):
         found.exception = segment
         found.name, found.message = raised["name"], raised["message"] or ""
+    else:
+        return False
+    return True
 
 
 def _indent(text: str) -> str:

@@ -125,6 +125,25 @@ def test_an_exception_that_no_rule_knows_is_named_with_the_users_own_line(tmp_pa
     assert verdict.fix == "look at /home/u/train.py, line 7, in main"
 
 
+@pytest.mark.parametrize("num_cut", [1, 2, 3, 5])
+def test_a_traceback_whose_beginning_is_cut_off_is_one(tmp_path: Path, num_cut: int) -> None:
+    whole = trace("IndexError: out of range", "[rank2]: ").splitlines()
+    verdict = verdict_on(tmp_path, "\n".join(whole[num_cut:]))
+    assert (verdict.title, verdict.rank) == ("IndexError: out of range", 2)
+    syntax = (
+        "  File \"train.py\", line 3\n    main(\n        ^\nSyntaxError: '(' was never closed\n"
+    )
+    assert verdict_on(tmp_path, syntax).title == "SyntaxError: '(' was never closed"
+
+
+def test_stacks_that_end_in_no_exception_are_none(tmp_path: Path) -> None:
+    stack = '  File "/home/u/train.py", line 3, in main\n    work()\n'
+    log = f"Stack (most recent call last):\n{stack}going on\nlib.SomeError: later\n"
+    assert verdict_on(tmp_path, log).cause == "unknown"
+    dump = 'Current thread 0x7f (most recent call first):\n  File "train.py", line 3 in main\n'
+    assert verdict_on(tmp_path, f"{dump}lib.SomeError: no\n").cause == "unknown"
+
+
 def test_lines_of_source_in_a_traceback_are_no_evidence(tmp_path: Path) -> None:
     assert verdict_on(tmp_path, trace("IndexError: no")).cause == "python-exception"
 
@@ -189,6 +208,12 @@ def test_the_rank_is_read_from_torchruns_summary(tmp_path: Path) -> None:
     assert verdict_on(tmp_path, ELASTIC).rank == 11  # of the job: the other is of the node
     assert verdict_on(tmp_path, summary).rank == 11
     assert verdict_on(tmp_path, trace(FULL) + summary).rank == 11  # whose own line tells none
+
+
+def test_the_rank_may_stand_on_another_line_of_the_same_cause(tmp_path: Path) -> None:
+    log = f"slurmstepd: {FULL}\n[rank4]: {FULL}\n"
+    verdict = verdict_on(tmp_path, log)
+    assert (verdict.rank, verdict.evidence[0].line) == (4, 1)
 
 
 def test_of_several_logs_the_earliest_by_their_stamps_is_named(tmp_path: Path) -> None:
