@@ -25,7 +25,7 @@ _PREFIXES = tuple(
         r"\[[a-z]+(?P<local>\d+)\]:",  # torchrun --tee: the role and the local rank, no space
         r"\[(?P<local>\d+)\]:?\s",
         r"\s{0,3}(?P<local>\d{1,5}):(?:\s|$)",  # srun --label
-        r"[\w.-]+:\d+:\d+ \[(?P<local>\d+)\] (?=NCCL |misc/|transport/|init\.)",
+        r"[\w.-]+:\d+:\d+ \[(?P<local>\d+)\] (?=(?:[\w./-]+:\d+ )?NCCL )",
         r"\[?[IWEFD](?P<day>\d{3,4}) " + _CLOCK + r"(?:\s+\d+)?(?:\s+[\w./<>-]+:\d+)?\]\s?",  # glog
         r"\[[IWEF] [\w./-]+:\d+\]\s?",
         r"\[?" + _DATE + _CLOCK + _ZONE + r"\]?[:,]?(?:\s(?:-|\||>>))?(?:\s|(?=\[)|$)",
@@ -45,6 +45,7 @@ _PREFIXES = tuple(
         r"\s*" + _LEVEL + r"\s+(?=\S)",  # rich
         r"\[[\w.]+:\d+:\w+\]\s",  # DeepSpeed
         r"(?:-\s)?[a-z_][\w]*(?:\.\w+)+:?\s(?:-\s)?(?=\[?" + _LEVEL + r")",  # a logger's name
+        r"[\w.]+ - " + _LEVEL + r" - ",
         r"\[\w+(?:\.\w+)*\](?=\[" + _LEVEL + r"\])",  # hydra
         r"\[" + _LEVEL + r"\]\s(?:-\s)?",
         r"(?:[a-z][a-z0-9-]*\d(?:\.[a-z0-9.-]+)?|\d{1,3}(?:\.\d{1,3}){3}):\s",  # pdsh: the host
@@ -68,6 +69,7 @@ class Stripped:
     text: str
     rank: int | None = None
     time: Time | None = None
+    num_prefixes: int = 0
 
 
 def strip(line: str) -> Stripped:
@@ -78,16 +80,17 @@ def strip(line: str) -> Stripped:
     rank: int | None = None
     local: int | None = None
     time: Time | None = None
-    position = 0
-    for _ in range(_MOST_PREFIXES):
+    position = num_prefixes = 0
+    while num_prefixes < _MOST_PREFIXES:
         found = next((m for p in _PREFIXES if (m := p.match(line, position))), None)
         if found is None or found.end() == position:
             break
+        num_prefixes += 1
         position, groups = found.end(), found.groupdict()
         rank = int(groups["rank"]) if groups.get("rank") else rank
         local = int(groups["local"]) if groups.get("local") else local
         time = _time(groups) or time
-    return Stripped(line[position:], local if rank is None else rank, time)
+    return Stripped(line[position:], local if rank is None else rank, time, num_prefixes)
 
 
 def _time(groups: dict[str, str | None]) -> Time | None:

@@ -81,7 +81,7 @@ class Search:
     def _search(self, log: Log, segments: Segments) -> None:
         stacks = tracebacks(segments)
         masked = self._benign_stacks(segments, stacks)
-        masked |= {start for stack in stacks for start in stack.code}
+        masked |= {start for stack in stacks for start in stack.not_evidence}
         owners = {segment.start: stack for stack in stacks for segment in stack.rest}
         raised = {one.exception.start: one for one in stacks if one.exception is not None}
         owners |= raised

@@ -14,6 +14,7 @@ _MESSAGE_LINES = 14
 _FRAME = re.compile(
     r'^(?P<indent>\s*)File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<where>.+))?'
 )
+_IN_NOTEBOOK = re.compile(r"^(\w+)\s{2,}Traceback \(most")
 _ANY_FRAME = re.compile(rb'file "[^"\n]+", line \d+(?:, in |\s*$)', re.MULTILINE)
 _RICH_FRAME = re.compile(r"^│\s(?P<file>\S+):(?P<line>\d+) in (?P<where>\S+)")
 # A class named as exceptions are, or with a module before it, or of two words.
@@ -64,6 +65,7 @@ class Traceback:
     exception: Segment | None = None
     name: str = ""
     message: str = ""
+    in_notebook: str = ""  # the exception's name, which IPython puts into the header
     rest: list[Segment] = field(default_factory=list)  # further lines of the message
     next_is: str = ""  # how the next one is joined to this one, if it is
 
@@ -71,6 +73,11 @@ class Traceback:
     def own_frame(self) -> Frame | None:
         """The innermost call that is the user's own."""
         return next((frame for frame in reversed(self.frames) if frame.is_own), None)
+
+    @property
+    def not_evidence(self) -> set[int]:
+        """Where lines begin that tell nothing by themselves: source, and a notebook's header."""
+        return self.code | ({self.header.start} if self.in_notebook else set())
 
     @property
     def is_wrapper(self) -> bool:
@@ -100,6 +107,8 @@ def _follow(segments: Segments, header: Segment, *, torn: bool = False) -> Trace
     A `torn` one begins with a call. Nothing may stand between its calls and its exception.
     """
     found = Traceback(header, header.stripped.rank)
+    if in_notebook := _IN_NOTEBOOK.match(header.stripped.text):
+        found.in_notebook = in_notebook[1]
     label = _label(segments, header)
     indent = len(_indent(header.stripped.text))
     if torn:
@@ -132,8 +141,8 @@ def _label(segments: Segments, header: Segment) -> int | None:
 
 
 def _is_entry(segment: Segment, exception: Segment) -> bool:
-    """Whether a logger wrote this line, and so no exception's message does."""
-    return segment.stripped.time is not None and exception.stripped.time is None
+    """Whether a logger wrote this line, and so it is not of the exception's message."""
+    return segment.stripped.num_prefixes > exception.stripped.num_prefixes
 
 
 def _take(found: Traceback, segment: Segment, indent: int) -> bool:
@@ -144,6 +153,12 @@ def _take(found: Traceback, segment: Segment, indent: int) -> bool:
         found.frames.append(Frame(segment, frame["file"], int(frame["line"]), where))
     elif text.startswith(("│", "╭", "╰")) or len(_indent(text)) > indent:
         found.code.add(segment.start)
+    elif found.in_notebook:
+        found.code.add(segment.start)
+        name, _, message = text.partition(": ")
+        if name.rpartition(".")[2] == found.in_notebook:
+            found.exception, found.name, found.message = segment, name, message
+            found.code.discard(segment.start)
     elif found.frames and (raised := _EXCEPTION.match(text.lstrip())):
         found.exception = segment
         found.name, found.message = raised["name"], raised["message"] or ""

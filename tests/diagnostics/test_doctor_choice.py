@@ -136,6 +136,32 @@ def test_a_traceback_whose_beginning_is_cut_off_is_one(tmp_path: Path, num_cut: 
     assert verdict_on(tmp_path, syntax).title == "SyntaxError: '(' was never closed"
 
 
+def test_a_traceback_of_a_notebook_is_one(tmp_path: Path) -> None:
+    log = """\
+-----------------------------------------------------------
+OddFailure                     Traceback (most recent call last)
+Cell In[9], line 1
+----> 1 trainer.train()
+
+File ~/v/lib/python3.10/site-packages/torch/x.py:3244, in F.result(self)
+   3242     assert result is None
+-> 3244     raise OSError("No space left on device")
+3245 return self.kernel
+
+OddFailure: backend='x' raised:
+"""
+    verdict = verdict_on(tmp_path, log)
+    assert verdict.title == "OddFailure: backend='x' raised:"
+    assert verdict.evidence[0].line == 11
+
+
+def test_what_a_logger_writes_below_an_exception_is_not_its_message(tmp_path: Path) -> None:
+    for prefix in ("", "2026-11-21 10:00:00,123 - INFO - "):
+        summary = f"{prefix}ERROR:torch.distributed.elastic:failed (exitcode: -9) local_rank: 0\n"
+        verdict = verdict_on(tmp_path, trace("AttributeError: no eop", prefix) + summary)
+        assert verdict.title == "AttributeError: no eop"
+
+
 def test_stacks_that_end_in_no_exception_are_none(tmp_path: Path) -> None:
     stack = '  File "/home/u/train.py", line 3, in main\n    work()\n'
     log = f"Stack (most recent call last):\n{stack}going on\nlib.SomeError: later\n"
