@@ -12,12 +12,12 @@ import psutil
 
 from diagnostics.doctor import stacks
 from diagnostics.doctor.standing import TRAINS, Standing, behind, ranks_of, standings, told
-from diagnostics.doctor.verdict import Evidence, Verdict, shown
+from diagnostics.doctor.verdict import Evidence, Verdict
 from launch.console import clock
 from launch.run_processes import processes_of
 from launch.state import RunState
 from rundir.events import Event
-from rundir.paths import RunDir
+from rundir.paths import RunDir, shown
 
 _LEAST_SILENCE_S = 60.0  # that is called a hang, and that of
 _STEPS = 10  # usual intervals between two reports, whichever is more;

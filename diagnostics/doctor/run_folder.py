@@ -15,13 +15,13 @@ from diagnostics.doctor.live import of_live
 from diagnostics.doctor.reading import STDIN, Log, natural, rank_of_name
 from diagnostics.doctor.rules import ROLES
 from diagnostics.doctor.search import Found
-from diagnostics.doctor.verdict import Evidence, Verdict, shown
+from diagnostics.doctor.verdict import Evidence, Verdict
 from launch.run_processes import OVER, processes_of
 from launch.state import Failure, RunState, new_state
 from rundir.config_file import read_config
 from rundir.events import Event, read_events
 from rundir.exit_codes import ExitCode
-from rundir.paths import RunDir, find_run
+from rundir.paths import RunDir, find_run, shown
 from rundir.status import read_status
 
 _ATTEMPT = re.compile(r'"attempt": (\d+)')

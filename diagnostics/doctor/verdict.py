@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 _WIDTH = 100  # columns
@@ -58,8 +57,3 @@ class Verdict:
             "fix": self.fix,
             "confidence": self.confidence,
         }
-
-
-def shown(path: Path) -> str:
-    """`path` from the working directory where it is below it, else whole."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
