@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ from diagnostics.doctor import reading
 from diagnostics.doctor.diagnosis import diagnose
 from diagnostics.doctor.reading import find_logs, rank_of_name
 from rundir.errors import UserError
-from tests.conftest import ROOT
 from tests.diagnostics.doctor_rules import rules, verdict_on
 
 FULL = "OSError: [Errno 28] No space left on device: '/data'"
@@ -136,12 +133,3 @@ def test_a_line_without_an_end_does_not_fill_the_memory(
     verdict = verdict_on(tmp_path, f"{bar}\r{FULL}{bar}")
     assert (verdict.cause, verdict.evidence[0].line) == ("no-disk", 1)
     assert max(len(block.data) for block in reading.blocks(find_logs(str(tmp_path))[0])) < 6000
-
-
-def test_reading_needs_no_torch() -> None:
-    program = "import sys, diagnostics.doctor.command; print('torch' in sys.modules)"
-    out = subprocess.run(
-        [sys.executable, "-P", "-c", program],
-        env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    assert out.strip() == "False"
