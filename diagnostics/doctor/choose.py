@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from diagnostics.doctor.rules import ROLES, Rule
-from diagnostics.doctor.search import Found, Sighting
+from diagnostics.doctor.search import Found
+from diagnostics.doctor.sightings import Sighting
 
 EXCEPTION = "python-exception"
 _SURVIVED = 20  # signs of progress that a log goes on with after its last trouble

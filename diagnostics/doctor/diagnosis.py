@@ -8,7 +8,8 @@ from diagnostics.doctor.choose import EXCEPTION, Suspect, suspects
 from diagnostics.doctor.lagging import who_lags
 from diagnostics.doctor.reading import Log, find_logs
 from diagnostics.doctor.rules import Rule, filled, load_rules
-from diagnostics.doctor.search import Found, Search, Sighting
+from diagnostics.doctor.search import Found, Search
+from diagnostics.doctor.sightings import Sighting
 from diagnostics.doctor.verdict import Evidence, Verdict
 
 _MOST_EVIDENCE = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from diagnostics.doctor.search import Sighting
+from diagnostics.doctor.sightings import Sighting
 
 _WORK = re.compile(r"SeqNum=(\d+)")
 _ENQUEUED = re.compile(r"last enqueued (?:NCCL )?work: (\d+)")

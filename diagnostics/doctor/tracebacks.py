@@ -10,6 +10,7 @@ from diagnostics.doctor.segments import Segment, Segments
 HEADER = b"traceback (most recent call last)"
 _MOST_LINES = 600  # of one traceback, those of other ranks between them included
 _MESSAGE_LINES = 14
+_MOST = 2000  # tracebacks of one block: more of them tell nothing new
 
 _FRAME = re.compile(
     r'^(?P<indent>\s*)File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<where>.+))?'
@@ -86,14 +87,17 @@ class Traceback:
 
 
 def tracebacks(segments: Segments) -> list[Traceback]:
-    """Every traceback of a block, also those whose beginning is not there, in order."""
-    found, position = [], 0
-    while (position := segments.lower.find(HEADER, position)) >= 0:
+    """The tracebacks of a block, also those whose beginning is not there, in order."""
+    found: list[Traceback] = []
+    position = -1
+    while len(found) < _MOST and (position := segments.lower.find(HEADER, position + 1)) >= 0:
         header = segments.at(segments.start_at(position))
         found.append(_follow(segments, header))
         position = header.end
     known = {frame.segment.start for one in found for frame in one.frames}
     for match in _ANY_FRAME.finditer(segments.lower):
+        if len(found) >= _MOST:
+            break
         start = segments.start_at(match.start())
         if start not in known:
             found.append(_follow(segments, segments.at(start), torn=True))
