@@ -9,7 +9,6 @@ from diagnostics.doctor.lagging import who_lags
 from diagnostics.doctor.reading import Log, find_logs
 from diagnostics.doctor.rules import Rule, filled, load_rules
 from diagnostics.doctor.search import Found, Search
-from diagnostics.doctor.sightings import Sighting
 from diagnostics.doctor.verdict import Evidence, Verdict
 
 _MOST_EVIDENCE = 4
@@ -54,7 +53,8 @@ def verdict_of(ordered: Sequence[Suspect], found: Found) -> Verdict:
         lags = who_lags(one.sighting for one in ordered)
         why = f"{why} The root cause is not in this log. {lags}".strip()
     if rule.cause == EXCEPTION:
-        title, fix = seen.exception, _where(seen)
+        title = seen.exception
+        fix = f"look at {seen.own.code}" if seen.own else "look at the traceback above this line"
     return Verdict(
         cause=rule.cause, title=title, why=why, fix=fix, confidence=confidence,
         rank=_rank(first, ordered, found),
@@ -73,19 +73,12 @@ def _rank(first: Suspect, ordered: Sequence[Suspect], found: Found) -> int | Non
     return next((rank for rank in (seen.rank, *same) if rank is not None), None)
 
 
-def _where(seen: Sighting) -> str:
-    if seen.own_code is None:
-        return "look at the traceback above this line"
-    file, line, function = seen.own_code
-    return f"look at {file}, line {line}" + (f", in {function}" if function else "")
-
-
 def _evidence(first: Suspect, ordered: Sequence[Suspect]) -> list[Evidence]:
     """The line itself, the user's line that led to it, then the same of other ranks."""
     seen = first.sighting
     found = [Evidence(seen.log.name, seen.line, seen.text)]
     if seen.own is not None:
-        found.append(Evidence(seen.log.name, *seen.own))
+        found.append(Evidence(seen.log.name, seen.own.line, seen.own.text))
     ranks = {seen.rank}
     alike = () if first.rule.cause == EXCEPTION else ordered
     for other in (one.sighting for one in alike if one.rule is first.rule):

@@ -58,7 +58,7 @@ class Search:
         last = 0
         for start in sorted((candidates.keys() | raised.keys()) - masked):
             segment = segments.at(start)
-            rules: dict[Rule | None, Groups] = {**self._matched(segment, candidates.get(start, ()))}
+            rules = self._matched(segment, candidates.get(start, ()))
             if start in raised and not raised[start].is_wrapper:
                 rules[None] = {}
             if not rules or any(rule and rule.role == "benign" for rule in rules):
@@ -86,9 +86,9 @@ class Search:
         num += _MUCH * bool(_SUCCESS.search(segments.lower, last))
         found.num_progress[log.name] += num
 
-    def _matched(self, segment: Segment, patterns: Iterable[Pattern]) -> dict[Rule, Groups]:
+    def _matched(self, segment: Segment, patterns: Iterable[Pattern]) -> dict[Rule | None, Groups]:
         """The rules of those that match, with or without what stands before the line."""
-        found: dict[Rule, Groups] = {}
+        found: dict[Rule | None, Groups] = {}
         for pattern in patterns:
             match = None if pattern in self.found.seen else pattern.search(segment)
             if match is None:
@@ -110,7 +110,7 @@ class Search:
             rules = {rule for one in above if one.start in candidates
                      for rule in self._matched(one, candidates[one.start])}  # fmt: skip
             is_covered = is_covered and is_chained
-            is_covered |= any(rule.covers_traceback for rule in rules)
+            is_covered |= any(rule.covers_traceback for rule in rules if rule)
             is_chained = bool(stack.next_is)
             if is_covered and stack.exception is not None:
                 masked |= {one.start for one in (stack.exception, *stack.rest)}

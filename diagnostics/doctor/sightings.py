@@ -22,9 +22,18 @@ _SUMMARY_LINE = re.compile(r"^\s*(?:exitcode|error_file|traceback)\s*:|failed \(
 _FIRST_FAILURE = b"root cause (first observed failure)"
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of the user's own: the line of the log, what stands there, and of which code it is."""
+
+    line: int
+    text: str
+    code: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """A line that `rule` matches, or (no rule) an exception; `own` is the user's line under it."""
+    """A line that `rule` matches, or (no rule) an exception; `own` is the user's call above it."""
 
     rule: Rule | None
     log: Log
@@ -34,8 +43,7 @@ class Sighting:
     rank: int | None = None
     time: Time | None = None
     groups: Groups = field(default_factory=dict)
-    own: tuple[int, str] | None = None  # line of the log, text
-    own_code: tuple[str, int, str] | None = None  # file, line, function
+    own: Call | None = None
     exception: str = ""  # the line that tells it, without a prefix
     last_line: int = 0  # where the message of an exception ends
 
@@ -50,16 +58,22 @@ def sighting_of(
         rank = int(groups["rank"] or 0)
     elif rank is None:
         rank = _summary_rank(segments, segment)
-    frame = stack.own_frame if stack is not None else None
     end = stack.rest[-1] if stack is not None and stack.rest else segment
     return Sighting(
         rule=rule, log=log, line=segments.line_of(segment), text=_shortened(segment.raw),
         position=(*place, segment.start), rank=log.rank if rank is None else rank,
         time=_time(segments, segment), groups=groups,
-        own=frame and (segments.line_of(frame.segment), _shortened(frame.segment.raw)),
-        own_code=frame and (frame.file, frame.line, frame.where),
+        own=_own_call(segments, stack),
         exception=_shortened(segment.stripped.text), last_line=segments.line_of(end),
     )  # fmt: skip
+
+
+def _own_call(segments: Segments, stack: Traceback | None) -> Call | None:
+    frame = stack.own_frame if stack is not None else None
+    if frame is None:
+        return None
+    code = f"{frame.file}, line {frame.line}" + (f", in {frame.where}" if frame.where else "")
+    return Call(segments.line_of(frame.segment), _shortened(frame.segment.raw), code)
 
 
 def first_failed_rank(segments: Segments) -> int | None:

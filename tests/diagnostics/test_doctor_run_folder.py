@@ -281,8 +281,8 @@ def test_of_a_run_that_hangs_each_rank_is_asked_what_it_does(
     assert f"{tmp_path / 'slow.py'}:7 in reads_data" in verdict.why
     (evidence,) = verdict.evidence
     assert evidence.file.endswith("rank1.log")
-    log = launcher.run.rank_log(1, 0).read_text().splitlines()
-    assert log[evidence.line - 1].strip() == evidence.text
+    lines = launcher.run.rank_log(1, 0).read_text().splitlines()
+    assert lines[evidence.line - 1].strip() == evidence.text
 
 
 def test_a_process_that_would_end_by_it_is_not_asked() -> None:
