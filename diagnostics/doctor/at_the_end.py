@@ -8,7 +8,7 @@ from diagnostics.doctor.run_folder import of_failed
 from launch.state import RunState
 from rundir.paths import RunDir
 
-_MOST_BYTES = 4 << 20  # of each log, so that a report does not wait for it
+_MOST_BYTES, _LEAST_BYTES = 6 << 20, 1 << 18  # of all logs, of each: a report must not wait long
 _WIDTH = 100
 
 
@@ -19,7 +19,8 @@ def advice(run: RunDir, state: RunState) -> list[str]:
     report stands without it.
     """
     try:
-        verdict = of_failed(run, state, _MOST_BYTES)
+        num_files = 2 * len(state.status.ranks) + 4
+        verdict = of_failed(run, state, max(_LEAST_BYTES, _MOST_BYTES // num_files))
     except Exception as error:  # noqa: BLE001 - whatever it is, the run's own failure matters more
         return [f"airlock doctor could not look at it: {type(error).__name__}: {error}"]
     if verdict.role == "symptom" and verdict.cause.startswith("killed-by-"):

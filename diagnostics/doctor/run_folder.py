@@ -43,7 +43,7 @@ def of_run(run: RunDir) -> Verdict:
         before = f", after restarts: {'; '.join(state.restarts)}" if state.restarts else ""
         return _fine(f"The run is done: step {status.step}{before}", "nothing need be done")
     if status.phase == "interrupted":
-        saved = "nothing was saved"
+        saved = "what the script saved is its own" if state.of_script else "nothing was saved"
         if state.last_checkpoint is not None:
             saved = f"the checkpoint after step {state.last_checkpoint} is saved"
         return _fine(f"The run was stopped, as somebody asked; {saved}", _resume(run, state))
@@ -61,7 +61,7 @@ def of_failed(run: RunDir, state: RunState, most_bytes: int | None = None) -> Ve
     root = state.root_failure()
     attempt = state.status.attempt
     ordered = [one for one in suspects(found) if _is_of_attempt(one, attempt)]
-    ordered = [one for one in ordered if not _is_other_end(one, root)]
+    ordered = [one for one in ordered if root is None or not _follows(one, root)]
     ordered.sort(key=lambda one: _order(one, root))
     if ordered and (root is not None or ordered[0].rule.role == "root"):
         return _with_state(verdict_of(ordered, found), root)
@@ -122,12 +122,19 @@ def _is_event(one: Suspect) -> bool:
     return one.sighting.log.name.endswith(".jsonl")
 
 
-def _is_other_end(one: Suspect, root: Failure | None) -> bool:
-    """Whether it is how another rank than the root ended, which follows from that."""
-    return (
-        root is not None and _is_event(one) and one.rule.role == "symptom"
-        and one.sighting.rank not in (None, root.rank)
-    )  # fmt: skip
+def _follows(one: Suspect, root: Failure) -> bool:
+    """Whether it can but follow from the root failure: how another rank ended.
+
+    When somebody has killed the root's rank, so does all that others say.
+    """
+    is_other = one.sighting.rank not in (None, root.rank)
+    is_end = _is_event(one) and one.rule.role == "symptom"
+    return (is_other and is_end) or (_was_killed(root) and is_other)
+
+
+def _was_killed(root: Failure) -> bool:
+    """Whether it ended by somebody's signal, and not by a fault of its own."""
+    return root.title in ("killed by SIGKILL", "killed by SIGTERM")
 
 
 def _order(one: Suspect, root: Failure | None) -> tuple[int, bool, bool]:
@@ -136,8 +143,8 @@ def _order(one: Suspect, root: Failure | None) -> tuple[int, bool, bool]:
     Of a rank that somebody killed the event says all: an exception in its log is an older one.
     """
     is_other = root is not None and one.sighting.rank != root.rank
-    was_killed = root is not None and root.title in ("killed by SIGKILL", "killed by SIGTERM")
-    return ROLES.index(one.rule.role), is_other, was_killed and not _is_event(one)
+    is_event_first = root is not None and _was_killed(root)
+    return ROLES.index(one.rule.role), is_other, is_event_first and not _is_event(one)
 
 
 def _with_state(verdict: Verdict, root: Failure | None) -> Verdict:
@@ -196,6 +203,8 @@ def _fine(title: str, fix: str) -> Verdict:
 
 
 def _resume(run: RunDir, state: RunState) -> str:
+    if state.of_script:
+        return f"cat {shown(run.command)}   # what was typed: once more"
     line = f"{state.program} {state.status.profile or 'PROFILE'}"
     return line if state.last_checkpoint is None else f"{line} --resume {shown(run.path)}"
 

@@ -90,6 +90,14 @@ def test_an_exception_in_the_log_of_a_rank_that_was_killed_is_an_older_one() -> 
     assert of_run(story.run).cause == "killed-by-sigkill"
 
 
+def test_what_others_say_when_somebody_killed_a_rank_follows_from_that() -> None:
+    story = Story()
+    story.exited(1, -9, "SIGKILL")
+    story.raises(0, OOM)
+    story.ends()
+    assert of_run(story.run).cause == "killed-by-sigkill"
+
+
 def test_survivors_that_the_launcher_ends_are_not_the_cause() -> None:
     story = Story(num_ranks=3)
     for rank in range(3):
