@@ -122,6 +122,19 @@ def preflight(profile: str | None, as_json: bool, **options: Any) -> None:
 
 
 @airlock.command()
+@click.argument("names", nargs=-1, metavar="[RUN | FILE | FOLDER | -]...")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def doctor(names: tuple[str, ...], as_json: bool) -> None:
+    """Name the root cause of a run that failed or hangs (the latest by default), and the fix.
+
+    Any log will do, of whatever launcher: files, a folder of them, or - for what is piped in.
+    """
+    from diagnostics.doctor import command
+
+    end_with(lambda console, _: command.doctor(names, console, as_json=as_json))
+
+
+@airlock.command()
 def ps() -> None:
     """Show your runs on this machine, with their processes; those of dead runs as well."""
     from launch import stop as launch_stop

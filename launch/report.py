@@ -15,7 +15,7 @@ from launch.memory import MIB
 from launch.signals import Signals
 from launch.state import RunState
 from rundir.exit_codes import ExitCode
-from rundir.paths import RunDir
+from rundir.paths import RunDir, shown
 
 _NUM_LOG_LINES = 30
 _TAIL_BYTES = 64 * 1024
@@ -69,7 +69,7 @@ def _summary(console: Console, run: RunDir, state: RunState) -> None:
     if tokens_per_s:
         rows.append(("speed", speed(tokens_per_s, state.result["mfu"])))
     rows.append(("host memory", f"peak {state.peak_pss_bytes // MIB:,} MiB, all processes"))
-    rows += [(one.name, _short(one)) for one in (run.adapter, run.model) if one.is_dir()]
+    rows += [(one.name, shown(one)) for one in (run.adapter, run.model) if one.is_dir()]
     for name, text in rows:
         _out(console, f"  {name:<13} {text}")
 
@@ -106,7 +106,7 @@ def _sample_answers(run: RunDir) -> list[dict[str, Any]]:
 def _interrupted(console: Console, run: RunDir, state: RunState) -> None:
     if state.last_checkpoint is None:
         saved = "what the script has saved is its own" if state.of_script else "nothing was saved"
-        _out(console, f"\ninterrupted; {saved}. What there is: {_short(run.path)}")
+        _out(console, f"\ninterrupted; {saved}. What there is: {shown(run.path)}")
         return
     _out(console, f"\ninterrupted; the checkpoint after step {state.last_checkpoint} is saved")
     _out(console, _resume_line(run, state))
@@ -114,14 +114,16 @@ def _interrupted(console: Console, run: RunDir, state: RunState) -> None:
 
 def _failure(console: Console, run: RunDir, state: RunState) -> None:
     """Say which rank failed, why, and what to do; what tells most is printed last."""
-    root = state.root_failure()
+    from diagnostics.doctor.at_the_end import advice
+
+    root, advised = state.root_failure(), [f"  {line}" for line in advice(run, state)]
     if root is None:
         _out(console, f"\n{_tail(run.agent_log)}")
         _out(console, "\nairlock: the run failed: torch's agent ended before its ranks did")
         if state.oom_kill:
             title, notes = out_of_memory.by_kernel(state.oom_kill)
             _out(console, "\n".join([f"  it was {title}", *(f"  {note}" for note in notes)]))
-        _out(console, f"  log {_short(run.agent_log)}")
+        _out(console, "\n".join([*advised, f"  log {shown(run.agent_log)}"]))
         return
     log = run.zygote_log if root.rank is None else run.rank_log(root.rank, state.status.attempt)
     lines = [f"airlock: the run failed: {root.summary}", *(f"  {note}" for note in root.notes)]
@@ -132,7 +134,8 @@ def _failure(console: Console, run: RunDir, state: RunState) -> None:
         lines.append(f"  and, as a consequence, rank {', '.join(map(str, others))}")
     if root.title == "killed by SIGKILL":
         lines.append("  by someone: the kernel counts no kill for want of memory at that time")
-    lines.append(f"  log {_short(log)}")
+    lines += advised
+    lines.append(f"  log {shown(log)}")
     if state.last_checkpoint is not None:
         lines += [f"  last checkpoint: step {state.last_checkpoint}", _resume_line(run, state)]
     text = "\n".join(lines)
@@ -146,7 +149,7 @@ def _failure(console: Console, run: RunDir, state: RunState) -> None:
 
 
 def _resume_line(run: RunDir, state: RunState) -> str:
-    return f"  → {state.program} {state.status.profile} --resume {_short(run.path)}"
+    return f"  → {state.program} {state.status.profile} --resume {shown(run.path)}"
 
 
 def _tail(log: Path) -> str:
@@ -158,8 +161,3 @@ def _tail(log: Path) -> str:
     except OSError as error:
         return f"({error.strerror})"
     return "\n".join(lines[-_NUM_LOG_LINES:]) or "(the log is empty)"
-
-
-def _short(path: Path) -> str:
-    """`path` from the working directory where it is below it, else whole."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

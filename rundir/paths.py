@@ -179,3 +179,8 @@ def find_run(name: str) -> RunDir:
         if (path / "config.toml").is_file():
             return RunDir(path.resolve())
     raise ValueError(f"no run {name!r}: neither a run folder nor a run in {runs_folder()}")
+
+
+def shown(path: Path) -> str:
+    """`path` from the working directory where it is below it, else whole."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -68,7 +68,8 @@ def test_what_is_imported_when_a_module_loads_needs_no_tests_or_examples(package
 @pytest.mark.parametrize(
     "module",
     ["launch.__main__", "launch.run", "launch.supervise", "launch.rank", "launch.agent",
-     "launch.plain", "launch.child", "rundir.events", "rundir.status"],
+     "launch.plain", "launch.child", "rundir.events", "rundir.status",
+     "diagnostics.doctor.command", "diagnostics.doctor.at_the_end"],
 )  # fmt: skip
 def test_the_launchers_own_process_never_loads_torch(module: str, environ: dict[str, str]) -> None:
     program = f"import sys, {module}; print(*set({HEAVY!r}) & sys.modules.keys())"

@@ -1,0 +1,31 @@
+"""The doctor at the end of a run that failed: what it adds to the launcher's own report."""
+
+from __future__ import annotations
+
+import textwrap
+
+from diagnostics.doctor.run_folder import of_failed
+from launch.state import RunState
+from rundir.paths import RunDir
+
+_MOST_BYTES, _LEAST_BYTES = 6 << 20, 1 << 18  # of all logs, of each: a report must not wait long
+_WIDTH = 100
+
+
+def advice(run: RunDir, state: RunState) -> list[str]:
+    """Lines for the report: a cause that a rule knows from the logs, why, and the fix.
+
+    None when the launcher knows as much by itself. A fault of a rule is said, and no more: the
+    report stands without it.
+    """
+    try:
+        num_files = 2 * len(state.status.ranks) + 4
+        verdict = of_failed(run, state, max(_LEAST_BYTES, _MOST_BYTES // num_files))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the run's own failure matters more
+        return [f"airlock doctor could not look at it: {type(error).__name__}: {error}"]
+    if verdict.role == "symptom" and verdict.cause.startswith("killed-by-"):
+        return [f"→ {verdict.fix}"]
+    is_told = not verdict.evidence or verdict.evidence[0].file.endswith((".jsonl", ".json"))
+    if verdict.role != "root" or is_told:
+        return []
+    return [verdict.title, *textwrap.wrap(verdict.why, _WIDTH), f"→ {verdict.fix}"]

@@ -1,0 +1,90 @@
+"""Of all that was seen, the one that the rest follows from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from diagnostics.doctor.rules import ROLES, Rule
+from diagnostics.doctor.search import Found
+from diagnostics.doctor.sightings import Sighting
+
+EXCEPTION = "python-exception"
+_SURVIVED = 20  # signs of progress that a log goes on with after its last trouble
+
+_RAISED = Rule(
+    cause=EXCEPTION, title="", role="symptom", match=(), confidence=0.5,
+    why="The program raised this exception, and no rule knows it: what it says is what there is.",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A sighting with its rule, which an exception that no rule knows has as well."""
+
+    sighting: Sighting
+    rule: Rule
+
+
+def suspects(found: Found) -> list[Suspect]:
+    """All that may be the cause, the likeliest first.
+
+    By role, then by what beats what, then the earliest, then by confidence.
+    """
+    named = [
+        Suspect(one, one.rule) for one in found.sightings
+        if one.rule is not None and _holds(one.rule, found)
+    ]  # fmt: skip
+    raised = [
+        Suspect(one, _RAISED) for one in found.sightings
+        if one.rule is None and not _is_explained(one, named)
+    ]  # fmt: skip
+    everything = [one for one in (*named, *raised) if not _is_survived(one, found)]
+    timed = _has_times(everything)
+    return sorted(_unbeaten(everything), key=lambda one: _order(one, timed=timed))
+
+
+def _order(one: Suspect, *, timed: bool) -> tuple[object, ...]:
+    seen = one.sighting
+    seconds = seen.time.seconds if timed and seen.time is not None else 0.0
+    return (ROLES.index(one.rule.role), seconds, seen.position, -one.rule.confidence)
+
+
+def _holds(rule: Rule, found: Found) -> bool:
+    return all(one in found.seen for one in rule.needs) and not any(
+        one in found.seen for one in rule.unless
+    )
+
+
+def _is_explained(raised: Sighting, named: Iterable[Suspect]) -> bool:
+    """Whether a rule knows the exception, by its first line or a further one of its message."""
+    return any(
+        one.sighting.log == raised.log and raised.line <= one.sighting.line <= raised.last_line
+        for one in named
+    )
+
+
+def _is_survived(one: Suspect, found: Found) -> bool:
+    """Whether the log goes on as if nothing had been: it was caught, or tried again."""
+    return found.num_progress[one.sighting.log.name] >= _SURVIVED
+
+
+def _unbeaten(everything: Sequence[Suspect]) -> list[Suspect]:
+    """Without those that another of the same weight, or of more, explains."""
+    beaten: dict[str, int] = {}  # by which role at best
+    for one in everything:
+        for cause in one.rule.beats:
+            role = ROLES.index(one.rule.role)
+            beaten[cause] = min(role, beaten.get(cause, role))
+    return [
+        one for one in everything
+        if beaten.get(one.rule.cause, len(ROLES)) > ROLES.index(one.rule.role)
+    ]  # fmt: skip
+
+
+def _has_times(everything: Sequence[Suspect]) -> bool:
+    """Whether several logs can be put in order by stamps of one kind, which all of them have."""
+    if len({one.sighting.log for one in everything}) < 2:  # noqa: PLR2004 - in one, places do
+        return False
+    times = [one.sighting.time for one in everything]
+    return all(times) and len({time.kind for time in times if time is not None}) == 1

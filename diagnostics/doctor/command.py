@@ -1,0 +1,36 @@
+"""`airlock doctor [RUN | FILE | FOLDER | -]... [--json]`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from diagnostics.doctor.diagnosis import diagnose
+from diagnostics.doctor.rules import RuleError
+from diagnostics.doctor.run_folder import find_folder, of_run
+from diagnostics.doctor.verdict import Verdict
+from rundir.errors import UserError
+from rundir.paths import runs_folder
+
+
+def doctor(names: Sequence[str], console: Console, *, as_json: bool) -> None:
+    """Print the verdict on what `names` stand for; none is the latest run. Raises UserError."""
+    try:
+        verdict = _verdict(names)
+    except RuleError as error:
+        raise UserError(str(error), do="mend that rule: docs/doctor.md") from error
+    text = json.dumps(verdict.as_json()) if as_json else "\n".join(verdict.lines())
+    console.out(text, highlight=False)
+
+
+def _verdict(names: Sequence[str]) -> Verdict:
+    run = find_folder(names[0] if names else "latest") if len(names) <= 1 else None
+    if run is not None:
+        return of_run(run)
+    if not names:
+        raise UserError(
+            f"there is no run in {runs_folder()}", do="airlock doctor RUN, FILE, FOLDER or -"
+        )
+    return diagnose(names)

@@ -1,0 +1,160 @@
+"""The verdict on a run that goes on: what it does, who waits for whom, or that it is stuck."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+
+from diagnostics.doctor import stacks
+from diagnostics.doctor.standing import TRAINS, Standing, behind, ranks_of, standings, told
+from diagnostics.doctor.verdict import Evidence, Verdict
+from launch.console import clock
+from launch.run_processes import processes_of
+from launch.state import RunState
+from rundir.events import Event
+from rundir.paths import RunDir, shown
+
+_LEAST_SILENCE_S = 60.0  # that is called a hang, and that of
+_STEPS = 10  # usual intervals between two reports, whichever is more;
+_FIRST_STEP_S = 600.0  # until there are intervals, and of a script, which reports nothing;
+_ASIDE_S = 1800.0  # in an evaluation, a checkpoint, an export
+_START_S = 120.0  # of a rank that starts and neither computes nor reads meanwhile
+_SAMPLE_S = 0.5
+_NUM_INTERVALS = 20
+
+
+def of_live(run: RunDir, state: RunState, events: Sequence[Event]) -> Verdict:
+    """The verdict on a run whose launcher lives."""
+    now_t = time.time()
+    found = standings(state, events)
+    if state.status.phase == "preparing" or not any(one.pid for one in found):
+        return _goes_on(state, _before_ranks(state, now_t))
+    late = behind(found)
+    if late or any(one.stage != TRAINS for one in found):
+        stuck = [one for one in late or found if _is_stuck(one, now_t)]
+        if stuck:
+            return _stuck(run, stuck, found, now_t)
+        whom = f": the others wait for {ranks_of(late)}" if late else ""
+        return _goes_on(state, f"{told(found, now_t)}{whom}")
+    silent_s, limit_s = _silence(run, state, events, now_t)
+    if silent_s > limit_s:
+        return _silent(run, state, found, silent_s, limit_s)
+    return _goes_on(state, f"{told(found, now_t)}; it last reported {clock(silent_s)} ago")
+
+
+def _before_ranks(state: RunState, now_t: float) -> str:
+    if state.status.phase == "preparing":
+        since = clock(max(0.0, now_t - state.status.started_t))
+        return f"model and data are made ready, since {since}"
+    return f"the zygote is {state.zygote}" if state.zygote else "no rank is there yet"
+
+
+def _goes_on(state: RunState, what: str) -> Verdict:
+    status = state.status
+    step = f", step {status.step} of {status.total_steps}" if status.total_steps else ""
+    return Verdict(
+        cause="running", title=f"The run goes on: {status.phase}{step}",
+        why=what[0].upper() + what[1:] + ".", fix="nothing need be done", confidence=1.0,
+    )  # fmt: skip
+
+
+def _is_stuck(one: Standing, now_t: float) -> bool:
+    """Whether a rank that starts has been at the same for long, and does nothing at all."""
+    return now_t - one.since_t > _START_S and one.pid is not None and not _moves(one.pid)
+
+
+def _moves(pid: int) -> bool:
+    """Whether a process computes or reads."""
+    try:
+        process = psutil.Process(pid)
+        before = process.cpu_times()[:4], process.io_counters()[4:6]
+        time.sleep(_SAMPLE_S)
+        return (process.cpu_times()[:4], process.io_counters()[4:6]) != before
+    except psutil.Error:
+        return False
+
+
+def _silence(
+    run: RunDir, state: RunState, events: Sequence[Event], now_t: float
+) -> tuple[float, float]:
+    """(seconds without a sign of progress, how many are usual at most)."""
+    ours = [event for event in events if event["rank"] is not None]
+    times = [event["t"] for event in ours if event["name"] == "train"][-_NUM_INTERVALS:]
+    last_t = max((event["t"] for event in ours), default=state.status.started_t)
+    if state.of_script:
+        logs = [log.stat().st_mtime for log in _logs(run, state).values() if log.exists()]
+        return now_t - max([last_t, *logs]), _FIRST_STEP_S
+    last = max(ours, key=lambda event: float(event["mono"]), default=None)
+    if last is not None and last["kind"] == "start":
+        return now_t - last_t, _ASIDE_S
+    if len(times) < 3:  # noqa: PLR2004 - two intervals: the first has compilation in it
+        return now_t - last_t, _FIRST_STEP_S
+    usual_s = statistics.median(b - a for a, b in pairwise(times))
+    return now_t - last_t, max(_LEAST_SILENCE_S, _STEPS * usual_s)
+
+
+def _silent(
+    run: RunDir, state: RunState, found: Sequence[Standing], silent_s: float, limit_s: float
+) -> Verdict:
+    """A run that has trained, and reports nothing any more."""
+    step = f" since step {state.status.step}" if state.status.step else ""
+    why = f"Nothing was reported for {clock(silent_s)}; {clock(limit_s)} would be much already."
+    return _hang(run, f"The run hangs: no progress{step}", why, state, found)
+
+
+def _stuck(
+    run: RunDir, stuck: Sequence[Standing], found: Sequence[Standing], now_t: float
+) -> Verdict:
+    """A run that does not come to train."""
+    first = stuck[0]
+    return Verdict(
+        cause="hang", rank=first.rank, role="symptom", confidence=0.6,
+        title=f"The run hangs: {ranks_of(stuck)} got no farther than the others",
+        why=f"{told(found, now_t)}. In that time it has neither computed nor read anything.",
+        fix=_stop(run), evidence=_last_event(run, first.rank),
+    )  # fmt: skip
+
+
+def _hang(run: RunDir, title: str, why: str, state: RunState, found: Sequence[Standing]) -> Verdict:
+    """With what the ranks are doing: who is in no collective is whom the others wait for."""
+    logs = _logs(run, state)
+    ours = {process.pid for process in processes_of(run).processes}
+    pids = {one.rank: one.pid for one in found if one.pid in ours and one.pid is not None}
+    seen = stacks.ask({rank: logs[rank] for rank in pids}, pids)
+    late = {rank: stack for rank, stack in seen.items() if not stack.waits}
+    if len(late) == len(seen):
+        late = {}
+    told_of = late or seen
+    where = "; ".join(f"rank {rank} is at {stack.where}" for rank, stack in told_of.items())
+    ranks, rank = ", ".join(map(str, late)), next(iter(late), None)
+    whom = f" The others wait for rank {ranks}, in a collective." if late else ""
+    shown_at = tuple(
+        Evidence(shown(one.log), one.line, one.text) for one in told_of.values()
+    ) or _last_event(run, 0)
+    return Verdict(
+        cause="hang", title=title, rank=rank, role="symptom", confidence=0.7 if late else 0.4,
+        why=f"{why}{whom} {where}".strip(), fix=_stop(run), evidence=shown_at,
+    )  # fmt: skip
+
+
+def _logs(run: RunDir, state: RunState) -> dict[int, Path]:
+    attempt = state.status.attempt
+    return {row.rank: run.rank_log(row.rank, attempt) for row in state.status.ranks}
+
+
+def _last_event(run: RunDir, rank: int) -> tuple[Evidence, ...]:
+    path = run.event_file(f"rank{rank}")
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    return (Evidence(shown(path), len(lines), lines[-1]),) if lines else ()
+
+
+def _stop(run: RunDir) -> str:
+    return f"./airlock stop {run.run_id}   # then mend what the stacks show, and start it again"

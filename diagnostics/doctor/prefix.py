@@ -1,0 +1,111 @@
+"""What launchers, loggers and log collectors put before a line, taken off; rank and time kept."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9])")
+
+_MOST_PREFIXES = 10
+_DATE = r"(?P<date>\d{4}[-/]\d\d[-/]\d\d)[T _]"
+_CLOCK = r"(?P<clock>\d\d:\d\d:\d\d(?:[.,]\d+)?)"
+_ZONE = r"(?:Z|[+-]\d\d:?\d\d| ?UTC)?"
+_LEVEL = r"(?:DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)"
+
+# In this order. `rank` is a rank of the job; `local` may be one of a node, and counts for less.
+_PREFIXES = tuple(
+    re.compile(text)
+    for text in (
+        r"\[[Rr]ank:?\s?(?P<rank>\d+)\][:,]?(?:\s|(?=\[)|$)",  # torchrun, NCCL, Lightning
+        r"\[PG [^\]]*Rank (?P<rank>\d+)\]\s?",
+        r"\([Rr]ank:?\s?(?P<rank>\d+)\)[:,]?(?:\s|$)",
+        r"(?:[Rr]ank|RANK)[ _-]?(?P<rank>\d+)\s?[:|](?:\s|$)",
+        r"\[\d+,(?P<rank>\d+)\]<std(?:err|out)>:\s?",  # mpirun --tag-output
+        r"\[[a-z]+(?P<local>\d+)\]:",  # torchrun --tee: the role and the local rank, no space
+        r"\[(?P<local>\d+)\]:?\s",
+        r"\s{0,3}(?P<local>\d{1,5}):(?:\s|$)",  # srun --label
+        r"[\w.-]+:\d+:\d+ \[(?P<local>\d+)\] (?=(?:[\w./-]+:\d+ )?NCCL )",
+        r"\[?[IWEFD](?P<day>\d{3,4}) " + _CLOCK + r"(?:\s+\d+)?(?:\s+[\w./<>-]+:\d+)?\]\s?",  # glog
+        r"\[[IWEF] [\w./-]+:\d+\]\s?",
+        r"\[?" + _DATE + _CLOCK + _ZONE + r"\]?[:,]?(?:\s(?:-|\||>>))?(?:\s|(?=\[)|$)",
+        r"(?P<month>[A-Z][a-z]{2})\s{1,2}(?P<monthday>\d{1,2}) "
+        + _CLOCK
+        + r" [\w.-]+ [\w./@()-]+(?:\[\d+\])?:\s",  # syslog, journald
+        r"\[[A-Z][a-z]{2} (?P<month>[A-Z][a-z]{2})\s{1,2}(?P<monthday>\d{1,2}) "
+        + _CLOCK
+        + r" \d{4}\]\s",  # dmesg -T
+        r"\[\s*\d+\.\d{6}\]\s",  # dmesg
+        r"\[?" + _CLOCK + r"\]?(?:\s-)?\s",
+        r"(?:stdout|stderr)(?: [FP]|:)\s",  # Kubernetes, subprocesses of tests
+        r"[a-z][\w.-]*-\d+\s+\|\s",  # docker compose
+        r"\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)\s",  # Ray
+        r"\[" + _LEVEL + r"\|[\w.]+:\d+\]\s(?:>>\s)?",  # transformers
+        r"\[?" + _LEVEL + r"\]?(?::[\w.]+:|:|\s-|\s)\s?",
+        r"\s*" + _LEVEL + r"\s+(?=\S)",  # rich
+        r"\[[\w.]+:\d+:\w+\]\s",  # DeepSpeed
+        r"(?:-\s)?[a-z_][\w]*(?:\.\w+)+:?\s(?:-\s)?(?=\[?" + _LEVEL + r")",  # a logger's name
+        r"[\w.]+ - " + _LEVEL + r" - ",
+        r"\[\w+(?:\.\w+)*\](?=\[" + _LEVEL + r"\])",  # hydra
+        r"\[" + _LEVEL + r"\]\s(?:-\s)?",
+        r"(?:[a-z][a-z0-9-]*\d(?:\.[a-z0-9.-]+)?|\d{1,3}(?:\.\d{1,3}){3}):\s",  # pdsh: the host
+    )
+)
+_MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """When a line was written, in seconds since a point of its own for each `kind` of stamp."""
+
+    kind: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stripped:
+    """A line without what was put before it."""
+
+    text: str
+    rank: int | None = None
+    time: Time | None = None
+    num_prefixes: int = 0
+
+
+def strip(line: str) -> Stripped:
+    """Take all prefixes off `line`; of several ranks the job's counts, of several times the last.
+
+    One space after a prefix goes with it: what a traceback is indented by is left.
+    """
+    rank: int | None = None
+    local: int | None = None
+    time: Time | None = None
+    position = num_prefixes = 0
+    while num_prefixes < _MOST_PREFIXES:
+        found = next((m for p in _PREFIXES if (m := p.match(line, position))), None)
+        if found is None or found.end() == position:
+            break
+        num_prefixes += 1
+        position, groups = found.end(), found.groupdict()
+        rank = int(groups["rank"]) if groups.get("rank") else rank
+        local = int(groups["local"]) if groups.get("local") else local
+        time = _time(groups) or time
+    return Stripped(line[position:], local if rank is None else rank, time, num_prefixes)
+
+
+def _time(groups: dict[str, str | None]) -> Time | None:
+    """When; of the month only the order counts, so each is taken for 31 days."""
+    clock = groups.get("clock")
+    if not clock:
+        return None
+    hours, minutes, seconds = clock.replace(",", ".").split(":")
+    of_day = int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+    if date := groups.get("date"):
+        year, month, day = (int(part) for part in re.split("[-/]", date))
+        return Time("date", ((year * 12 + month) * 31 + day) * 86400 + of_day)
+    if of_year := groups.get("day"):
+        return Time("glog", (int(of_year[:-2]) * 31 + int(of_year[-2:])) * 86400 + of_day)
+    if (name := groups.get("month")) and name in _MONTHS:
+        days = _MONTHS.index(name) // 3 * 31 + int(groups["monthday"] or 0)
+        return Time("syslog", days * 86400 + of_day)
+    return None

@@ -1,0 +1,117 @@
+"""Every line of the logs that a rule knows, and every traceback, in the order they stand there."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from diagnostics.doctor.reading import Log, blocks
+from diagnostics.doctor.rules import Pattern, Rule
+from diagnostics.doctor.segments import Segment, Segments
+from diagnostics.doctor.sieve import Sieve
+from diagnostics.doctor.sightings import Groups, Sighting, first_failed_rank, sighting_of
+from diagnostics.doctor.tracebacks import Traceback, tracebacks
+
+_MOST_OF_A_RULE = 200  # lines of one log that are kept; later ones tell nothing new
+_PROGRESS = (b"it/s", b"s/it", b"loss")
+_SUCCESS = re.compile(rb"training (?:is |has )?(?:completed?|finished|done)\b|finished training")
+_MUCH = 1000  # signs of progress that the word of success is worth
+
+Candidates = dict[int, set[Pattern]]  # where lines begin, and patterns that may match them
+
+
+@dataclass(slots=True)
+class Found:
+    """What a search has brought to light."""
+
+    sightings: list[Sighting] = field(default_factory=list)
+    seen: set[Pattern] = field(default_factory=set)  # of `needs` and `unless`
+    first_failed_rank: int | None = None  # as torch elastic's summary says
+    num_progress: Counter[str] = field(default_factory=Counter)  # signs since the last trouble
+
+
+class Search:
+    """Searches logs for the lines of `rules`."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.found = Found()
+        self._rules = {pattern: rule for rule in rules for pattern in rule.match}
+        self._conditions = {one for rule in rules for one in (*rule.needs, *rule.unless)}
+        self._sieve = Sieve([*self._rules, *self._conditions])
+        self._num_seen: Counter[Rule | None] = Counter()
+
+    def read(self, log: Log, number: int) -> None:
+        """Search one more log. Raises UserError for one that cannot be read."""
+        self._num_seen.clear()
+        for index, block in enumerate(blocks(log)):
+            self._search(log, (number, index), Segments(block))
+
+    def _search(self, log: Log, place: tuple[int, int], segments: Segments) -> None:
+        candidates: Candidates = dict(self._sieve.candidates(segments.lower))
+        stacks = tracebacks(segments)
+        raised = {one.exception.start: one for one in stacks if one.exception is not None}
+        owners = {line.start: stack for stack in stacks for line in stack.rest} | raised
+        masked = self._covered(segments, stacks, candidates)
+        masked |= {start for stack in stacks for start in stack.not_evidence}
+        last = 0
+        for start in sorted((candidates.keys() | raised.keys()) - masked):
+            segment = segments.at(start)
+            rules = self._matched(segment, candidates.get(start, ()))
+            if start in raised and not raised[start].is_wrapper:
+                rules[None] = {}
+            if not rules or any(rule and rule.role == "benign" for rule in rules):
+                continue
+            for rule, groups in rules.items():
+                self._num_seen[rule] += 1
+                if self._num_seen[rule] <= _MOST_OF_A_RULE:
+                    self.found.sightings.append(
+                        sighting_of(
+                            log=log, place=place, segments=segments, segment=segment, rule=rule,
+                            groups=groups, stack=owners.get(start),
+                        )
+                    )  # fmt: skip
+            last = segment.end
+        self._look_around(log, segments, last)
+
+    def _look_around(self, log: Log, segments: Segments, last: int) -> None:
+        """Note who failed first, and what progress there is after the last trouble, at `last`."""
+        found = self.found
+        if found.first_failed_rank is None:
+            found.first_failed_rank = first_failed_rank(segments)
+        if last:
+            found.num_progress[log.name] = 0
+        num = sum(segments.lower.count(text, last) for text in _PROGRESS)
+        num += _MUCH * bool(_SUCCESS.search(segments.lower, last))
+        found.num_progress[log.name] += num
+
+    def _matched(self, segment: Segment, patterns: Iterable[Pattern]) -> dict[Rule | None, Groups]:
+        """The rules of those that match, with or without what stands before the line."""
+        found: dict[Rule | None, Groups] = {}
+        for pattern in patterns:
+            match = None if pattern in self.found.seen else pattern.search(segment)
+            if match is None:
+                continue
+            if pattern in self._conditions:
+                self.found.seen.add(pattern)
+            else:
+                found.setdefault(self._rules[pattern], match.groupdict())
+        return found
+
+    def _covered(
+        self, segments: Segments, stacks: list[Traceback], candidates: Candidates
+    ) -> set[int]:
+        """What the tracebacks tell that the line above calls harmless, and those they lead to."""
+        masked: set[int] = set()
+        is_covered = is_chained = False
+        for stack in stacks:
+            above = [stack.header, *segments.before(stack.header, 1)]
+            rules = {rule for one in above if one.start in candidates
+                     for rule in self._matched(one, candidates[one.start])}  # fmt: skip
+            is_covered = is_covered and is_chained
+            is_covered |= any(rule.covers_traceback for rule in rules if rule)
+            is_chained = bool(stack.next_is)
+            if is_covered and stack.exception is not None:
+                masked |= {one.start for one in (stack.exception, *stack.rest)}
+        return masked

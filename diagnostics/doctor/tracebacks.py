@@ -1,0 +1,175 @@
+"""Python's tracebacks in a log: where they end, what was raised, and by which line of code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from diagnostics.doctor.segments import Segment, Segments
+
+HEADER = b"traceback (most recent call last)"
+_MOST_LINES = 600  # of one traceback, those of other ranks between them included
+_MESSAGE_LINES = 14
+_MOST = 2000  # tracebacks of one block: more of them tell nothing new
+
+_FRAME = re.compile(
+    r'^(?P<indent>\s*)File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<where>.+))?'
+)
+_IN_NOTEBOOK = re.compile(r"^(\w+)\s{2,}Traceback \(most")
+_ANY_FRAME = re.compile(rb'file "[^"\n]+", line \d+(?:, in |\s*$)', re.MULTILINE)
+_RICH_FRAME = re.compile(r"^│\s(?P<file>\S+):(?P<line>\d+) in (?P<where>\S+)")
+# A class named as exceptions are, or with a module before it, or of two words.
+_EXCEPTION = re.compile(
+    r"^(?P<name>(?:[a-z_]\w*\.)+[A-Z]\w*|[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout)"
+    r"|[A-Z][a-z]+[A-Z]\w+)(?:: (?P<message>.*)|:?\s*)$"
+)
+_HANDLING = "During handling of the above exception, another exception occurred"
+_CAUSING = "The above exception was the direct cause of the following exception"
+_WRAPPED = re.compile(
+    r"^Caught \w+ in "
+)  # what DataLoader's workers raise comes wrapped, and first
+_NOT_OWN = re.compile(
+    r"site-packages/|dist-packages/|/lib(?:64)?/python\d|^<|/torch/|/bin/[\w.-]+$|"
+    r"(?:conda\d?|envs/[^/]+|Python3\d+)/lib/|/runpy\.py$",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One call of a traceback, and the segment in which it is named."""
+
+    segment: Segment
+    file: str
+    line: int
+    where: str
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the code is the user's own, and not of a library."""
+        return is_own(self.file)
+
+
+def is_own(file: str) -> bool:
+    """Whether code in `file` is the user's own, and not of a library."""
+    return not _NOT_OWN.search(file.replace("\\", "/"))
+
+
+@dataclass(slots=True)
+class Traceback:
+    """One traceback. `exception` is the line with what was raised."""
+
+    header: Segment
+    rank: int | None
+    frames: list[Frame] = field(default_factory=list)
+    code: set[int] = field(default_factory=set)  # where quoted lines of source begin
+    exception: Segment | None = None
+    name: str = ""
+    message: str = ""
+    in_notebook: str = ""  # the exception's name, which IPython puts into the header
+    rest: list[Segment] = field(default_factory=list)  # further lines of the message
+    next_is: str = ""  # how the next one is joined to this one, if it is
+
+    @property
+    def own_frame(self) -> Frame | None:
+        """The innermost call that is the user's own."""
+        return next((frame for frame in reversed(self.frames) if frame.is_own), None)
+
+    @property
+    def not_evidence(self) -> set[int]:
+        """Where lines begin that tell nothing by themselves: source, and a notebook's header."""
+        return self.code | ({self.header.start} if self.in_notebook else set())
+
+    @property
+    def is_wrapper(self) -> bool:
+        """Whether what was raised is another exception, whose own traceback follows."""
+        return bool(_WRAPPED.match(self.message)) or self.next_is == _HANDLING
+
+
+def tracebacks(segments: Segments) -> list[Traceback]:
+    """The tracebacks of a block, also those whose beginning is not there, in order."""
+    found: list[Traceback] = []
+    position = -1
+    while len(found) < _MOST and (position := segments.lower.find(HEADER, position + 1)) >= 0:
+        header = segments.at(segments.start_at(position))
+        found.append(_follow(segments, header))
+        position = header.end
+    known = {frame.segment.start for one in found for frame in one.frames}
+    for match in _ANY_FRAME.finditer(segments.lower):
+        if len(found) >= _MOST:
+            break
+        start = segments.start_at(match.start())
+        if start not in known:
+            found.append(_follow(segments, segments.at(start), torn=True))
+            known |= {frame.segment.start for frame in found[-1].frames}
+    return sorted(found, key=lambda one: one.header.start)
+
+
+def _follow(segments: Segments, header: Segment, *, torn: bool = False) -> Traceback:
+    """The traceback under `header`: lines that carry another rank are not of it.
+
+    A `torn` one begins with a call. Nothing may stand between its calls and its exception.
+    """
+    found = Traceback(header, header.stripped.rank)
+    if in_notebook := _IN_NOTEBOOK.match(header.stripped.text):
+        found.in_notebook = in_notebook[1]
+    label = _label(segments, header)
+    indent = len(_indent(header.stripped.text))
+    if torn:
+        indent = max(0, indent - 2)
+        _take(found, header, indent)
+    for segment in segments.after(header, _MOST_LINES):
+        if segment.stripped.rank != label:
+            continue
+        text = segment.stripped.text
+        if HEADER in text.lower().encode():
+            break
+        if found.exception is None:
+            if not _take(found, segment, indent) and torn:
+                break
+        elif text.startswith((_HANDLING, _CAUSING)):
+            found.next_is = _HANDLING if text.startswith(_HANDLING) else _CAUSING
+            break
+        elif len(found.rest) >= _MESSAGE_LINES or _is_entry(segment, found.exception):
+            break
+        else:
+            found.rest.append(segment)
+    return found
+
+
+def _label(segments: Segments, header: Segment) -> int | None:
+    """The rank that all its lines carry; a logger may put it before the first alone."""
+    rank = header.stripped.rank
+    near = {segment.stripped.rank for segment in segments.after(header, 3)}
+    return rank if rank in near else None
+
+
+def _is_entry(segment: Segment, exception: Segment) -> bool:
+    """Whether a logger wrote this line, and so it is not of the exception's message."""
+    return segment.stripped.num_prefixes > exception.stripped.num_prefixes
+
+
+def _take(found: Traceback, segment: Segment, indent: int) -> bool:
+    """One line before the exception: a call, its source, or the exception itself, if it is one."""
+    text = segment.stripped.text
+    if frame := _FRAME.match(text) or _RICH_FRAME.match(text):
+        where = frame["where"] or ""
+        found.frames.append(Frame(segment, frame["file"], int(frame["line"]), where))
+    elif text.startswith(("│", "╭", "╰")) or len(_indent(text)) > indent:
+        found.code.add(segment.start)
+    elif found.in_notebook:
+        found.code.add(segment.start)
+        name, _, message = text.partition(": ")
+        if name.rpartition(".")[2] == found.in_notebook:
+            found.exception, found.name, found.message = segment, name, message
+            found.code.discard(segment.start)
+    elif found.frames and (raised := _EXCEPTION.match(text.lstrip())):
+        found.exception = segment
+        found.name, found.message = raised["name"], raised["message"] or ""
+    else:
+        return False
+    return True
+
+
+def _indent(text: str) -> str:
+    return text[: len(text) - len(text.lstrip(" \t"))]
