@@ -12,36 +12,40 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import click
-
-from diagnostics.result import Findings, end_after, install_command, last_line
+from diagnostics.address_limit import limit_addresses
+from diagnostics.result import Findings, install_command, last_line
+from diagnostics.rung import rung
 from launch.check_env import missing_packages
 from launch.devices import Gpu, installed_gpus, visible_gpus
 from launch.memory import GIB, MIB
+from launch.request import Request
 from rundir.errors import UserError
 from rundir.finding import Figure, Finding
 from rundir.paths import ROOT
 
 _SIZE = {"cpu": 512, "cuda": 2048}  # rows and columns of the matrices
 _FILL_BYTES = 64 * MIB
+_LOWER = "AIRLOCK_RLIMIT_AS_GIB=-1   # the limit is predicted"
 
 
-@click.command()
-@click.option("--timeout-s", default=300.0, show_default=True, help="End with stacks after this.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
-def main(timeout_s: float, as_json: bool) -> None:
-    """Check Python's packages, CUDA and every visible device; exits with 4 if one is unfit."""
-    end_after(timeout_s)
-    findings = Findings("basic")
+@rung("basic")
+def main(findings: Findings, request: Request, _timeout_s: float) -> None:
+    """Check Python's packages, CUDA and every visible device, with a rank's limit on addresses.
+
+    Exits with 4 if one is unfit.
+    """
     findings.add(check_packages())
-    with findings.reported("torch", install_command(), as_json=as_json):
+    with findings.reported("address space", _LOWER):
+        findings.add(limit_addresses(request, os.environ))
+    with findings.reported("torch", install_command()):
         import torch
     findings.add(check_cuda())
     findings.add(check_threads())
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    for device in [f"cuda:{i}" for i in range(num_gpus)] or ["cpu"]:
+    devices = [f"cuda:{i}" for i in range(num_gpus)] or ["cpu"]
+    for device in devices:
         findings.add(check_device(device))
-    findings.finish(as_json=as_json)
+    findings.finish(f"torch {torch.__version__} computes on {', '.join(devices)}")
 
 
 def check_packages() -> Finding:

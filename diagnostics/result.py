@@ -5,68 +5,102 @@ from __future__ import annotations
 import faulthandler
 import json
 import math
+import os
 import shlex
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
+from launch.limits import is_out_of_memory
+from launch.peaks import Peaks
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.finding import Figure, Finding
 from rundir.paths import ROOT
 
 _MAX_MESSAGE_CHARACTERS = 400
+_OUT_OF_MEMORY = "./airlock plan PROFILE   # what it takes; and see `free -h`, `ulimit -v`"
 
 
 class Findings:
     """Collects findings and prints each as it comes, so that a later hang hides nothing."""
 
-    def __init__(self, diagnostic: str) -> None:
-        self._diagnostic = diagnostic
+    def __init__(self, diagnostic: str, *, as_json: bool) -> None:
+        self._diagnostic, self._as_json = diagnostic, as_json
         self._findings: list[Finding] = []
         self._advice = ""
+        self._begun = time.monotonic()
+        self._peaks = Peaks(os.getpid())
 
     @property
     def all_ok(self) -> bool:
         """Whether nothing is red so far."""
         return all(finding.ok for finding in self._findings)
 
+    def look(self) -> None:
+        """Note what memory this process and its children have; to be called while these live."""
+        self._peaks.look()
+
     def add(self, finding: Finding) -> None:
         """Take a finding and print it; advice that repeats the one before is not printed again."""
+        self.look()
         self._findings.append(finding)
-        click.echo(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check}: {finding.text}")
+        said = f": {finding.text}" if finding.text else ""
+        click.echo(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check}{said}")
         if finding.warning:
             click.echo(f"      warning: {finding.warning}")
-        if not finding.ok and finding.do != self._advice:
+        if finding.level != "ok" and finding.do and finding.do != self._advice:
             click.echo(f"  → {finding.do}")
             self._advice = finding.do
 
     @contextmanager
-    def reported(self, check: str, do: str, *, as_json: bool) -> Iterator[None]:
+    def reported(self, check: str, do: str) -> Iterator[None]:
         """Any exception in the block becomes a red finding, and the last."""
         try:
             yield
         except UserError as error:
             self.add(Finding(check=check, ok=False, text=str(error.args[0]), do=error.do))
-            self.finish(as_json=as_json)
+            self.finish()
         except Exception as error:  # noqa: BLE001 - whatever breaks a check is what it is to report
-            self.add(Finding(check=check, ok=False, text=last_line(error), do=do))
-            self.finish(as_json=as_json)
+            more = _OUT_OF_MEMORY if is_out_of_memory(error) else do
+            self.add(Finding(check=check, ok=False, text=last_line(error), do=more))
+            self.finish()
 
-    def finish(self, *, as_json: bool) -> NoReturn:
-        """End the process: 0, or 4 when a check is red; with `as_json` one object is printed."""
-        if as_json:
-            rows = [asdict(finding) for finding in self._findings]
-            for row in rows:
-                row["do"] = "" if row["ok"] else row["do"]
-                row["figures"] = {key: _finite(value) for key, value in row["figures"].items()}
-            summary = {"diagnostic": self._diagnostic, "ok": self.all_ok, "findings": rows}
+    def finish(self, line: str = "") -> NoReturn:
+        """End the process: 0, or 4 when a check is red; `line` is what there is to say if none is.
+
+        With `--json` one object is printed, as the last line.
+        """
+        self.look()
+        seconds, peaks = time.monotonic() - self._begun, self._peaks
+        click.echo(f"{seconds:.1f} s, peak RSS {peaks.rss_text}, VmPeak {peaks.vm_text}")
+        if self._as_json:
+            summary = {
+                "diagnostic": self._diagnostic, "ok": self.all_ok, "line": self._line(line),
+                "seconds": round(seconds, 3), "peak_rss_bytes": peaks.rss_bytes,
+                "vm_peak_bytes": peaks.vm_bytes, "findings": list(map(_row, self._findings)),
+            }  # fmt: skip
             click.echo(json.dumps(summary, allow_nan=False))
         sys.exit(int(ExitCode.DONE if self.all_ok else ExitCode.PREFLIGHT))
+
+    def _line(self, line: str) -> str:
+        """The first that is red, or else `line`, or how much was found right."""
+        red = next((one for one in self._findings if not one.ok), None)
+        if red is not None:
+            return f"{red.check}: {red.text}".partition("\n")[0]
+        return line or f"{len(self._findings)} checks"
+
+
+def _row(finding: Finding) -> dict[str, Any]:
+    row = asdict(finding)
+    row["do"] = "" if finding.level == "ok" else finding.do
+    row["figures"] = {key: _finite(value) for key, value in finding.figures.items()}
+    return row
 
 
 def _finite(value: Figure) -> Figure | list[float | None]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import statistics
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field, replace
@@ -18,16 +17,14 @@ from typing import Any
 
 import click
 
-from diagnostics.result import (
-    Findings,
-    check_device_command,
-    end_after,
-    install_command,
-)
+from diagnostics.result import Findings, check_device_command, install_command
+from diagnostics.rung import rung
+from launch.job import resolve_job
 from launch.memory import MIB
+from launch.peaks import high_water
+from launch.request import Request
 from launch.resolve import resolve
 from rundir.config import RunConfig
-from rundir.errors import UserError
 from rundir.finding import Finding
 
 _NUM_STEPS = 6
@@ -56,42 +53,31 @@ class Training:
     num_part_runs: int = 0  # one for each part and step, about two where backward recomputes
 
 
-@click.command()
-@click.option("--profile", envvar="AIRLOCK_PRESET_PROFILE", default="tiny", show_default=True)
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
 @click.option("--learning-rate", default=_LEARNING_RATE, show_default=True, help="Of this test.")
-@click.option("--timeout-s", default=300.0, show_default=True, help="End with stacks after this.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
-def main(
-    profile: str, settings: tuple[str, ...], learning_rate: float, timeout_s: float, as_json: bool
-) -> None:
+@rung("single_gpu")
+def main(findings: Findings, request: Request, _timeout_s: float, learning_rate: float) -> None:
     """Train a small model for a few steps on one device; exits with 4 if something is off."""
-    end_after(timeout_s)
-    try:
-        config, _ = resolve(profile, settings, os.environ)
-        if not config.architecture:
-            tiny, _ = resolve("tiny", (), os.environ)
-            config = replace(config, architecture=tiny.architecture)
-    except UserError as error:
-        click.echo(f"airlock: {error}", err=True)
-        sys.exit(int(error.code))
-    findings = Findings("single_gpu")
-    with findings.reported("imports", install_command(), as_json=as_json):
-        from train.worker import rank_device
+    config, _ = resolve_job(request, os.environ)
+    if not config.architecture:
+        tiny, _ = resolve("tiny", (), os.environ)
+        config = replace(config, architecture=tiny.architecture)
+    with findings.reported("imports", install_command()):
+        from train.ranks import rank_device
     config = replace(config, architecture=miniature(config.architecture))
-    mend = f"mend profiles/{profile}.toml, [architecture] and [model], where the line says"
+    mend = f"mend profiles/{request.profile}.toml, [architecture] and [model], where the line says"
     with tempfile.TemporaryDirectory(prefix="airlock-single-gpu-") as folder:
-        with findings.reported("model", mend, as_json=as_json):
+        with findings.reported("model", mend):
             device = rank_device(0)
             model, batch = build(config, Path(folder) / "model", device)
             findings.add(describe(config, model, device))
-        with findings.reported("steps", check_device_command(), as_json=as_json):
+        with findings.reported("steps", check_device_command()):
             training = train(model, batch, learning_rate)
-            findings.add(judge_loss(training, learning_rate, peak_memory_bytes(device)))
+            loss = judge_loss(training, learning_rate, peak_memory_bytes(device))
+            findings.add(loss)
             findings.add(judge_gradients(training))
             if config.model.gradient_checkpointing and training.num_parts:
                 findings.add(judge_recomputing(training))
-    findings.finish(as_json=as_json)
+    findings.finish(f"{device}: {loss.text}")
 
 
 def miniature(architecture: dict[str, Any]) -> dict[str, Any]:
@@ -278,8 +264,7 @@ def peak_memory_bytes(device: Any) -> int:
 
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+    return high_water("self").get("VmHWM", 0)
 
 
 if __name__ == "__main__":

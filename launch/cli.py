@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import click
 from rich.console import Console
 
+from launch.ladder.rungs import NAMES
 from launch.output import Output, make_console
 from launch.request import Request
 from launch.script_request import is_script, read_script
@@ -132,6 +133,34 @@ def doctor(names: tuple[str, ...], as_json: bool) -> None:
     from diagnostics.doctor import command
 
     end_with(lambda console, _: command.doctor(names, console, as_json=as_json))
+
+
+@airlock.command()
+@click.argument("rung", required=False, type=click.Choice(NAMES))
+@click.option("--profile", envvar="AIRLOCK_PRESET_PROFILE", default="tiny", show_default=True,
+              help="Whose settings, model and data.")  # fmt: skip
+@click.option("--num-gpus", type=int, help="Ranks to start; one for each GPU by default.")
+@click.option("--data", metavar="FILE", help="Training data, rows with `prompt` and `response`.")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
+@click.option("--all", "goes_on", is_flag=True, help="Go on after a rung that failed.")
+@click.option("--timeout-s", type=click.FloatRange(min=1), help="Of each rung, or a part of it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def check(
+    rung: str | None, *, goes_on: bool, as_json: bool, timeout_s: float | None, **options: Any
+) -> None:
+    """Climb the ladder: from the machine to training on all ranks, rung by rung.
+
+    Stops at the first rung that fails, with what to do, and ends with 4. With RUNG, that one alone.
+    """
+    from launch.ladder import command
+
+    request = Request(**options)
+    end_with(
+        lambda console, _: command.check(
+            rung, request, console, os.environ,
+            goes_on=goes_on, as_json=as_json, timeout_s=timeout_s,
+        )
+    )  # fmt: skip
 
 
 @airlock.command()

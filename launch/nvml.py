@@ -146,11 +146,11 @@ def _gpu_state(index: int) -> GpuState:
             total_bytes=int(memory.total),
             free_bytes=int(memory.free),
             used_bytes=int(memory.used),
-            capability=_or((0, 0), pynvml.nvmlDeviceGetCudaComputeCapability, handle),
-            compute_mode=_compute_mode(_or(0, pynvml.nvmlDeviceGetComputeMode, handle)),
-            is_mig=bool(_or([0, 0], pynvml.nvmlDeviceGetMigMode, handle)[0]),
+            capability=answer_or((0, 0), pynvml.nvmlDeviceGetCudaComputeCapability, handle),
+            compute_mode=_compute_mode(answer_or(0, pynvml.nvmlDeviceGetComputeMode, handle)),
+            is_mig=bool(answer_or([0, 0], pynvml.nvmlDeviceGetMigMode, handle)[0]),
             num_uncorrected=_uncorrected(handle),
-            needs_reset=bool(_or([0, 0, 0, 0], pynvml.nvmlDeviceGetRemappedRows, handle)[2]),
+            needs_reset=bool(answer_or([0, 0, 0, 0], pynvml.nvmlDeviceGetRemappedRows, handle)[2]),
             users=_users(handle),
         )
     except pynvml.NVMLError as error:  # lost from the bus, or in need of a reset
@@ -179,7 +179,7 @@ def _uncorrected(handle: Any) -> int:
     import pynvml
 
     kind, since = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
-    return _or(0, pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, since)
+    return answer_or(0, pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, since)
 
 
 def _users(handle: Any) -> tuple[GpuUser, ...]:
@@ -193,12 +193,12 @@ def _users(handle: Any) -> tuple[GpuUser, ...]:
             getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses_v{version}") for version in (3, 2)
         )
         nobody: list[Any] = []
-        for process in _or(None, newest, handle) or _or(nobody, older, handle):
+        for process in answer_or(None, newest, handle) or answer_or(nobody, older, handle):
             found[process.pid] = process.usedGpuMemory
     return tuple(GpuUser(pid=pid, used_bytes=used) for pid, used in found.items())
 
 
-def _or(otherwise: T, ask: Callable[..., Any], *args: Any) -> T:
+def answer_or(otherwise: T, ask: Callable[..., Any], *args: Any) -> T:
     """What NVML answers, or `otherwise` where this GPU or driver has no such thing."""
     import pynvml
 

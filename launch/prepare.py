@@ -34,9 +34,9 @@ def prepare(
     Raises UserError with the child's exit code when it could not be done (the child has said why),
     or when the weights cannot be used; Interrupted when a stop was asked for; and OSError.
     """
-    model_path = _model_path(config, run, env, signals)
+    model_path = have_model(config, run, env, signals)
     loading = choose_loading(config, model_path)
-    _fetch_data(config, run, env, signals)
+    have_data_of_hub(config, run, env, signals)
     resume = [] if resume_from is None else [resume_from]
     code = children.run("train.prepare", run.path, model_path, *resume, env=env, signals=signals)
     _check(code, "the data could not be prepared")
@@ -52,7 +52,7 @@ def prepare(
     return prepared
 
 
-def _model_path(config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals) -> Path:
+def have_model(config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals) -> Path:
     """The local folder of the model, made or fetched if it is not there yet.
 
     With random weights it need have none, and of a model whose architecture is known here no file.
@@ -87,7 +87,7 @@ def _hub_model(config: RunConfig, run: RunDir, env: dict[str, str], signals: Sig
     return link.resolve()
 
 
-def _fetch_data(config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals) -> None:
+def have_data_of_hub(config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals) -> None:
     """Have the datasets of the Hub here that data.path and data.eval_path name."""
     for field in ("path", "eval_path"):
         name = getattr(config.data, field)

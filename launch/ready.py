@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -64,13 +65,22 @@ def _run_tests(job: Job, env: dict[str, str], signals: Signals) -> None:
     ):
         if env.get(name, "0") in ("", "0"):
             continue
-        code = children.run(module, "--profile", job.config.profile, env=env, signals=signals)
+        options = ["--profile", job.config.profile, *_typed_settings(job)]
+        code = children.run(module, *options, env=env, signals=signals)
         if code != 0:
             raise UserError(
                 f"the test {module} failed with exit code {code}",
                 do=f"mend what it says, or {name}=0 to start without it",
                 code=ExitCode.PREFLIGHT,
             )
+
+
+def _typed_settings(job: Job) -> Iterator[str]:
+    """What was set on the command line; the rest a test finds as the run itself has."""
+    for key, source in job.sources.items():
+        section, _, name = key.partition(".")
+        if source == f"option --set {key}":
+            yield f"--set={key}={getattr(getattr(job.config, section), name)}"
 
 
 def _say_loading(console: Console, start: str, loading: Loading) -> None:

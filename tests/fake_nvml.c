@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 typedef unsigned long long ull;
-enum { INSUFFICIENT_SIZE = 7 };
+enum { INVALID_ARGUMENT = 2, INSUFFICIENT_SIZE = 7 };
 
 static ull number(const char *what, int index, ull otherwise) {
     char name[64];
@@ -56,7 +56,8 @@ int nvmlDeviceGetMigMode(void *gpu, unsigned *now, unsigned *later) {
 }
 int nvmlDeviceGetTotalEccErrors(void *gpu, int kind, int since, ull *count) { *count = number("ECC", of(gpu), 0); return 0; }
 int nvmlDeviceGetRemappedRows(void *gpu, unsigned *a, unsigned *b, unsigned *pending, unsigned *failed) {
-    *a = *b = *failed = 0;
+    *a = *b = 0;
+    *failed = (unsigned)number("REMAP_FAILED", of(gpu), 0);
     *pending = (unsigned)number("PENDING", of(gpu), 0);
     return 0;
 }
@@ -71,3 +72,26 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *gpu, unsigned *count, struct p
     *count = 1;
     return 0;
 }
+int nvmlDeviceGetTemperature(void *gpu, int sensor, unsigned *celsius) { *celsius = (unsigned)number("TEMPERATURE", of(gpu), 40); return 0; }
+int nvmlDeviceGetTemperatureThreshold(void *gpu, int which, unsigned *celsius) { *celsius = 87; return 0; }
+int nvmlDeviceGetCurrentClocksEventReasons(void *gpu, ull *bits) { *bits = number("SLOWED", of(gpu), 1); return 0; }
+int nvmlDeviceGetCurrPcieLinkWidth(void *gpu, unsigned *lanes) { *lanes = (unsigned)number("LANES", of(gpu), 16); return 0; }
+int nvmlDeviceGetMaxPcieLinkWidth(void *gpu, unsigned *lanes) { *lanes = 16; return 0; }
+/* NVLINKS is how many links each GPU has, NVLINKS_UP how many of them are up; PEER where they end. */
+struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char address[32]; };
+static void address(struct pci *found, ull bus) {
+    memset(found, 0, sizeof *found);
+    snprintf(found->address, sizeof found->address, "00000000:%02llX:00.0", bus);
+}
+int nvmlDeviceGetPciInfo_v3(void *gpu, struct pci *found) { address(found, (ull)of(gpu)); return 0; }
+int nvmlDeviceGetNvLinkState(void *gpu, unsigned link, unsigned *up) {
+    ull links = number("NVLINKS", of(gpu), 0);
+    *up = link < number("NVLINKS_UP", of(gpu), links);
+    return link < links ? 0 : INVALID_ARGUMENT;
+}
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *gpu, unsigned link, struct pci *found) {
+    address(found, number("PEER", of(gpu), (ull)(1 - of(gpu))));
+    return 0;
+}
+int nvmlDeviceGetTopologyCommonAncestor(void *one, void *other, int *level) { *level = (int)number("LEVEL", -1, 50); return 0; }
+int nvmlDeviceGetP2PStatus(void *one, void *other, int what, int *status) { *status = (int)number("P2P", -1, 0); return 0; }

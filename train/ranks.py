@@ -89,6 +89,11 @@ class Alone(Ranks):
         """There is nobody to wait for."""
 
 
+def rank_device(local_rank: int) -> torch.device:
+    """The GPU of this rank, or the CPU where none is visible (launch decides what is)."""
+    return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+
+
 def meet(device: torch.device, events: EventWriter, timeout_s: float) -> Ranks:
     """Wait until every rank has left the gate, then form the process group; see `Alone` for one.
 

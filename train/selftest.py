@@ -11,7 +11,7 @@ from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
-from train.batch import collate, collate_rows
+from train.batch import Batch, collate, collate_rows
 from train.data import Sample, prompted
 from train.loss import is_plain
 from train.model import inference
@@ -39,7 +39,12 @@ def try_out(model: Any, config: RunConfig, ranks: Ranks, events: EventWriter) ->
 def takes_loss_in_chunks(model: Any) -> bool:
     """Whether the loss in chunks is this model's own (see train/loss.py)."""
     with inference(model):
-        return is_plain(model, collate(_samples(model, 0)).arguments(_device(model)))
+        return is_plain(model, trial_batch(model).arguments(_device(model)))
+
+
+def trial_batch(model: Any) -> Batch:
+    """Two short samples of random tokens."""
+    return collate(_samples(model, 0))
 
 
 def check_packing(model: Any, *, num_rows: int = 1) -> None:

@@ -33,7 +33,7 @@ from train.model import (
     load_tokenizer,
     new_model,
 )
-from train.ranks import Alone, Ranks, meet, part
+from train.ranks import Alone, Ranks, meet, part, rank_device
 from train.selftest import try_out
 from train.warm import num_threads
 
@@ -69,11 +69,6 @@ def build(config: RunConfig, run: RunDir, device: torch.device) -> Any:
             read_ahead(prepared.loading.read_ahead)
         model = load_model(config, folder, device)
     return add_method(model, config.train)
-
-
-def rank_device(local_rank: int) -> torch.device:
-    """The GPU of this rank, or the CPU where none is visible (launch decides what is)."""
-    return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def plain_device(config: RunConfig, otherwise: torch.device) -> torch.device:

@@ -25,7 +25,7 @@ def show(
 
     Raises UserError when the request itself is wrong.
     """
-    found = _findings(request, environ)
+    found = findings_of(request, environ)
     is_ready = all(finding.ok for finding in found)
     if as_json:
         rows = [dataclasses.asdict(finding) for finding in found]
@@ -35,8 +35,11 @@ def show(
     return ExitCode.DONE if is_ready else ExitCode.PREFLIGHT
 
 
-def _findings(request: Request, environ: Mapping[str, str]) -> list[Finding]:
-    """Of a run that has not the GPUs it needs, everything else is looked at all the same."""
+def findings_of(request: Request, environ: Mapping[str, str]) -> list[Finding]:
+    """All findings; of a run that has not the GPUs it needs, everything else is looked at as well.
+
+    Raises UserError when the request itself is wrong.
+    """
     config, sources = resolve_job(request, environ)
     without_gpus: list[Finding] = []
     try:

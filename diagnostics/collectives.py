@@ -1,0 +1,124 @@
+"""`python -m diagnostics.collectives`: do the ranks reach each other, and add up what is right?
+
+As many processes as there would be ranks meet as ranks do, over gloo on CPU and NCCL on GPUs. All
+of them add up numbers whose sum each knows; then every pair exchanges a block by itself. Who dies,
+or is waited for, is named, and what the others were waiting in.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
+
+from diagnostics.collective_rank import MEET, TYPES, pair_name
+from diagnostics.collective_watch import Group, group_of
+from diagnostics.own_run import own_run
+from diagnostics.result import Findings, check_device_command
+from diagnostics.rung import rung
+from launch.memory import MIB
+from launch.preflight import loopback
+from launch.request import Request
+from rundir.finding import Finding
+
+_GB = 1e9
+_MUCH_SLOWER = 3.0  # than the median of all pairs
+
+Results = list[dict[str, dict[str, Any]]]  # by rank: what came of each stage
+
+
+@rung("collectives", ends=False)
+def main(findings: Findings, request: Request, timeout_s: float) -> None:
+    """Let all ranks reduce, and every pair exchange; exits with 4 if one cannot, and names it."""
+    findings.add(loopback.find())
+    if not findings.all_ok:
+        findings.finish()
+    with findings.reported("ranks", check_device_command()):
+        with own_run(request) as run, group_of(run, timeout_s) as group:
+            group.wait(findings.look, timeout_s)
+            for finding in judge(group):
+                findings.add(finding)
+        device = "NCCL" if run.job.placement.device == "cuda" else "gloo"
+        findings.finish(f"{run.num_ranks} ranks over {device}{_speed(group)}")
+
+
+def judge(group: Group) -> Iterator[Finding]:
+    """What all ranks are through with, and then what they failed in, if they did."""
+    results: Results = [rank.results() for rank in group.ranks]
+    done = set.intersection(*(set(one) for one in results))
+    num_ranks = len(results)
+    if MEET in done:
+        yield Finding(check=MEET, ok=True, text=f"{num_ranks} ranks have met")
+    for name in TYPES:
+        if f"all-reduce {name}" in done:
+            yield judge_sum(name, results)
+    if "bandwidth" in done:
+        yield judge_bandwidth(results)
+    pairs = [
+        pair for pair in combinations(range(num_ranks), 2)
+        if all(pair_name(*pair) in results[rank] for rank in pair)
+    ]  # fmt: skip
+    if pairs:
+        yield from judge_pairs(pairs, results)
+    if group.failure is not None:
+        yield group.failure
+
+
+def judge_sum(name: str, results: Results) -> Finding:
+    """Red where a rank's sum is not what it has to be."""
+    check = f"all-reduce {name}"
+    found = [one[check] for one in results]
+    wrong = [f"rank {i}: {one['wrong']}" for i, one in enumerate(found) if "wrong" in one]
+    differ = len({one["digest"] for one in found}) > 1
+    right = "exact" if name.startswith("int") else "within rounding"
+    return Finding(
+        check=check, ok=not wrong, text="; ".join(wrong) or f"{right} on all ranks",
+        warning="ranks have rounded it differently: their models would drift apart"
+        if differ and not wrong else "",
+        do=check_device_command(),
+    )  # fmt: skip
+
+
+def judge_bandwidth(results: Results) -> Finding:
+    """A figure, not a verdict: that of the slowest rank."""
+    found = max((one["bandwidth"] for one in results), key=lambda one: float(one["seconds"]))
+    size = f"{found['num_bytes'] // MIB} MiB in {found['seconds'] * 1e3:.1f} ms"
+    return Finding(
+        check="bandwidth", ok=True,
+        text=f"all-reduce of {size}: bus bandwidth {found['bus_bytes_per_s'] / _GB:.2f} GB/s",
+        figures={"seconds": found["seconds"], "bus_bytes_per_s": found["bus_bytes_per_s"]},
+    )  # fmt: skip
+
+
+def judge_pairs(pairs: list[tuple[int, int]], results: Results) -> Iterator[Finding]:
+    """A finding for each pair that is wrong, and one for all the others."""
+    speeds: dict[str, float] = {}
+    for one, other in pairs:
+        name = pair_name(one, other)
+        found = {rank: results[rank][name] for rank in (one, other)}
+        wrong = [f"rank {rank}: {it['wrong']}" for rank, it in found.items() if "wrong" in it]
+        if wrong:
+            yield Finding(check=name, ok=False, text="; ".join(wrong), do=check_device_command())
+        speeds[name] = found[one]["bytes_per_s"]
+    slowest, middle = min(speeds, key=lambda one: speeds[one]), statistics.median(speeds.values())
+    warning = ""
+    if speeds[slowest] * _MUCH_SLOWER < middle:
+        warning = f"{slowest} is {middle / speeds[slowest]:.1f} times slower than the middle one"
+    yield Finding(
+        check="pairs", ok=True, warning=warning,
+        text=f"{len(speeds)}, at {middle / _GB:.2f} GB/s; the slowest, {slowest}, "
+             f"at {speeds[slowest] / _GB:.2f}",
+        do="./airlock check environment   # how the GPUs are joined",
+        figures={"bytes_per_s": [round(speed) for speed in speeds.values()],
+                 "pairs": list(speeds)},
+    )  # fmt: skip
+
+
+def _speed(group: Group) -> str:
+    found = group.ranks[0].results().get("bandwidth")
+    return "" if found is None else f", bus bandwidth {found['bus_bytes_per_s'] / _GB:.2f} GB/s"
+
+
+if __name__ == "__main__":
+    main(prog_name="diagnostics.collectives")

@@ -1,0 +1,159 @@
+"""`python -m diagnostics.data`: are the very batches of the first steps what they should be?
+
+The data are read, checked and tokenised as a run does it. Then each rank's micro-batches are made
+as the rank makes them, and held against what has to be true of any.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from diagnostics.own_run import OwnRun, own_run
+from diagnostics.result import Findings, install_command
+from diagnostics.rung import rung
+from launch.data_file import check_data
+from launch.prepare import have_data_of_hub
+from launch.request import Request
+from launch.signals import Signals
+from rundir.config import RunConfig
+from rundir.finding import Finding
+
+_NUM_STEPS = 10
+_OURS = "./test.sh tests/train   # this is a fault of train/, not of the data"
+
+
+@dataclass(slots=True, kw_only=True)
+class Looked:
+    """What the batches of some steps, of all ranks, come to."""
+
+    num_steps: int = 0
+    num_batches: int = 0
+    num_tokens: int = 0  # inputs
+    num_labels: int = 0
+    num_places: int = 0  # rows times their length, padding included
+    longest_row: int = 0
+
+
+@rung("data")
+def main(findings: Findings, request: Request, _timeout_s: float) -> None:
+    """Prepare the data, and check the batches of the first steps; exits with 4 if one is wrong."""
+    with findings.reported("ranks", install_command()), own_run(request) as run:
+        with findings.reported("rows", f"head {run.config.data.path}"):
+            check_data(run.config)
+        with findings.reported("model", install_command()):
+            folder = run.model_folder()  # whose tokenizer it takes
+        with findings.reported("rows", f"head {run.config.data.path}"):
+            have_data_of_hub(run.config, run.folder, run.env, Signals())
+            from train.prepare import prepare
+
+            prepared = prepare(run.folder, folder, None)
+            train = prepared.train
+            findings.add(_describe(train))
+        with findings.reported("batches", _OURS):
+            from train.data import SampleFile
+            from train.fits_model import model_config
+
+            vocab_size = model_config(folder).get("vocab_size")
+            looked = Looked()
+            wrong = list(check_batches(run, SampleFile(train), vocab_size, looked))
+            findings.add(judge(wrong, looked, run))
+    findings.finish(f"{train.num_samples:,} samples; {_in_words(looked, run)}")
+
+
+def _describe(train: Any) -> Finding:
+    return Finding(
+        check="rows", ok=True,
+        text=f"{train.num_samples:,} samples of up to {train.longest:,} tokens, "
+             f"{train.num_too_long:,} left out as too long",
+        figures={"num_samples": train.num_samples, "longest": train.longest},
+    )  # fmt: skip
+
+
+def check_batches(
+    run: OwnRun, samples: Any, vocab_size: int | None, looked: Looked
+) -> Iterator[str]:
+    """Everything that is wrong with the batches of the first steps; counts them in `looked`."""
+    from train.feed import Feed, Order
+    from train.schedule import num_steps
+
+    config, ranks = run.config, range(run.num_ranks)
+    order = Order(len(samples), config.train.global_batch_size, config.train.seed)
+    feeds = [Feed(samples, config, rank, run.num_ranks) for rank in ranks]
+    for step in range(min(_NUM_STEPS, num_steps(config.train, len(samples)))):
+        looked.num_steps += 1
+        if _samples_in(feeds[0].hands(step)) != Counter(order.step_indices(step)):
+            yield f"step {step}: the ranks do not have its samples, each of them once"
+        before = looked.num_tokens
+        for rank, feed in enumerate(feeds):
+            for number, batch in enumerate(feed.step(step)):
+                where = f"step {step}, rank {rank}, micro-batch {number}"
+                yield from (f"{where}: {what}" for what in check_batch(batch, config, vocab_size))
+                _count(batch, looked)
+        given = looked.num_tokens - before
+        if given != (wanted := sum(map(samples.length, order.step_indices(step)))):
+            yield f"step {step}: the ranks' batches have {given:,} tokens, its samples {wanted:,}"
+
+
+def _samples_in(hands: list[Any]) -> Counter[int]:
+    """The samples of all ranks, and how often each is there."""
+    return Counter(sample for hand in hands for batch in hand for row in batch for sample in row)
+
+
+def check_batch(batch: Any, config: RunConfig, vocab_size: int | None) -> Iterator[str]:
+    """What is wrong with one micro-batch."""
+    from train.batch import IGNORE
+
+    ids, labels = batch.input_ids, batch.labels
+    if ids.shape != labels.shape:
+        yield f"inputs are {tuple(ids.shape)}, labels {tuple(labels.shape)}"
+        return
+    has_loss = labels != IGNORE
+    if vocab_size is not None and not bool(((ids >= 0) & (ids < vocab_size)).all()):
+        yield f"a token id is outside the model's {vocab_size:,}"
+    if not bool((labels[has_loss] == ids[has_loss]).all()):
+        yield "a label is not the token at its place"
+    if batch.num_input_tokens and not bool(has_loss.any(dim=1).all()):
+        yield "a row has nothing to learn"
+    longest = config.data.max_seq_length
+    if ids.shape[1] > longest:
+        yield f"rows have {ids.shape[1]:,} tokens, and data.max_seq_length is {longest:,}"
+    if ids.shape[0] > config.train.micro_batch_size:
+        yield f"it has {ids.shape[0]} rows, and train.micro_batch_size is smaller"
+
+
+def _count(batch: Any, looked: Looked) -> None:
+    looked.num_batches += 1
+    looked.num_tokens += batch.num_input_tokens
+    looked.num_labels += batch.num_label_tokens
+    looked.num_places += batch.input_ids.numel()
+    looked.longest_row = max(looked.longest_row, batch.input_ids.shape[1])
+
+
+def judge(wrong: list[str], looked: Looked, run: OwnRun) -> Finding:
+    """The finding of all batches together."""
+    more = f"; and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+    return Finding(
+        check="batches", ok=not wrong,
+        text=f"{wrong[0]}{more}" if wrong else _in_words(looked, run), do=_OURS,
+        figures={
+            "num_steps": looked.num_steps, "num_batches": looked.num_batches,
+            "num_tokens": looked.num_tokens, "num_label_tokens": looked.num_labels,
+            "longest_row": looked.longest_row, "num_wrong": len(wrong),
+        },
+    )  # fmt: skip
+
+
+def _in_words(looked: Looked, run: OwnRun) -> str:
+    share = looked.num_labels / max(1, looked.num_tokens)
+    filled = looked.num_tokens / max(1, looked.num_places)
+    return (
+        f"{looked.num_batches} batches of {looked.num_steps} steps on {run.num_ranks} ranks: "
+        f"{looked.num_tokens:,} tokens, {share:.0%} with loss, rows {filled:.0%} full"
+    )
+
+
+if __name__ == "__main__":
+    main(prog_name="diagnostics.data")

@@ -1,0 +1,131 @@
+"""`python -m diagnostics.environment`: what machine is this, and is it ready for the run?
+
+Beside what a run looks at before it starts (launch/preflight) this shows what a person asks for
+when something is odd: versions, limits, memory, NUMA, the GPUs' health and how they are joined.
+torch is not imported.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+from diagnostics.basic import check_packages
+from diagnostics.gpu_health import check_gpus
+from diagnostics.gpu_links import check_links
+from diagnostics.result import Findings, install_command
+from diagnostics.rung import rung
+from launch.cores import usable_cores
+from launch.host_memory import HostMemory
+from launch.memory import GIB, size_text
+from launch.preflight.command import findings_of
+from launch.request import Request
+from rundir.finding import Figure, Finding
+
+_PACKAGES = (
+    "transformers", "accelerate", "peft", "tokenizers", "safetensors", "pyarrow", "numpy",
+    "nvidia-ml-py", "bitsandbytes", "flash-attn",
+)  # fmt: skip
+_LIMITS = {
+    "address space": (resource.RLIMIT_AS, GIB, " GiB"),
+    "data": (resource.RLIMIT_DATA, GIB, " GiB"),
+    "locked memory": (resource.RLIMIT_MEMLOCK, 1024, " KiB"),
+    "stack": (resource.RLIMIT_STACK, 1024, " KiB"),
+    "open files": (resource.RLIMIT_NOFILE, 1, ""),
+    "processes": (resource.RLIMIT_NPROC, 1, ""),
+    "core file": (resource.RLIMIT_CORE, 1024, " KiB"),
+}
+_NODES = Path("/sys/devices/system/node")
+
+
+@rung("environment")
+def main(findings: Findings, request: Request, _timeout_s: float) -> None:
+    """Show what this machine is, and check whether it is ready; exits with 4 if it is not."""
+    packages = check_packages()
+    findings.add(replace(packages, check="versions", figures=packages.figures | versions()))
+    findings.add(check_host())
+    findings.add(check_limits())
+    findings.add(check_numa())
+    with findings.reported("machine", install_command()):
+        for finding in (*findings_of(request, os.environ), *check_gpus(), *check_links()):
+            findings.add(finding)
+    findings.finish(f"{packages.text}; {usable_cores().counted}")
+
+
+def versions() -> dict[str, Figure]:
+    """What else is installed; None of what is not."""
+    found: dict[str, Figure] = {"kernel": platform.release(), "libc": " ".join(platform.libc_ver())}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def check_host() -> Finding:
+    """Cores and memory, as the host or a cgroup bounds them; a figure, not a verdict."""
+    cores, memory, swap = usable_cores(), HostMemory().now(), psutil.swap_memory()
+    return Finding(
+        check="host", ok=True,
+        text=f"{platform.system()} {platform.release()}, {cores.counted}, "
+             f"{size_text(memory.available_bytes)} of {size_text(memory.total_bytes)} available "
+             f"({memory.where}), swap {size_text(swap.free)} of {size_text(swap.total)} free",
+        figures={
+            "num_cores": cores.number, "available_bytes": memory.available_bytes,
+            "total_bytes": memory.total_bytes, "bound_by": memory.where,
+            "swap_free_bytes": swap.free,
+        },
+    )  # fmt: skip
+
+
+def check_limits() -> Finding:
+    """The limits that a process here starts with (`ulimit`); a figure, not a verdict."""
+    texts, figures = [], dict[str, Figure]()
+    for name, (which, unit, unit_text) in _LIMITS.items():
+        soft, _ = resource.getrlimit(which)
+        is_set = soft != resource.RLIM_INFINITY
+        texts.append(f"{name} {f'{soft / unit:,.6g}{unit_text}' if is_set else 'unlimited'}")
+        figures[name.replace(" ", "_")] = soft if is_set else None
+    return Finding(check="ulimit", ok=True, text=", ".join(texts), figures=figures)
+
+
+def check_numa(folder: Path = _NODES) -> Finding:
+    """The nodes with their cores and memory; a warning where this process may use some only."""
+    own, nodes, unused = os.sched_getaffinity(0), [], []
+    for node in sorted(folder.glob("node[0-9]*"), key=lambda one: int(one.name[4:])):
+        listed = (node / "cpulist").read_text(encoding="ascii").strip()
+        nodes.append(f"{node.name[4:]}: cores {listed or 'none'}, {_memory_of(node)}")
+        if listed and not own & _cores_in(listed):
+            unused.append(node.name[4:])
+    text = f"{len(nodes)} node{'s' * (len(nodes) != 1)}" + (f" ({'; '.join(nodes)})" * bool(nodes))
+    warning = ""
+    if unused:
+        warning = f"this process may not run on the cores of node {', '.join(unused)}"
+    return Finding(
+        check="numa", ok=True, text=text, warning=warning,
+        do="taskset -pc $$   # who has set that: a container's cpuset, numactl, a job's queue?",
+        figures={"num_nodes": len(nodes), "unused_nodes": unused},
+    )  # fmt: skip
+
+
+def _memory_of(node: Path) -> str:
+    lines = (node / "meminfo").read_text(encoding="ascii").splitlines()
+    kib = {line.split()[2]: int(line.split()[3]) for line in lines}
+    return f"{size_text(kib['MemFree:'] * 1024)} of {size_text(kib['MemTotal:'] * 1024)} free"
+
+
+def _cores_in(listed: str) -> set[int]:
+    """The cores of a list as the kernel writes it: 0-3,8."""
+    spans = [part.partition("-") for part in listed.split(",")]
+    return {core for first, _, last in spans for core in range(int(first), int(last or first) + 1)}
+
+
+if __name__ == "__main__":
+    main(prog_name="diagnostics.environment")

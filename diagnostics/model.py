@@ -1,0 +1,198 @@
+"""`python -m diagnostics.model`: are the model's files whole, does it fit, load, and compute?
+
+First on the meta device, where it takes no memory (the plan of the run); then for real, on one
+device, by the code that a rank loads it with.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from diagnostics.own_run import OwnRun, own_run
+from diagnostics.result import Findings, check_device_command, install_command
+from diagnostics.rung import rung
+from launch.loading import choose_loading
+from launch.memory import GIB, size_text
+from launch.peaks import high_water
+from launch.plan.command import make_plan
+from launch.plan.plan import this_host
+from launch.plan.question import question_of
+from launch.plan.show import verdict_lines
+from launch.plan.target import target_of_placement
+from launch.plan.tracer import Tracer
+from launch.plan.verdict import Verdict
+from launch.request import PLAN, Request
+from launch.signals import Signals
+from rundir.config import RunConfig
+from rundir.errors import UserError
+from rundir.finding import Finding
+from rundir.footprint import Footprint
+
+_MAX_NAMES = 3  # of tensors, in a line
+_ANEW = "take the model's files anew from where it comes"
+
+
+@rung("model")
+def main(findings: Findings, request: Request, _timeout_s: float) -> None:
+    """Load the model as a rank does, after its plan, and compute; exits with 4 if that fails."""
+    with findings.reported("ranks", install_command()), own_run(request) as run:
+        with findings.reported("files", _ANEW):
+            folder = run.model_folder()
+            findings.add(check_files(run, folder))
+        with findings.reported("on meta", f"{PLAN} {request.profile}"):
+            footprint = trace(run, folder)
+            findings.add(judge_plan(run, footprint, folder, request))
+        if not findings.all_ok:  # it would only fill the memory
+            findings.finish()
+        with findings.reported("torch", install_command()):
+            import torch  # noqa: F401 - what fails here is torch, not the model
+        with findings.reported("load", check_device_command()):
+            model, seconds = load(run.config, folder)
+            loaded = judge_loaded(model, footprint, seconds)
+            findings.add(loaded)
+            findings.add(judge_weights(list(not_finite(model))))
+        with findings.reported("forward", check_device_command()):
+            findings.add(try_forward(model, run.config))
+    findings.finish(loaded.text)
+
+
+def check_files(run: OwnRun, folder: Path) -> Finding:
+    """What the weights are, and how ranks will get them. Raises UserError for damaged ones."""
+    loading = choose_loading(run.config, folder)
+    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
+    total = size_text(sum(file.stat().st_size for file in files))
+    return Finding(
+        check="files", ok=True, warning=loading.advice or "",
+        text=f"{folder.name}: {len(files)} files, {total}; {loading.load} ({loading.reason})",
+        figures={"folder": str(folder), "num_files": len(files), "load": loading.load},
+    )  # fmt: skip
+
+
+def trace(run: OwnRun, folder: Path) -> Footprint | UserError:
+    """The footprint of a training step, from the meta device, as `airlock plan` has it.
+
+    An error is returned where there can be none: a run goes on without.
+    """
+    question = question_of(run.config, run.job.placement.device, folder)
+    try:
+        (footprint,) = Tracer([question], os.environ).wait(Signals())
+    except UserError as error:
+        return error
+    return footprint
+
+
+def judge_plan(
+    run: OwnRun, footprint: Footprint | UserError, folder: Path, request: Request
+) -> Finding:
+    """Red when it cannot fit."""
+    if isinstance(footprint, UserError):
+        text = "; ".join(str(footprint.args[0]).splitlines())
+        return Finding(check="on meta", ok=True, text="", warning=text, do=footprint.do)
+    target = target_of_placement(run.job.placement)
+    plan = make_plan(run.config, target, footprint, this_host(), folder)
+    lines = verdict_lines(plan)
+    return Finding(
+        check="on meta", ok=plan.verdict is not Verdict.DOES_NOT_FIT,
+        text=f"{footprint.num_parameters:,} parameters, {footprint.num_trainable:,} of them "
+             f"trained; {'; '.join(lines)}",
+        do=f"{request.command(PLAN, {})}   # says what would fit",
+        figures={
+            "num_parameters": footprint.num_parameters,
+            "num_trainable": footprint.num_trainable, "peak_bytes": footprint.peak_bytes,
+        },
+    )  # fmt: skip
+
+
+def load(config: RunConfig, folder: Path) -> tuple[Any, float]:
+    """The model on the first device, with what is trained of it, and the seconds that took."""
+    import torch
+
+    from train.model import add_method, load_architecture, load_model, new_model
+    from train.ranks import rank_device
+
+    begun, device = time.perf_counter(), rank_device(0)
+    if config.launch.load == "random":
+        model = new_model(load_architecture(config.model, folder), config, device)
+    else:
+        model = load_model(config, folder, device)
+    model = add_method(model, config.train)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return model, time.perf_counter() - begun
+
+
+def judge_loaded(model: Any, footprint: Footprint | UserError, seconds: float) -> Finding:
+    """Red when it is not the model that was planned for."""
+    import torch
+
+    from train.model import num_weights
+
+    device, num = next(model.parameters()).device, num_weights(model)
+    is_cuda = device.type == "cuda"
+    held = torch.cuda.max_memory_allocated(device) if is_cuda else high_water("self")["VmHWM"]
+    text = f"{num:,} parameters on {device} in {seconds:.1f} s, {held / GIB:.2f} GiB held"
+    is_other = isinstance(footprint, Footprint) and num != footprint.num_parameters
+    if is_other:
+        text += f"; on meta there were {footprint.num_parameters:,}"
+    return Finding(
+        check="load", ok=not is_other, text=text,
+        do=f"{_ANEW}: config.json and weights are not of one model",
+        figures={"num_parameters": num, "seconds": seconds, "held_bytes": held},
+    )  # fmt: skip
+
+
+def not_finite(model: Any) -> Iterator[str]:
+    """The names of parameters and buffers that hold a NaN or an infinity."""
+    from itertools import chain
+
+    import torch
+
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        if tensor.is_floating_point() and tensor.numel():
+            least, most = torch.aminmax(tensor.detach())  # either is NaN if anything is
+            if not (least.isfinite() and most.isfinite()):
+                yield name
+
+
+def judge_weights(bad: list[str]) -> Finding:
+    """Red when there is one that is no number."""
+    more = f" and {len(bad) - _MAX_NAMES} more" if len(bad) > _MAX_NAMES else ""
+    text = f"NaN or infinity in {', '.join(bad[:_MAX_NAMES])}{more}" if bad else "all finite"
+    do = f"{_ANEW}; was it saved by a training that had diverged?"
+    return Finding(check="weights", ok=not bad, text=text, do=do, figures={"not_finite": bad})
+
+
+def try_forward(model: Any, config: RunConfig) -> Finding:
+    """The loss of a few tokens, and what the trainer takes for granted of a model.
+
+    Raises UserError for a model that samples cannot be packed for.
+    """
+    import torch
+
+    from train.loss import SummedLoss
+    from train.model import inference
+    from train.selftest import check_packing, takes_loss_in_chunks, trial_batch
+
+    if config.data.packing:
+        check_packing(model, num_rows=min(2, config.train.micro_batch_size))
+    in_chunks = takes_loss_in_chunks(model)
+    batch = trial_batch(model)
+    with inference(model):
+        loss = SummedLoss(model, in_chunks=in_chunks)(
+            *batch.arguments(next(model.parameters()).device)
+        )
+    mean = float(loss) / max(1, batch.num_label_tokens)
+    return Finding(
+        check="forward", ok=bool(torch.isfinite(loss)),
+        text=f"loss {mean:.3f} on {batch.num_label_tokens} random tokens"
+             + ("" if in_chunks else "; the logits of a whole batch are held"),
+        do=check_device_command(), figures={"loss": mean, "in_chunks": in_chunks},
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(prog_name="diagnostics.model")

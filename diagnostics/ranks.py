@@ -1,0 +1,88 @@
+"""`python -m diagnostics.ranks`: do all ranks start, pass the gate, and train a few steps together?
+
+By the launcher itself, with all that a run has, but for its length.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+
+from diagnostics.result import Findings
+from diagnostics.rung import rung
+from diagnostics.trial import Trial, judge_end, smaller, trial
+from launch.job import place_job, resolve_job
+from launch.memory import size_text
+from launch.request import RUN, Request
+from rundir.errors import UserError
+from rundir.finding import Finding
+
+_NUM_STEPS = 4
+_SAMPLES_PER_RANK = 4  # in a step
+
+
+@rung("ranks", ends=False)
+def main(findings: Findings, request: Request, timeout_s: float) -> None:
+    """Start all ranks and train four steps; exits with 4 if one fails, and names it."""
+    config, sources = resolve_job(request, os.environ)
+    try:
+        num_ranks = place_job(request, config, sources, os.environ).num_ranks
+    except UserError as error:
+        findings.add(Finding(check="ranks", ok=False, text=str(error.args[0]), do=error.do))
+        findings.finish()
+    short = smaller(config, batch_size=_SAMPLES_PER_RANK * num_ranks, num_steps=_NUM_STEPS)
+    command = request.command(RUN, short)
+    args = ["run", *shlex.split(command.removeprefix(RUN))]
+    with trial("launch", args, timeout_s, findings.look) as ran:
+        findings.add(judge_end(ran, command))
+        if findings.all_ok:
+            findings.add(judge_start(ran, config.launch.start))
+            findings.add(judge_ranks(ran, num_ranks))
+            findings.add(judge_losses(ran))
+    findings.finish(f"{num_ranks} ranks, {len(ran.losses)} steps, {_losses(ran)}")
+
+
+def judge_start(ran: Trial, wanted: str) -> Finding:
+    """How the ranks were started; a warning when it was not as they were to be."""
+    mark = ran.of("mark", "start")[-1]
+    begun = ran.events[0]["mono"]
+    seconds = float(ran.of("mark", "train.plan")[-1]["mono"]) - float(begun)
+    is_other = mark["start"] != wanted
+    return Finding(
+        check="start", ok=True, text=f"{mark['start']}, {seconds:.1f} s until training",
+        warning=f"it was to be {wanted}: {mark['reason']}" if is_other else "",
+        do="docs/how-the-start-works.md" if is_other else "",
+        figures={"start": str(mark["start"]), "seconds": seconds},
+    )  # fmt: skip
+
+
+def judge_ranks(ran: Trial, num_ranks: int) -> Finding:
+    """Red unless there were as many as asked for; with the memory of the largest."""
+    marks = [mark for mark in ran.of("mark", "mem.post_model") if mark["rank"] is not None]
+    there = len({mark["rank"] for mark in marks})
+    most = max((int(mark["pss_anon_bytes"]) for mark in marks), default=0)
+    return Finding(
+        check="ranks", ok=there == num_ranks,
+        text=f"{there} of {num_ranks} took part, each with up to {size_text(most)} of its own",
+        do="./airlock check collectives",
+        figures={"num_ranks": there, "pss_anon_bytes": most},
+    )  # fmt: skip
+
+
+def judge_losses(ran: Trial) -> Finding:
+    """Red unless every step was trained, with a loss that is a number."""
+    losses = ran.losses
+    is_right = len(losses) == _NUM_STEPS and all(map(math.isfinite, losses))
+    return Finding(
+        check="steps", ok=is_right, text=_losses(ran), do="./airlock check medium",
+        figures={"losses": losses},
+    )  # fmt: skip
+
+
+def _losses(ran: Trial) -> str:
+    return f"loss {' '.join(f'{loss:.4f}' for loss in ran.losses)}"
+
+
+if __name__ == "__main__":
+    main(prog_name="diagnostics.ranks")

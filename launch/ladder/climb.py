@@ -1,0 +1,129 @@
+"""One rung, as a process of its own: watched, measured, and ended when it says nothing any more."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launch import children
+from launch.environment import python_path
+from launch.ladder.ended import how_it_ended, last_words, quoted
+from launch.ladder.rungs import Rung
+from launch.peaks import Peaks
+from launch.request import Request
+from launch.signals import Interrupted, Signals
+from rundir.paths import runs_folder
+
+TRIALS = ".check-"  # begins the names of folders for short runs, beside those of real ones
+_POLL_S = 0.05
+_GRACE_S = 30.0  # for a rung to end by itself, with its stacks, once its time is up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Climbed:
+    """What became of a rung. `findings` are rows as rundir/finding.py has them."""
+
+    rung: Rung
+    ok: bool
+    line: str
+    do: str
+    seconds: float
+    peaks: Peaks
+    findings: Sequence[dict[str, Any]] = field(default_factory=list)
+    last_words: str = ""  # of one that ended without a verdict
+
+
+def climb(
+    rung: Rung, request: Request, environ: Mapping[str, str], signals: Signals,
+    timeout_s: float | None = None,
+) -> Climbed:  # fmt: skip
+    """Run a rung to its end. Raises Interrupted when a stop was asked for."""
+    longest_s = timeout_s or rung.timeout_s
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="airlock-check-") as folder:
+        log = Path(folder, "output.log")
+        with log.open("wb") as output:
+            args = [*options_of(request), "--json", "--timeout-s", f"{longest_s:g}"]
+            # What a rung leaves there when it is killed is removed with the folder.
+            own = {"PYTHONPATH": python_path(environ), "TMPDIR": folder}
+            child = children.start(rung.module, *args, env={**environ, **own}, output=output)
+        peaks = Peaks(child.pid)
+        try:
+            is_silent = _wait(child, log, peaks, signals, longest_s + _GRACE_S)
+        finally:
+            if child.poll() is None:
+                children.end(child)
+            _remove_trials(child.pid)
+        return _judge(rung, request, child.returncode, log, peaks, time.monotonic() - begun,
+                      is_silent=is_silent)  # fmt: skip
+
+
+def options_of(request: Request) -> list[str]:
+    """The options that rungs and `airlock check` have in common."""
+    own = {"profile": request.profile, "data": request.data, "num-gpus": request.num_gpus}
+    options = [f"--{name}={value}" for name, value in own.items() if value is not None]
+    return [*options, *(f"--set={setting}" for setting in request.settings)]
+
+
+def _wait(
+    child: subprocess.Popen[bytes], log: Path, peaks: Peaks, signals: Signals, silent_s: float
+) -> bool:
+    """Wait for the child's end; True when it has said nothing for so long that it is given up."""
+    size, spoke = 0, time.monotonic()
+    while child.poll() is None:
+        if signals.stop_asked:
+            raise Interrupted
+        peaks.look()
+        now_size, now = log.stat().st_size, time.monotonic()
+        if now_size != size:
+            size, spoke = now_size, now
+        if now - spoke > silent_s:
+            return True
+        time.sleep(_POLL_S)
+    return False
+
+
+def _remove_trials(pid: int) -> None:
+    """The folders of short runs that a rung has not removed itself."""
+    for folder in runs_folder().glob(f"{TRIALS}{pid}-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _judge(
+    rung: Rung, request: Request, code: int, log: Path, peaks: Peaks, seconds: float,
+    *, is_silent: bool,
+) -> Climbed:  # fmt: skip
+    text = log.read_text(encoding="utf-8", errors="replace")
+    about: dict[str, Any] = {"rung": rung, "seconds": seconds, "peaks": peaks}
+    summary = _summary(text)
+    if summary is not None and not is_silent:
+        red = next((row for row in summary["findings"] if not row["ok"]), None)
+        is_ok = summary["ok"] and code == 0
+        line = summary["line"] if is_ok or red else f"it found all right, and ended with {code}"
+        return Climbed(ok=is_ok, line=line, do=red["do"] if red else alone(rung, request),
+                       findings=summary["findings"], **about)  # fmt: skip
+    how = "it said nothing any more, and was ended" if is_silent else f"it {how_it_ended(code)}"
+    words = quoted(last_words(text))
+    return Climbed(ok=False, line=how, do=alone(rung, request), last_words=words, **about)
+
+
+def alone(rung: Rung, request: Request) -> str:
+    """The command that runs one rung again."""
+    return f"./airlock check {shlex.join([rung.name, *options_of(request)])}"
+
+
+def _summary(text: str) -> dict[str, Any] | None:
+    """The object that a rung prints at its end; a line of stderr may come after it."""
+    for line in reversed(text.splitlines()):
+        if line.startswith('{"diagnostic"'):
+            found: dict[str, Any] = json.loads(line)
+            return found
+    return None

@@ -1,0 +1,38 @@
+"""The rungs in their order; each is a module of `diagnostics`, and can be run by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """One question. `timeout_s` is how long it may take, or its longest part may."""
+
+    name: str
+    asks: str
+    timeout_s: float
+
+    @property
+    def module(self) -> str:
+        """What `python -m` takes."""
+        return f"diagnostics.{self.name}"
+
+
+RUNGS = (
+    Rung(name="environment", asks="is this machine ready?", timeout_s=120),
+    Rung(name="basic", asks="do torch and every device compute?", timeout_s=300),
+    Rung(name="imports", asks="can all that a rank imports be imported?", timeout_s=300),
+    Rung(name="collectives", asks="can the ranks reach each other?", timeout_s=180),
+    Rung(name="data", asks="are the very batches right?", timeout_s=3600),
+    Rung(name="model", asks="does the model load, and compute?", timeout_s=1800),
+    Rung(name="single_gpu", asks="does one device train?", timeout_s=300),
+    Rung(name="medium", asks="does one device train on 100 examples?", timeout_s=3600),
+    Rung(name="ranks", asks="do all ranks train together?", timeout_s=3600),
+)
+NAMES = tuple(rung.name for rung in RUNGS)
+
+
+def rung_called(name: str) -> Rung:
+    """The rung of that name."""
+    return RUNGS[NAMES.index(name)]

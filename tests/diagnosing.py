@@ -1,0 +1,64 @@
+"""Running a diagnostic as a person would, on this machine or where something was broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A diagnostic that has ended; `summary` is the JSON object of its last line."""
+
+    code: int
+    output: str
+    summary: dict[str, Any]
+
+    def finding(self, check: str) -> dict[str, Any]:
+        return next(dict(one) for one in self.summary["findings"] if one["check"] == check)
+
+
+def environment(*path: Path, root: Path = ROOT, **variables: str) -> dict[str, str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("AIRLOCK_", "RUN_"))}
+    python_path = os.pathsep.join(str(entry) for entry in (root, *path))
+    return clean | {"PYTHONPATH": python_path, "CUDA_VISIBLE_DEVICES": ""} | variables
+
+
+def diagnose(name: str, *arguments: str, env: dict[str, str] | None = None) -> Ended:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", f"diagnostics.{name}", "--json", *arguments],
+        env=env or environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    last = done.stdout.strip().rpartition("\n")[2]
+    summary = json.loads(last) if last.startswith("{") else {}
+    return Ended(done.returncode, done.stdout + done.stderr, summary)
+
+
+def clone(folder: Path) -> Path:
+    """A copy of what the diagnostics need, to be broken."""
+    for name in ("rundir", "launch", "train", "diagnostics", "profiles"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def require_gpu() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no NVIDIA GPU")

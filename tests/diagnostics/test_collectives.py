@@ -1,0 +1,143 @@
+"""The collectives rung: the ranks add up what is right, and whoever fails in between is named."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.diagnosing import Ended, diagnose
+from tests.launch.preflight.conftest import in_namespace
+from tests.running import hooked
+
+IN_RANK_1 = """
+import torch.distributed as dist
+if os.environ.get("RANK") == "1":
+    {}
+"""
+
+
+def sabotaged(on_cpu: dict[str, str], folder: Path, does: str, *args: str) -> Ended:
+    """The rung, where rank 1 does this once it has imported what it needs."""
+    env = on_cpu | hooked(on_cpu, folder, "train.ranks", IN_RANK_1.format(does))
+    return diagnose("collectives", *args, env=env)
+
+
+def red(ended: Ended) -> list[str]:
+    return [one["check"] for one in ended.summary["findings"] if not one["ok"]]
+
+
+def test_ranks_add_up_exactly_and_every_pair_exchanges(on_cpu: dict[str, str]) -> None:
+    ended = diagnose("collectives", env=on_cpu)
+    assert ended.code == 0, ended.output
+    assert ended.finding("all-reduce int64")["text"] == "exact on all ranks"
+    for kind in ("float32", "bfloat16"):
+        assert ended.finding(f"all-reduce {kind}")["text"] == "within rounding on all ranks"
+    bandwidth = ended.finding("bandwidth")["figures"]
+    # 16 MiB; of two ranks each sends and receives as much.
+    assert bandwidth["bus_bytes_per_s"] == pytest.approx(16 * 1024**2 / bandwidth["seconds"])
+    assert ended.finding("pairs")["figures"]["pairs"] == ["pair 0-1"]
+
+
+@pytest.mark.long
+def test_every_pair_of_three_ranks_is_tried(on_cpu: dict[str, str]) -> None:
+    ended = diagnose("collectives", "--num-gpus", "3", env=on_cpu)
+    assert ended.code == 0, ended.output
+    assert ended.finding("pairs")["figures"]["pairs"] == ["pair 0-1", "pair 0-2", "pair 1-2"]
+
+
+@pytest.mark.parametrize(
+    ("call", "stage"), [("all_reduce", "all-reduce int64"), ("send", "pair 0-1")]
+)
+def test_a_rank_that_is_killed_is_named_with_what_it_was_at(
+    on_cpu: dict[str, str], tmp_path: Path, call: str, stage: str
+) -> None:
+    ended = sabotaged(on_cpu, tmp_path, f"dist.{call} = lambda *_: os.kill(os.getpid(), 9)")
+    assert ended.code == 4
+    assert red(ended) == [stage]
+    assert f"rank 1 was killed by SIGKILL in {stage}" in ended.finding(stage)["text"]
+    assert "dmesg" in ended.finding(stage)["do"]
+    assert ended.finding("meet")["ok"]
+
+
+def test_a_rank_that_is_stopped_is_named_and_so_is_who_waits(
+    on_cpu: dict[str, str], tmp_path: Path
+) -> None:
+    does = "dist.recv = lambda *_: os.kill(os.getpid(), 19)"
+    ended = sabotaged(on_cpu, tmp_path, does, "--timeout-s", "25")
+    assert ended.code == 4
+    text = ended.finding("pair 0-1")["text"]
+    assert "rank 1 is stopped by a signal in pair 0-1" in text
+    assert "waiting for that: rank 0 is in pair 0-1" in text
+
+
+def test_a_pair_that_hangs_is_named_with_its_stacks(on_cpu: dict[str, str], tmp_path: Path) -> None:
+    does = "import time; dist.recv = lambda *_: time.sleep(3600)"
+    ended = sabotaged(on_cpu, tmp_path, does, "--timeout-s", "25")
+    assert ended.code == 4
+    text = ended.finding("pair 0-1")["text"]
+    assert "nothing has happened for 25 s: ranks 0, 1 are in pair 0-1" in text
+    assert "collective_rank.py" in text
+    assert "GLOO_SOCKET_IFNAME" in ended.finding("pair 0-1")["do"]
+
+
+@pytest.mark.long
+def test_a_rank_that_does_not_come_is_waited_for_by_name(
+    on_cpu: dict[str, str], tmp_path: Path
+) -> None:
+    does = "import time; module.meet = lambda *_: time.sleep(3600)"
+    ended = sabotaged(on_cpu, tmp_path, does, "--timeout-s", "25")
+    assert ended.code == 4
+    assert "in meet" in ended.finding("meet")["text"]
+
+
+@pytest.mark.parametrize(
+    ("call", "checks", "says"),
+    [
+        ("all_reduce", ["all-reduce int64", "all-reduce float32", "all-reduce bfloat16"],
+         "rank 1: element 7 of the sum is"),
+        ("recv", ["pair 0-1"], "rank 1: 1 of 1,048,576 numbers arrived changed"),
+    ],
+)  # fmt: skip
+def test_a_number_that_arrives_wrong_is_red(
+    on_cpu: dict[str, str], tmp_path: Path, call: str, checks: list[str], says: str
+) -> None:
+    does = (
+        f"real = dist.{call}; dist.{call} = "
+        "lambda tensor, *more: (real(tensor, *more), tensor[7:8].add_(1))"
+    )
+    ended = sabotaged(on_cpu, tmp_path, does)
+    assert ended.code == 4
+    assert red(ended) == checks
+    assert says in ended.finding(checks[0])["text"]
+
+
+def test_a_rank_that_fails_says_why(on_cpu: dict[str, str], tmp_path: Path) -> None:
+    ended = sabotaged(on_cpu, tmp_path, "dist.all_reduce = None")
+    assert ended.code == 4
+    assert (
+        "rank 1 failed in all-reduce int64: TypeError" in ended.finding("all-reduce int64")["text"]
+    )
+
+
+def test_a_loopback_that_is_down_is_red(on_cpu: dict[str, str]) -> None:
+    command = [sys.executable, "-P", "-m", "diagnostics.collectives", "--json"]
+    done = subprocess.run(
+        in_namespace(f"exec {shlex.join(command)}"), env=on_cpu, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 4, done.stderr
+    (found,) = json.loads(done.stdout.strip().splitlines()[-1])["findings"]
+    assert found["check"] == "localhost"
+    assert "ip link set lo up" in found["do"]
+
+
+@pytest.mark.gpu
+def test_the_gpus_here_exchange_over_nccl(environ: dict[str, str]) -> None:
+    ended = diagnose("collectives", env=environ)
+    assert ended.code == 0, ended.output
+    assert "NCCL" in ended.summary["line"]

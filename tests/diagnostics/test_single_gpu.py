@@ -1,0 +1,113 @@
+"""The single-GPU rung: a small model trains, and each part that is broken turns it red."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.diagnosing import clone, diagnose, edit, environment, require_gpu
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_small_model_trains_on_this_machine(method: str) -> None:
+    ended = diagnose("single_gpu", "--set", f"train.method={method}")
+    assert ended.code == 0, ended.output
+    losses = ended.finding("loss")["figures"]["losses"]
+    assert losses[-1] < losses[0]
+    assert ended.finding("loss")["figures"]["peak_memory_bytes"] > 0
+    assert ended.finding("model")["figures"]["device"] == "cpu"
+
+
+def test_a_large_profile_is_tested_in_miniature() -> None:
+    env = environment(AIRLOCK_PRESET_PROFILE="32b", AIRLOCK_MODEL_GRADIENT_CHECKPOINTING="0")
+    ended = diagnose("single_gpu", env=env)
+    assert ended.code == 0, ended.output
+    figures = ended.finding("model")["figures"]
+    assert figures["model_type"] == "qwen2"
+    assert figures["dtype"] == "bfloat16"
+    assert figures["num_parameters"] < 5_000_000
+
+
+@pytest.mark.parametrize("learning_rate", ["1e6", pytest.param("0", marks=pytest.mark.long)])
+def test_a_loss_that_does_not_fall_is_red(learning_rate: str) -> None:
+    ended = diagnose("single_gpu", "--learning-rate", learning_rate)
+    assert ended.code == 4
+    assert not ended.finding("loss")["ok"]
+    assert "--learning-rate" in ended.finding("loss")["do"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('model_type = "qwen3"', 'model_type = "qwen9"'),
+        ("num_key_value_heads = 2", "num_key_value_heads = 3"),
+        ("vocab_size = 260", "vocab_size = 100"),
+    ],
+)
+def test_a_broken_architecture_is_red(tmp_path: Path, old: str, new: str) -> None:
+    root = clone(tmp_path)
+    edit(root / "profiles/tiny.toml", old, new)
+    ended = diagnose("single_gpu", env=environment(root=root))
+    assert ended.code == 4
+    assert ended.summary["findings"][-1]["do"]
+
+
+@pytest.mark.long
+def test_gradients_that_stay_zero_are_red_and_named(tmp_path: Path) -> None:
+    root = clone(tmp_path)
+    edit(root / "train/model.py", 'reduction="sum",\n        )', 'reduction="sum",\n        ) * 0')
+    ended = diagnose("single_gpu", env=environment(root=root))
+    assert ended.code == 4
+    assert not ended.finding("gradients")["ok"]
+    assert "model.embed_tokens.weight" in ended.finding("gradients")["text"]
+
+
+def test_a_parameter_that_gets_no_gradient_is_red_and_named(tmp_path: Path) -> None:
+    root = clone(tmp_path)
+    add_method_that(root, "model.register_parameter('idle', torch.nn.Parameter(torch.ones(3)))")
+    ended = diagnose("single_gpu", env=environment(root=root))
+    assert ended.code == 4
+    assert ended.finding("loss")["ok"]
+    assert ended.finding("gradients")["figures"]["untouched"] == ["idle"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("mode", "code"), [("train", 0), ("eval", 4)])
+def test_gradient_checkpointing_that_recomputes_nothing_is_red(
+    tmp_path: Path, mode: str, code: int
+) -> None:
+    root = clone(tmp_path)
+    add_method_that(root, f"model.{mode}()")  # transformers recomputes in training mode only
+    env = environment(root=root, AIRLOCK_MODEL_GRADIENT_CHECKPOINTING="1")
+    ended = diagnose("single_gpu", env=env)
+    assert ended.code == code, ended.output
+    assert ended.finding("gradient checkpointing")["ok"] == (code == 0)
+
+
+def add_method_that(root: Path, does: str) -> None:
+    """Have train/model.py's add_method do something more to the model."""
+    with (root / "train/model.py").open("a", encoding="utf-8") as file:
+        file.write(
+            "\n_add_method = add_method\n"
+            "def add_method(model, config):\n"
+            f"    model = _add_method(model, config)\n    {does}\n    return model\n"
+        )
+
+
+def test_an_unknown_profile_is_a_wrong_command_line() -> None:
+    for name in ("imports", "single_gpu"):
+        ended = diagnose(name, "--profile", "33b")
+        assert ended.code == 2
+        assert "no profile '33b'" in ended.output
+
+
+@pytest.mark.gpu
+def test_a_small_model_trains_on_the_first_gpu() -> None:
+    require_gpu()
+    env = environment()
+    del env["CUDA_VISIBLE_DEVICES"]
+    ended = diagnose("single_gpu", "--set", "model.dtype=bfloat16", env=env)
+    assert ended.code == 0, ended.output
+    assert ended.finding("model")["figures"]["device"] == "cuda:0"
+    assert 0 < ended.finding("loss")["figures"]["peak_memory_bytes"] < 2 * 1024**3
