@@ -74,7 +74,7 @@ class PieceReader:
                 found = self._open[follows] = key, _cursor(file.source, piece)
             rows = found[1].take(piece, wanted)
         if rows is None:
-            raise _changed(file, "has fewer rows than it had")
+            raise _changed(file, "has fewer rows than were counted")
         return rows
 
     def _check(self, at: int, file: StreamFile) -> None:
@@ -85,7 +85,7 @@ class PieceReader:
         if now == file:
             return
         if now.size_bytes < file.size_bytes:
-            raise _changed(file, f"has {now.size_bytes:,} bytes, and had {file.size_bytes:,}")
+            raise _changed(file, f"has {now.size_bytes:,} bytes, it had {file.size_bytes:,}")
         if now.size_bytes == file.size_bytes or now.inode != file.inode:
             raise _changed(file, "was written anew")
         if at not in self._has_grown:
@@ -96,7 +96,7 @@ class PieceReader:
 
 def _changed(file: StreamFile, what: str) -> UserError:
     return UserError(
-        f"the data {file.source.path} {what} when its rows were counted, before the ranks started",
+        f"the data have changed since their rows were counted: {file.source.path} {what}",
         do="bring back the file as it was, and --resume RUN; or begin a new run",
         code=ExitCode.DATA,
     )
@@ -165,6 +165,7 @@ class _Batches:
 
         self._open, self._at = ExitStack(), 0  # rows of the file before `_batch`
         self._batch: Any = None
+        self._batches: Any
         if source.format == "arrow":
             self._batches = arrow_batches(self._open.enter_context(pa.memory_map(str(source.path))))
         else:
@@ -199,5 +200,5 @@ class _Batches:
             self._at, self._batch = batch_end, None
 
     def close(self) -> None:
-        self._batch = self._batches = None
+        self._batch = self._batches = None  # what they map can be closed
         self._open.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +46,7 @@ class Block:
         return Block(self.path, self.numbers[:num_rows], self.rows[:num_rows], self.at_bytes)
 
 
-def read_blocks(source: Source) -> Iterator[Block]:
+def read_blocks(source: Source) -> Generator[Block]:
     """All rows of a file. Raises UserError when it is damaged, and OSError."""
     with saying_damage(source):
         if source.format == "parquet":

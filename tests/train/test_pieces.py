@@ -193,7 +193,7 @@ def test_a_file_that_shrinks_or_changes_or_goes_is_said(tmp_path: Path, kind: st
         assert str(path) in str(raised.value)
 
     path.write_bytes(data[:-10])
-    says(f"has {len(data) - 10:,} bytes, and had {len(data):,}")
+    says(f"has {len(data) - 10:,} bytes, it had {len(data):,}")
     path.write_bytes(data)
     os.utime(path, (1e9, 1e9))
     says("was written anew")
@@ -220,7 +220,7 @@ def test_a_file_that_only_grows_is_said_once_and_read_as_it_was(tmp_path: Path) 
 def test_fewer_rows_than_were_counted_are_said(tmp_path: Path) -> None:
     files = files_at(write("jsonl", tmp_path))
     table = np.array([(0, 0, 0, 1, 101)], PIECE)
-    with pytest.raises(UserError, match="has fewer rows than it had"):
+    with pytest.raises(UserError, match="has fewer rows than were counted"):
         picked(files, table, [np.array([0])])
 
 
