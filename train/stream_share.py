@@ -58,17 +58,18 @@ def joined(packed: Iterable[np.ndarray]) -> Share:
     Of several errors it has the first rank's.
     """
     samples: list[tuple[int, Sample]] = []
-    counts, errors = Counts(), b""
+    counts, errors = Counts(), []
     for numbers in packed:
         rest = _Rest(numbers)
-        errors = errors or bytes(rest.take(int(rest.take(1)[0])).tolist())
+        errors.append(bytes(rest.take(int(rest.take(1)[0])).tolist()))
         counted = rest.take(len(_COUNTED)).tolist()
         counts.add(Counts(**dict(zip(_COUNTED, counted, strict=True))))
         heads = rest.take(3 * int(rest.take(1)[0])).reshape(-1, 3).tolist()
         for place, num_ids, num_ranges in heads:
             samples.append((place, (rest.take(num_ids), rest.take(num_ranges).reshape(-1, 2))))
     samples.sort(key=lambda one: one[0])
-    return Share(samples=samples, counts=counts, error=_error_of(errors))
+    error = next((text for text in errors if text), b"")
+    return Share(samples=samples, counts=counts, error=_error_of(error))
 
 
 class _Rest:

@@ -88,7 +88,7 @@ def test_a_bad_row_ends_all_ranks_and_is_named(
 def test_bad_rows_that_are_left_out_keep_no_rank_waiting_and_are_said(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    path = rows_file(tmp_path / "rows.jsonl", 30, bad=7)
+    path = rows_file(tmp_path / "rows.jsonl", 32, bad=7)  # an epoch
     options = ("--data", str(path), "--set", "data.on_bad_row=skip", "--num-gpus", "2")
     with ended(airlock(*SHORT, *STREAMING, *options)) as process:
         code, out, err = finish(process)

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -43,11 +44,14 @@ from tests.train.test_loop import (
 )
 from train.ahead import Ahead
 from train.batch import IGNORE
+from train.data import Sample
 from train.feed import Feed
 from train.make_checkpoint import make_checkpoint
 from train.prepare import prepare
 from train.ranks import Alone, meet
 from train.stream import Stream
+from train.stream_share import Share, joined
+from train.tokenise import Counts
 
 NUM_ROWS = 31  # five steps and a part of one
 FED_STEPS = 11  # two epochs and some of a third
@@ -318,6 +322,32 @@ def test_a_token_that_the_model_does_not_know_is_said_before_it_is_trained_on(al
     with pytest.raises(UserError, match="the model knows ids below 200"):
         feed.step(0)
     stream.end()
+
+
+def test_what_ranks_tell_each_other_is_joined_in_the_order_of_the_step() -> None:
+    def sample(*ids: int) -> Sample:
+        return np.array(ids, np.int32), np.array([[1, 2], [3, len(ids)]], np.int32)
+
+    first = Share(samples=[(0, sample(1, 2, 3, 4)), (2, sample(9, 8, 7, 6, 5))],
+                  counts=Counts(num_rows=3, num_bad=1))  # fmt: skip
+    second = Share(samples=[(1, sample(5, 5, 5, 5))], counts=Counts(num_rows=1, num_too_long=2))
+    found = joined([one.packed() for one in (first, Share(), second)])
+    assert [place for place, _ in found.samples] == [0, 1, 2]
+    assert [ids.tolist() for _, (ids, _) in found.samples] == [
+        [1, 2, 3, 4], [5, 5, 5, 5], [9, 8, 7, 6, 5],
+    ]  # fmt: skip
+    assert found.samples[2][1][1].tolist() == [[1, 2], [3, 5]]
+    counts = found.counts
+    assert (counts.num_rows, counts.num_bad, counts.num_too_long) == (4, 1, 2)
+    assert found.error is None
+
+
+def test_of_errors_of_several_ranks_all_raise_the_first() -> None:
+    errors = [UserError(f"größe {i}", do=f"do {i}", code=ExitCode.DATA) for i in range(2)]
+    shares = [Share(), *(Share(error=error) for error in errors), Share()]
+    found = joined([one.packed() for one in shares]).error
+    assert found is not None
+    assert (str(found), found.code) == (str(errors[0]), ExitCode.DATA)
 
 
 def test_what_is_made_ahead_is_no_more_than_was_asked_for_and_ends_with_its_taker() -> None:
