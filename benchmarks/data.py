@@ -3,8 +3,8 @@
 `python -m benchmarks.data [--quick] [--megabytes N] [--lines N] [--repeat N] [--json]` tokenises
 real lines (the sources of Python's standard library) with a BPE tokenizer trained on them: with
 what Airlock prepares data with, the tokenizer's own batch call, and `datasets.map` as it was used
-in the program before this one and with the best settings found. Then 8 processes read a generated
-file of 14.7 million lines.
+in the program before this one and with the best settings found. Then ranks that tokenise what they
+read, beside those of `datasets`; and 8 processes read a generated file of 14.7 million lines.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from rich.table import Table
 
 from benchmarks.data_cases import BARE, MAPS, ORIGINAL, OURS, WHOLE
 from benchmarks.report import machine
+from benchmarks.stream_cases import PEER, STREAM
+from benchmarks.streaming import stream
 from benchmarks.tree import PeakMemory, Tree
 from rundir.prepared import PreparedData
 
@@ -181,7 +183,10 @@ def read(folder: Path, num_lines: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def claims(speeds: dict[str, dict[str, Any]], peak: int, reading: dict[str, Any]) -> dict[str, Any]:
+def claims(
+    speeds: dict[str, dict[str, Any]], peak: int, reading: dict[str, Any],
+    streaming: dict[str, dict[str, Any]],
+) -> dict[str, Any]:  # fmt: skip
     """What is claimed, with what it was found to be; a peer that is not there claims nothing."""
     rate = {name: one["mb_per_s"] for name, one in speeds.items()}
     found: dict[str, tuple[float, bool]] = {}
@@ -189,6 +194,11 @@ def claims(speeds: dict[str, dict[str, Any]], peak: int, reading: dict[str, Any]
         ratio, best = rate[OURS] / rate[ORIGINAL], rate[OURS] / max(rate[name] for name in MAPS)
         found["tokenising ÷ map with batch 10, at least 2.5"] = ratio, ratio >= 2.5
         found["tokenising ÷ the best map, at least 1.1"] = best, best >= 1.1
+    ours = streaming[STREAM]
+    if PEER in streaming:
+        ratio = ours["samples_per_s"] / streaming[PEER]["samples_per_s"]
+        found["streaming ÷ that of datasets, at least 1"] = ratio, ratio >= 1
+    found["streaming, s to go on at 90 %, below 2"] = ours["resumed_s"], ours["resumed_s"] < 2
     in_memory = reading["file_in_memory_bytes"] / reading["file_bytes"]
     found["preparing, GB at most 1.5"] = peak / 1e9, peak <= 1.5e9
     found["file in memory of 8 ranks ÷ file, at most 1.1"] = in_memory, in_memory <= 1.1
@@ -208,6 +218,11 @@ def print_tables(found: dict[str, Any]) -> None:
     best = max((speeds[name] for name in MAPS if name in speeds), default=0.0)
     for name, speed in speeds.items():
         table.add_row(name, f"{speed:.2f}", f"{speed / best:.2f}" if best else "")
+    Console().print(table)
+    table = Table("what", "samples/s", "first, s", "going on at 90 %, s")
+    for name, one in found["cases"]["streaming"].items():
+        rest = (f"{one[key]:.2f}" if key in one else "" for key in ("first_s", "resumed_s"))
+        table.add_row(name, f"{one['samples_per_s']:,.0f}", *rest)
     Console().print(table)
     table = Table("claim", "found", "holds")
     for name, one in found["ratios"].items():
@@ -234,18 +249,24 @@ def main() -> None:
         folder = Path(name)
         megabytes = make_corpus(folder, options.megabytes)
         speeds = tokenise(folder, megabytes, options.repeat)
+        streaming = stream(folder, options.repeat, _env(folder), _say)
+        whole_s = megabytes / speeds[WHOLE]["mb_per_s"]
+        streaming[WHOLE] = {"samples_per_s": streaming[STREAM]["num_rows"] / whole_s}
         peak = peak_bytes(folder)
         _say(f"peak memory of preparing: {peak / _MB:.0f} MB")
         reading = read(folder, options.lines)
-    values = claims(speeds, peak, reading)
+    values = claims(speeds, peak, reading, streaming)
     has_peer = ORIGINAL in speeds
     holds: bool | str = all(one["holds"] for one in values.values())
     is_whole = has_peer and not options.quick and options.lines == parser.get_default("lines")
     found = {
         "machine": machine(), "megabytes": round(megabytes, 1),
-        "cases": {"tokenising": speeds, "preparing": {"peak_pss_bytes": peak}, "reading": reading},
+        "cases": {
+            "tokenising": speeds, "streaming": streaming, "preparing": {"peak_pss_bytes": peak},
+            "reading": reading,
+        },
         "ratios": values, "holds": holds and (is_whole or "incomplete"),
-        "skipped": {} if has_peer else dict.fromkeys(MAPS, "`datasets` is not installed"),
+        "skipped": {} if has_peer else dict.fromkeys([*MAPS, PEER], "`datasets` is not installed"),
     }  # fmt: skip
     print_tables(found)
     if options.json:

@@ -123,6 +123,7 @@ def mapped_files(prepared: Prepared) -> list[Path]:
     if prepared.resume_from is not None:
         found += weight_files(Path(prepared.resume_from))
     paths = [Path(data.path) for data in (prepared.train, prepared.evaluation) if data is not None]
+    paths += [Path(name) for name in prepared.train.mapped]
     for path in paths:
         found += [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
     return found

@@ -33,6 +33,12 @@ def check_data(config: RunConfig) -> None:
             f"data.eval_fraction is {data.eval_fraction:g}: nothing would be left to train on",
             do="--set data.eval_fraction=0.05",
         )
+    if data.streaming and data.eval_fraction and not data.eval_path:
+        raise UserError(
+            f"data.eval_fraction is {data.eval_fraction:g}: with data.streaming nobody has read "
+            "all rows to know which are held out",
+            do="--set data.eval_path=FILE, or data.eval_fraction=0",
+        )
     for path in filter(None, (data.path, data.eval_path)):
         if path.startswith(PREFIX):
             parse(path)

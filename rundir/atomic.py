@@ -13,16 +13,20 @@ from pathlib import Path
 
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:
-    """Replace `path` by `text` in one step; a reader sees the old file or the new one.
+    """As `write_bytes`; what Python could not decode of a path or the environment as it was."""
+    write_bytes(path, text.encode("utf-8", errors="surrogateescape"), durable=durable)
+
+
+def write_bytes(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace `path` by `data` in one step; a reader sees the old file or the new one.
 
     With `durable` the bytes reach the disk before the name does. Raises OSError (a full disk, say)
     and then leaves the old file as it was.
     """
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        # What Python could not decode of a path or the environment is written as it was.
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())

@@ -64,6 +64,15 @@ class DataConfig:
     on_bad_row: Literal["stop", "skip"] = _field(
         "stop", "stop: a wrong row ends the run; skip: it is left out, counted and listed"
     )
+    streaming: bool = _field(
+        False,
+        "training data are read and tokenised by the ranks while they train, not once before; for "
+        "what is too large for that",
+    )
+    shuffle_mib: int = _field(
+        16, "streaming: rows within so much of the data, MiB, are shuffled with each other",
+        at_least=1,
+    )  # fmt: skip
     packing: bool = _field(
         True, "rows of up to max_seq_length tokens, of several samples that do not see each other"
     )

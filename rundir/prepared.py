@@ -15,7 +15,8 @@ from rundir.paths import RunDir
 class PreparedData:
     """One tokenised file: its rows, those left out, and the token that ends an answer.
 
-    `longest` is the number of tokens of its longest sample.
+    `longest` is the number of tokens of its longest sample. Where data are streamed `path` is a
+    folder that says where each row is, `num_samples` are rows, and `longest` is what is allowed.
     """
 
     path: str
@@ -23,6 +24,8 @@ class PreparedData:
     num_too_long: int
     longest: int
     end_token_id: int
+    is_streamed: bool = False
+    mapped: list[str] = field(default_factory=list)  # files that ranks map besides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

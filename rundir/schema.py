@@ -141,6 +141,17 @@ EVENTS: tuple[EventSpec, ...] = (
         optional=frozenset({"rlimit_as_bytes", "rlimit_nofile"}),
     ),
     EventSpec(
+        name="data.streamed", kind="mark", writer="rank 0",
+        meaning="with data.streaming, what has become of the rows of this attempt's steps",
+        fields={
+            "num_rows": "rows read, over all ranks",
+            "num_bad": "of these, rows that could not be used",
+            "num_too_long": "samples left out for more than data.max_seq_length tokens",
+            "num_split": "rows that were cut into pieces",
+            "num_rewritten": "conversations that became a sample for each answer",
+        },
+    ),
+    EventSpec(
         name="train.plan", kind="mark", writer="rank 0", meaning="what will be trained",
         fields={
             "total_steps": "steps in all",

@@ -18,7 +18,7 @@ from train.tokenise import SCHEMA, Counts, Tokenised
 
 TRAIN, HELD_OUT, BAD_ROWS = "samples.arrow", "held_out.arrow", "bad_rows.jsonl"
 _BATCH_BYTES = 16 << 20
-_MOST_LISTED = 10_000  # bad rows; all are counted
+MOST_LISTED = 10_000  # bad rows; all are counted
 _MOST_COMPARED = 64_000_000  # rows looked at for duplicates: half a GB of digests
 
 
@@ -66,9 +66,8 @@ class Writer:
             self._held_out.add(block.held_out)
 
     def _list(self, path: Path, number: int, error: BadRowError) -> None:
-        if self._counts.num_bad < _MOST_LISTED:
-            line = {"file": str(path), "row": number, "problem": error.what}
-            self._bad.write(json.dumps(line, ensure_ascii=True) + "\n")
+        if self._counts.num_bad < MOST_LISTED:
+            self._bad.write(bad_row_line(path, number, error))
 
     @property
     def num_rows(self) -> int:
@@ -78,6 +77,12 @@ class Writer:
     def counts(self) -> dict[str, int]:
         """All that was counted."""
         return asdict(self._counts) | self._num | {"num_duplicates": _duplicates(self._hashes)}
+
+
+def bad_row_line(path: Path, number: int, error: BadRowError, **more: int) -> str:
+    """The line of a bad row in the list of them."""
+    line = {"file": str(path), "row": number, "problem": error.what, **more}
+    return json.dumps(line, ensure_ascii=True) + "\n"
 
 
 class _Batches:

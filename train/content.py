@@ -21,21 +21,40 @@ _REMEMBERED_BYTES = 8 << 20  # smaller ones are read in the time that rememberin
 def digest_of(path: Path) -> str:
     """The SHA-256 of a file in hex digits. Raises OSError when it cannot be read."""
     before = path.stat()
-    if before.st_size < _REMEMBERED_BYTES:
+    if not is_remembered(before):
         return _read(path)
-    name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
-    note = cache_folder() / "digests" / f"{name}.json"
-    seen = [before.st_size, before.st_mtime_ns, before.st_ctime_ns, before.st_ino, before.st_dev]
+    note = note_of(path, "digests", ".json")
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         found = json.loads(note.read_text(encoding="ascii"))
-        if found["seen"] == seen:
+        if found["seen"] == seen(before):
             return str(found["sha256"])
     digest = _read(path)
-    if time.time() - max(before.st_mtime, before.st_ctime) > _SETTLED_S:
+    if is_settled(before):
         with contextlib.suppress(OSError):  # it is only there to be quick
             note.parent.mkdir(parents=True, exist_ok=True)
-            write_text(note, json.dumps({"seen": seen, "sha256": digest}), durable=False)
+            write_text(note, json.dumps({"seen": seen(before), "sha256": digest}), durable=False)
     return digest
+
+
+def is_remembered(file: os.stat_result) -> bool:
+    """Whether a file is so large that what was found in it is worth a note."""
+    return file.st_size >= _REMEMBERED_BYTES
+
+
+def is_settled(file: os.stat_result) -> bool:
+    """Whether another change of the file, from now on, would be seen."""
+    return time.time() - max(file.st_mtime, file.st_ctime) > _SETTLED_S
+
+
+def seen(file: os.stat_result) -> list[int]:
+    """What is the same as long as a file has not changed."""
+    return [file.st_size, file.st_mtime_ns, file.st_ctime_ns, file.st_ino, file.st_dev]
+
+
+def note_of(path: Path, kind: str, suffix: str) -> Path:
+    """Where what was found in the file at `path` is noted."""
+    name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
+    return cache_folder() / kind / f"{name}{suffix}"
 
 
 def _read(path: Path) -> str:

@@ -100,8 +100,11 @@ def _tokenise(sources: list[Source], recipe: Recipe, tools: Tools, folder: Path)
         raise UserError(
             f"{sources[0].path} has no rows", do=f"--data PATH: {NEEDED}", code=ExitCode.DATA
         )
-    columns, of_path = _columns(first, recipe, sources[0]), {one.path: one for one in sources}
-    end_token_id = _end_token_id(columns, *tools)
+    columns, of_path = (
+        columns_of_first(first, recipe, sources[0]),
+        {one.path: one for one in sources},
+    )
+    end_token_id = end_token_id_of(columns, *tools)
     tokeniser = Tokeniser(*tools, recipe, columns)
     processes = num_processes() if sum(sizes) > _SMALL_BYTES else 1
     with (
@@ -120,8 +123,11 @@ def _tokenise(sources: list[Source], recipe: Recipe, tools: Tools, folder: Path)
     return counts | {"end_token_id": end_token_id, "columns": str(columns)}
 
 
-def _columns(first: Block, recipe: Recipe, source: Source) -> Columns:
-    """Those of the first row that can be read; no other row decides what is meant."""
+def columns_of_first(first: Block, recipe: Recipe, source: Source) -> Columns:
+    """Those of the first row that can be read; no other row decides what is meant.
+
+    Raises UserError when they are not known, or cannot be used as the recipe says.
+    """
     try:
         columns = columns_of(first, recipe.columns)
     except BadRowError as error:
@@ -141,8 +147,11 @@ def _blocks(sources: list[Source], max_samples: int) -> Iterator[Block]:
                 return
 
 
-def _end_token_id(columns: Columns, tokenizer: Any, template: Template) -> int:
-    """What comes after an answer, or a text: where a generated one ends."""
+def end_token_id_of(columns: Columns, tokenizer: Any, template: Template) -> int:
+    """What comes after an answer, or a text: where a generated one ends.
+
+    Raises UserError when nothing does.
+    """
     end = template.text_end_id(tokenizer) if columns.kind == "text" else None
     if end is not None:
         return end

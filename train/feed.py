@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 import numpy as np
 
 from rundir.config import RunConfig
 from train.batch import Batch, collate, collate_rows
-from train.data import SampleFile
+from train.data import Sample
 from train.packing import batched, even, shared
 from train.permutation import Permutation, permutation
+
+
+class Samples(Protocol):
+    """What a feed takes samples from."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Sample: ...
+
+    def length(self, index: int) -> int:
+        """How many tokens a sample has."""
+
+
+class Steps(Protocol):
+    """What says which samples make up a step."""
+
+    def step_indices(self, step: int) -> Sequence[int]:
+        """Indices of the samples of `step` (from 0), the same on all ranks."""
 
 
 class Order:
@@ -44,17 +65,22 @@ class Feed:
     Every rank has as many micro-batches, as they exchange gradients; the last ones may be empty.
     """
 
-    def __init__(self, samples: SampleFile, config: RunConfig, rank: int, world_size: int) -> None:
+    def __init__(
+        self, samples: Samples, config: RunConfig, rank: int, world_size: int,
+        order: Steps | None = None,
+    ) -> None:  # fmt: skip
         self._samples, self._rank, self._world_size = samples, rank, world_size
         self._size = config.train.micro_batch_size
         self._row_tokens = config.data.max_seq_length
         self._is_packed = config.data.packing
-        self._order = Order(len(samples), config.train.global_batch_size, config.train.seed)
+        if order is None:
+            order = Order(len(samples), config.train.global_batch_size, config.train.seed)
+        self._order = order
 
     def step(self, step: int) -> list[Batch]:
         """The micro-batches of `step` (from 0)."""
         hands = self.hands(step)
-        most = max(map(len, hands))
+        most = max(1, *map(len, hands))  # a step that is streamed may be left with no sample
         mine = hands[self._rank]
         return [self._batch(rows) for rows in (*mine, *[[]] * (most - len(mine)))]
 

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from rundir.checkpoints import checkpoint_name, note_evaluation
 from rundir.config import RunConfig
 from rundir.control import is_asked
+from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train import checkpoint
@@ -26,6 +27,7 @@ from train.optimizer import make_optimizer
 from train.progress import Progress
 from train.ranks import Ranks
 from train.schedule import learning_rate, num_steps
+from train.stream import Stream
 
 Result = Literal["done", "stopped"]
 
@@ -54,7 +56,7 @@ class Trainer:
 
     def __init__(
         self, *, config: RunConfig, run: RunDir, ranks: Ranks, events: EventWriter,
-        model: DistributedDataParallel | Undistributed, samples: SampleFile,
+        model: DistributedDataParallel | Undistributed, samples: SampleFile | Stream,
         evaluator: Evaluator | None,
     ) -> None:  # fmt: skip
         self._config, self._run, self._ranks, self._events = config.train, run, ranks, events
@@ -67,7 +69,8 @@ class Trainer:
             is_sharded=config.train.shard_optimizer and ranks.world_size > 1,
             in_8_bits=config.train.optimizer == "adamw-8bit",
         )
-        self._feed = Feed(samples, config, ranks.rank, ranks.world_size)
+        order = samples if isinstance(samples, Stream) else None
+        self._feed = Feed(samples, config, ranks.rank, ranks.world_size, order)
         self._longest = config.data.max_seq_length
         self._total_steps = num_steps(config.train, len(samples))
         self._step = 0  # steps done
@@ -92,6 +95,8 @@ class Trainer:
             self._step = checkpoint.load(
                 Path(resume_from), self._model.module, self.optimizer, self._ranks
             )
+        if isinstance(self._samples, Stream):
+            self._samples.begin(self._step)
         if self._ranks.is_first:
             self._events.emit(
                 "mark", "train.plan",
@@ -108,7 +113,12 @@ class Trainer:
         self._progress.begin(model_flops(self._model.module.model, self._longest))
         stop = False
         while self._step < self._total_steps and not stop:
-            stop = self._one_step()
+            try:
+                stop = self._one_step()
+            except UserError:  # data that are streamed are wrong here: all ranks know, at one step
+                if self._step:
+                    self._keep()
+                raise
             save = stop or self._is_due(self._config.checkpoint_every_steps)
             if save or self._is_due(self._config.log_every_steps):
                 self._progress.report(self._step)  # fails first if the loss is NaN
@@ -118,8 +128,7 @@ class Trainer:
                 self._evaluate()
         self._progress.report(self._step)
         self._progress.end()
-        if self._checkpointed is None or self._checkpointed.name != checkpoint_name(self._step):
-            self._save()
+        self._keep()
         if stop and self._step < self._total_steps:
             return "stopped"
         self._evaluate()
@@ -194,6 +203,11 @@ class Trainer:
         loss, saved = self._evaluator.evaluate(self._step), self._checkpointed
         if self._ranks.is_first and saved and saved.name == checkpoint_name(self._step):
             note_evaluation(saved, loss)
+
+    def _keep(self) -> None:
+        """Save, unless it was done at this step."""
+        if self._checkpointed is None or self._checkpointed.name != checkpoint_name(self._step):
+            self._save()
 
     def _save(self) -> None:
         is_first = self._ranks.is_first

@@ -1,5 +1,7 @@
 """Read, check and tokenise the data once, before any rank starts; ranks only map the result.
 
+With data.streaming that is left to the ranks, and only some rows are tried (train/prepare_stream).
+
 `python -P -m train.prepare RUN_DIR MODEL_PATH [RESUME_FROM]` writes Arrow files to the cache
 (train/data_cache.py). Imports neither torch nor transformers: it costs a second, and can fork as
 it likes.
@@ -22,6 +24,7 @@ from rundir.prepared import Prepared, PreparedData, write_prepared
 from train.arrow_file import BAD_ROWS, HELD_OUT, TRAIN
 from train.data_cache import cached
 from train.fits_model import check_fits, check_tokenizer
+from train.prepare_stream import other_data, prepare_stream
 from train.preview import preview, short
 from train.sources import find_sources
 from train.template import Template
@@ -31,15 +34,24 @@ from train.tokenise import Recipe
 def prepare(run: RunDir, model_path: Path, resume_from: str | None) -> Prepared:
     """Tokenise training and held-out data. Raises UserError for data that cannot be used."""
     config = read_config(run.config)
-    tokenizer, _ = load_text_tools(model_path)
-    for line in check_tokenizer(model_path, tokenizer):
+    tools = load_text_tools(model_path)
+    for line in check_tokenizer(model_path, tools[0]):
         _say(f"airlock: {line}")
     of_train, of_evaluation = recipes(config)
-    train, evaluation = prepare_path(_local(config, run, "path"), model_path, of_train, run)
+    path, evaluation = _local(config, run, "path"), None
+    run.data.mkdir(exist_ok=True)
+    if config.data.streaming:
+        train, shown, line = prepare_stream(path, model_path, of_train, tools, run)
+        _say(line)
+    else:
+        train, evaluation = prepare_path(path, model_path, of_train, run)
+        shown = preview(train, tools[0])
+    if resume_from is not None and (other := other_data(Path(resume_from), run)):
+        _say(f"airlock: {other}")
     if config.data.eval_path:
         path = _local(config, run, "eval_path")
         evaluation, _ = prepare_path(path, model_path, of_evaluation, run)
-    _show(run, train, tokenizer)
+    _show(run, shown)
     return Prepared(
         model_path=str(model_path), train=train, evaluation=evaluation, resume_from=resume_from
     )
@@ -147,10 +159,9 @@ def _nothing_left(path: Path, counts: dict[str, Any], recipe: Recipe) -> UserErr
     return UserError(f"{path}: {what}", do="--data PATH", code=ExitCode.DATA)
 
 
-def _show(run: RunDir, train: PreparedData, tokenizer: Any) -> None:
+def _show(run: RunDir, shown: list[str]) -> None:
     """Some samples as the model gets to see them: what is wrong with them is seen at a glance."""
-    run.data.mkdir(exist_ok=True)
-    shown, file = preview(train, tokenizer), run.data / "samples.txt"
+    file = run.data / "samples.txt"
     file.write_text("\n\n".join(shown) + "\n", encoding="utf-8")
     _say(f"the first samples, [[what has loss]] in brackets (as they are: {file}):")
     for sample in shown:

@@ -7,7 +7,7 @@ from typing import Any
 from rundir.prepared import PreparedData
 from train.data import SampleFile
 
-_NUM_SHOWN = 3
+NUM_SHOWN = 3
 _SHORT = 160  # characters of one on the console
 BEGIN, END = "[[", "]]"
 
@@ -15,7 +15,7 @@ BEGIN, END = "[[", "]]"
 def preview(prepared: PreparedData, tokenizer: Any) -> list[str]:
     """The first samples decoded, special tokens and all."""
     samples = SampleFile(prepared)
-    return [marked(*samples[i], tokenizer=tokenizer) for i in range(min(_NUM_SHOWN, len(samples)))]
+    return [marked(*samples[i], tokenizer=tokenizer) for i in range(min(NUM_SHOWN, len(samples)))]
 
 
 def marked(tokens: Any, ranges: Any, *, tokenizer: Any) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
@@ -53,6 +54,17 @@ class Ranks:
         dist.gather_object(value, gathered if self.is_first else None, group=self.control)
         return gathered
 
+    def gather_arrays(self, array: np.ndarray) -> list[np.ndarray]:
+        """Every rank's `array`, of int32 and of whatever length, in rank order on every rank."""
+        sizes = torch.zeros(self.world_size, dtype=torch.int64)
+        sizes[self.rank] = len(array)
+        dist.all_reduce(sizes, group=self.control)
+        padded = torch.zeros(int(sizes.max()), dtype=torch.int32)
+        padded[: len(array)] = torch.from_numpy(array)
+        gathered = [torch.empty_like(padded) for _ in range(self.world_size)]
+        dist.all_gather(gathered, padded, group=self.control)
+        return [one[:size].numpy() for one, size in zip(gathered, sizes.tolist(), strict=True)]
+
     def share(self, value: Any) -> Any:
         """Rank 0's `value`, on every rank."""
         shared = [value]
@@ -80,6 +92,10 @@ class Alone(Ranks):
     def gather(self, value: Any) -> list[Any]:
         """The value itself."""
         return [value]
+
+    def gather_arrays(self, array: np.ndarray) -> list[np.ndarray]:
+        """The array itself."""
+        return [array]
 
     def share(self, value: Any) -> Any:
         """The value itself."""

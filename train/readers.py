@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,28 +46,47 @@ class Block:
         return Block(self.path, self.numbers[:num_rows], self.rows[:num_rows], self.at_bytes)
 
 
-def read_blocks(source: Source) -> Iterator[Block]:
+def read_blocks(source: Source) -> Generator[Block]:
     """All rows of a file. Raises UserError when it is damaged, and OSError."""
-    import pyarrow as pa
-
-    try:
+    with saying_damage(source):
         if source.format == "parquet":
             yield from _parquet(source.path)
         elif source.format == "arrow":
             yield from _arrow(source.path)
         else:
             with source.path.open("rb", buffering=0) as raw:
-                file = _decompressed(raw, source)
-                rows = {"jsonl": _lines, "text": _texts, "json": elements}.get(source.format)
-                made = _table(file, source) if rows is None else rows(file, source)
-                yield from _blocks(made, source.path, raw)
+                file = decompressed(raw, source)  # closes `raw` once nobody holds it
+                yield from _blocks(rows_in(file, source), source.path, raw)
+
+
+@contextmanager
+def saying_damage(source: Source) -> Iterator[None]:
+    """What is wrong with the bytes of a file is a UserError."""
+    import pyarrow as pa
+
+    try:
+        yield
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise wrong(source.path, f"is damaged: {error}", "get it anew from where it is") from error
 
 
-def _decompressed(raw: Any, source: Source) -> Any:
+def rows_in(file: Any, source: Source, start: int = 0) -> Iterator[tuple[int, Raw, int]]:
+    """Rows of a text format, each with its place and its size in bytes.
+
+    From `start` on, in bytes, where a row begins; then places count from 2 there. `file` is read
+    to the end of the row that is given out and no further, except of a JSON array.
+    """
+    if source.format == "json":
+        return elements(file, source)
+    if source.format in ("csv", "tsv"):
+        return _table(file, source, start)
+    return (_texts if source.format == "text" else _lines)(file, start)
+
+
+def decompressed(raw: Any, source: Source) -> Any:
+    """An open file as it is without its compression."""
     import pyarrow as pa
 
     if not source.compression:
@@ -92,20 +112,26 @@ def _blocks(rows: Iterable[tuple[int, Raw, int]], path: Path, raw: Any) -> Itera
         yield Block(path, numbers, some, raw.tell())
 
 
-def _lines(file: Any, _source: Source) -> Iterator[tuple[int, Raw, int]]:
-    for number, line in numbered(file):
+def _lines(file: Any, start: int) -> Iterator[tuple[int, Raw, int]]:
+    for number, line in _numbered_from(file, start):
         if not line.isspace():
             yield number, line, len(line)
 
 
-def _texts(file: Any, _source: Source) -> Iterator[tuple[int, Raw, int]]:
-    for number, line in numbered(file):
+def _texts(file: Any, start: int) -> Iterator[tuple[int, Raw, int]]:
+    for number, line in _numbered_from(file, start):
         if not line.isspace():
             text = decoded(line.rstrip(b"\r\n"))
             yield number, TOO_LONG if len(line) > lines.LONGEST_ROW_BYTES else text, len(line)
 
 
-def _table(file: Any, source: Source) -> Iterator[tuple[int, Raw, int]]:
+def _numbered_from(file: Any, start: int) -> Iterator[tuple[int, bytes]]:
+    if start:
+        file.seek(start)
+    return numbered(file, 2 if start else 1)
+
+
+def _table(file: Any, source: Source, start: int) -> Iterator[tuple[int, Raw, int]]:
     """Rows of CSV or TSV by the names in its first row; with more or fewer a bad one."""
     csv.field_size_limit(lines.LONGEST_ROW_BYTES)
     counted = _Counted(decoded(line) for _, line in numbered(file))
@@ -114,6 +140,8 @@ def _table(file: Any, source: Source) -> Iterator[tuple[int, Raw, int]]:
     if mark == "," and "," not in first and ";" in first:
         mark = ";"
     names = next(csv.reader([first], delimiter=mark), [])
+    if start:
+        file.seek(start)
     reader, number = csv.reader(counted, delimiter=mark), counted.num + 1
     try:
         for fields in reader:
@@ -155,19 +183,24 @@ def _parquet(path: Path) -> Iterator[Block]:
 
 
 def _arrow(path: Path) -> Iterator[Block]:
-    """Both of Arrow's forms: files, and the streams that `datasets` saves."""
     import pyarrow as pa
 
     with pa.memory_map(str(path)) as mapped:
         total = path.stat().st_size
-        try:
-            file = pa.ipc.open_file(mapped)
-            batches = (file.get_batch(i) for i in range(file.num_record_batches))
-        except pa.ArrowInvalid:
-            mapped.seek(0)
-            batches = iter(pa.ipc.open_stream(mapped))
-        for batch in _numbered_batches(batches, path, total, 0):
+        for batch in _numbered_batches(arrow_batches(mapped), path, total, 0):
             yield Block(path, batch.numbers, batch.rows, mapped.tell())
+
+
+def arrow_batches(mapped: Any) -> Iterator[Any]:
+    """The record batches of either form: of a file, and of the streams that `datasets` saves."""
+    import pyarrow as pa
+
+    try:
+        file = pa.ipc.open_file(mapped)
+    except pa.ArrowInvalid:
+        mapped.seek(0)
+        return iter(pa.ipc.open_stream(mapped))
+    return (file.get_batch(i) for i in range(file.num_record_batches))
 
 
 def _numbered_batches(batches: Any, path: Path, total: int, num_rows: int) -> Iterator[Block]:

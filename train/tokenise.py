@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from rundir.errors import UserError
 from train.columns import LINES, Columns, find_columns
-from train.readers import Block
+from train.readers import Block, Raw
 from train.rows import BadRowError, Example, example_of, parsed
 from train.template import Part, Template
 
@@ -43,12 +43,13 @@ class Recipe:
 
 @dataclass(slots=True)
 class Sample:
-    """Tokens, where they have loss, and what they were made of."""
+    """Tokens, where they have loss, and what they were made of, the row at place `row`."""
 
     ids: list[int]
     ranges: list[int]
     example: Example
     is_held_out: bool = False
+    row: int = 0
 
 
 @dataclass(slots=True)
@@ -84,6 +85,16 @@ class Tokenised:
     bad: list[tuple[int, BadRowError]] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Encoded:
+    """What rows have become: samples, digests of contents, bad rows' places with the reason."""
+
+    samples: list[Sample] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+    digests: list[bytes] = field(default_factory=list)
+    bad: list[tuple[int, BadRowError]] = field(default_factory=list)
+
+
 class Tokeniser:
     """Turns blocks into tokens by a recipe."""
 
@@ -97,32 +108,40 @@ class Tokeniser:
         self._text_end = [] if end is None else [end]
 
     def __call__(self, block: Block) -> Tokenised:
-        """All samples of a block."""
-        counts, hashes = Counts(), []
-        bad: list[tuple[int, BadRowError]] = []
-        made: list[tuple[Example, list[Part], bool]] = []
-        for number, raw in block:
-            counts.num_rows += 1
-            try:
-                example = example_of(parsed(raw), self._columns)
-                parts = self._parts(example)
-            except BadRowError as error:
-                counts.num_bad += 1
-                bad.append((number, error))
-                continue
-            digest = _digest(example)
-            hashes.append(digest)
-            is_held_out = self._is_held_out(digest)
-            counts.num_rewritten += len(parts) > 1
-            made += [(example, one, is_held_out) for one in parts]
-        kept = [one for sample in self._encoded(made) for one in self._fitting(sample, counts)]
+        """All samples of a block, as they are written to files."""
+        made = self.encoded(block)
         return Tokenised(
             # The rows themselves have had their use.
             Block(block.path, [], [], block.at_bytes),
-            self._batch([one for one in kept if not one.is_held_out], self._recipe.with_texts),
-            self._batch([one for one in kept if one.is_held_out], with_texts=True),
-            counts, np.frombuffer(b"".join(hashes), dtype=np.uint64), bad,
+            self._batch([one for one in made.samples if not one.is_held_out],
+                        self._recipe.with_texts),
+            self._batch([one for one in made.samples if one.is_held_out], with_texts=True),
+            made.counts, np.frombuffer(b"".join(made.digests), dtype=np.uint64), made.bad,
         )  # fmt: skip
+
+    def encoded(self, rows: Iterable[tuple[int, Raw]]) -> Encoded:
+        """All samples of rows with their places."""
+        done = Encoded()
+        made: list[Sample] = []
+        parts: list[list[Part]] = []
+        for row, (number, raw) in enumerate(rows):
+            done.counts.num_rows += 1
+            try:
+                example = example_of(parsed(raw), self._columns)
+                found = self._parts(example)
+            except BadRowError as error:
+                done.counts.num_bad += 1
+                done.bad.append((number, error))
+                continue
+            digest = _digest(example)
+            done.digests.append(digest)
+            is_held_out = self._is_held_out(digest)
+            done.counts.num_rewritten += len(found) > 1
+            parts += found
+            made += [Sample(list(self._lead), [], example, is_held_out, row) for _ in found]
+        self._encode(made, parts)
+        done.samples = [one for sample in made for one in self._fitting(sample, done.counts)]
+        return done
 
     def _parts(self, example: Example) -> list[list[Part]]:
         if isinstance(example, str):
@@ -140,18 +159,17 @@ class Tokeniser:
         seeded = hashlib.blake2b(digest, digest_size=8, key=key)
         return int.from_bytes(seeded.digest(), "big") < self._recipe.eval_fraction * 2**64
 
-    def _encoded(self, made: list[tuple[Example, list[Part], bool]]) -> Iterator[Sample]:
-        ids = self._ids([text for _, parts, _ in made for text, _ in parts])
-        for example, parts, is_held_out in made:
-            sample = Sample(list(self._lead), [], example, is_held_out)
-            for _, is_answer in parts:
+    def _encode(self, samples: list[Sample], parts: list[list[Part]]) -> None:
+        """Put the tokens of each sample's parts into it."""
+        ids = self._ids([text for some in parts for text, _ in some])
+        for sample, some in zip(samples, parts, strict=True):
+            for _, is_answer in some:
                 begin = len(sample.ids)
                 sample.ids += next(ids)
-                if isinstance(example, str):
+                if isinstance(sample.example, str):
                     begin, sample.ids = 0, sample.ids + self._text_end
                 if is_answer:
                     sample.ranges += [begin, len(sample.ids)]
-            yield sample
 
     def _ids(self, texts: list[str]) -> Iterator[list[int]]:
         """The template has written the special tokens; adding them again would double them."""
@@ -178,7 +196,7 @@ class Tokeniser:
         counts.longest_kept = limit
         pieces = [sample.ids[start : start + limit] for start in range(0, length, limit)]
         return [
-            Sample(one, [0, len(one)], sample.example, sample.is_held_out)
+            Sample(one, [0, len(one)], sample.example, sample.is_held_out, sample.row)
             for one in pieces if len(one) > 1  # a token alone predicts none
         ]  # fmt: skip
 

@@ -35,6 +35,7 @@ from train.model import (
 )
 from train.ranks import Alone, Ranks, meet, part, rank_device
 from train.selftest import try_out
+from train.stream import Stream
 from train.warm import num_threads
 
 
@@ -102,9 +103,10 @@ def train(
             compile_blocks(model)
         wrapped = wrap(model, ranks, init_sync=not is_shared, in_chunks=in_chunks)
     torch.manual_seed(config.train.seed + ranks.rank)  # however the model came, and its own dropout
+    samples = _samples(config, run, ranks, events)
     trainer = Trainer(
         config=config, run=run, ranks=ranks, events=events, model=wrapped,
-        samples=SampleFile(prepared.train),
+        samples=samples,
         evaluator=_evaluator(config, run, ranks, events, model, in_chunks=in_chunks),
     )  # fmt: skip
     trainer.warm_up()
@@ -112,6 +114,8 @@ def train(
         remove_half_written(run)  # by an attempt before this one; all its ranks are gone
     trainer.restore(_resume_from(run, ranks, events) or prepared.resume_from)
     result = trainer.train()
+    if isinstance(samples, Stream):
+        samples.end()
     if result == "done" and ranks.is_first:
         with events.span("export"):
             write_results(config, run, model, events)
@@ -141,6 +145,16 @@ def wrap(
         gradient_as_bucket_view=True,
         init_sync=init_sync,
     )
+
+
+def _samples(
+    config: RunConfig, run: RunDir, ranks: Ranks, events: EventWriter
+) -> SampleFile | Stream:
+    """What is trained on."""
+    prepared = read_prepared(run)
+    if not prepared.train.is_streamed:
+        return SampleFile(prepared.train)
+    return Stream(config=config, run=run, prepared=prepared, ranks=ranks, events=events)
 
 
 def _evaluator(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,15 @@ import pytest
 
 from benchmarks.data import claims, make_corpus, tokenise
 from benchmarks.data_cases import MAPS, ORIGINAL, OURS, WHOLE
+from benchmarks.stream_cases import PEER, STREAM
+from benchmarks.streaming import ROOT, stream
 
 READING = {
     "file_bytes": 100, "file_in_memory_bytes": 100, "private_bytes": 1, "pickled_bytes": 1,
     "first_batch_s": 0.1,
+}  # fmt: skip
+STREAMING = {
+    STREAM: {"samples_per_s": 2.0, "resumed_s": 0.1}, PEER: {"samples_per_s": 1.0},
 }  # fmt: skip
 SPEEDS = {OURS: 3.0, ORIGINAL: 1.0, **{name: 2.0 for name in MAPS if name != ORIGINAL}}
 
@@ -30,9 +36,20 @@ def test_every_claim_can_fail(
     speeds: dict[str, float], peak: int, reading: dict[str, Any], claim: str
 ) -> None:
     rates = {name: {"mb_per_s": rate} for name, rate in (SPEEDS | speeds).items()}
-    found = claims(rates, peak, READING | reading)
+    found = claims(rates, peak, READING | reading, STREAMING)
     assert [claim in name for name, one in found.items() if not one["holds"]] == [True]
-    assert len(found) == 7
+    assert len(found) == 9
+
+
+@pytest.mark.parametrize(
+    ("ours", "claim"),
+    [({"samples_per_s": 0.9}, "that of datasets"), ({"resumed_s": 2.0}, "to go on")],
+)
+def test_every_claim_of_streaming_can_fail(ours: dict[str, float], claim: str) -> None:
+    rates = {name: {"mb_per_s": rate} for name, rate in SPEEDS.items()}
+    streaming = STREAMING | {STREAM: STREAMING[STREAM] | ours}
+    found = claims(rates, 1, READING, streaming)
+    assert [claim in name for name, one in found.items() if not one["holds"]] == [True]
 
 
 @pytest.mark.long
@@ -41,3 +58,11 @@ def test_all_cases_that_can_be_run_are(tmp_path: Path) -> None:
     found = tokenise(tmp_path, megabytes, 1)
     assert {OURS, WHOLE} <= found.keys()
     assert all(one["mb_per_s"] > 0 for one in found.values())
+
+
+@pytest.mark.long
+def test_ranks_that_stream_have_every_row_once(tmp_path: Path) -> None:
+    make_corpus(tmp_path, 0.5)
+    found = stream(tmp_path, 1, os.environ | {"PYTHONPATH": str(ROOT)}, print)[STREAM]
+    assert found["samples_per_s"] > 0
+    assert 0 <= found["num_rows"] - found["rows_of_all_ranks"] < 64  # steps are whole

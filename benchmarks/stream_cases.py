@@ -1,0 +1,117 @@
+"""Ranks that tokenise a file while they read it, each in a process of its own.
+
+`python -m benchmarks.stream_cases NAME FOLDER RANK WORLD` waits for a line on stdin, then reads a
+rank's share of an epoch, and begins once more where 90 % of it were read; prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rundir.config import RunConfig
+
+STREAM = "airlock, streaming"
+PEER = "datasets, split_dataset_by_node"
+_BATCH, _SEED = 64, 0
+_TOKENS = 2048
+_RESUMED = 0.9  # of an epoch
+
+# From a share of the epoch on: how many rows a rank has tokenised, as they come.
+Case = Callable[[Path, int, int, float], Iterator[int]]
+
+
+def config_of(folder: Path) -> RunConfig:
+    """As a run that streams the corpus would have it."""
+    config = RunConfig(profile="benchmark")
+    return replace(
+        config,
+        data=replace(
+            config.data, path=str(folder / "text.jsonl"), streaming=True, max_seq_length=_TOKENS
+        ),
+        train=replace(config.train, global_batch_size=_BATCH, seed=_SEED),
+    )
+
+
+def count_rows(folder: Path) -> int:
+    """What is done before ranks start: all rows counted, some tried. Returns their number."""
+    from rundir.paths import RunDir
+    from train.prepare import load_text_tools, recipes
+    from train.prepare_stream import prepare_stream
+
+    config, model = config_of(folder), folder / "model"
+    recipe, tools = recipes(config)[0], load_text_tools(model)
+    run = RunDir(folder / "run")
+    prepared, _, _ = prepare_stream(Path(config.data.path), model, recipe, tools, run)
+    return prepared.num_samples
+
+
+def ours(folder: Path, rank: int, world: int, begin: float) -> Iterator[int]:
+    """Airlock's share."""
+    from train.pieces import Pieces
+    from train.stream_share import shares
+
+    pieces = Pieces.load(folder / "run/data/stream")
+    steps = pieces.num_rows // _BATCH
+    first = int(steps * begin)
+    made = shares(
+        pieces, config_of(folder), folder / "model", first_step=first, rank=rank,
+        world_size=world, say=print,
+    )  # fmt: skip
+    for _ in range(first, steps):
+        yield next(made).counts.num_rows
+
+
+def peer(folder: Path, rank: int, world: int, begin: float) -> Iterator[int]:
+    """The share that `datasets` gives a rank, shuffled in a buffer of 10,000 rows."""
+    import datasets
+    from datasets.distributed import split_dataset_by_node
+    from transformers import PreTrainedTokenizerFast
+
+    make: Any = PreTrainedTokenizerFast
+    tokenizer = make(tokenizer_file=str(folder / "model/tokenizer.json"))
+    data: Any = datasets.load_dataset(
+        "json", data_files=str(folder / "text.jsonl"), split="train", streaming=True
+    ).shuffle(seed=_SEED, buffer_size=10_000)
+    own = split_dataset_by_node(data, rank=rank, world_size=world)
+    if begin:
+        rows = json.loads((folder / "rows.json").read_text(encoding="ascii"))
+        own = own.skip(int(rows * begin) // world)
+    made = own.map(
+        lambda some: {"input_ids": tokenizer(some["text"])["input_ids"]},
+        batched=True, batch_size=_BATCH, remove_columns=["text"],
+    )  # fmt: skip
+    for batch in made.batch(_BATCH):
+        yield len(batch["input_ids"])
+
+
+CASES: dict[str, Case] = {STREAM: ours, PEER: peer}
+
+
+def measure(case: Case, folder: Path, rank: int, world: int) -> dict[str, float]:
+    """Seconds to the first rows, rows a second after these, and seconds to the first of the end."""
+    started = time.perf_counter()
+    made = case(folder, rank, world, 0.0)
+    num_rows = next(made)
+    first_s = time.perf_counter() - started
+    started, done = time.perf_counter(), 0
+    for some in made:
+        done += some
+    took_s = time.perf_counter() - started
+    started = time.perf_counter()
+    next(case(folder, rank, world, _RESUMED))
+    return {
+        "num_rows": num_rows + done, "first_s": first_s, "samples_per_s": done / took_s,
+        "resumed_s": time.perf_counter() - started,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    name, at, rank, world = sys.argv[1:]
+    sys.stdin.readline()
+    print(json.dumps(measure(CASES[name], Path(at), int(rank), int(world))))  # noqa: T201
