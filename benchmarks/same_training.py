@@ -111,7 +111,9 @@ class Training:
     """One training that has been started; nothing of it is left after the block."""
 
     def __init__(self, who: str, work: Work, num_ranks: int, scratch: Path) -> None:
-        self.who, self._losses, self._ends = who, [], []
+        self.who = who
+        self._losses: list[float] = []
+        self._ends: list[float] = []
         self._runs, self._told = scratch / "runs", work.folder / f"{who}.steps"
         self._told.unlink(missing_ok=True)
         self._events: RunEvents | None = None
