@@ -40,8 +40,10 @@ def suspects(found: Found) -> list[Suspect]:
         if one.rule is None and not _is_explained(one, named)
     ]  # fmt: skip
     everything = [one for one in (*named, *raised) if not _is_survived(one, found)]
-    timed = _has_times(everything)
-    return sorted(_unbeaten(everything), key=lambda one: _order(one, timed=timed))
+    unbeaten = _unbeaten(everything)
+    role = min((ROLES.index(one.rule.role) for one in unbeaten), default=0)
+    timed = _has_times([one for one in unbeaten if one.rule.role == ROLES[role]])
+    return sorted(unbeaten, key=lambda one: _order(one, timed=timed))
 
 
 def _order(one: Suspect, *, timed: bool) -> tuple[object, ...]:

@@ -136,6 +136,20 @@ def test_a_traceback_whose_beginning_is_cut_off_is_one(tmp_path: Path, num_cut: 
     assert verdict_on(tmp_path, syntax).title == "SyntaxError: '(' was never closed"
 
 
+@pytest.mark.parametrize(
+    "raised", ["socket.gaierror: [Errno -2] Name or service not known", "zlib.error: Error -3",
+               "queue.Empty", "Odd: 3"],
+)  # fmt: skip
+def test_whatever_stands_right_below_the_calls_was_raised(tmp_path: Path, raised: str) -> None:
+    assert verdict_on(tmp_path, trace(raised)).title == raised
+
+
+def test_what_comes_after_a_traceback_without_an_end_is_no_source(tmp_path: Path) -> None:
+    torn = "".join(trace("").splitlines(keepends=True)[:-1])
+    log = f"{torn}terminate called\n  what():  unexpected end of file\n"
+    assert verdict_on(tmp_path, log).cause == "torn-file"
+
+
 def test_a_traceback_of_a_notebook_is_one(tmp_path: Path) -> None:
     log = """\
 -----------------------------------------------------------
@@ -247,5 +261,6 @@ def test_of_several_logs_the_earliest_by_their_stamps_is_named(tmp_path: Path) -
     stamp = "2026-11-21 10:00:{} "
     (tmp_path / "logs/a.log").write_text(f"{stamp.format('07')}NVRM: GPU at 1\nXid 79\n")
     (tmp_path / "logs/b.log").write_text(f"{stamp.format('05')}saves\n{FULL}\n")
+    (tmp_path / "logs/c.log").write_text("Connection closed by peer\n")  # does not count
     verdict = diagnose([str(tmp_path / "logs")], rules(tmp_path))
     assert (verdict.cause, verdict.evidence[0].file) == ("no-disk", str(tmp_path / "logs/b.log"))
