@@ -67,8 +67,12 @@ def test_the_rank_that_others_wait_for_is_told_from_their_watchdogs(tmp_path: Pa
     )
     verdict = verdict_on(tmp_path, line.format(0, 7) + line.format(1, 5) + line.format(2, 7))
     assert "Rank 1 got no farther than collective 5, others to 7" in verdict.why
-    verdict = verdict_on(tmp_path, line.format(0, 7) + line.format(2, 7))
-    assert "Rank 0, 2 waited in collective 7: look at the log of a rank that did not" in verdict.why
+    assert verdict.rank == 1
+    verdict = verdict_on(tmp_path, line.format(0, 7) + line.format(1, 7) + line.format(3, 7))
+    assert "Ranks 0, 1, 3 waited in collective 7, and rank 2 did not: look there" in verdict.why
+    assert verdict.rank == 2
+    verdict = verdict_on(tmp_path, line.format(0, 7) + line.format(1, 7))
+    assert "look at a rank that did not" in verdict.why
 
 
 @pytest.mark.parametrize(
