@@ -10,7 +10,7 @@ from diagnostics.doctor.search import Found
 from diagnostics.doctor.sightings import Sighting
 
 EXCEPTION = "python-exception"
-_SURVIVED = 20  # signs of progress that a log goes on with after its last trouble
+_SURVIVED = 10  # signs of progress that a log goes on with after its last trouble
 
 _RAISED = Rule(
     cause=EXCEPTION, title="", role="symptom", match=(), confidence=0.5,
