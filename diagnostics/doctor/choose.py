@@ -10,7 +10,7 @@ from diagnostics.doctor.search import Found
 from diagnostics.doctor.sightings import Sighting
 
 EXCEPTION = "python-exception"
-_SURVIVED = 20  # signs of progress that a log goes on with after its last trouble
+_SURVIVED = 10  # signs of progress that a log goes on with after its last trouble
 
 _RAISED = Rule(
     cause=EXCEPTION, title="", role="symptom", match=(), confidence=0.5,
@@ -40,8 +40,10 @@ def suspects(found: Found) -> list[Suspect]:
         if one.rule is None and not _is_explained(one, named)
     ]  # fmt: skip
     everything = [one for one in (*named, *raised) if not _is_survived(one, found)]
-    timed = _has_times(everything)
-    return sorted(_unbeaten(everything), key=lambda one: _order(one, timed=timed))
+    unbeaten = _unbeaten(everything)
+    role = min((ROLES.index(one.rule.role) for one in unbeaten), default=0)
+    timed = _has_times([one for one in unbeaten if one.rule.role == ROLES[role]])
+    return sorted(unbeaten, key=lambda one: _order(one, timed=timed))
 
 
 def _order(one: Suspect, *, timed: bool) -> tuple[object, ...]:

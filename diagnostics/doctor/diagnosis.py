@@ -47,17 +47,16 @@ def verdict_of(ordered: Sequence[Suspect], found: Found) -> Verdict:
     first = ordered[0]
     seen, rule = first.sighting, first.rule
     title, why, fix = (filled(text, seen.groups) for text in (rule.title, rule.why, rule.fix))
-    confidence = rule.confidence
+    confidence, rank = rule.confidence, _rank(first, ordered, found)
     if rule.role == "cascade":
-        confidence = min(confidence, _OF_CASCADE)
-        lags = who_lags(one.sighting for one in ordered)
-        why = f"{why} The root cause is not in this log. {lags}".strip()
+        lag = who_lags(one.sighting for one in ordered)
+        confidence, rank = min(confidence, _OF_CASCADE), rank if lag.rank is None else lag.rank
+        why = f"{why} The root cause is not in this log. {lag.told}".strip()
     if rule.cause == EXCEPTION:
         title = seen.exception
         fix = f"look at {seen.own.code}" if seen.own else "look at the traceback above this line"
     return Verdict(
-        cause=rule.cause, title=title, why=why, fix=fix, confidence=confidence,
-        rank=_rank(first, ordered, found),
+        cause=rule.cause, title=title, why=why, fix=fix, confidence=confidence, rank=rank,
         evidence=tuple(_evidence(first, ordered)), role=rule.role,
     )  # fmt: skip
 
