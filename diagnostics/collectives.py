@@ -110,7 +110,7 @@ def judge_pairs(pairs: list[tuple[int, int]], results: Results) -> Iterator[Find
         text=f"{len(speeds)}, at {middle / _GB:.2f} GB/s; the slowest, {slowest}, "
              f"at {speeds[slowest] / _GB:.2f}",
         do="./airlock check environment   # how the GPUs are joined",
-        figures={"bytes_per_s": [round(speed) for speed in speeds.values()],
+        figures={"bytes_per_s": list(speeds.values()),
                  "pairs": list(speeds)},
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ from launch.nvml import answer_or, open_driver
 from rundir.finding import Finding
 
 Pair = tuple[int, int]
+_NOT_KNOWN = -1
 _P2P_READ = 0  # nvml.h; pynvml's NVML_P2P_CAPS_INDEX_READ is a tuple, by a comma too many (13.615)
 _LEVELS = {0: "same board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
@@ -92,12 +93,11 @@ def _links(handles: Mapping[int, Any]) -> Links:
     joined_by, without_p2p = {}, []
     for one, other in combinations(handles, 2):
         pair = handles[one], handles[other]
-        level = answer_or(None, nv.nvmlDeviceGetTopologyCommonAncestor, *pair)
+        level = answer_or(_NOT_KNOWN, nv.nvmlDeviceGetTopologyCommonAncestor, *pair)
         ends = _ends(handles[one], nvlinks[one])
         # What ends at no GPU ends at a switch, and over that each reaches every other.
         num = ends.count(places[other]) or sum(end not in places.values() for end in ends)
-        unknown = "not known" if level is None else str(level)
-        joined_by[one, other] = f"NV{num}" if num else _LEVELS.get(level, unknown)
+        joined_by[one, other] = f"NV{num}" if num else _LEVELS.get(level, "not known")
         status = answer_or(nv.NVML_P2P_STATUS_OK, nv.nvmlDeviceGetP2PStatus, *pair, _P2P_READ)
         if status != nv.NVML_P2P_STATUS_OK:
             without_p2p.append((one, other))
@@ -108,7 +108,7 @@ def _nvlinks(handle: Any) -> list[bool]:
     """The state of every NVLink that the GPU has; none of one that has no such thing."""
     import pynvml as nv
 
-    states = []
+    states: list[bool] = []
     for number in range(nv.NVML_NVLINK_MAX_LINKS):
         state = answer_or(None, nv.nvmlDeviceGetNvLinkState, handle, number)
         if state is None:
@@ -122,5 +122,6 @@ def _ends(handle: Any, states: Sequence[bool]) -> list[str]:
     import pynvml as nv
 
     numbers = (number for number, is_up in enumerate(states) if is_up)
-    found = (answer_or(None, nv.nvmlDeviceGetNvLinkRemotePciInfo, handle, n) for n in numbers)
+    nothing: Any = None
+    found = (answer_or(nothing, nv.nvmlDeviceGetNvLinkRemotePciInfo, handle, n) for n in numbers)
     return [end.busId for end in found if end is not None]

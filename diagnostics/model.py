@@ -135,11 +135,11 @@ def judge_loaded(model: Any, footprint: Footprint | UserError, seconds: float) -
     is_cuda = device.type == "cuda"
     held = torch.cuda.max_memory_allocated(device) if is_cuda else high_water("self")["VmHWM"]
     text = f"{num:,} parameters on {device} in {seconds:.1f} s, {held / GIB:.2f} GiB held"
-    is_other = isinstance(footprint, Footprint) and num != footprint.num_parameters
-    if is_other:
-        text += f"; on meta there were {footprint.num_parameters:,}"
+    on_meta = num if isinstance(footprint, UserError) else footprint.num_parameters
+    if num != on_meta:
+        text += f"; on meta there were {on_meta:,}"
     return Finding(
-        check="load", ok=not is_other, text=text,
+        check="load", ok=num == on_meta, text=text,
         do=f"{_ANEW}: config.json and weights are not of one model",
         figures={"num_parameters": num, "seconds": seconds, "held_bytes": held},
     )  # fmt: skip

@@ -12,8 +12,8 @@ def how_it_ended(code: int) -> str:
     """A return code in words that have the process for their object: killed the process: …"""
     if code >= 0:
         return f"ended the process with exit code {code}"
-    hint = _HINTS.get(-code, "")
-    return f"killed the process: {signal.Signals(-code).name}{hint}"
+    number = signal.Signals(-code)
+    return f"killed the process: {number.name}{_HINTS.get(number, '')}"
 
 
 def last_words(log: str) -> list[str]:
