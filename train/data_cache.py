@@ -100,10 +100,8 @@ def _tokenise(sources: list[Source], recipe: Recipe, tools: Tools, folder: Path)
         raise UserError(
             f"{sources[0].path} has no rows", do=f"--data PATH: {NEEDED}", code=ExitCode.DATA
         )
-    columns, of_path = (
-        columns_of_first(first, recipe, sources[0]),
-        {one.path: one for one in sources},
-    )
+    columns = columns_of_first(first, recipe, sources[0])
+    of_path = {one.path: one for one in sources}
     end_token_id = end_token_id_of(columns, *tools)
     tokeniser = Tokeniser(*tools, recipe, columns)
     processes = num_processes() if sum(sizes) > _SMALL_BYTES else 1
