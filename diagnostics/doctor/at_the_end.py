@@ -25,7 +25,9 @@ def advice(run: RunDir, state: RunState) -> list[str]:
         return [f"airlock doctor could not look at it: {type(error).__name__}: {error}"]
     if verdict.role == "symptom" and verdict.cause.startswith("killed-by-"):
         return [f"→ {verdict.fix}"]
+    root = state.root_failure()
+    has_traceback = root is not None and root.traceback is not None
     is_told = not verdict.evidence or verdict.evidence[0].file.endswith((".jsonl", ".json"))
-    if verdict.role != "root" or is_told:
+    if is_told or verdict.role == "cascade" or (verdict.role == "symptom" and has_traceback):
         return []
     return [verdict.title, *textwrap.wrap(verdict.why, _WIDTH), f"→ {verdict.fix}"]

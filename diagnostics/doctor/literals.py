@@ -7,6 +7,7 @@ from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
+LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 LEAST_LETTERS = 3
 
 Choice = frozenset[bytes]  # texts in lower case; one of them must be there
@@ -32,14 +33,11 @@ def texts_of(pattern: str) -> tuple[Choice, ...]:
 
 
 def _num_letters(choice: Choice) -> int:
-    return min(sum(character in _LETTERS for character in text) for text in choice)
+    return min(sum(character in LETTERS for character in text) for text in choice)
 
 
 def _weight(choice: Choice) -> tuple[int, int, list[bytes]]:
     return _num_letters(choice), -len(choice), sorted(choice)
-
-
-_LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 
 
 def _choices(items: Any) -> list[Choice]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
+from diagnostics.doctor.literals import LETTERS
 from diagnostics.doctor.rules import Pattern
 
 _MOST_DULL = 200_000  # kinds of lines that are remembered for holding nothing
-_LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 _TO_NEWLINE = bytes.maketrans(b"\r", b"\n")
-_TO_WORDS = bytes(byte if byte in _LETTERS else 32 for byte in range(256))
+_TO_WORDS = bytes(byte if byte in LETTERS else 32 for byte in range(256))
 _MANY = 1 << 18  # bytes of new kinds of lines from which on their words are looked at first
-_NO_LETTERS = bytes(set(range(256)) - set(_LETTERS) - set(b"\r\n"))
+_NO_LETTERS = bytes(set(range(256)) - set(LETTERS) - set(b"\r\n"))
 
 
 class Sieve:

@@ -62,7 +62,7 @@ def answers(pid: int) -> bool:
 
 
 def _read(log: Path, offset: int) -> Stack | None:
-    """The stack of the main thread, the last that is dumped, from what was added to `log`."""
+    """The stack of the thread that took the signal, as a rule the main one, from the log's end."""
     data = log.read_bytes()
     text = data[offset:].decode(errors="replace")
     threads = list(_THREAD.finditer(text))

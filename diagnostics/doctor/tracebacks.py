@@ -25,9 +25,7 @@ _EXCEPTION = re.compile(
 )
 _HANDLING = "During handling of the above exception, another exception occurred"
 _CAUSING = "The above exception was the direct cause of the following exception"
-_WRAPPED = re.compile(
-    r"^Caught \w+ in "
-)  # what DataLoader's workers raise comes wrapped, and first
+_WRAPPED = re.compile(r"^Caught \w+ in ")  # by DataLoader, of what a worker has raised
 _NOT_OWN = re.compile(
     r"site-packages/|dist-packages/|/lib(?:64)?/python\d|^<|/torch/|/bin/[\w.-]+$|"
     r"(?:conda\d?|envs/[^/]+|Python3\d+)/lib/|/runpy\.py$",

@@ -316,6 +316,15 @@ def test_the_report_of_a_failed_run_gets_the_fix_and_nothing_twice() -> None:
     assert advice(other.run, read_state(other.run, read_events(other.run.events))) == []
 
 
+def test_the_report_of_a_rank_that_crashed_says_what_its_log_tells_of_it() -> None:
+    story = Story()
+    story.prints(1, "Fatal Python error: Segmentation fault\n")
+    story.exited(1, -11, "SIGSEGV")
+    story.ends()
+    lines = advice(story.run, read_state(story.run, read_events(story.run.events)))
+    assert lines[0].startswith("Segmentation fault")
+
+
 def test_a_broken_rule_is_said_in_the_report_which_stands_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
