@@ -34,13 +34,16 @@ def main(findings: Findings, request: Request, timeout_s: float) -> None:
     findings.add(loopback.find())
     if not findings.all_ok:
         findings.finish()
-    with findings.reported("ranks", check_device_command()):
-        with own_run(request) as run, group_of(run, timeout_s) as group:
-            group.wait(findings.look, timeout_s)
-            for finding in judge(group):
-                findings.add(finding)
-        device = "NCCL" if run.job.placement.device == "cuda" else "gloo"
-        findings.finish(f"{run.num_ranks} ranks over {device}{_speed(group)}")
+    with (
+        findings.reported("ranks", check_device_command()),
+        own_run(request) as run,
+        group_of(run, timeout_s) as group,
+    ):
+        group.wait(findings.look, timeout_s)
+        for finding in judge(group):
+            findings.add(finding)
+        over = "NCCL" if run.job.placement.device == "cuda" else "gloo"
+        findings.finish(f"{run.num_ranks} ranks over {over}{_speed(group)}")
 
 
 def judge(group: Group) -> Iterator[Finding]:

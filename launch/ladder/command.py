@@ -16,7 +16,7 @@ from launch.request import Request
 from launch.signals import Interrupted, Signals
 from rundir.exit_codes import ExitCode
 
-_ROW = "{:<12} {:<5} {:>7} {:>10} {:>10}  {}"
+_ROW = "{:<12} {:<5} {:>8} {:>11} {:>11}  {}"
 
 
 def check(

@@ -41,6 +41,7 @@ def test_ranks_add_up_exactly_and_every_pair_exchanges(on_cpu: dict[str, str]) -
     # 16 MiB; of two ranks each sends and receives as much.
     assert bandwidth["bus_bytes_per_s"] == pytest.approx(16 * 1024**2 / bandwidth["seconds"])
     assert ended.finding("pairs")["figures"]["pairs"] == ["pair 0-1"]
+    assert "2 ranks over gloo, bus bandwidth" in ended.summary["line"]
 
 
 @pytest.mark.long
