@@ -54,10 +54,6 @@ def test_a_run_that_streams_and_was_killed_is_to_the_last_bit_one_that_was_not(
     assert sorted(curve(killed)) == list(range(1, 21))
     weights = [(run.model / "model.safetensors").read_bytes() for run in (killed, clean)]
     assert weights[0] == weights[1]
-    assert not [line for line in clean.events.glob("*") if line.stat().st_size == 0]
-    with ended(airlock("run", "tiny", "--resume", clean.run_id, *STREAMING, env=env)) as process:
-        _, out, err = finish(process)
-    assert "the data are not as they were" not in out + err
 
 
 def test_a_bad_row_ends_all_ranks_and_is_named(

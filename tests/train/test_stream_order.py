@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -14,8 +15,9 @@ import pytest
 from tests.train.test_readers import write
 from train.piece_reader import PieceReader
 from train.pieces import PIECE, StreamFile
+from train.readers import decompressed
 from train.scan import scan_all
-from train.sources import find_sources
+from train.sources import Source, find_sources
 from train.stream_order import StreamOrder
 from train.stream_rows import Row, StreamRows
 
@@ -164,3 +166,41 @@ def test_any_number_of_files_is_shared_out_evenly(
         assert max(sizes) - min(sizes) <= 1
         assert sorted(id_of(row) for rows in ranks for row in rows) == list(range(sum(sizes)))
         assert sum(sizes) == 100 * num_files
+
+
+def test_a_compressed_file_is_unpacked_once_an_epoch_however_many_windows_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path / "cache"))
+    opened: list[Path] = []
+
+    def unpack(raw: Any, source: Source) -> Any:
+        opened.append(source.path)
+        return decompressed(raw, source)
+
+    monkeypatch.setattr("train.piece_reader.decompressed", unpack)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write("jsonl.gz", tmp_path / name, [{"id": i, "text": "x" * 50} for i in range(200)])
+    rows_of(tmp_path, 0, 2, 0, 40)  # windows of four pieces of three rows
+    assert sorted(opened) == [tmp_path / "a" / "rows.jsonl.gz", tmp_path / "b" / "rows.jsonl.gz"]
+
+
+def test_memory_does_not_grow_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "a.jsonl"
+    with path.open("w") as file:
+        for i in range(20_000):
+            file.write(json.dumps({"id": i, "text": "x" * 2000}) + "\n")
+    files = [StreamFile.of(source) for source in find_sources(path)]
+    tracemalloc.start()
+    order = StreamOrder(scan_all(files, 1 << 18, 0), SEED, 8)  # windows of 2 MiB
+    with closing(PieceReader(files, print)) as reader:
+        made = StreamRows(order, reader, batch_size=BATCH, rank=0, world_size=1)
+        num_rows = sum(len(rows) for _, rows in islice(made.steps(0), 2000))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert num_rows == 20_000
+    assert peak_bytes < path.stat().st_size / 5
