@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +74,16 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def airlock(environ: dict[str, str], tmp_path: Path) -> Callable[..., Start]:
-    """Start `airlock ARGS`, as a person would, from an empty folder; `env` adds variables."""
+    """Start `airlock ARGS`, as a person would, from an empty folder; `env` adds variables.
 
-    def start(*args: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    `within` is a command that starts it, in a surrounding that the test has made.
+    """
+
+    def start(
+        *args: str, env: dict[str, str] | None = None, within: Sequence[str] = ()
+    ) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "launch", *args],
+            [*within, sys.executable, "-P", "-m", "launch", *args],
             cwd=tmp_path,
             env=environ | (env or {}),
             text=True,

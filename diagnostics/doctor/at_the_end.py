@@ -13,7 +13,7 @@ _WIDTH = 100
 
 
 def advice(run: RunDir, state: RunState) -> list[str]:
-    """Lines for the report: a cause that a rule knows from the logs, why, and the fix.
+    """Lines for the report: what a rule knows from the logs, why, and the fix.
 
     None when the launcher knows as much by itself. A fault of a rule is said, and no more: the
     report stands without it.
@@ -25,6 +25,6 @@ def advice(run: RunDir, state: RunState) -> list[str]:
     if verdict.role == "symptom" and verdict.cause.startswith("killed-by-"):
         return [f"→ {verdict.fix}"]
     is_told = not verdict.evidence or verdict.evidence[0].file.endswith((".jsonl", ".json"))
-    if verdict.role != "root" or is_told:
+    if verdict.role == "symptom" or is_told:
         return []
     return [verdict.title, *textwrap.wrap(verdict.why, _WIDTH), f"→ {verdict.fix}"]

@@ -38,6 +38,7 @@ def suspects(found: Found) -> list[Suspect]:
         Suspect(one, _RAISED) for one in found.sightings
         if one.rule is None and not _is_explained(one, named)
     ]  # fmt: skip
+    named = [one for one in named if one.rule.cause != EXCEPTION or not _is_told(one, named)]
     everything = [one for one in (*named, *raised) if not _is_survived(one, found)]
     timed = _has_times(everything)
     return sorted(_unbeaten(everything), key=lambda one: _order(one, timed=timed))
@@ -59,6 +60,15 @@ def _is_explained(raised: Sighting, named: Iterable[Suspect]) -> bool:
     """Whether a rule knows the exception, by its first line or a further one of its message."""
     return any(
         one.sighting.log == raised.log and raised.line <= one.sighting.line <= raised.last_line
+        for one in named
+    )
+
+
+def _is_told(raised: Suspect, named: Iterable[Suspect]) -> bool:
+    """Whether the event of an exception is known by another rule as well."""
+    return any(
+        (one.sighting.log, one.sighting.line) == (raised.sighting.log, raised.sighting.line)
+        and one.rule.cause != EXCEPTION
         for one in named
     )
 

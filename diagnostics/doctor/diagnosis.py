@@ -52,7 +52,7 @@ def verdict_of(ordered: Sequence[Suspect], found: Found) -> Verdict:
         confidence = min(confidence, _OF_CASCADE)
         lags = who_lags(one.sighting for one in ordered)
         why = f"{why} The root cause is not in this log. {lags}".strip()
-    if rule.cause == EXCEPTION:
+    if seen.rule is None:
         title, fix = seen.exception, _where(seen)
     return Verdict(
         cause=rule.cause, title=title, why=why, fix=fix, confidence=confidence,

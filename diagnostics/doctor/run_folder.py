@@ -123,11 +123,14 @@ def _is_event(one: Suspect) -> bool:
 
 
 def _is_other_end(one: Suspect, root: Failure | None) -> bool:
-    """Whether it is how another rank than the root ended, which follows from that."""
-    return (
-        root is not None and _is_event(one) and one.rule.role == "symptom"
-        and one.sighting.rank not in (None, root.rank)
-    )  # fmt: skip
+    """Whether it is how another rank than the root ended, which follows from that.
+
+    Of a rank that has raised an exception the exit code says nothing more.
+    """
+    if root is None or not _is_event(one) or one.rule.role != "symptom":
+        return False
+    is_others = one.sighting.rank not in (None, root.rank)
+    return is_others or (one.rule.cause == "rank-exited" and root.traceback is not None)
 
 
 def _order(one: Suspect, root: Failure | None) -> tuple[int, bool, bool]:
