@@ -125,12 +125,15 @@ def _failure(console: Console, run: RunDir, state: RunState) -> None:
             _out(console, "\n".join([f"  it was {title}", *(f"  {note}" for note in notes)]))
         _out(console, "\n".join([*advised, f"  log {shown(run.agent_log)}"]))
         return
-    log = run.zygote_log if root.rank is None else run.rank_log(root.rank, state.status.attempt)
+    is_hang = root.exit_code == ExitCode.HANG
+    log = run.rank_log(root.rank or 0, state.status.attempt)
+    if root.rank is None and not is_hang:
+        log = run.zygote_log
     lines = [f"airlock: the run failed: {root.summary}", *(f"  {note}" for note in root.notes)]
     if state.restarts:
         lines.append(f"  restarted before: {'; '.join(state.restarts)}")
     others = sorted({one.rank for one in state.failures if one.rank not in (None, root.rank)})
-    if others:
+    if others and not is_hang:
         lines.append(f"  and, as a consequence, rank {', '.join(map(str, others))}")
     if root.title == "killed by SIGKILL":
         lines.append("  by someone: the kernel counts no kill for want of memory at that time")
@@ -141,7 +144,7 @@ def _failure(console: Console, run: RunDir, state: RunState) -> None:
     text = "\n".join(lines)
     if root.traceback:
         _out(console, f"\n{text}\n\n{root.traceback}")
-    elif state.of_script:  # its output is on the screen already
+    elif state.of_script or is_hang:  # its output is on the screen already, or is no news
         _out(console, f"\n{text}")
     else:
         # A rank that was killed has no last words: what killed it matters more than its log.

@@ -6,6 +6,7 @@ import textwrap
 
 from diagnostics.doctor.run_folder import of_failed
 from launch.state import RunState
+from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 
 _MOST_BYTES = 4 << 20  # of each log, so that a report does not wait for it
@@ -22,6 +23,9 @@ def advice(run: RunDir, state: RunState) -> list[str]:
         verdict = of_failed(run, state, _MOST_BYTES)
     except Exception as error:  # noqa: BLE001 - whatever it is, the run's own failure matters more
         return [f"airlock doctor could not look at it: {type(error).__name__}: {error}"]
+    root = state.root_failure()
+    if root is not None and root.exit_code == ExitCode.HANG:  # the report has its title
+        return [*textwrap.wrap(verdict.why, _WIDTH), f"→ {verdict.fix}"]
     if verdict.role == "symptom" and verdict.cause.startswith("killed-by-"):
         return [f"→ {verdict.fix}"]
     is_told = not verdict.evidence or verdict.evidence[0].file.endswith((".jsonl", ".json"))

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import psutil
 
-from diagnostics.doctor import stacks
+from diagnostics.doctor.stacks import read_stack
 from diagnostics.doctor.standing import TRAINS, Standing, behind, ranks_of, standings, told
 from diagnostics.doctor.verdict import Evidence, Verdict
 from launch.console import clock
 from launch.run_processes import processes_of
+from launch.stacks import ask
 from launch.state import RunState
 from rundir.events import Event
 from rundir.paths import RunDir, shown
@@ -104,7 +105,7 @@ def _silent(
     """A run that has trained, and reports nothing any more."""
     step = f" since step {state.status.step}" if state.status.step else ""
     why = f"Nothing was reported for {clock(silent_s)}; {clock(limit_s)} would be much already."
-    return _hang(run, f"The run hangs: no progress{step}", why, state, found)
+    return _hang(run, f"The run hangs: no progress{step}", why, found)
 
 
 def _stuck(
@@ -120,12 +121,13 @@ def _stuck(
     )  # fmt: skip
 
 
-def _hang(run: RunDir, title: str, why: str, state: RunState, found: Sequence[Standing]) -> Verdict:
+def _hang(run: RunDir, title: str, why: str, found: Sequence[Standing]) -> Verdict:
     """With what the ranks are doing: who is in no collective is whom the others wait for."""
-    logs = _logs(run, state)
     ours = {process.pid for process in processes_of(run).processes}
     pids = {one.rank: one.pid for one in found if one.pid in ours and one.pid is not None}
-    seen = stacks.ask({rank: logs[rank] for rank in pids}, pids)
+    files = {rank: run.stacks(f"rank{rank}") for rank in pids}
+    read = {rank: read_stack(files[rank], begin) for rank, begin in ask(files, pids).items()}
+    seen = {rank: stack for rank, stack in read.items() if stack is not None}
     late = {rank: stack for rank, stack in seen.items() if not stack.waits}
     if len(late) == len(seen):
         late = {}

@@ -11,6 +11,7 @@ from typing import Any
 
 from diagnostics.doctor.choose import Suspect, suspects
 from diagnostics.doctor.diagnosis import search, verdict_of
+from diagnostics.doctor.hang import of_hang
 from diagnostics.doctor.live import of_live
 from diagnostics.doctor.reading import STDIN, Log, natural, rank_of_name
 from diagnostics.doctor.rules import ROLES
@@ -57,9 +58,11 @@ def of_failed(run: RunDir, state: RunState, most_bytes: int | None = None) -> Ve
 
     With `most_bytes` no more than that of each log is read, its beginning and its end.
     """
-    found = search(_logs(run, state.status.attempt, most_bytes))
     root = state.root_failure()
     attempt = state.status.attempt
+    if root is not None and root.exit_code == ExitCode.HANG:
+        return of_hang(run.incident(attempt)) or _hang(run, root)
+    found = search(_logs(run, attempt, most_bytes))
     ordered = [one for one in suspects(found) if _is_of_attempt(one, attempt)]
     ordered = [one for one in ordered if not _is_other_end(one, root)]
     ordered.sort(key=lambda one: _order(one, root))
@@ -155,6 +158,16 @@ def _with_state(verdict: Verdict, root: Failure | None) -> Verdict:
     told = [note for note in root.notes if not note.startswith("→ ")]
     why = f"{root.who} was {root.title}; {'; '.join(told)}."
     return replace(verdict, why=why[0].upper() + why[1:], fix=advice[0])
+
+
+def _hang(run: RunDir, root: Failure) -> Verdict:
+    """A run that hung, of which no more than that could be kept."""
+    return Verdict(
+        cause="hang", title=root.title, rank=root.rank, confidence=0.5, role="symptom",
+        why="No rank made progress, and what was found of them could not be written.",
+        fix=f"read {shown(run.rank_log(root.rank or 0, 0).parent)}",
+        evidence=_lines_of(run.event_file("launch"), '"name": "hang"'),
+    )  # fmt: skip
 
 
 def _cut_off(run: RunDir, state: RunState) -> Verdict:

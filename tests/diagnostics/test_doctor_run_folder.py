@@ -13,7 +13,6 @@ import pytest
 
 from diagnostics.doctor.at_the_end import advice
 from diagnostics.doctor.run_folder import find_folder, of_run, read_state
-from diagnostics.doctor.stacks import answers
 from rundir.events import read_events
 from rundir.exit_codes import ExitCode
 from tests.diagnostics.run_folders import MEMORY, TRAIN, Story
@@ -236,9 +235,9 @@ def test_a_run_that_trains_says_its_step(launcher: Story) -> None:
 
 
 STUCK = """
-import faulthandler, os, signal, sys, time
-log = open(sys.argv[1], "a")
-faulthandler.register(signal.SIGUSR2, log, all_threads=True)
+import pathlib, sys, time
+from launch.stacks import answer_in
+answer_in(pathlib.Path(sys.argv[1]))
 def reads_data():
     print("ready", flush=True)
     time.sleep(600)
