@@ -67,8 +67,10 @@ def sigkill(_: Path) -> None:
 
 
 def gil_deadlock(_: Path) -> None:
-    """It waits in native code, and keeps the GIL meanwhile: no thread of it runs Python."""
-    ctypes.PyDLL(None).sleep(int(FOR_EVER_S))
+    """It waits in native code for a lock that it has itself, and keeps the GIL meanwhile."""
+    mutex, native = ctypes.create_string_buffer(64), ctypes.PyDLL(None)
+    native.pthread_mutex_lock(mutex)
+    native.pthread_mutex_lock(mutex)
 
 
 def uneven_data(_: Path) -> None:

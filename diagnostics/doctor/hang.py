@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from diagnostics.doctor.choose import suspects
+from diagnostics.doctor.diagnosis import search, verdict_of
 from diagnostics.doctor.flight import Missing, missing, read_records
+from diagnostics.doctor.reading import Log
 from diagnostics.doctor.stacks import Stack, read_stack
 from diagnostics.doctor.verdict import Evidence, Verdict
 from launch.console import clock
@@ -28,7 +32,10 @@ def of_hang(folder: Path) -> Verdict | None:
     except (OSError, ValueError):
         return None
     seen = _Seen(folder, about)
-    deciders = (_stopped, _in_kernel, _holds_the_gil, _collectives, _does_not_wait, _is_behind)
+    deciders = (
+        _stopped, _in_kernel, _holds_the_gil, _known, _collectives, _does_not_wait, _wait_apart,
+        _is_behind,
+    )  # fmt: skip
     for decide in deciders:
         if verdict := decide(seen):
             return verdict
@@ -58,7 +65,10 @@ class _Seen:
         evidence = tuple(
             Evidence(shown(one.log), one.line, one.text)
             for one in (self.stacks[rank] for rank in who if rank in self.stacks)
-        ) or _line_of(self.folder / "hang.json", f'"rank": {ranks[0] if ranks else 0},')
+        )
+        if not evidence or (ranks and ranks[0] not in self.stacks):
+            text = f'"rank": {ranks[0] if ranks else 0},'
+            evidence = (*_line_of(self.folder / "hang.json", text), *evidence)
         return Verdict(
             cause=cause, rank=ranks[0] if ranks else None, confidence=confidence,
             title=title, why=f"{still}. {why}".strip(), fix=fix, evidence=evidence,
@@ -117,6 +127,22 @@ def _holds_the_gil(seen: _Seen) -> Verdict | None:
     )  # fmt: skip
 
 
+def _known(seen: _Seen) -> Verdict | None:
+    """What a rule knows of a call that a rank is in, as of a line of a log."""
+    logs = [Log(shown(one.log), one.log, rank) for rank, one in seen.stacks.items()]
+    found = search(logs)
+    ordered = suspects(found)
+    if not ordered or ordered[0].rule.role != "root":
+        return None
+    known = verdict_of(ordered, found)
+    ranks = () if known.rank is None else (known.rank,)
+    title = f"keeps the others waiting: {known.title[0].lower()}{known.title[1:]}"
+    verdict = seen.verdict(
+        known.cause, title, known.why, ranks=ranks, fix=known.fix, confidence=known.confidence
+    )
+    return replace(verdict, evidence=(known.evidence[0], *verdict.evidence))
+
+
 def _collectives(seen: _Seen) -> Verdict | None:
     found = seen.missing
     if found is None:
@@ -148,6 +174,28 @@ def _does_not_wait(seen: _Seen) -> Verdict | None:
         "rank-behind", f"keeps the others waiting: {seen.where(late[0])}",
         f"The others wait in a collective, and rank {', '.join(map(str, late))} is in none.",
         ranks=late, fix="look at that line: what does it wait for?", confidence=_LIKELY,
+    )  # fmt: skip
+
+
+def _wait_apart(seen: _Seen) -> Verdict | None:
+    """All wait, but not at the same line: each in a collective that others have not called."""
+    at: dict[str, list[int]] = {}
+    for rank, stack in seen.stacks.items():
+        at.setdefault(stack.where, []).append(rank)
+    if len(at) < 2 or len(seen.stacks) < len(seen.ranks):  # noqa: PLR2004 - one line is no two
+        return None
+    few, many = (sorted(at.values(), key=len)[one] for one in (0, -1))
+    ranks = tuple(few) if len(few) < len(many) else ()
+    told = "; ".join(f"rank {', '.join(map(str, some))} at {where}" for where, some in at.items())
+    return seen.verdict(
+        "collective-mismatch",
+        f"waits in another collective than the others: {seen.where(ranks[0])}"
+        if ranks else "has ranks that wait in different collectives",
+        f"All wait, {told}: ranks must call the same collectives in the same order.",
+        ranks=ranks, fix="give every rank the same number of batches (DistributedSampler("
+        "drop_last=True), or torch.distributed.algorithms.join.Join), and let no branch that only "
+        "some ranks take have a collective; TORCH_DISTRIBUTED_DEBUG=DETAIL names both calls",
+        confidence=_LIKELY,
     )  # fmt: skip
 
 

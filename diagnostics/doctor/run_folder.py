@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from diagnostics.doctor.search import Found
 from diagnostics.doctor.verdict import Evidence, Verdict
 from launch.run_processes import OVER, processes_of
 from launch.state import Failure, RunState, new_state
+from rundir.config import ScriptConfig
 from rundir.config_file import read_config
 from rundir.events import Event, read_events
 from rundir.exit_codes import ExitCode
@@ -66,6 +68,8 @@ def of_failed(run: RunDir, state: RunState, most_bytes: int | None = None) -> Ve
     ordered = [one for one in suspects(found) if _is_of_attempt(one, attempt)]
     ordered = [one for one in ordered if not _is_other_end(one, root)]
     ordered.sort(key=lambda one: _order(one, root))
+    if ordered and ordered[0].rule.cause == "gloo-timeout" and (late := _waited_for(run, attempt)):
+        return late
     if ordered and (root is not None or ordered[0].rule.role == "root"):
         return _with_state(verdict_of(ordered, found), root)
     if state.status.phase not in OVER:
@@ -79,7 +83,7 @@ def read_state(run: RunDir, events: Sequence[Event]) -> RunState:
     num_ranks = 1 + max((event["rank"] or 0 for event in events), default=0)
     num_ranks = len(status.get("ranks", ())) or num_ranks
     profile = status.get("profile", "")
-    state = new_state(run.run_id, profile, num_ranks, of_script=_is_script(run))
+    state = new_state(run.run_id, profile, num_ranks, of_script=_script(run) is not None)
     for event in events:
         if event["name"] == "rank.gone":  # whereupon the launcher ends the others
             others = {row.rank for row in state.status.ranks} - {event["failed_rank"]}
@@ -98,11 +102,11 @@ def _status(run: RunDir) -> dict[str, Any]:
         return {}
 
 
-def _is_script(run: RunDir) -> bool:
+def _script(run: RunDir) -> ScriptConfig | None:
     try:
-        return read_config(run.config).script is not None
+        return read_config(run.config).script
     except (OSError, ValueError):
-        return False
+        return None
 
 
 def _logs(run: RunDir, attempt: int, most_bytes: int | None) -> list[Log]:
@@ -128,12 +132,13 @@ def _is_event(one: Suspect) -> bool:
 def _is_other_end(one: Suspect, root: Failure | None) -> bool:
     """Whether it is how another rank than the root ended, which follows from that.
 
-    Of a rank that has raised an exception the exit code says nothing more.
+    Of a rank that has raised an exception that it has ended says nothing more.
     """
     if root is None or not _is_event(one) or one.rule.role != "symptom":
         return False
     is_others = one.sighting.rank not in (None, root.rank)
-    return is_others or (one.rule.cause == "rank-exited" and root.traceback is not None)
+    is_bare = one.rule.cause in ("rank-exited", "rank-ended-early")
+    return is_others or (is_bare and root.traceback is not None)
 
 
 def _order(one: Suspect, root: Failure | None) -> tuple[int, bool, bool]:
@@ -158,6 +163,15 @@ def _with_state(verdict: Verdict, root: Failure | None) -> Verdict:
     told = [note for note in root.notes if not note.startswith("→ ")]
     why = f"{root.who} was {root.title}; {'; '.join(told)}."
     return replace(verdict, why=why[0].upper() + why[1:], fix=advice[0])
+
+
+def _waited_for(run: RunDir, attempt: int) -> Verdict | None:
+    """Whom a rank waited for until its time was up, if that was seen (launch/in_vain.py)."""
+    verdict = of_hang(run.incident(attempt))
+    if verdict is None or verdict.cause == "hang":
+        return None
+    who = "The run" if verdict.rank is None else f"Rank {verdict.rank}"
+    return replace(verdict, title=f"{who} {verdict.title}")
 
 
 def _hang(run: RunDir, root: Failure) -> Verdict:
@@ -212,6 +226,8 @@ def _fine(title: str, fix: str) -> Verdict:
 
 
 def _resume(run: RunDir, state: RunState) -> str:
+    if script := _script(run):
+        return shlex.join([state.program, shown(Path(script.path)), *script.args])
     line = f"{state.program} {state.status.profile or 'PROFILE'}"
     return line if state.last_checkpoint is None else f"{line} --resume {shown(run.path)}"
 
