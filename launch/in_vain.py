@@ -1,4 +1,4 @@
-"""A rank has waited for the others until a time-out: what they do is seen before torch ends them."""
+"""A rank waited for the others until its time was up: what they do, before torch ends them."""
 
 from __future__ import annotations
 

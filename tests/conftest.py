@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -109,16 +110,22 @@ def plain(environ: dict[str, str], tmp_path: Path) -> Callable[..., Start]:
     return start  # type: ignore[return-value]
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 1 MiB, which fills up soon; only root can mount one."""
-    folder = tmp_path / "disk"
+@contextlib.contextmanager
+def mounted(folder: Path, size: str) -> Iterator[Path]:
+    """A real file system of that size, as mount takes it, at `folder`; only root can mount one."""
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=755", "tmpfs", str(folder)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"no small file system: {mounted.stderr.strip()}")
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "tmpfs", str(folder)]
+    tried = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        pytest.skip(f"no small file system: {tried.stderr.strip()}")
     try:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MiB, which fills up soon."""
+    with mounted(tmp_path / "disk", "1m") as folder:
+        yield folder

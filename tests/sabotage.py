@@ -17,8 +17,10 @@ import resource
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -171,16 +173,25 @@ def slow(_: Path) -> None:
     time.sleep(3.0)
 
 
-def scary(_: Path) -> None:
+class Untidy:
+    """Fails where Python tells of it and goes on."""
+
+    def __del__(self) -> None:
+        raise ZeroDivisionError("a mistake in a destructor")
+
+
+def scary(folder: Path) -> None:
     """It says what sounds like a failure, and is none."""
-    warnings.warn("an error was ignored: CUDA initialization: no driver", stacklevel=1)
-    print("huggingface/tokenizers: The current process just got forked, after parallelism has")
-    print("already been used. Disabling parallelism to avoid deadlocks...")
-    print("0 errors, 0 failed; error_rate 0.00, timeout=600, killed=0", file=sys.stderr)
+    print("[W1122 10:00:00.000000000 socket.cpp:767] [c10d] The client socket cannot be made")
+    print("The current process just got forked, after parallelism has already been used.")
+    print("0 errors, 0 failed; timeout=600, killed=0", file=sys.stderr)
+    warnings.warn("CUDA initialization: Found no NVIDIA driver on your system.", stacklevel=1)
+    Untidy()
     try:
-        python_error(Path())
-    except ZeroDivisionError as error:
-        print(f"this batch is skipped: {type(error).__name__}: {error}", flush=True)
+        python_error(folder)
+    except ZeroDivisionError:
+        traceback.print_exc()
+        print("this batch is skipped", flush=True)
 
 
 FAILURES: dict[str, Callable[[Path], None]] = {
@@ -203,7 +214,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(1, args.steps + 1):
         if step == BROKEN_STEP and rank == num_ranks - 1:
-            FAILURES[args.failure](args.folder)
+            FAILURES[args.failure](args.folder or Path(tempfile.mkdtemp(prefix="sabotage-")))
         loss = model(torch.randn(8, 32)).square().mean()
         optimizer.zero_grad()
         loss.backward()
@@ -223,7 +234,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--step-s", type=float, default=0.0, help="seconds to sleep in each")
     parser.add_argument("--timeout-s", type=float, default=600.0, help="of collectives")
-    parser.add_argument("--folder", type=Path, default=Path(), help="where it writes")
+    parser.add_argument("--folder", type=Path, help="where it writes, else a new one in /tmp")
     return parser.parse_args()
 
 

@@ -28,7 +28,7 @@ def advice(run: RunDir, state: RunState) -> list[str]:
         return [*textwrap.wrap(verdict.why, _WIDTH), f"→ {verdict.fix}"]
     if verdict.role == "symptom" and verdict.cause.startswith("killed-by-"):
         return [f"→ {verdict.fix}"]
-    is_told = not verdict.evidence or verdict.evidence[0].file.endswith((".jsonl", ".json"))
+    is_told = not verdict.evidence or verdict.evidence[0].file.endswith((".jsonl", "status.json"))
     if verdict.role == "symptom" or is_told:
         return []
     return [verdict.title, *textwrap.wrap(verdict.why, _WIDTH), f"→ {verdict.fix}"]

@@ -55,7 +55,7 @@ class _Seen:
         self.stacks: dict[int, Stack] = {rank: one for rank, one in read.items() if one}
         self.missing: Missing | None = missing(read_records(folder))
 
-    def verdict(  # noqa: PLR0913 - the parts of a verdict, each by its name
+    def verdict(
         self, cause: str, title: str, why: str, *, ranks: tuple[int, ...], fix: str,
         confidence: float,
     ) -> Verdict:  # fmt: skip
