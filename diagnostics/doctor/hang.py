@@ -33,7 +33,7 @@ def of_hang(folder: Path) -> Verdict | None:
         if verdict := decide(seen):
             return verdict
     return seen.verdict(
-        "hang", "no progress", "No rank can be told from the others.", ranks=(),
+        "hang", "makes no progress", "No rank can be told from the others.", ranks=(),
         fix=f"read the stacks in {shown(folder)}", confidence=_UNSURE,
     )  # fmt: skip
 
@@ -48,7 +48,7 @@ class _Seen:
         self.stacks: dict[int, Stack] = {rank: one for rank, one in read.items() if one}
         self.missing: Missing | None = missing(read_records(folder))
 
-    def verdict(  # noqa: PLR0913 - the parts of a verdict, each by its name
+    def verdict(
         self, cause: str, title: str, why: str, *, ranks: tuple[int, ...], fix: str,
         confidence: float,
     ) -> Verdict:  # fmt: skip
@@ -59,9 +59,10 @@ class _Seen:
             Evidence(shown(one.log), one.line, one.text)
             for one in (self.stacks[rank] for rank in who if rank in self.stacks)
         ) or _line_of(self.folder / "hang.json", f'"rank": {ranks[0] if ranks else 0},')
+        subject = f"Rank {ranks[0]}" if ranks else "The run"
         return Verdict(
-            cause=cause, rank=ranks[0] if ranks else None, confidence=confidence,
-            title=title, why=f"{still}. {why}".strip(), fix=fix, evidence=evidence,
+            cause=cause, rank=ranks[0] if ranks else None, title=f"{subject} {title}",
+            why=f"{still}. {why}".strip(), fix=fix, confidence=confidence, evidence=evidence,
         )  # fmt: skip
 
     def where(self, rank: int) -> str:
