@@ -14,7 +14,7 @@ from rundir.config import LaunchConfig
 from rundir.control import is_asked
 from rundir.events import Event
 from rundir.paths import RunDir
-from rundir.pulse import ASIDE, Progress, read_pulse
+from rundir.pulse import ASIDE, read_pulse
 
 _LOOK_EVERY_S = 1.0
 _LEAST_S, _STEPS = 300.0, 20  # a step may take so long, or as many times the usual one
@@ -48,7 +48,7 @@ class HangWatch:
         self._seen: object = None
         self._has_told = False
         self._steps: deque[float] = deque(maxlen=_NUM_STEPS)
-        self._step, self._first_step, self._step_at = -1, -1, 0.0
+        self._num_steps, self._step_at = 0, 0.0
         self._io_bytes, self._busy_s = 0, 0.0
 
     def look(self, events: Iterable[Event], now: float) -> Hang | None:
@@ -82,7 +82,7 @@ class HangWatch:
         """Whether a rank has begun or ended something; lines it prints are none of it."""
         if self._attempt != self._state.status.attempt:
             self._attempt = self._state.status.attempt
-            self._joined, self._step, self._first_step = set(), -1, -1
+            self._joined, self._num_steps = set(), 0
         has_moved = False
         for event in events:
             if event["rank"] is None or event["attempt"] != self._attempt:
@@ -110,23 +110,19 @@ class HangWatch:
             return None
         counts = [one.count for one in told]
         has_moved, self._seen = counts != self._seen, counts
-        self._time_steps(max(one.step for one in told), now)
-        is_aside = self._is_first_step(told) or any(one.phase in ASIDE for one in told)
+        num_steps = max(one.num_steps for one in told)
+        self._time_steps(num_steps, now)
+        is_aside = num_steps == 0 or any(one.phase in ASIDE for one in told)
         if is_aside:  # a large file is read or written: no rank says how far it is
             before, self._io_bytes = self._io_bytes, io_bytes(one.pid for one in told)
             has_moved |= abs(self._io_bytes - before) > _REAL_IO_BYTES
         return None if has_moved else self._limit_s() * (_ASIDE if is_aside else 1)
 
-    def _is_first_step(self, told: Iterable[Progress]) -> bool:
-        return max(one.step for one in told) <= self._first_step
-
-    def _time_steps(self, step: int, now: float) -> None:
-        if self._first_step < 0:
-            self._first_step = step
-        elif step > self._step > self._first_step:  # the first one is not like the others
-            self._steps.append((now - self._step_at) / (step - self._step))
-        if step != self._step:
-            self._step, self._step_at = step, now
+    def _time_steps(self, num: int, now: float) -> None:
+        if num > self._num_steps > 0:  # the first one is not like the others
+            self._steps.append((now - self._step_at) / (num - self._num_steps))
+        if num != self._num_steps:
+            self._num_steps, self._step_at = num, now
 
     def _limit_s(self) -> float:
         if self._asked_s > 0:

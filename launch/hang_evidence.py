@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from launch.activity import state_of
 from launch.hang import Hang
 from launch.stacks import ask
-from launch.state import RunState
 from rundir import control
 from rundir.atomic import write_text
 from rundir.paths import RunDir
@@ -19,18 +19,17 @@ from rundir.pulse import read_pulse
 
 _FLIGHT_PATIENCE_S = 3.0
 _POLL_S = 0.1
-_AGAIN_S = 0.5  # a process is stuck in the kernel if it is there twice
 
 
-def collect(run: RunDir, state: RunState, hang: Hang) -> Path:
-    """Look at every rank, and put what is found into the folder of the incident; returns that.
+def collect(run: RunDir, attempt: int, pids: Mapping[int, int], hang: Hang) -> Path:
+    """Look at the processes `pids` (by rank) of an attempt that hangs.
 
-    `stacks/rankN.txt` are the stacks of its threads, `flight/rankN.json` its last collectives,
-    `hang.json` what the kernel and its pulse say of it. What cannot be had, or written, is left
-    out. Takes five seconds at most.
+    What is found goes to the folder of the incident, which is returned: `stacks/rankN.txt`, the
+    stacks of its threads, `flight/rankN.json`, its last collectives, and `hang.json`, what the
+    kernel and its pulse say of it. What cannot be had, or written, is left out. Takes five seconds
+    at most.
     """
-    folder = run.incident(state.status.attempt)
-    pids = {row.rank: row.pid for row in state.status.ranks if row.pid is not None}
+    folder = run.incident(attempt)
     now = time.monotonic()
     ranks = {rank: _rank(run, rank, pid, now) for rank, pid in pids.items()}
     _ask_for_flight_records(run, pids)
@@ -69,10 +68,10 @@ def _rank(run: RunDir, rank: int, pid: int, now: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _ask_for_flight_records(run: RunDir, ranks: dict[int, int]) -> None:
-    for rank in ranks:
-        run.flight_record(rank).unlink(missing_ok=True)
+def _ask_for_flight_records(run: RunDir, ranks: Iterable[int]) -> None:
     with contextlib.suppress(OSError):
+        for rank in ranks:
+            run.flight_record(rank).unlink(missing_ok=True)
         control.ask(run, "trace")
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 
 from launch.hang import Hang
 from launch.hang_evidence import collect
-from launch.state import new_state
 from rundir.atomic import write_text
 from rundir.events import read_events
 from rundir.paths import RunDir
@@ -32,11 +31,7 @@ def look_at_others(
     if not waited:
         return
     timeout_s = max(_seconds(event["message"]) for event in waited.values())
-    state = new_state(run.run_id, "", 1 + max(pids))
-    state.status.attempt = attempt
-    for rank, pid in pids.items():
-        state.status.ranks[rank].pid = pid
-    folder = collect(run, state, Hang(still_s=timeout_s, limit_s=timeout_s))
+    folder = collect(run, attempt, pids, Hang(still_s=timeout_s, limit_s=timeout_s))
     for rank, event in waited.items():
         path = folder / "stacks" / f"rank{rank}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)

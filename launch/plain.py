@@ -30,9 +30,9 @@ from launch.ready import have_prepared
 from launch.records import banner, make_folder
 from launch.report import exit_code, report
 from launch.reporter import Reporter, open_log, write_stacks_to
-from launch.stacks import answer_in
 from launch.request import PLAIN, RUN, Request
 from launch.signals import Interrupted, Signals
+from launch.stacks import answer_in
 from launch.state import new_state
 from launch.track.sidecar import Tracking
 from launch.watch import Watch

@@ -233,8 +233,9 @@ class RunState:
         """The launcher ends all ranks for it, or only says it."""
         if event["ends"]:
             self.ended_by_us |= {row.rank for row in self.status.ranks}
-            rank, title = event["failed_rank"], f"hung: {event['title']}"
-            self.failures.append(Failure(rank, event["t"], title, None, _HANG, _ROOT))
+            self.failures.append(
+                Failure(event["failed_rank"], event["t"], event["title"], None, _HANG, _ROOT)
+            )
 
     def _on_oom_kill(self, event: Event) -> None:
         self.oom_kill = event

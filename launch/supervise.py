@@ -120,10 +120,13 @@ class Supervisor:
 
         is_script = self._state.of_script
         ends = self._config.on_hang == "end" or (self._config.on_hang == "auto" and not is_script)
-        verdict = of_hang(collect(self._run, self._state, hang))
-        rank, cause, title = None, "hang", "no progress"
+        rows = self._state.status.ranks
+        pids = {row.rank: row.pid for row in rows if row.pid is not None}
+        verdict = of_hang(collect(self._run, self._state.status.attempt, pids, hang))
+        rank, cause, title = None, "hang", "makes no progress"
         if verdict is not None:
-            rank, cause, title = verdict.rank, verdict.cause, verdict.title
+            rank, cause = verdict.rank, verdict.cause
+            title = verdict.title.removeprefix(f"Rank {rank} ").removeprefix("The run ")
         self._events.emit(
             "error", "hang", failed_rank=rank, cause=cause, title=title, still_s=hang.still_s,
             limit_s=hang.limit_s, ends=ends,

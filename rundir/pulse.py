@@ -26,7 +26,7 @@ class Pulse:
 
     def __init__(self, path: Path | None = None, attempt: int = 0) -> None:
         self._attempt, self._pid = attempt, os.getpid()
-        self._count = self._step = 0
+        self._count = self._step = self._num_steps = 0
         self._memory = None if path is None else _mapped(path)
         self.tick("start")
         self.alive()
@@ -37,12 +37,14 @@ class Pulse:
         self._write(
             0,
             f'{{"pid": {self._pid}, "attempt": {self._attempt}, "count": {self._count}, '
-            f'"step": {self._step}, "phase": "{phase}", "mono": {time.monotonic():.3f}}}',
+            f'"step": {self._step}, "num_steps": {self._num_steps}, "phase": "{phase}", '
+            f'"mono": {time.monotonic():.3f}}}',
         )
 
     def stepped(self, step: int) -> None:
-        """`step` steps are trained."""
+        """`step` steps are trained, by whichever run or attempt."""
         self._step = step
+        self._num_steps += 1
         self.tick("step")
 
     def alive(self) -> None:
@@ -78,6 +80,7 @@ class Progress:
     attempt: int
     count: int  # of its moves
     step: int
+    num_steps: int  # by this attempt
     phase: str
     mono: float  # of its last move
     alive_mono: float

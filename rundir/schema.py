@@ -238,7 +238,7 @@ EVENTS: tuple[EventSpec, ...] = (
         meaning="no rank has made progress for long; what was found lies in incidents/",
         fields={
             "failed_rank": "the rank that the others wait for; null where that cannot be told",
-            "cause": "as the doctor names it", "title": "the same in words",
+            "cause": "as the doctor names it", "title": "what that rank does, or the run",
             "still_s": "seconds without progress, while the launcher itself ran",
             "limit_s": "how many were allowed",
             "ends": "whether the launcher ends the ranks for it",

@@ -53,8 +53,10 @@ def flight_record() -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = []
     for dump in ("_dump_fr_trace", "_dump_nccl_trace"):
         if hasattr(c10d, dump):
-            entries += pickle.loads(getattr(c10d, dump)()).get("entries", [])  # noqa: S301 - torch's own
-    seen = {(one["process_group"], one["record_id"], one["time_created_ns"]): one for one in entries}
+            dumped = pickle.loads(getattr(c10d, dump)())  # noqa: S301 - torch's own
+            entries += dumped.get("entries", [])
+    # Both may have the same ones.
+    seen = {(one["process_group"], one["record_id"], one["op_id"]): one for one in entries}
     ordered = sorted(seen.values(), key=lambda one: int(one["time_created_ns"]))
     return [_told(one) for one in ordered if not one["is_p2p"]][-_NUM_ENTRIES:]
 

@@ -73,9 +73,7 @@ class Alone(Ranks):
     """
 
     def __init__(self, device: torch.device, pulse: Pulse | None = None) -> None:
-        super().__init__(
-            rank=0, world_size=1, device=device, control=None, pulse=pulse or Pulse()
-        )
+        super().__init__(rank=0, world_size=1, device=device, control=None, pulse=pulse or Pulse())
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """The values themselves."""

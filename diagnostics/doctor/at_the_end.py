@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from diagnostics.doctor.run_folder import of_failed
+from diagnostics.doctor.verdict import Verdict
 from launch.state import RunState
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
@@ -13,16 +14,22 @@ _MOST_BYTES = 4 << 20  # of each log, so that a report does not wait for it
 _WIDTH = 100
 
 
-def advice(run: RunDir, state: RunState) -> list[str]:
+def examined(run: RunDir, state: RunState) -> Verdict | str:
+    """The verdict on a run that failed, or what kept the doctor from one."""
+    try:
+        return of_failed(run, state, _MOST_BYTES)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the run's own failure matters more
+        return f"airlock doctor could not look at it: {type(error).__name__}: {error}"
+
+
+def advice(verdict: Verdict | str, state: RunState) -> list[str]:
     """Lines for the report: what a rule knows from the logs, why, and the fix.
 
     None when the launcher knows as much by itself. A fault of a rule is said, and no more: the
     report stands without it.
     """
-    try:
-        verdict = of_failed(run, state, _MOST_BYTES)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the run's own failure matters more
-        return [f"airlock doctor could not look at it: {type(error).__name__}: {error}"]
+    if isinstance(verdict, str):
+        return [verdict]
     root = state.root_failure()
     if root is not None and root.exit_code == ExitCode.HANG:  # the report has its title
         return [*textwrap.wrap(verdict.why, _WIDTH), f"→ {verdict.fix}"]

@@ -94,6 +94,6 @@ def _named(entry: Entry, *, with_sizes: bool = False) -> str:
 
 def _where(entry: Entry) -> str:
     """The innermost own call that led to it."""
-    frames = entry["frames"]
-    file, line, name = next((one for one in frames if is_own(one[0])), (frames or [["?", 0, "?"]])[0])
+    frames = entry["frames"] or [["?", 0, "?"]]
+    file, line, name = next((one for one in frames if is_own(one[0])), frames[0])
     return f"{file}:{line} in {name}"

@@ -40,7 +40,7 @@ def of_hang(folder: Path) -> Verdict | None:
         if verdict := decide(seen):
             return verdict
     return seen.verdict(
-        "hang", "no progress", "No rank can be told from the others.", ranks=(),
+        "hang", "makes no progress", "No rank can be told from the others.", ranks=(),
         fix=f"read the stacks in {shown(folder)}", confidence=_UNSURE,
     )  # fmt: skip
 
@@ -69,9 +69,10 @@ class _Seen:
         if not evidence or (ranks and ranks[0] not in self.stacks):
             text = f'"rank": {ranks[0] if ranks else 0},'
             evidence = (*_line_of(self.folder / "hang.json", text), *evidence)
+        subject = f"Rank {ranks[0]}" if ranks else "The run"
         return Verdict(
-            cause=cause, rank=ranks[0] if ranks else None, confidence=confidence,
-            title=title, why=f"{still}. {why}".strip(), fix=fix, evidence=evidence,
+            cause=cause, rank=ranks[0] if ranks else None, title=f"{subject} {title}",
+            why=f"{still}. {why}".strip(), fix=fix, confidence=confidence, evidence=evidence,
         )  # fmt: skip
 
     def where(self, rank: int) -> str:

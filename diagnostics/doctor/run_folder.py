@@ -168,10 +168,7 @@ def _with_state(verdict: Verdict, root: Failure | None) -> Verdict:
 def _waited_for(run: RunDir, attempt: int) -> Verdict | None:
     """Whom a rank waited for until its time was up, if that was seen (launch/in_vain.py)."""
     verdict = of_hang(run.incident(attempt))
-    if verdict is None or verdict.cause == "hang":
-        return None
-    who = "The run" if verdict.rank is None else f"Rank {verdict.rank}"
-    return replace(verdict, title=f"{who} {verdict.title}")
+    return None if verdict is None or verdict.cause == "hang" else verdict
 
 
 def _hang(run: RunDir, root: Failure) -> Verdict:
