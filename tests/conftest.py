@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.broken import End, ToItsEnd
+from tests.running import assert_nothing_left, ended, finish, run_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -129,3 +133,23 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 1 MiB, which fills up soon."""
     with mounted(tmp_path / "disk", "1m") as folder:
         yield folder
+
+
+@pytest.fixture
+def to_its_end(airlock: Start, environ: dict[str, str], tmp_path: Path) -> ToItsEnd:
+    """Runs `airlock run ARGS` to its end; `meanwhile` is called with it when it has begun."""
+
+    def run(
+        *args: str, env: dict[str, str] | None = None, within: Sequence[str] = (),
+        meanwhile: Callable[[subprocess.Popen[str]], None] = lambda _: None,
+    ) -> End:  # fmt: skip
+        open_gate = ("--set", "launch.admit=open")
+        with ended(airlock("run", *open_gate, *args, env=env, within=within)) as process:
+            meanwhile(process)
+            code, out, err = finish(process, timeout_s=120)
+        assert_nothing_left(run_folder(environ))
+        told = finish(airlock("doctor", "--json"))
+        assert (told[0], told[2]) == (0, ""), err
+        return End(code, out, json.loads(told[1]), tmp_path)
+
+    return run
