@@ -12,6 +12,7 @@ from rundir.events import read_events
 from rundir.paths import RunDir
 
 _TIMED_OUT = re.compile(r"Timed out waiting (\d+) ?ms")  # gloo's; NCCL's watchdog raises nothing
+_IN_GLOO = '  File "/torch/distributed/gloo", line 0 in wait'
 _CALL = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<where>.+)$', re.MULTILINE)
 
 
@@ -44,9 +45,13 @@ def _seconds(message: str) -> float:
 
 
 def _as_stack(traceback: str) -> str:
-    """A traceback as faulthandler would have written it: the innermost call first."""
+    """A traceback as faulthandler would have written it: the innermost call first.
+
+    That was one of torch's C++, which a traceback lacks.
+    """
     calls = [
         f'  File "{call["file"]}", line {call["line"]} in {call["where"]}'
         for call in _CALL.finditer(traceback)
     ]
-    return "\n".join(["Current thread 0x0 (most recent call first):", *reversed(calls), ""])
+    head = "Current thread 0x0 (most recent call first):"
+    return "\n".join([head, _IN_GLOO, *reversed(calls), ""])

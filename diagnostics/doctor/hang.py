@@ -183,7 +183,8 @@ def _wait_apart(seen: _Seen) -> Verdict | None:
     at: dict[str, list[int]] = {}
     for rank, stack in seen.stacks.items():
         at.setdefault(stack.where, []).append(rank)
-    if len(at) < 2 or len(seen.stacks) < len(seen.ranks):  # noqa: PLR2004 - one line is no two
+    all_wait = all(rank in seen.stacks and seen.stacks[rank].waits for rank in seen.ranks)
+    if len(at) < 2 or not all_wait:  # noqa: PLR2004 - at one line they are together
         return None
     few, many = (sorted(at.values(), key=len)[one] for one in (0, -1))
     ranks = tuple(few) if len(few) < len(many) else ()
