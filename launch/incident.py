@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from diagnostics.doctor.verdict import Verdict
 from launch.incident_text import environment_text, variables_of, verdict_text
-from launch.masking import Mask
+from launch.masking import Mask, options_of
 from launch.state import RunState
 from rundir.atomic import write_text
 from rundir.paths import RunDir, shown
 
-_MOST_BYTES = 3 << 20  # of all files together, before they are packed
+_MOST_BYTES = 2 << 20  # of all files together, before they are packed
 _LEAST_BYTES = 16 << 10  # of each
 
 
@@ -32,12 +33,12 @@ def incident_lines(run: RunDir, state: RunState, verdict: Verdict | None) -> lis
 def write_incident(run: RunDir, state: RunState, verdict: Verdict | None) -> Path:
     """Write `incidents/incident-attemptN/` and pack it; returns the packed file.
 
-    No more than the ends of logs and events are in it, 3 MiB in all, and no secrets that can be
+    No more than the ends of logs and events are in it, 2 MiB in all, and no secrets that can be
     told from other text. Raises OSError (a full disk); then there is no packed file.
     """
     folder = run.incident(state.status.attempt)
     folder.mkdir(parents=True, exist_ok=True)
-    mask = Mask([os.environ, variables_of(run)])
+    mask = Mask([os.environ, variables_of(run), options_of(sys.argv)])
     _mask_what_is_there(run.incidents, mask)
     sources = dict(_sources(run, state.status.attempt))
     each = max(_LEAST_BYTES, _MOST_BYTES // max(1, len(sources)))

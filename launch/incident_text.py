@@ -35,9 +35,9 @@ _PACKAGES = (
 # Of the user's variables those are shown that change what a run does.
 _TELLING = (
     "AIRLOCK_", "AWS_", "CONDA_PREFIX", "CUDA", "GLOO", "HF_", "HTTP", "KMP_", "LANG", "LC_ALL",
-    "LD_", "MALLOC_", "MASTER_", "MKL_", "NCCL", "NO_PROXY", "NUM_GPUS", "NVIDIA_", "OMP_", "PYTHON",
-    "PYTORCH", "RANK", "RUN_", "SLURM_", "TMPDIR", "TOKENIZERS_", "TORCH", "TRANSFORMERS_",
-    "VIRTUAL_ENV", "WANDB_", "WORLD_SIZE", "http", "no_proxy",
+    "LD_", "MALLOC_", "MASTER_", "MKL_", "NCCL", "NO_PROXY", "NUM_GPUS", "NVIDIA_", "OMP_",
+    "PYTHON", "PYTORCH", "RANK", "RUN_", "SLURM_", "TMPDIR", "TOKENIZERS_", "TORCH",
+    "TRANSFORMERS_", "VIRTUAL_ENV", "WANDB_", "WORLD_SIZE", "http", "no_proxy",
 )  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def _attempts(state: RunState, events: Sequence[Event]) -> list[str]:
         if event["name"] == "restart":
             what = f"restart {event['num_restarts']} of {event['of']}, after: {event['cause']}"
             rows.append([after, str(event["attempt"]), what])
-        elif event["kind"] == "error":
+        elif event["kind"] == "error" and event["name"] != "hang":  # that is a failure, below
             fields = {key: value for key, value in event.items() if key not in _COMMON}
             rows.append([after, str(event["attempt"]), f"{event['name']}: {json.dumps(fields)}"])
     for failure in sorted(state.failures, key=lambda one: one.t):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote
 
 MASK = "[masked]"
@@ -28,10 +28,11 @@ _OF_QUERY = re.compile(
 )
 # NAME=value, name: value, "name": "value", --name value; the value without what ends it.
 _ASSIGNED = re.compile(
-    rf"""(?<![\w-])(?P<name>-{{0,2}}[\w-]*{_NAME}[\w-]*)(?P<between>["']?\s*[:=]\s*["']?|\s+)"""
+    rf"""(?P<name>{_NAME}[\w-]*)(?P<between>["']?\s*[:=]\s*["']?|\s+)"""
     r"""(?P<value>[^\s"',;&)}\]]{6,})""",
     re.IGNORECASE,
 )
+_OPTION = re.compile(r"(?:^|\s)--[\w-]*$")
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
 )
@@ -72,20 +73,29 @@ def is_secret(name: str, value: str) -> bool:
     return _SECRET_NAME.search(name) is not None and not _NOT_SECRET.match(value)
 
 
+def options_of(arguments: Sequence[str]) -> dict[str, str]:
+    """The values of `--name value` and `--name=value`, by their names."""
+    found = {}
+    for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, is_whole, value = argument.partition("=")
+        if name.startswith("--"):
+            found[name] = value if is_whole else after
+    return found
+
+
 def _forms(value: str) -> set[str]:
     """As it is, as JSON writes it, and as a part of a URL."""
     return {value, json.dumps(value)[1:-1], quote(value, safe="")}
 
 
 def _without_value(found: re.Match[str]) -> str:
-    is_option = found["between"].isspace()
-    if (is_option and not found["name"].startswith("--")) or _is_figure(found["value"]):
+    before = found.string[max(0, found.start() - 80) : found.start()]
+    is_value = not found["between"].isspace() or _OPTION.search(before)
+    if not is_value or _is_figure(found["value"]):
         return found[0]
     return f"{found['name']}{found['between']}{MASK}"
 
 
 def _is_figure(value: str) -> bool:
-    return (
-        re.fullmatch(r"[-+]?[\d.,_]+(?:e[-+]?\d+)?|null|None|\[masked|true|false", value)
-        is not None
-    )
+    figure = r"[-+]?[\d.,_]+(?:e[-+]?\d+)?|null|None|\[masked|true|false"
+    return re.fullmatch(figure, value) is not None
