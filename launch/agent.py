@@ -6,6 +6,7 @@ forks the ranks from a zygote (warm start), and writes to the run folder which r
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -42,7 +43,9 @@ def main() -> None:
     torch_delays.hasten_rendezvous()
     config, command, args = config_from_args(get_args_parser().parse_args(torchrun_args))
     # launch_agent names its class itself; what it sets up besides is all wanted.
-    api.LocalElasticAgent = _airlock_agent(LocalElasticAgent, events, launch.start, warm)  # type: ignore[attr-defined]
+    api.LocalElasticAgent = _airlock_agent(  # type: ignore[attr-defined]
+        LocalElasticAgent, run, events, launch.start, warm
+    )
     try:
         with events.span("spawn", num_ranks=config.nproc_per_node):
             api.elastic_launch(config, command)(*args)
@@ -50,7 +53,9 @@ def main() -> None:
         sys.exit(int(ExitCode.RANK_FAILED))
 
 
-def _airlock_agent(base: Any, events: EventWriter, asked: str, warm: WarmStart | None) -> Any:
+def _airlock_agent(
+    base: Any, run: RunDir, events: EventWriter, asked: str, warm: WarmStart | None
+) -> Any:
     """torch's agent, which starts ranks warm if it can and writes down how they ended."""
 
     exits = _Exits(events, warm)
@@ -82,13 +87,24 @@ def _airlock_agent(base: Any, events: EventWriter, asked: str, warm: WarmStart |
 
         def _monitor_workers(self, worker_group: Any) -> Any:
             # torch returns from a failure only when the other ranks have ended as well.
-            exits.tell(_exitcodes(worker_group, self._pcontext))
+            failed = exits.tell(_exitcodes(worker_group, self._pcontext))
+            if failed:
+                self._look_at_others(worker_group, failed)
             result = super()._monitor_workers(worker_group)
             if result.is_failed():
                 exitcodes = _exitcodes(worker_group, self._pcontext)
                 failures = {rank: one.exitcode for rank, one in result.failures.items()}
                 exits.tell(failures | exitcodes)
             return result
+
+        def _look_at_others(self, worker_group: Any, failed: list[int]) -> None:
+            from launch.in_vain import look_at_others
+
+            attempt = worker_group.spec.max_restarts - self._remaining_restarts
+            local_pids = self._pcontext.pids()
+            pids = {one.global_rank: local_pids[one.local_rank] for one in worker_group.workers}
+            with contextlib.suppress(OSError):  # a disk that is full
+                look_at_others(run, attempt, failed, pids)
 
     return AirlockAgent
 
@@ -104,8 +120,8 @@ class _Exits:
         """The ranks are others from here on."""
         self._told = {}
 
-    def tell(self, exitcodes: dict[int, int]) -> None:
-        """Tell of those ranks that are new and have failed."""
+    def tell(self, exitcodes: dict[int, int]) -> list[int]:
+        """Tell of those ranks that are new and have failed; returns them."""
         new = exitcodes.items() - self._told.items()
         self._told |= exitcodes
         # Those ended by SIGTERM first: one that comes later was ended so by this process.
@@ -117,6 +133,7 @@ class _Exits:
                 "error", "rank.exit", failed_rank=rank,
                 exitcode=exitcode, signal=signal_name(exitcode),
             )  # fmt: skip
+        return [rank for rank, _ in failed]
 
 
 def _exitcodes(worker_group: Any, context: Any) -> dict[int, int]:

@@ -22,6 +22,7 @@ _OUT_OF_MEMORY = (
     "cannot allocate memory", "can't allocate memory", "bad_alloc", "mps backend out of memory",
 )  # fmt: skip
 _GPU_ERROR = "OutOfMemoryError"  # torch's, by name: torch may not be there
+_applied: set[int] = set()  # what RLIMIT_AS was set to here, bytes
 _OOM_SCORE = 500  # half of all memory counted on top of its own (proc(5): -1000 to 1000)
 
 
@@ -56,6 +57,7 @@ def apply_limits(limits: LimitsConfig) -> dict[str, int | None]:
         if hard != resource.RLIM_INFINITY:
             address_space = min(address_space, hard)
         resource.setrlimit(resource.RLIMIT_AS, (address_space, hard))
+        _applied.add(address_space)
     _, hard_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_files, hard_files))
     return {
@@ -81,9 +83,10 @@ def note_address_space(error: BaseException) -> None:
     limit = _soft(resource.RLIMIT_AS)
     if limit is not None and type(error).__name__ != _GPU_ERROR:
         reserved = psutil.Process().memory_info().vms
+        off = "AIRLOCK_RLIMIT_AS_GIB=0" if limit in _applied else "`ulimit -v unlimited`"
         error.add_note(
             f"RLIMIT_AS of this process is {limit / GIB:.1f} GiB, of which {reserved / GIB:.1f} "
-            "are reserved: AIRLOCK_RLIMIT_AS_GIB=0 takes it off"
+            f"are reserved: {off} takes it off"
         )
 
 

@@ -32,6 +32,7 @@ from launch.report import exit_code, report
 from launch.reporter import Reporter, open_log, write_stacks_to
 from launch.request import PLAIN, RUN, Request
 from launch.signals import Interrupted, Signals
+from launch.stacks import answer_in
 from launch.state import new_state
 from launch.track.sidecar import Tracking
 from launch.watch import Watch
@@ -164,6 +165,7 @@ class _PlainRun:
         os.environ.clear()
         os.environ.update(self._env)
         write_stacks_to(self._log)
+        answer_in(self.folder.stacks("rank0"))
         events = EventWriter(self.folder.event_file("rank0"), rank=0)
         rank = Reporter(events, "Rank 0", self._log)
         try:

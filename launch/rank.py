@@ -78,7 +78,7 @@ def bring_up(inherit: Callable[[], Any]) -> int:
     """
     run = RunDir(Path(os.environ["AIRLOCK_RUN_DIR"]))
     place = RankPlace.from_environment()
-    write_output_to(run.rank_log(place.rank, place.attempt))
+    write_output_to(run.rank_log(place.rank, place.attempt), run.stacks(f"rank{place.rank}"))
     events = EventWriter(
         run.event_file(f"rank{place.rank}"),
         rank=place.rank, node=place.node, attempt=place.attempt,

@@ -114,34 +114,42 @@ def _interrupted(console: Console, run: RunDir, state: RunState) -> None:
 
 def _failure(console: Console, run: RunDir, state: RunState) -> None:
     """Say which rank failed, why, and what to do; what tells most is printed last."""
-    from diagnostics.doctor.at_the_end import advice
+    from diagnostics.doctor.at_the_end import advice, examined
+    from launch.incident import incident_lines
 
-    root, advised = state.root_failure(), [f"  {line}" for line in advice(run, state)]
+    root, seen = state.root_failure(), examined(run, state)
+    advised = [f"  {line}" for line in advice(seen, state)]
+    kept = incident_lines(run, state, None if isinstance(seen, str) else seen)
+    incident = [f"  {line}" for line in kept]
     if root is None:
         _out(console, f"\n{_tail(run.agent_log)}")
         _out(console, "\nairlock: the run failed: torch's agent ended before its ranks did")
         if state.oom_kill:
             title, notes = out_of_memory.by_kernel(state.oom_kill)
             _out(console, "\n".join([f"  it was {title}", *(f"  {note}" for note in notes)]))
-        _out(console, "\n".join([*advised, f"  log {shown(run.agent_log)}"]))
+        _out(console, "\n".join([*advised, f"  log {shown(run.agent_log)}", *incident]))
         return
-    log = run.zygote_log if root.rank is None else run.rank_log(root.rank, state.status.attempt)
-    lines = [f"airlock: the run failed: {root.summary}", *(f"  {note}" for note in root.notes)]
+    is_hang = root.exit_code == ExitCode.HANG
+    log = run.rank_log(root.rank or 0, state.status.attempt)
+    if root.rank is None and not is_hang:
+        log = run.zygote_log
+    has = "hung" if is_hang else "failed"
+    lines = [f"airlock: the run {has}: {root.summary}", *(f"  {note}" for note in root.notes)]
     if state.restarts:
         lines.append(f"  restarted before: {'; '.join(state.restarts)}")
     others = sorted({one.rank for one in state.failures if one.rank not in (None, root.rank)})
-    if others:
+    if others and not is_hang:
         lines.append(f"  and, as a consequence, rank {', '.join(map(str, others))}")
     if root.title == "killed by SIGKILL":
         lines.append("  by someone: the kernel counts no kill for want of memory at that time")
     lines += advised
-    lines.append(f"  log {shown(log)}")
+    lines += [f"  log {shown(log)}", *incident]
     if state.last_checkpoint is not None:
         lines += [f"  last checkpoint: step {state.last_checkpoint}", _resume_line(run, state)]
     text = "\n".join(lines)
     if root.traceback:
         _out(console, f"\n{text}\n\n{root.traceback}")
-    elif state.of_script:  # its output is on the screen already
+    elif state.of_script or is_hang:  # its output is on the screen already, or is no news
         _out(console, f"\n{text}")
     else:
         # A rank that was killed has no last words: what killed it matters more than its log.

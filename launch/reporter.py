@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from launch.memory import measure
+from launch.stacks import answer_in
 from rundir.events import EventWriter
 
 
@@ -35,16 +36,18 @@ class Reporter:
         self.line(f"MEM:{label} {memory.line()}")
 
 
-def write_output_to(log: Path) -> None:
+def write_output_to(log: Path, stacks: Path) -> None:
     """Send this process's output, and that of every library in it, to `log`.
 
-    There also go the stacks of all its threads, when it crashes or is sent SIGUSR2.
+    There also go the stacks of all its threads, when it crashes or is sent SIGUSR2. To `stacks`
+    they go when Airlock itself asks for them.
     """
     descriptor = open_log(log)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
     write_stacks_to(2)
+    answer_in(stacks)
 
 
 def open_log(log: Path) -> int:

@@ -14,6 +14,7 @@ from rundir.exit_codes import ExitCode
 from rundir.status import RankStatus, Status
 
 _RANK_FAILED, _OUT_OF_MEMORY = int(ExitCode.RANK_FAILED), int(ExitCode.OUT_OF_MEMORY)
+_HANG = int(ExitCode.HANG)
 
 # The order of failures, from what surely is a root cause to what surely follows from another.
 _ROOT, _LIKELY, _UNKNOWN, _CASCADE, _ENDED_BY_US = range(5)
@@ -30,7 +31,8 @@ _ROOT_SIGNALS = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
 class Failure:
     """One rank's end: by an exception, or by a signal or exit code that the agent saw.
 
-    The zygote's end, which takes all ranks with it, is that of rank None.
+    The zygote's end, which takes all ranks with it, is that of rank None; so is a hang of which no
+    rank can be told to be the cause.
     """
 
     rank: int | None
@@ -44,7 +46,9 @@ class Failure:
     @property
     def who(self) -> str:
         """Whose end it is, in words."""
-        return "the zygote" if self.rank is None else f"rank {self.rank}"
+        if self.rank is None:
+            return "the run" if self.exit_code == _HANG else "the zygote"
+        return f"rank {self.rank}"
 
     @property
     def summary(self) -> str:
@@ -225,6 +229,14 @@ class RunState:
         title, notes = out_of_memory.by_guard(event, of_script=self.of_script)
         self.failures.append(Failure(rank, event["t"], title, None, _OUT_OF_MEMORY, _ROOT, notes))
 
+    def _on_hang(self, event: Event) -> None:
+        """The launcher ends all ranks for it, or only says it."""
+        if event["ends"]:
+            self.ended_by_us |= {row.rank for row in self.status.ranks}
+            self.failures.append(
+                Failure(event["failed_rank"], event["t"], event["title"], None, _HANG, _ROOT)
+            )
+
     def _on_oom_kill(self, event: Event) -> None:
         self.oom_kill = event
 
@@ -253,6 +265,7 @@ _HANDLERS = {
     ("mark", "start"): RunState._on_start,
     ("error", "memory.guard"): RunState._on_guard,
     ("error", "memory.oom_kill"): RunState._on_oom_kill,
+    ("error", "hang"): RunState._on_hang,
     ("error", "zygote.exit"): RunState._on_zygote_exit,
     ("mark", "train.plan"): RunState._on_plan,
     ("end", "pg.init"): RunState._on_group,

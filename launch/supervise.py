@@ -8,9 +8,11 @@ import time
 from rich.console import Console
 
 from launch import children
-from launch.console import View, make_view
+from launch.console import View, clock, make_view
 from launch.follow import Follower
 from launch.guard import MemoryGuard
+from launch.hang import Hang, HangWatch
+from launch.hang_evidence import collect
 from launch.plan.of_run import PlanOfRun
 from launch.processes import OwnProcesses, is_pid_alive
 from launch.signals import Signals
@@ -25,6 +27,7 @@ _POLL_S = 0.1
 _SURVIVORS_EVERY_S = 0.5
 _AGENT_GRACE_S = 5.0
 _SURVIVOR_GRACE_S = 2.0
+_KILLED_S = 10.0  # after which a process that was killed waits in the kernel, for good perhaps
 
 
 class Supervisor:
@@ -40,6 +43,8 @@ class Supervisor:
         self._workload: Workload = UserScript(run) if state.of_script else OwnTrainer(run)
         self._guard, self._tracking = guard, tracking
         self._follower = Follower(run, state, events)
+        self._hang = HangWatch(run, config, state)
+        self._ended_hang_at: float | None = None
         self._stop_asked_at: float | None = None
         self._next_survivors = 0.0
         self._gone_since: float | None = None
@@ -67,6 +72,7 @@ class Supervisor:
                 if stop_asked:
                     self._pass_on_stop(agent)
                 self._end_survivors()
+                self._end_stuck(agent)
                 time.sleep(_POLL_S)
         finally:
             # Also when this loop fails: whatever happens here, the ranks do not outlive it.
@@ -87,6 +93,8 @@ class Supervisor:
             events = self._follower.new_events() + events
         num_restarts = len(self._state.restarts)
         self._follower.take_in(events)
+        if agent_code is None and (hang := self._hang.look(events, time.monotonic())):
+            self._say_hang(hang)
         if len(self._state.restarts) > num_restarts:
             self._note_restart()
         view.show(self._state, events)
@@ -105,6 +113,48 @@ class Supervisor:
         limit = self._config.max_restarts
         self._events.emit("mark", "restart", cause=cause, num_restarts=num, of=limit)
         self._console.out(f"airlock: {cause}: restart {num} of {limit}", highlight=False)
+
+    def _say_hang(self, hang: Hang) -> None:
+        """Find out who keeps the others waiting, say it, and end the ranks if that is wanted."""
+        from diagnostics.doctor.hang import of_hang
+
+        is_script = self._state.of_script
+        ends = self._config.on_hang == "end" or (self._config.on_hang == "auto" and not is_script)
+        rows = self._state.status.ranks
+        pids = {row.rank: row.pid for row in rows if row.pid is not None}
+        verdict = of_hang(collect(self._run, self._state.status.attempt, pids, hang))
+        rank, cause, title = None, "hang", "makes no progress"
+        if verdict is not None:
+            rank, cause = verdict.rank, verdict.cause
+            title = verdict.title.removeprefix(f"Rank {rank} ").removeprefix("The run ")
+        self._events.emit(
+            "error", "hang", failed_rank=rank, cause=cause, title=title, still_s=hang.still_s,
+            limit_s=hang.limit_s, ends=ends,
+        )  # fmt: skip
+        who = "the run" if rank is None else f"rank {rank}"
+        what = "the run is ended" if ends else "it is left to go on (launch.on_hang)"
+        self._console.out(
+            f"airlock: no progress for {clock(hang.still_s)}: {who} {title}; {what}",
+            highlight=False,
+        )
+        if ends:
+            self._ended_hang_at = time.monotonic()
+            self._kill_ranks()
+
+    def _kill_ranks(self) -> None:
+        pids = {row.pid for row in self._state.status.ranks}
+        for process in self._processes.alive():
+            if process.pid in pids:
+                process.kill()
+
+    def _end_stuck(self, agent: subprocess.Popen[bytes]) -> None:
+        """End the agent of a hung run when a rank cannot be killed: it would wait for it."""
+        since = self._ended_hang_at
+        if since is None or time.monotonic() - since < _KILLED_S:
+            return
+        self._ended_hang_at = None
+        if self._state.failures:  # else all ranks have been started again
+            self._end(agent)
 
     def write_status(self) -> None:
         """Write status.json now."""

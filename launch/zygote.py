@@ -70,7 +70,7 @@ def warm_up() -> None:
     global current  # noqa: PLW0603 - a fork inherits memory, and this is where it looks
     die_with_parent(int(os.environ["AIRLOCK_AGENT_PID"]))
     run = RunDir(Path(os.environ["AIRLOCK_RUN_DIR"]))
-    write_output_to(run.zygote_log)
+    write_output_to(run.zygote_log, run.stacks("zygote"))
     events = EventWriter(run.event_file("zygote"))
     variables = {name: os.environ.get(name) for name in _ONE_THREAD}
     current = Zygote(os.getpid(), variables, multiprocessing.current_process())

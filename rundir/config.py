@@ -170,6 +170,18 @@ class LaunchConfig:
         "are still at the gate has no limit",
         at_least=1,
     )
+    hang_timeout_s: float = _field(
+        -1.0,
+        "seconds without progress of any rank after which the run counts as hung, six times that "
+        "for the first step, evaluations, checkpoints and the export; -1: 20 times the usual step, "
+        "at least 300 (of a script: 1800 without output or computation); 0: never",
+        at_least=-1,
+    )
+    on_hang: Literal["auto", "end", "warn"] = _field(
+        "auto",
+        "what becomes of a run that hangs. end: it fails, with exit code 12, or restarts; warn: it "
+        "is said, and no more; auto: end, and warn for a script",
+    )
     stop_timeout_s: float = _field(
         300.0, "longest wait, seconds, for ranks to save when a stop is asked for", at_least=0
     )

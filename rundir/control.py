@@ -6,11 +6,14 @@ from typing import Literal
 
 from rundir.paths import RunDir
 
-Request = Literal["stop", "pause", "resume"]
+Request = Literal["stop", "pause", "resume", "trace"]
 
 
 def ask(run: RunDir, request: Request) -> None:
-    """Ask the run to stop, pause or resume; it answers at its next step. Asking twice is once."""
+    """Ask the run to stop, pause or resume, which it does at its next step; asking twice is once.
+
+    Asked for a `trace` each rank writes down its last collectives at once (train/heart.py).
+    """
     (run.control / request).touch()
 
 

@@ -98,8 +98,29 @@ class RunDir:
 
     @property
     def incidents(self) -> Path:
-        """What was left by ranks that hung."""
+        """What a run that failed or hung has left to look at."""
         return self.path / "incidents"
+
+    def incident(self, attempt: int) -> Path:
+        """What is known of the end of one attempt: verdict, logs, stacks, flight records."""
+        return self.incidents / f"incident-attempt{attempt}"
+
+    @property
+    def incident_archive(self) -> Path:
+        """All of that in one file, to attach to a bug report; secrets are masked in it."""
+        return self.incidents / f"{self.run_id}-incident.zip"
+
+    def pulse(self, rank: int) -> Path:
+        """How far rank `rank` is (rundir/pulse.py)."""
+        return self.path / "progress" / f"rank{rank}"
+
+    def stacks(self, who: str) -> Path:
+        """The stacks of `rankN` or the `zygote`, whenever Airlock has asked for them."""
+        return self.path / "progress" / f"stacks-{who}.txt"
+
+    def flight_record(self, rank: int) -> Path:
+        """The last collectives of rank `rank`, as it told them when it was asked to."""
+        return self.path / "progress" / f"flight-rank{rank}.json"
 
     @property
     def agent_log(self) -> Path:

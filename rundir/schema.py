@@ -245,6 +245,18 @@ EVENTS: tuple[EventSpec, ...] = (
         optional=frozenset({"signal"}),
     ),
     EventSpec(
+        name="hang", kind="error", writer="launch",
+        meaning="no rank has made progress for long; what was found lies in incidents/",
+        fields={
+            "failed_rank": "the rank that the others wait for; null where that cannot be told",
+            "cause": "as the doctor names it", "title": "what that rank does, or the run",
+            "still_s": "seconds without progress, while the launcher itself ran",
+            "limit_s": "how many were allowed",
+            "ends": "whether the launcher ends the ranks for it",
+        },
+        optional=frozenset({"failed_rank"}),
+    ),
+    EventSpec(
         name="memory.guard", kind="error", writer="launch",
         meaning="a process was ended because memory ran short",
         fields={

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.broken import End, ToItsEnd
+from tests.running import assert_nothing_left, ended, finish, run_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -74,11 +79,16 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def airlock(environ: dict[str, str], tmp_path: Path) -> Callable[..., Start]:
-    """Start `airlock ARGS`, as a person would, from an empty folder; `env` adds variables."""
+    """Start `airlock ARGS`, as a person would, from an empty folder; `env` adds variables.
 
-    def start(*args: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    `within` is a command that starts it, in a surrounding that the test has made.
+    """
+
+    def start(
+        *args: str, env: dict[str, str] | None = None, within: Sequence[str] = ()
+    ) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "launch", *args],
+            [*within, sys.executable, "-P", "-m", "launch", *args],
             cwd=tmp_path,
             env=environ | (env or {}),
             text=True,
@@ -104,16 +114,42 @@ def plain(environ: dict[str, str], tmp_path: Path) -> Callable[..., Start]:
     return start  # type: ignore[return-value]
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 1 MiB, which fills up soon; only root can mount one."""
-    folder = tmp_path / "disk"
+@contextlib.contextmanager
+def mounted(folder: Path, size: str) -> Iterator[Path]:
+    """A real file system of that size, as mount takes it, at `folder`; only root can mount one."""
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=755", "tmpfs", str(folder)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"no small file system: {mounted.stderr.strip()}")
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "tmpfs", str(folder)]
+    tried = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        pytest.skip(f"no small file system: {tried.stderr.strip()}")
     try:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MiB, which fills up soon."""
+    with mounted(tmp_path / "disk", "1m") as folder:
+        yield folder
+
+
+@pytest.fixture
+def to_its_end(airlock: Start, environ: dict[str, str], tmp_path: Path) -> ToItsEnd:
+    """Runs `airlock run ARGS` to its end; `meanwhile` is called with it when it has begun."""
+
+    def run(
+        *args: str, env: dict[str, str] | None = None, within: Sequence[str] = (),
+        meanwhile: Callable[[subprocess.Popen[str]], None] = lambda _: None,
+    ) -> End:  # fmt: skip
+        open_gate = ("--set", "launch.admit=open")
+        with ended(airlock("run", *open_gate, *args, env=env, within=within)) as process:
+            meanwhile(process)
+            code, out, err = finish(process, timeout_s=120)
+        assert_nothing_left(run_folder(environ))
+        told = finish(airlock("doctor", "--json"))
+        assert (told[0], told[2]) == (0, ""), err
+        return End(code, out, json.loads(told[1]), tmp_path)
+
+    return run

@@ -46,6 +46,7 @@ class Evaluator:
 
         Returns the mean loss per label token, over the samples of all ranks.
         """
+        self._ranks.pulse.tick("eval")
         with self._events.span("eval", step=step), inference(self._model):
             loss_sum, num_labels = self._ranks.sum(self._loss())
             examples = self._examples(step) if self._generate else []
@@ -66,6 +67,7 @@ class Evaluator:
 
     def _batches(self) -> Iterator[list[int]]:
         for start in range(0, len(self._own), self._batch_size):
+            self._ranks.pulse.tick("eval")
             yield list(self._own[start : start + self._batch_size])
 
     def _loss(self) -> tuple[float, float]:

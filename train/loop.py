@@ -161,6 +161,7 @@ class Trainer:
         with timer("optimizer"):
             grad_norm = self.update(lr)
         self._step += 1
+        self._ranks.pulse.stepped(self._step)
         self._progress.add(loss_sum, work, grad_norm, lr)
         return stop > 0
 
@@ -211,6 +212,7 @@ class Trainer:
 
     def _save(self) -> None:
         is_first = self._ranks.is_first
+        self._ranks.pulse.tick("checkpoint")
         span = self._events.span("checkpoint", step=self._step) if is_first else nullcontext()
         with span:
             self._checkpointed = checkpoint.save(

@@ -52,7 +52,8 @@ class Progress:
         self.gpu_peak_bytes = max(self._ranks.gather(own), default=0) or None
 
     def timer(self, part: str) -> AbstractContextManager[None]:
-        """Count the time of the block to `part`."""
+        """Count the time of the block to `part`; that it begins is progress."""
+        self._ranks.pulse.tick(part)
         return self._stopwatch.timing(part) if self._ranks.is_first else nullcontext()
 
     def add(self, loss_sum: torch.Tensor, work: Work, grad_norm: torch.Tensor, lr: float) -> None:

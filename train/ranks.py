@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from rundir.events import EventWriter
+from rundir.pulse import Pulse
 
 _CONTROL_TIMEOUT = timedelta(hours=6)  # rank 0 may write a large model while the others wait
 _POLL_S = (0.02, 0.5)  # the first wait between two looks, and the longest
@@ -29,13 +30,14 @@ _REMIND_S = 10.0
 class Ranks:
     """This rank among the others. `control` is a gloo group: saves and stops never block NCCL.
 
-    It is None of a rank that is alone.
+    It is None of a rank that is alone. By its `pulse` the launcher sees that it moves.
     """
 
     rank: int
     world_size: int
     device: torch.device
     control: dist.ProcessGroup | None
+    pulse: Pulse = field(default_factory=Pulse)
 
     @property
     def is_first(self) -> bool:
@@ -82,8 +84,8 @@ class Alone(Ranks):
     gloo would listen on one even in a group of one, at an address that some laptops do not have.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(rank=0, world_size=1, device=device, control=None)
+    def __init__(self, device: torch.device, pulse: Pulse | None = None) -> None:
+        super().__init__(rank=0, world_size=1, device=device, control=None, pulse=pulse or Pulse())
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """The values themselves."""
@@ -110,7 +112,9 @@ def rank_device(local_rank: int) -> torch.device:
     return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def meet(device: torch.device, events: EventWriter, timeout_s: float) -> Ranks:
+def meet(
+    device: torch.device, events: EventWriter, timeout_s: float, pulse: Pulse | None = None
+) -> Ranks:
     """Wait until every rank has left the gate, then form the process group; see `Alone` for one.
 
     The wait has no limit of its own: a queue at the gate may be long, and a time-out inside
@@ -118,7 +122,7 @@ def meet(device: torch.device, events: EventWriter, timeout_s: float) -> Ranks:
     the agent ends this one too. Afterwards a rank waits `timeout_s` for the others in a collective.
     """
     if "RANK" not in os.environ:
-        return Alone(device)
+        return Alone(device, pulse)
     timeout = timedelta(seconds=timeout_s)
     store, rank, world_size = next(rendezvous("env://", timeout=timeout))
     # A prefix for each attempt: a restarted group must not read the addresses of the last one.
@@ -153,7 +157,9 @@ def meet(device: torch.device, events: EventWriter, timeout_s: float) -> Ranks:
         assert control is not None
         # Before anything is built on it: every rank can reach every other.
         dist.barrier(group=control)
-    return Ranks(rank=rank, world_size=world_size, device=device, control=control)
+    return Ranks(
+        rank=rank, world_size=world_size, device=device, control=control, pulse=pulse or Pulse()
+    )
 
 
 def part(ranks: Ranks) -> None:

@@ -23,6 +23,7 @@ from train.data import SampleFile
 from train.evaluate import Evaluator
 from train.export import write_results
 from train.forks import watch_forks
+from train.heart import start_heart
 from train.loading import make_room, read_ahead
 from train.loop import Trainer, Undistributed
 from train.loss import SummedLoss
@@ -90,7 +91,8 @@ def train(
     device = next(model.parameters()).device
     if device.type == "meta":  # to be received from rank 0
         device = rank_device(int(os.environ["LOCAL_RANK"]))
-    ranks = meet(device, events, config.launch.collective_timeout_s)
+    pulse = start_heart(run)
+    ranks = meet(device, events, config.launch.collective_timeout_s, pulse)
     watch_forks(lambda text: events.emit("log", "line", text=f"[Rank {ranks.rank}] {text}"))
     prepared = read_prepared(run)
     if device.type == "cuda":  # what loading took for a moment is not what training takes
@@ -116,6 +118,7 @@ def train(
     result = trainer.train()
     if isinstance(samples, Stream):
         samples.end()
+    pulse.tick("export")
     if result == "done" and ranks.is_first:
         with events.span("export"):
             write_results(config, run, model, events)

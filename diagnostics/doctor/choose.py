@@ -39,6 +39,7 @@ def suspects(found: Found) -> list[Suspect]:
         Suspect(one, _RAISED) for one in found.sightings
         if one.rule is None and not _is_explained(one, named)
     ]  # fmt: skip
+    named = [one for one in named if one.rule.cause != EXCEPTION or not _is_told(one, named)]
     everything = [one for one in (*named, *raised) if not _is_survived(one, found)]
     unbeaten = _unbeaten(everything)
     role = min((ROLES.index(one.rule.role) for one in unbeaten), default=0)
@@ -62,6 +63,15 @@ def _is_explained(raised: Sighting, named: Iterable[Suspect]) -> bool:
     """Whether a rule knows the exception, by its first line or a further one of its message."""
     return any(
         one.sighting.log == raised.log and raised.line <= one.sighting.line <= raised.last_line
+        for one in named
+    )
+
+
+def _is_told(raised: Suspect, named: Iterable[Suspect]) -> bool:
+    """Whether the event of an exception is known by another rule as well."""
+    return any(
+        (one.sighting.log, one.sighting.line) == (raised.sighting.log, raised.sighting.line)
+        and one.rule.cause != EXCEPTION
         for one in named
     )
 

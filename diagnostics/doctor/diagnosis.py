@@ -52,7 +52,7 @@ def verdict_of(ordered: Sequence[Suspect], found: Found) -> Verdict:
         lag = who_lags(one.sighting for one in ordered)
         confidence, rank = min(confidence, _OF_CASCADE), rank if lag.rank is None else lag.rank
         why = f"{why} The root cause is not in this log. {lag.told}".strip()
-    if rule.cause == EXCEPTION:
+    if seen.rule is None:
         title = seen.exception
         fix = f"look at {seen.own.code}" if seen.own else "look at the traceback above this line"
     return Verdict(

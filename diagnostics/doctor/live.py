@@ -5,15 +5,17 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import psutil
 
-from diagnostics.doctor import stacks
+from diagnostics.doctor.hang import of_hang
 from diagnostics.doctor.standing import TRAINS, Standing, behind, ranks_of, standings, told
 from diagnostics.doctor.verdict import Evidence, Verdict
 from launch.console import clock
+from launch.hang import Hang
+from launch.hang_evidence import collect
 from launch.run_processes import processes_of
 from launch.state import RunState
 from rundir.events import Event
@@ -87,8 +89,9 @@ def _silence(
     times = [event["t"] for event in ours if event["name"] == "train"][-_NUM_INTERVALS:]
     last_t = max((event["t"] for event in ours), default=state.status.started_t)
     if state.of_script:
-        logs = [log.stat().st_mtime for log in _logs(run, state).values() if log.exists()]
-        return now_t - max([last_t, *logs]), _FIRST_STEP_S
+        paths = [run.rank_log(row.rank, state.status.attempt) for row in state.status.ranks]
+        times = [path.stat().st_mtime for path in paths if path.exists()]
+        return now_t - max([last_t, *times]), _FIRST_STEP_S
     last = max(ours, key=lambda event: float(event["mono"]), default=None)
     if last is not None and last["kind"] == "start":
         return now_t - last_t, _ASIDE_S
@@ -101,10 +104,21 @@ def _silence(
 def _silent(
     run: RunDir, state: RunState, found: Sequence[Standing], silent_s: float, limit_s: float
 ) -> Verdict:
-    """A run that has trained, and reports nothing any more."""
+    """A run that has trained, and reports nothing any more: each rank is asked what it does."""
+    ours = {process.pid for process in processes_of(run).processes}
+    pids = {one.rank: one.pid for one in found if one.pid in ours and one.pid is not None}
+    hang = Hang(still_s=silent_s, limit_s=limit_s)
+    verdict = of_hang(collect(run, state.status.attempt, pids, hang))
     step = f" since step {state.status.step}" if state.status.step else ""
-    why = f"Nothing was reported for {clock(silent_s)}; {clock(limit_s)} would be much already."
-    return _hang(run, f"The run hangs: no progress{step}", why, state, found)
+    if verdict is None:
+        return Verdict(
+            cause="hang", title=f"The run hangs: no progress{step}", confidence=0.4,
+            why=f"Nothing was reported for {clock(silent_s)}; {clock(limit_s)} would be much.",
+            fix=_stop(run), evidence=_last_event(run, 0), role="symptom",
+        )  # fmt: skip
+    is_stopped = verdict.cause == "rank-stopped"  # one that goes on again as if nothing had been
+    fix = verdict.fix if is_stopped else f"{verdict.fix}\n  {_stop(run)}"
+    return replace(verdict, title=f"The run hangs{step}: {verdict.title}", fix=fix)
 
 
 def _stuck(
@@ -118,33 +132,6 @@ def _stuck(
         why=f"{told(found, now_t)}. In that time it has neither computed nor read anything.",
         fix=_stop(run), evidence=_last_event(run, first.rank),
     )  # fmt: skip
-
-
-def _hang(run: RunDir, title: str, why: str, state: RunState, found: Sequence[Standing]) -> Verdict:
-    """With what the ranks are doing: who is in no collective is whom the others wait for."""
-    logs = _logs(run, state)
-    ours = {process.pid for process in processes_of(run).processes}
-    pids = {one.rank: one.pid for one in found if one.pid in ours and one.pid is not None}
-    seen = stacks.ask({rank: logs[rank] for rank in pids}, pids)
-    late = {rank: stack for rank, stack in seen.items() if not stack.waits}
-    if len(late) == len(seen):
-        late = {}
-    told_of = late or seen
-    where = "; ".join(f"rank {rank} is at {stack.where}" for rank, stack in told_of.items())
-    ranks, rank = ", ".join(map(str, late)), next(iter(late), None)
-    whom = f" The others wait for rank {ranks}, in a collective." if late else ""
-    shown_at = tuple(
-        Evidence(shown(one.log), one.line, one.text) for one in told_of.values()
-    ) or _last_event(run, 0)
-    return Verdict(
-        cause="hang", title=title, rank=rank, role="symptom", confidence=0.7 if late else 0.4,
-        why=f"{why}{whom} {where}".strip(), fix=_stop(run), evidence=shown_at,
-    )  # fmt: skip
-
-
-def _logs(run: RunDir, state: RunState) -> dict[int, Path]:
-    attempt = state.status.attempt
-    return {row.rank: run.rank_log(row.rank, attempt) for row in state.status.ranks}
 
 
 def _last_event(run: RunDir, rank: int) -> tuple[Evidence, ...]:

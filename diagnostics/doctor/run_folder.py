@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from diagnostics.doctor.choose import Suspect, suspects
 from diagnostics.doctor.diagnosis import search, verdict_of
+from diagnostics.doctor.hang import of_hang
 from diagnostics.doctor.live import of_live
 from diagnostics.doctor.reading import STDIN, Log, natural, rank_of_name
 from diagnostics.doctor.rules import ROLES
@@ -18,6 +20,7 @@ from diagnostics.doctor.search import Found
 from diagnostics.doctor.verdict import Evidence, Verdict
 from launch.run_processes import OVER, processes_of
 from launch.state import Failure, RunState, new_state
+from rundir.config import ScriptConfig
 from rundir.config_file import read_config
 from rundir.events import Event, read_events
 from rundir.exit_codes import ExitCode
@@ -57,12 +60,16 @@ def of_failed(run: RunDir, state: RunState, most_bytes: int | None = None) -> Ve
 
     With `most_bytes` no more than that of each log is read, its beginning and its end.
     """
-    found = search(_logs(run, state.status.attempt, most_bytes))
     root = state.root_failure()
     attempt = state.status.attempt
+    if root is not None and root.exit_code == ExitCode.HANG:
+        return of_hang(run.incident(attempt)) or _hang(run, root)
+    found = search(_logs(run, attempt, most_bytes))
     ordered = [one for one in suspects(found) if _is_of_attempt(one, attempt)]
     ordered = [one for one in ordered if root is None or not _follows(one, root)]
     ordered.sort(key=lambda one: _order(one, root))
+    if ordered and ordered[0].rule.cause == "gloo-timeout" and (late := _waited_for(run, attempt)):
+        return late
     if ordered and (root is not None or ordered[0].rule.role == "root"):
         return _with_state(verdict_of(ordered, found), root)
     if state.status.phase not in OVER:
@@ -76,7 +83,7 @@ def read_state(run: RunDir, events: Sequence[Event]) -> RunState:
     num_ranks = 1 + max((event["rank"] or 0 for event in events), default=0)
     num_ranks = len(status.get("ranks", ())) or num_ranks
     profile = status.get("profile", "")
-    state = new_state(run.run_id, profile, num_ranks, of_script=_is_script(run))
+    state = new_state(run.run_id, profile, num_ranks, of_script=_script(run) is not None)
     for event in events:
         if event["name"] == "rank.gone":  # whereupon the launcher ends the others
             others = {row.rank for row in state.status.ranks} - {event["failed_rank"]}
@@ -95,11 +102,11 @@ def _status(run: RunDir) -> dict[str, Any]:
         return {}
 
 
-def _is_script(run: RunDir) -> bool:
+def _script(run: RunDir) -> ScriptConfig | None:
     try:
-        return read_config(run.config).script is not None
+        return read_config(run.config).script
     except (OSError, ValueError):
-        return False
+        return None
 
 
 def _logs(run: RunDir, attempt: int, most_bytes: int | None) -> list[Log]:
@@ -125,11 +132,15 @@ def _is_event(one: Suspect) -> bool:
 def _follows(one: Suspect, root: Failure) -> bool:
     """Whether it can but follow from the root failure: how another rank ended.
 
-    When somebody has killed the root's rank, so does all that others say.
+    When somebody has killed the root's rank, so does all that others say. Of a rank that has raised
+    an exception, that it has ended says nothing more.
     """
     is_other = one.sighting.rank not in (None, root.rank)
     is_end = _is_event(one) and one.rule.role == "symptom"
-    return (is_other and is_end) or (_was_killed(root) and is_other)
+    is_bare = one.rule.cause in ("rank-exited", "rank-ended-early")
+    if is_end and (is_other or (is_bare and root.traceback is not None)):
+        return True
+    return is_other and _was_killed(root)
 
 
 def _was_killed(root: Failure) -> bool:
@@ -159,6 +170,22 @@ def _with_state(verdict: Verdict, root: Failure | None) -> Verdict:
     told = [note for note in root.notes if not note.startswith("→ ")]
     why = f"{root.who} was {root.title}; {'; '.join(told)}."
     return replace(verdict, why=why[0].upper() + why[1:], fix=advice[0])
+
+
+def _waited_for(run: RunDir, attempt: int) -> Verdict | None:
+    """Whom a rank waited for until its time was up, if that was seen (launch/in_vain.py)."""
+    verdict = of_hang(run.incident(attempt))
+    return None if verdict is None or verdict.cause == "hang" else verdict
+
+
+def _hang(run: RunDir, root: Failure) -> Verdict:
+    """A run that hung, of which no more than that could be kept."""
+    return Verdict(
+        cause="hang", title=root.title, rank=root.rank, confidence=0.5, role="symptom",
+        why="No rank made progress, and what was found of them could not be written.",
+        fix=f"read {shown(run.rank_log(root.rank or 0, 0).parent)}",
+        evidence=_lines_of(run.event_file("launch"), '"name": "hang"'),
+    )  # fmt: skip
 
 
 def _cut_off(run: RunDir, state: RunState) -> Verdict:
@@ -203,8 +230,8 @@ def _fine(title: str, fix: str) -> Verdict:
 
 
 def _resume(run: RunDir, state: RunState) -> str:
-    if state.of_script:
-        return f"cat {shown(run.command)}   # what was typed: once more"
+    if script := _script(run):
+        return shlex.join([state.program, shown(Path(script.path)), *script.args])
     line = f"{state.program} {state.status.profile or 'PROFILE'}"
     return line if state.last_checkpoint is None else f"{line} --resume {shown(run.path)}"
 

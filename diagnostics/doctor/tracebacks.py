@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from diagnostics.doctor.segments import Segment, Segments
 
@@ -68,11 +69,13 @@ class Traceback:
     rest: list[Segment] = field(default_factory=list)  # further lines of the message
     next_is: str = ""  # how the next one is joined to this one, if it is
     num_between: int = 0  # lines of something else since the last call
+    around: Traceback | None = None  # that of the rank, where this one is its worker's
 
     @property
     def own_frame(self) -> Frame | None:
         """The innermost call that is the user's own."""
-        return next((frame for frame in reversed(self.frames) if frame.is_own), None)
+        frames = [*(self.around.frames if self.around else ()), *self.frames]
+        return next((frame for frame in reversed(frames) if frame.is_own), None)
 
     @property
     def not_evidence(self) -> set[int]:
@@ -101,7 +104,11 @@ def tracebacks(segments: Segments) -> list[Traceback]:
         if start not in known:
             found.append(_follow(segments, segments.at(start), torn=True))
             known |= {frame.segment.start for frame in found[-1].frames}
-    return sorted(found, key=lambda one: one.header.start)
+    found.sort(key=lambda one: one.header.start)
+    for around, inner in pairwise(found):
+        if _WRAPPED.match(around.message) and around.rank == inner.rank:
+            inner.around = around
+    return found
 
 
 def _follow(segments: Segments, header: Segment, *, torn: bool = False) -> Traceback:

@@ -133,3 +133,22 @@ def test_a_line_without_an_end_does_not_fill_the_memory(
     verdict = verdict_on(tmp_path, f"{bar}\r{FULL}{bar}")
     assert (verdict.cause, verdict.evidence[0].line) == ("no-disk", 1)
     assert max(len(block.data) for block in reading.blocks(find_logs(str(tmp_path))[0])) < 6000
+
+
+def test_the_own_line_of_what_a_worker_raises_is_that_which_asked_for_the_batch(
+    tmp_path: Path,
+) -> None:
+    log = f"""\
+Traceback (most recent call last):
+  File "/home/u/train.py", line 7, in main
+    for batch in loader:
+  File "/x/site-packages/torch/utils/data/dataloader.py", line 7, in __next__
+    data = self._next_data()
+OSError: Caught OSError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/x/site-packages/torch/utils/data/_utils/worker.py", line 7, in _worker_loop
+    data = fetcher.fetch(index)
+{FULL}
+"""
+    verdict = verdict_on(tmp_path, log)
+    assert [one.line for one in verdict.evidence] == [10, 2]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.doctor.at_the_end import advice
+from diagnostics.doctor.at_the_end import advice, examined
 from diagnostics.doctor.run_folder import find_folder, of_run, read_state
-from diagnostics.doctor.stacks import answers
 from rundir.events import read_events
 from rundir.exit_codes import ExitCode
+from tests.conftest import ROOT
 from tests.diagnostics.run_folders import MEMORY, TRAIN, Story
 
 OOM = "OutOfMemoryError: CUDA out of memory. Tried to allocate 132.00 MiB"
@@ -244,9 +243,9 @@ def test_a_run_that_trains_says_its_step(launcher: Story) -> None:
 
 
 STUCK = """
-import faulthandler, os, signal, sys, time
-log = open(sys.argv[1], "a")
-faulthandler.register(signal.SIGUSR2, log, all_threads=True)
+import pathlib, sys, time
+from launch.stacks import answer_in
+answer_in(pathlib.Path(sys.argv[1]))
 def reads_data():
     print("ready", flush=True)
     time.sleep(600)
@@ -266,10 +265,10 @@ def test_of_a_run_that_hangs_each_rank_is_asked_what_it_does(
     (waits / "all_reduce.py").write_text(STUCK)
     started = []
     for rank, script in enumerate((waits / "all_reduce.py", tmp_path / "slow.py")):
-        log = launcher.prints(rank, "step 4\n")
+        stacks = launcher.run.stacks(f"rank{rank}")
         process = subprocess.Popen(
-            [sys.executable, str(script), str(log)], stdout=subprocess.PIPE,
-            env=os.environ | {"AIRLOCK_RUN_DIR": str(launcher.run.path)},
+            [sys.executable, str(script), str(stacks)], stdout=subprocess.PIPE,
+            env=os.environ | {"AIRLOCK_RUN_DIR": str(launcher.run.path), "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
         assert process.stdout is not None
         process.stdout.readline()
@@ -284,22 +283,13 @@ def test_of_a_run_that_hangs_each_rank_is_asked_what_it_does(
         for process in started:
             process.kill()
             process.communicate()
-    assert (verdict.cause, verdict.rank) == ("hang", 1)
-    assert "The others wait for rank 1, in a collective" in verdict.why
-    assert f"{tmp_path / 'slow.py'}:7 in reads_data" in verdict.why
-    (evidence,) = verdict.evidence
-    assert evidence.file.endswith("rank1.log")
-    lines = launcher.run.rank_log(1, 0).read_text().splitlines()
+    assert (verdict.cause, verdict.rank) == ("rank-behind", 1)
+    assert "The others wait in a collective, and rank 1 is in none" in verdict.why
+    assert f"{tmp_path / 'slow.py'}:7 in reads_data" in verdict.title
+    evidence = verdict.evidence[0]
+    assert evidence.file.endswith("stacks/rank1.txt")
+    lines = Path(evidence.file).read_text().splitlines()
     assert lines[evidence.line - 1].strip() == evidence.text
-
-
-def test_a_process_that_would_end_by_it_is_not_asked() -> None:
-    assert not answers(os.getpid())
-    before = signal.signal(signal.SIGUSR2, lambda *_: None)
-    try:
-        assert answers(os.getpid())
-    finally:
-        signal.signal(signal.SIGUSR2, before)
 
 
 def test_the_report_of_a_failed_run_gets_the_fix_and_nothing_twice() -> None:
@@ -307,13 +297,14 @@ def test_the_report_of_a_failed_run_gets_the_fix_and_nothing_twice() -> None:
     story.raises(1, OOM)
     story.ends()
     state = read_state(story.run, read_events(story.run.events))
-    lines = advice(story.run, state)
+    lines = advice(examined(story.run, state), state)
     assert lines[0].startswith("CUDA out of memory")
     assert lines[-1].startswith("→ ")
     other = Story()
     other.raises(1, "KeyError: 'weights'")  # the report has the exception already
     other.ends()
-    assert advice(other.run, read_state(other.run, read_events(other.run.events))) == []
+    state = read_state(other.run, read_events(other.run.events))
+    assert advice(examined(other.run, state), state) == []
 
 
 def test_the_report_of_a_rank_that_crashed_says_what_its_log_tells_of_it() -> None:
@@ -321,7 +312,8 @@ def test_the_report_of_a_rank_that_crashed_says_what_its_log_tells_of_it() -> No
     story.prints(1, "Fatal Python error: Segmentation fault\n")
     story.exited(1, -11, "SIGSEGV")
     story.ends()
-    lines = advice(story.run, read_state(story.run, read_events(story.run.events)))
+    state = read_state(story.run, read_events(story.run.events))
+    lines = advice(examined(story.run, state), state)
     assert lines[0].startswith("Segmentation fault")
 
 
@@ -337,5 +329,6 @@ def test_a_broken_rule_is_said_in_the_report_which_stands_without_it(
     story = Story()
     story.raises(1, OOM)
     story.ends()
-    (line,) = advice(story.run, read_state(story.run, read_events(story.run.events)))
+    state = read_state(story.run, read_events(story.run.events))
+    (line,) = advice(examined(story.run, state), state)
     assert "airlock doctor could not look at it: RuleError: broken.toml: rule 1 (x): " in line

@@ -1,0 +1,147 @@
+"""A run that hangs: no rank has made progress for long. That its processes live says nothing."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from launch.activity import busy_s, io_bytes, output_bytes
+from launch.state import RunState
+from rundir.config import LaunchConfig
+from rundir.control import is_asked
+from rundir.events import Event
+from rundir.paths import RunDir
+from rundir.pulse import ASIDE, read_pulse
+
+_LOOK_EVERY_S = 1.0
+_LEAST_S, _STEPS = 300.0, 20  # a step may take so long, or as many times the usual one
+_ASIDE = 6  # times that are allowed to what is no step; the first one may compile a model
+_OF_SCRIPT_S = 1800.0  # it may be waiting for something that comes once an hour
+_NUM_STEPS = 50  # whose durations tell the usual one
+_REAL_IO_BYTES = 64 << 10  # less than this in a second is the rank's own bookkeeping
+_IDLE_SHARE = 0.005  # of a core, which threads that only wait take all together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hang:
+    """A run that has stood still for `still_s` seconds, where `limit_s` were allowed."""
+
+    still_s: float
+    limit_s: float
+
+
+class HangWatch:
+    """Looks at one run again and again. Only time in which it could look counts.
+
+    So a clock that jumps, a laptop that sleeps or a launcher that is stopped changes nothing.
+    """
+
+    def __init__(self, run: RunDir, config: LaunchConfig, state: RunState) -> None:
+        self._run, self._asked_s, self._state = run, config.hang_timeout_s, state
+        self._joined: set[int] = set()
+        self._attempt = 0
+        self._looked_at = time.monotonic()
+        self._still_s = 0.0
+        self._seen: object = None
+        self._has_told = False
+        self._steps: deque[float] = deque(maxlen=_NUM_STEPS)
+        self._num_steps, self._step_at = 0, 0.0
+        self._io_bytes, self._busy_s = 0, 0.0
+
+    def look(self, events: Iterable[Event], now: float) -> Hang | None:
+        """Take in what is new at `now` (time.monotonic()); a hang is returned once."""
+        if self._asked_s == 0:
+            return None
+        has_moved = self._take_in(events)
+        if has_moved:
+            self._moved()
+        if now - self._looked_at < _LOOK_EVERY_S:
+            return None
+        ran_s = min(now - self._looked_at, 2 * _LOOK_EVERY_S)
+        self._looked_at = now
+        if not self._counts():
+            self._moved()
+            return None
+        limit_s = self._look_at_script() if self._state.of_script else self._look_at_ranks(now)
+        if limit_s is None:
+            self._moved()
+            return None
+        self._still_s += ran_s
+        if self._still_s <= limit_s or self._has_told:
+            return None
+        self._has_told = True
+        return Hang(still_s=round(self._still_s, 1), limit_s=round(limit_s, 1))
+
+    def _moved(self) -> None:
+        self._still_s, self._has_told = 0.0, False
+
+    def _take_in(self, events: Iterable[Event]) -> bool:
+        """Whether a rank has begun or ended something; lines it prints are none of it."""
+        if self._attempt != self._state.status.attempt:
+            self._attempt = self._state.status.attempt
+            self._joined, self._num_steps = set(), 0
+        has_moved = False
+        for event in events:
+            if event["rank"] is None or event["attempt"] != self._attempt:
+                continue
+            has_moved |= event["kind"] != "log"
+            if (event["kind"], event["name"]) in _JOINS:
+                self._joined.add(event["rank"])
+        return has_moved
+
+    def _counts(self) -> bool:
+        """Whether the ranks have nothing to wait for but each other."""
+        status = self._state.status
+        return (
+            status.phase in ("starting", "training", "finishing")
+            and all(row.rank in self._joined for row in status.ranks)
+            and not self._state.failures
+            and not is_asked(self._run, "pause")
+        )
+
+    def _look_at_ranks(self, now: float) -> float | None:
+        """The seconds they may stand still; None when they have moved, or cannot be seen."""
+        found = [read_pulse(self._run.pulse(row.rank)) for row in self._state.status.ranks]
+        told = [one for one in found if one is not None and one.attempt == self._attempt]
+        if len(told) < len(found):
+            return None
+        counts = [one.count for one in told]
+        has_moved, self._seen = counts != self._seen, counts
+        num_steps = max(one.num_steps for one in told)
+        self._time_steps(num_steps, now)
+        is_aside = num_steps == 0 or any(one.phase in ASIDE for one in told)
+        if is_aside:  # a large file is read or written: no rank says how far it is
+            before, self._io_bytes = self._io_bytes, io_bytes(one.pid for one in told)
+            has_moved |= abs(self._io_bytes - before) > _REAL_IO_BYTES
+        return None if has_moved else self._limit_s() * (_ASIDE if is_aside else 1)
+
+    def _time_steps(self, num: int, now: float) -> None:
+        if num > self._num_steps > 0:  # the first one is not like the others
+            self._steps.append((now - self._step_at) / (num - self._num_steps))
+        if num != self._num_steps:
+            self._num_steps, self._step_at = num, now
+
+    def _limit_s(self) -> float:
+        if self._asked_s > 0:
+            return self._asked_s
+        usual_s = statistics.median(self._steps) if self._steps else 0.0
+        return max(_LEAST_S, _STEPS * usual_s)
+
+    def _look_at_script(self) -> float | None:
+        """As `_look_at_ranks`: it moves when it computes or prints; more is not known of it."""
+        pids = [row.pid for row in self._state.status.ranks if row.pid is not None]
+        printed = output_bytes(self._run, self._attempt)
+        has_printed, self._seen = printed != self._seen, printed
+        busy_now_s = busy_s(pids)
+        idle_s = _IDLE_SHARE * len(pids) * max(self._still_s, 60.0)
+        if has_printed or not 0 <= busy_now_s - self._busy_s < idle_s:
+            self._busy_s = busy_now_s
+            return None
+        return self._asked_s if self._asked_s > 0 else _OF_SCRIPT_S
+
+
+# From here on ranks need each other: our trainer's has seen that all are there, a script's joins.
+_JOINS = (("end", "all_loaded.wait"), ("end", "pg.init"))

@@ -1,0 +1,70 @@
+"""What must be said of a run that was broken on purpose, and whether it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = str(Path(__file__).with_name("sabotage.py"))
+LONG = pytest.mark.long
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What must be said of a failure, by the doctor and at the run's end."""
+
+    cause: str
+    report: str
+    fix: str  # a part of the command that is to be typed
+    own: str = ""  # the line of the script's own that the evidence names
+    rank: int | None = 1
+    code: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a run ended, and what the doctor says of it; paths are told from `folder`."""
+
+    code: int
+    out: str
+    told: dict[str, Any]
+    folder: Path
+
+    def assert_named(self, wanted: Named) -> None:
+        """Fail unless report and doctor say what is wanted, and show where it stands."""
+        told = self.told
+        assert (told["cause"], told["rank"], self.code) == (wanted.cause, wanted.rank, wanted.code)
+        first, *more = told["evidence"]
+        lines = (self.folder / first["file"]).read_text(encoding="utf-8").splitlines()
+        assert first["text"].rstrip("…") in lines[first["line"] - 1]
+        assert any(wanted.own in one["text"] for one in (first, *more)), told["evidence"]
+        assert wanted.fix in told["fix"]
+        report = re.split(r"(?m)^airlock: the run (?:failed|hung): ", self.out)[-1]
+        assert wanted.report in report
+        assert wanted.fix in report
+
+    def assert_nothing_named(self) -> None:
+        """Fail if the doctor or the report name a failure."""
+        told = self.told
+        assert (told["cause"], told["rank"], told["evidence"]) == ("unknown", None, [])
+        assert "airlock: the run" not in self.out
+
+
+ToItsEnd = Callable[..., End]
+
+# What a failure is called, whoever has it.
+SIGKILL = Named("killed-by-sigkill", "killed by SIGKILL", "journalctl -k")
+SIGSTOP = Named("rank-stopped", "was stopped (SIGSTOP)", "kill -CONT")
+SLEEP = Named("rank-behind", "keeps the others waiting: ", "look at that line", "in sleep")
+ADDRESS_SPACE = Named(
+    "address-space-limit", "Out of address space: RLIMIT_AS", "ulimit -v unlimited",
+    "in low_address_space", code=11,
+)  # fmt: skip
+FORK_AFTER_CUDA = Named(
+    "cuda-fork", "CUDA was initialised before a fork", "set_start_method('spawn')", "in on_gpu"
+)

@@ -1,0 +1,183 @@
+"""Runs broken on purpose, for real: the doctor and the report name each failure, and no other."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.memory import GIB
+from tests.broken import (
+    ADDRESS_SPACE,
+    FORK_AFTER_CUDA,
+    LONG,
+    SCRIPT,
+    SIGKILL,
+    SIGSTOP,
+    SLEEP,
+    Named,
+    ToItsEnd,
+)
+from tests.memory_cgroup import limited
+from tests.pids_cgroup import few_pids
+from tests.running import finish, run_folder, wait_for
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+FAILURES = {
+    "sigkill": SIGKILL,
+    "low-address-space": ADDRESS_SPACE,
+    "low-open-files": Named(
+        "too-many-open-files", "Too many open files", "ulimit -n", "in low_open_files"
+    ),
+    "port-in-use": Named("port-in-use", "port is in use", "ss -ltnp", "in port_in_use"),
+    "fork-after-cuda": FORK_AFTER_CUDA,
+    "partial-shard": Named(
+        "weights-file-damaged", "A weights file is not whole", "hf download",
+        "in partial_shard",
+    ),
+    "mismatched-shape": Named(
+        "collective-mismatch", "Ranks called different collectives, or one with different shapes",
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL",
+    ),
+}  # fmt: skip
+_CHEAP = ("sigkill", "low-address-space", "port-in-use", "fork-after-cuda", "mismatched-shape")
+
+
+@pytest.mark.parametrize(
+    "failure", [name if name in _CHEAP else pytest.param(name, marks=LONG) for name in FAILURES]
+)
+def test_what_a_script_does_to_itself_is_named(to_its_end: ToItsEnd, failure: str) -> None:
+    to_its_end(SCRIPT, failure).assert_named(FAILURES[failure])
+
+
+@contextlib.contextmanager
+def small_shm() -> Iterator[list[str]]:
+    """What starts a command with a /dev/shm of 16 MiB, as in a container that has 64."""
+    mount = 'mount -t tmpfs -o size=16m tmpfs /dev/shm && exec "$@"'
+    start = ["unshare", "--mount", "sh", "-c", mount, "sh"]
+    tried = subprocess.run([*start, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        pytest.skip(f"no small /dev/shm can be made: {tried.stderr.strip()}")
+    yield start
+
+
+@contextlib.contextmanager
+def little_memory() -> Iterator[list[str]]:
+    """What starts a command in a memory cgroup of 2 GiB."""
+    with limited(2 * GIB) as cgroup:
+        yield cgroup.command([])
+
+
+_NO_GUARD = ("--set", "limits.guard_gib=0")
+SURROUNDINGS: dict[str, tuple[Any, tuple[str, ...], str, Named]] = {
+    "a small /dev/shm": (
+        small_shm, (), "tiny-shm",
+        Named("shared-memory-too-small", "Shared memory (/dev/shm) is too small", "--shm-size",
+              "in tiny_shm"),
+    ),
+    "a pids limit": (
+        lambda: few_pids(250), (), "low-pids",
+        Named("thread-limit", "No more threads or processes", "OMP_NUM_THREADS", "in low_pids"),
+    ),
+    "a memory cgroup": (
+        little_memory, (), "memory",
+        Named("memory-guard", "ended by the memory guard", "smaller batches", code=11),
+    ),
+    "a memory cgroup without the guard": (
+        little_memory, _NO_GUARD, "memory",
+        Named("host-oom-killed", "killed by the kernel's OOM killer", "--set launch.admit=serial",
+              code=11),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a small /dev/shm", "a pids limit", "a memory cgroup",
+     pytest.param("a memory cgroup without the guard", marks=LONG)],
+)  # fmt: skip
+def test_what_a_surrounding_is_too_small_for_is_named(to_its_end: ToItsEnd, name: str) -> None:
+    surrounding, options, failure, wanted = SURROUNDINGS[name]
+    with surrounding() as start:
+        end = to_its_end(*options, SCRIPT, failure, within=start)
+    end.assert_named(wanted)
+
+
+def test_a_full_disk_is_named(to_its_end: ToItsEnd, small_disk: Path) -> None:
+    end = to_its_end(SCRIPT, "full-disk", "--folder", str(small_disk))
+    end.assert_named(Named("disk-full", "No space left on the device", "df -h", "in full_disk"))
+
+
+HANGS = {
+    "sleep": SLEEP,
+    "sigstop": SIGSTOP,
+    "gil-deadlock": replace(SLEEP, own="in gil_deadlock"),
+    "stale-build-lock": Named(
+        "extension-build-lock", "for a lock in torch_extensions",
+        "rm -rf ~/.cache/torch_extensions", "in stale_build_lock",
+    ),
+    "uneven-data": Named(
+        "collective-mismatch", "has ranks that wait in different collectives", "drop_last=True",
+        "in uneven_data", rank=None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "failure",
+    ["sigstop", "stale-build-lock",
+     *(pytest.param(name, marks=LONG) for name in ("sleep", "gil-deadlock", "uneven-data"))],
+)  # fmt: skip
+def test_whom_a_rank_waited_for_until_its_time_was_up_is_named(
+    to_its_end: ToItsEnd, tmp_path: Path, failure: str
+) -> None:
+    end = to_its_end(SCRIPT, failure, "--timeout-s", "5", "--folder", str(tmp_path))
+    end.assert_named(HANGS[failure])
+
+
+_HANG = ("--set", "launch.hang_timeout_s=5", "--set", "launch.on_hang=end")
+
+
+@pytest.mark.parametrize(
+    "failure",
+    ["uneven-data", *(pytest.param(name, marks=LONG) for name in HANGS if name != "uneven-data")],
+)
+def test_who_keeps_the_others_of_a_script_that_hangs_is_named(
+    to_its_end: ToItsEnd, tmp_path: Path, failure: str
+) -> None:
+    end = to_its_end(*_HANG, SCRIPT, failure, "--folder", str(tmp_path))
+    end.assert_named(replace(HANGS[failure], code=12))
+
+
+@pytest.mark.parametrize(
+    "control", [pytest.param("none", marks=LONG), pytest.param("slow", marks=LONG), "scary"]
+)
+def test_nothing_is_named_in_a_run_that_is_sound(
+    to_its_end: ToItsEnd, airlock: Start, environ: dict[str, str], control: str
+) -> None:
+    end = to_its_end(SCRIPT, control, "--steps", "30")
+    assert end.code == 0, end.out
+    end.assert_nothing_named()
+    logs = str(run_folder(environ).rank_log(1, 0).parent)
+    assert json.loads(finish(airlock("doctor", "--json", logs))[1])["cause"] == "unknown"
+
+
+def test_nothing_is_named_in_a_run_that_was_stopped_by_ctrl_c(
+    to_its_end: ToItsEnd, environ: dict[str, str]
+) -> None:
+    def stop(process: subprocess.Popen[str]) -> None:
+        log = run_folder(environ).rank_log(1, 0)
+        wait_for(lambda: log.exists() and "step 3" in log.read_text(), why="it does not train")
+        process.send_signal(signal.SIGINT)
+
+    end = to_its_end(SCRIPT, "none", "--steps", "1000000", "--step-s", "0.05", meanwhile=stop)
+    assert end.code == 21, end.out
+    end.assert_nothing_named()

@@ -1,0 +1,46 @@
+"""A limit on processes and threads for a test, or the reason why there can be none here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
+
+
+@contextlib.contextmanager
+def few_pids(most: int) -> Iterator[list[str]]:
+    """What starts a command in a real cgroup of no more than `most` processes and threads.
+
+    The test is skipped where none can be made; that takes root.
+    """
+    folder = _own_folder() / f"airlock-{os.getpid()}-{secrets.token_hex(2)}"
+    try:
+        folder.mkdir()
+        (folder / "pids.max").write_text(str(most), encoding="ascii")
+        start = ["sh", "-c", _ENTER, str(folder)]
+        subprocess.run([*start, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        pytest.skip(f"no pids cgroup can be made: {error}")
+    try:
+        yield start
+    finally:
+        folder.rmdir()  # nothing of the run may be left in it
+
+
+def _own_folder() -> Path:
+    """The group that this process is in, of the pids controller or of cgroup v2."""
+    for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "pids" in controllers.split(","):
+            return _CGROUPS / "pids" / path.lstrip("/")
+    return _CGROUPS

@@ -1,0 +1,75 @@
+"""A second thread of a rank: it shows that Python code can run, and tells the last collectives."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import threading
+from typing import Any
+
+from torch._C import _distributed_c10d as c10d
+
+from rundir import control
+from rundir.atomic import write_text
+from rundir.paths import RunDir
+from rundir.pulse import Pulse
+
+_BEAT_S = 1.0
+_NUM_ENTRIES = 64  # collectives that are told
+_NUM_FRAMES = 16  # calls of each, the innermost first
+
+
+def start_heart(run: RunDir) -> Pulse:
+    """This rank's pulse; from now on a thread keeps it alive, and answers requests for a trace."""
+    rank = int(os.environ.get("RANK", "0"))
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    pulse = Pulse(run.pulse(rank), attempt)
+    if "RANK" in os.environ:  # a plain run has nobody to wait for
+        args = (run, rank, pulse)
+        threading.Thread(target=_beat, args=args, name="airlock-heart", daemon=True).start()
+    return pulse
+
+
+def _beat(run: RunDir, rank: int, pulse: Pulse) -> None:
+    answered = False
+    pause = threading.Event()
+    while not pause.wait(_BEAT_S):
+        pulse.alive()
+        is_asked = control.is_asked(run, "trace")
+        if is_asked and not answered:
+            try:
+                write_text(run.flight_record(rank), json.dumps(flight_record()), durable=False)
+            except Exception as error:  # noqa: BLE001 - it must not end: the beat tells of the GIL
+                print(f"airlock: no flight record: {error!r}", flush=True)  # noqa: T201
+        answered = is_asked
+
+
+def flight_record() -> list[dict[str, Any]]:
+    """The last collectives of this rank as torch's flight recorder has them, the oldest first.
+
+    Each with its group, its number in that group, its sizes and the Python code that called it.
+    """
+    entries: list[dict[str, Any]] = []
+    for dump in ("_dump_fr_trace", "_dump_nccl_trace"):
+        if hasattr(c10d, dump):
+            dumped = pickle.loads(getattr(c10d, dump)())  # noqa: S301 - torch's own
+            entries += dumped.get("entries", [])
+    # Both may have the same ones.
+    seen = {(one["process_group"], one["record_id"], one["op_id"]): one for one in entries}
+    ordered = sorted(seen.values(), key=lambda one: int(one["time_created_ns"]))
+    return [_told(one) for one in ordered if not one["is_p2p"]][-_NUM_ENTRIES:]
+
+
+def _told(entry: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "group": ":".join(entry["process_group"]),
+        "number": entry["collective_seq_id"],
+        "name": entry["profiling_name"].rpartition(":")[2],
+        "sizes": entry["input_sizes"],
+        "state": entry["state"],
+        "frames": [
+            [frame["filename"], frame["line"], frame["name"]]
+            for frame in entry.get("frames", ())[:_NUM_FRAMES]
+        ],
+    }
