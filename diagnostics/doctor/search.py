@@ -38,6 +38,7 @@ class Search:
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.found = Found()
         self._rules = {pattern: rule for rule in rules for pattern in rule.match}
+        self._benign = {pattern for pattern, rule in self._rules.items() if rule.role == "benign"}
         self._conditions = {one for rule in rules for one in (*rule.needs, *rule.unless)}
         self._sieve = Sieve([*self._rules, *self._conditions])
         self._num_seen: Counter[Rule | None] = Counter()
@@ -58,10 +59,11 @@ class Search:
         last = 0
         for start in sorted((candidates.keys() | raised.keys()) - masked):
             segment = segments.at(start)
-            rules = self._matched(segment, candidates.get(start, ()))
+            patterns = candidates.get(start, set())
+            rules = self._matched(segment, patterns - self._benign)
             if start in raised and not raised[start].is_wrapper:
                 rules[None] = {}
-            if not rules or any(rule and rule.role == "benign" for rule in rules):
+            if not rules or self._matched(segment, patterns & self._benign):
                 continue
             for rule, groups in rules.items():
                 self._num_seen[rule] += 1
@@ -107,10 +109,11 @@ class Search:
         is_covered = is_chained = False
         for stack in stacks:
             above = [stack.header, *segments.before(stack.header, 1)]
-            rules = {rule for one in above if one.start in candidates
-                     for rule in self._matched(one, candidates[one.start])}  # fmt: skip
-            is_covered = is_covered and is_chained
-            is_covered |= any(rule.covers_traceback for rule in rules if rule)
+            is_covered = (is_covered and is_chained) or any(
+                rule is not None and rule.covers_traceback
+                for one in above
+                for rule in self._matched(one, candidates.get(one.start, set()) & self._benign)
+            )
             is_chained = bool(stack.next_is)
             if is_covered and stack.exception is not None:
                 masked |= {one.start for one in (stack.exception, *stack.rest)}
