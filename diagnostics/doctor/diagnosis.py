@@ -50,7 +50,7 @@ def verdict_of(ordered: Sequence[Suspect], found: Found) -> Verdict:
     confidence = rule.confidence
     if rule.role == "cascade":
         confidence = min(confidence, _OF_CASCADE)
-        lags = who_lags(one.sighting for one in ordered)
+        lags = who_lags([one.sighting for one in ordered])
         why = f"{why} The root cause is not in this log. {lags}".strip()
     if seen.rule is None:
         title, fix = seen.exception, _where(seen)

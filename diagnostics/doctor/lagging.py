@@ -1,9 +1,9 @@
-"""Which rank the others waited for, where NCCL's watchdogs tell it."""
+"""Which rank the others waited for, where NCCL's watchdogs or the ranks' tracebacks tell it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from diagnostics.doctor.search import Sighting
 
@@ -11,8 +11,8 @@ _WORK = re.compile(r"SeqNum=(\d+)")
 _ENQUEUED = re.compile(r"last enqueued (?:NCCL )?work: (\d+)")
 
 
-def who_lags(sightings: Iterable[Sighting]) -> str:
-    """The rank whose last collective is behind those of others, in words."""
+def who_lags(sightings: Sequence[Sighting]) -> str:
+    """The rank whose last collective is behind those of others, or is another one, in words."""
     last: dict[int, int] = {}
     for one in sightings:
         number = _ENQUEUED.search(one.text) or _WORK.search(one.text)
@@ -29,4 +29,8 @@ def who_lags(sightings: Iterable[Sighting]) -> str:
             f"Rank {known} waited in collective {most}: look at the log of a rank that did not, or "
             "that was doing something else at that time."
         )
+    at = {one.rank: one.own_code for one in sightings if one.rank is not None and one.own_code}
+    if len({where[:2] for where in at.values()}) > 1:
+        told = "; ".join(f"rank {rank} at {at[rank][0]}:{at[rank][1]}" for rank in sorted(at))
+        return f"They waited at different lines: {told}."
     return "Look at the log of the rank that ended, or fell silent, first."
