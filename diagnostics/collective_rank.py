@@ -61,7 +61,7 @@ class Notes:
 def main() -> None:
     """Meet, reduce, and exchange with every other rank."""
     folder, timeout_s, rank = Path(sys.argv[1]), float(sys.argv[2]), int(os.environ["RANK"])
-    write_output_to(folder / f"rank{rank}.log")
+    write_output_to(folder / f"rank{rank}.log", folder / f"rank{rank}.stacks")
     notes = Notes(folder / f"rank{rank}.jsonl")
     try:
         _exchange(notes, timeout_s, rank)

@@ -49,7 +49,7 @@ def verdict_of(ordered: Sequence[Suspect], found: Found) -> Verdict:
     title, why, fix = (filled(text, seen.groups) for text in (rule.title, rule.why, rule.fix))
     confidence, rank = rule.confidence, _rank(first, ordered, found)
     if rule.role == "cascade":
-        lag = who_lags(one.sighting for one in ordered)
+        lag = who_lags([one.sighting for one in ordered])
         confidence, rank = min(confidence, _OF_CASCADE), rank if lag.rank is None else lag.rank
         why = f"{why} The root cause is not in this log. {lag.told}".strip()
     if seen.rule is None:

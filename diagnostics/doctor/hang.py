@@ -18,7 +18,7 @@ from launch.console import clock
 from rundir.paths import shown
 
 _DEAF_S = 3.0  # in which a rank whose Python code can run has shown it
-_CONFIDENT, _LIKELY, _UNSURE = 0.95, 0.8, 0.4
+_CONFIDENT, _LIKELY, _PROBABLE, _UNSURE = 0.95, 0.8, 0.6, 0.4
 
 
 def of_hang(folder: Path) -> Verdict | None:
@@ -179,7 +179,10 @@ def _does_not_wait(seen: _Seen) -> Verdict | None:
 
 
 def _wait_apart(seen: _Seen) -> Verdict | None:
-    """All wait, but not at the same line: each in a collective that others have not called."""
+    """All wait, but not at the same line: each in a collective that others have not called.
+
+    Or in one that is called at several lines, over a network that broke: so it is not sure.
+    """
     at: dict[str, list[int]] = {}
     for rank, stack in seen.stacks.items():
         at.setdefault(stack.where, []).append(rank)
@@ -197,7 +200,7 @@ def _wait_apart(seen: _Seen) -> Verdict | None:
         ranks=ranks, fix="give every rank the same number of batches (DistributedSampler("
         "drop_last=True), or torch.distributed.algorithms.join.Join), and let no branch that only "
         "some ranks take have a collective; TORCH_DISTRIBUTED_DEBUG=DETAIL names both calls",
-        confidence=_LIKELY,
+        confidence=_PROBABLE,
     )  # fmt: skip
 
 

@@ -1,9 +1,9 @@
-"""Which rank the others waited for, where NCCL's watchdogs tell it."""
+"""Which rank the others waited for, where NCCL's watchdogs or the ranks' tracebacks tell it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diagnostics.doctor.sightings import Sighting
@@ -20,7 +20,7 @@ class Lag:
     rank: int | None = None
 
 
-def who_lags(sightings: Iterable[Sighting]) -> Lag:
+def who_lags(sightings: Sequence[Sighting]) -> Lag:
     """The rank whose last collective is behind those of others, or that has not waited in it."""
     last: dict[int, int] = {}
     for one in sightings:
@@ -28,7 +28,7 @@ def who_lags(sightings: Iterable[Sighting]) -> Lag:
         if number and one.rank is not None:
             last[one.rank] = max(int(number[1]), last.get(one.rank, 0))
     if not last:
-        return Lag("Look at the log of the rank that ended, or fell silent, first.")
+        return _at_different_lines(sightings)
     least, most = min(last.values()), max(last.values())
     behind = sorted(rank for rank, number in last.items() if number < most)
     if behind:
@@ -39,6 +39,15 @@ def who_lags(sightings: Iterable[Sighting]) -> Lag:
     if absent and len(absent) < len(last):
         return Lag(f"{told}, and {_ranks(absent).lower()} did not: look there.", _only(absent))
     return Lag(f"{told}: look at a rank that did not, or that did something else at that time.")
+
+
+def _at_different_lines(sightings: Sequence[Sighting]) -> Lag:
+    """Where each rank waited, if that is not the same for all."""
+    at = {one.rank: one.own.code for one in sightings if one.rank is not None and one.own}
+    if len(set(at.values())) > 1:
+        told = "; ".join(f"rank {rank} at {at[rank]}" for rank in sorted(at))
+        return Lag(f"They waited at different lines: {told}.")
+    return Lag("Look at the log of the rank that ended, or fell silent, first.")
 
 
 def _ranks(ranks: Sequence[int]) -> str:

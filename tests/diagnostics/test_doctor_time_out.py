@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.doctor.diagnosis import diagnose
 from diagnostics.doctor.hang import of_hang
 from diagnostics.doctor.run_folder import of_run
 from launch.in_vain import look_at_others
@@ -101,3 +102,19 @@ def test_ranks_that_wait_at_different_lines_are_in_different_collectives(
     assert (verdict.cause, verdict.rank) == ("collective-mismatch", late)
     assert "train.py:7 in main" in verdict.why
     assert "train.py:9 in main" in verdict.why
+
+
+def test_where_each_rank_waited_is_told_from_a_log_alone(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(
+        "".join(
+            f"[rank{rank}]: Traceback (most recent call last):\n"
+            f'[rank{rank}]:   File "/home/u/train.py", line {line}, in main\n'
+            f"[rank{rank}]:     work.wait()\n"
+            f"[rank{rank}]: {TIMED_OUT}\n"
+            for rank, line in ((0, 7), (1, 9))
+        )
+    )
+    verdict = diagnose([str(log)])
+    assert verdict.cause == "gloo-timeout"
+    assert "rank 0 at /home/u/train.py:7; rank 1 at /home/u/train.py:9" in verdict.why

@@ -12,7 +12,7 @@ from tests.scripts import JOIN, script
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
-_TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"
+_TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"  # noqa: S105 - nobody's
 _FAILS = f"""{JOIN}
 print("fetching https://someone:p4ssw0rd-of-theirs@example.org/data", flush=True)
 print("with " + os.environ["HF_TOKEN"] + " and " + os.environ["OTHER_SECRET"], flush=True)
