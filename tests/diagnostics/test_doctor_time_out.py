@@ -118,4 +118,4 @@ def test_where_each_rank_waited_is_told_from_a_log_alone(tmp_path: Path) -> None
     verdict = diagnose([str(log)])
     assert verdict.cause == "gloo-timeout"
     code = "/home/u/train.py, line"
-        assert f"rank 0 at {code} 7, in main; rank 1 at {code} 9, in main" in verdict.why
+    assert f"rank 0 at {code} 7, in main; rank 1 at {code} 9, in main" in verdict.why
