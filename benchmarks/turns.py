@@ -56,7 +56,8 @@ class Clock:
         """Seconds that it had had by each moment."""
         moments = np.asarray(mono, dtype=float)
         spent = [np.clip(moments - turn.begin, 0, turn.end - turn.begin) for turn in self.turns]
-        return np.sum(spent, axis=0)
+        total: np.ndarray = np.sum(spent, axis=0)
+        return total
 
 
 def begin(program: Stepping, num_steps: int, timeout_s: float) -> Clock:
