@@ -78,6 +78,13 @@ class HangWatch:
         self._has_told = True
         return Hang(still_s=round(self._still_s, 1), limit_s=round(limit_s, 1))
 
+    def has_gone_on(self) -> bool:
+        """Whether a rank has moved while it was being looked at more closely."""
+        found = [read_pulse(self._run.pulse(row.rank)) for row in self._state.status.ranks]
+        counts = [one.count for one in found if one is not None]
+        is_known = len(counts) == len(found) and not self._state.of_script
+        return is_known and counts != self._seen
+
     def _moved(self) -> None:
         self._still_s, self._has_told = 0.0, False
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launch import out_of_memory
+from launch.rank_row import update_rank
 from launch.request import RUN
 from rundir.events import Event
 from rundir.exit_codes import ExitCode
@@ -87,7 +88,7 @@ class RunState:
         elif event["attempt"] < self.status.attempt and (rank is not None or is_error):
             return  # it is about ranks that are gone
         if rank is not None and rank < len(self.status.ranks):
-            _update_rank(self.status.ranks[rank], event)
+            update_rank(self.status.ranks[rank], event)
         handler = _HANDLERS.get((event["kind"], event["name"]))
         if handler is not None:
             handler(self, event)
@@ -278,29 +279,6 @@ _HANDLERS = {
     ("error", "rank.exit"): RunState._on_exit,
     ("error", "rank.gone"): RunState._on_gone,
 }
-
-# A rank's phase after an event of that kind and name.
-_RANK_PHASES = {
-    ("start", "lock.wait"): "waiting",
-    ("start", "lock.hold"): "importing",
-    ("start", "model.load"): "loading",
-    ("end", "lock.hold"): "ready",
-    ("start", "script"): "loading",
-    ("end", "pg.init"): "training",
-    ("end", "ddp.wrap"): "training",
-    ("error", "rank.exception"): "failed",
-}
-
-
-def _update_rank(row: RankStatus, event: Event) -> None:
-    row.pid = event["pid"]
-    row.last_event_t = event["t"]
-    if row.phase != "failed":  # what it does yet, on its way out, makes it no better
-        row.phase = _RANK_PHASES.get((event["kind"], event["name"]), row.phase)
-    if event["kind"] == "mark" and event["name"].startswith("mem."):
-        row.rss_bytes = event["rss_bytes"]
-        row.pss_anon_bytes = event["pss_anon_bytes"]
-        row.gpu_used_bytes = event["gpu_used_bytes"]
 
 
 def new_state(

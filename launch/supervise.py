@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from typing import Any
 
 from rich.console import Console
 
@@ -123,14 +124,16 @@ class Supervisor:
         rows = self._state.status.ranks
         pids = {row.rank: row.pid for row in rows if row.pid is not None}
         verdict = of_hang(collect(self._run, self._state.status.attempt, pids, hang))
+        if self._hang.has_gone_on():
+            return
         rank, cause, title = None, "hang", "makes no progress"
         if verdict is not None:
             rank, cause = verdict.rank, verdict.cause
             title = verdict.title.removeprefix(f"Rank {rank} ").removeprefix("The run ")
-        self._events.emit(
-            "error", "hang", failed_rank=rank, cause=cause, title=title, still_s=hang.still_s,
-            limit_s=hang.limit_s, ends=ends,
-        )  # fmt: skip
+        self._emit_hang({
+            "failed_rank": rank, "cause": cause, "title": title, "still_s": hang.still_s,
+            "limit_s": hang.limit_s, "ends": ends,
+        })  # fmt: skip
         who = "the run" if rank is None else f"rank {rank}"
         what = "the run is ended" if ends else "it is left to go on (launch.on_hang)"
         self._console.out(
@@ -140,6 +143,13 @@ class Supervisor:
         if ends:
             self._ended_hang_at = time.monotonic()
             self._kill_ranks()
+
+    def _emit_hang(self, fields: dict[str, Any]) -> None:
+        num_lost = self._events.num_lost
+        self._events.emit("error", "hang", **fields)
+        if self._events.num_lost > num_lost:  # a full disk: it is not to be read there
+            about = {"kind": "error", "name": "hang", "rank": None, "t": time.time()}
+            self._state.add({**about, "attempt": self._state.status.attempt, **fields})
 
     def _kill_ranks(self) -> None:
         pids = {row.pid for row in self._state.status.ranks}

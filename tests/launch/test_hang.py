@@ -131,6 +131,16 @@ def test_ranks_whose_progress_cannot_be_seen_do_not_hang(run: RunDir) -> None:
     assert ranks.hangs_after(30) is None
 
 
+def test_ranks_that_move_while_they_are_looked_at_have_gone_on(run: RunDir) -> None:
+    ranks = Ranks(run, hang_timeout_s=10.0)
+    ranks.train(3)
+    assert ranks.hangs_after(20) == 11
+    assert not ranks.watch.has_gone_on()
+    ranks.pulses[1].tick("backward")
+    assert ranks.watch.has_gone_on()
+    assert ranks.hangs_after(20) == 12  # and can hang again
+
+
 def test_zero_is_never(run: RunDir) -> None:
     ranks = Ranks(run, hang_timeout_s=0.0)
     assert ranks.hangs_after(3000) is None
