@@ -24,6 +24,9 @@ _NUM_STEPS = 50  # whose durations tell the usual one
 _REAL_IO_BYTES = 64 << 10  # less than this in a second is the rank's own bookkeeping
 _IDLE_SHARE = 0.005  # of a core, which threads that only wait take all together
 
+# From here on ranks need each other: our trainer's has seen that all are there, a script's joins.
+_JOINS = (("end", "all_loaded.wait"), ("end", "pg.init"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hang:
@@ -141,7 +144,3 @@ class HangWatch:
             self._busy_s = busy_now_s
             return None
         return self._asked_s if self._asked_s > 0 else _OF_SCRIPT_S
-
-
-# From here on ranks need each other: our trainer's has seen that all are there, a script's joins.
-_JOINS = (("end", "all_loaded.wait"), ("end", "pg.init"))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from launch.hang import Hang
 from launch.hang_evidence import collect
 from rundir.atomic import write_text
-from rundir.events import read_events
+from rundir.events import Event, read_events
 from rundir.paths import RunDir
 
 _TIMED_OUT = re.compile(r"Timed out waiting (\d+) ?ms")  # gloo's; NCCL's watchdog raises nothing
@@ -24,34 +24,36 @@ def look_at_others(
     `pids` are those of all its ranks. What a rank that has ended did last, its traceback tells.
     Raises OSError when the disk does not take it.
     """
-    waited = {
-        event["rank"]: event for event in read_events(run.events)
-        if event["name"] == "rank.exception" and event["attempt"] == attempt
-        and event["rank"] in set(failed) and _TIMED_OUT.search(event["message"])
-    }  # fmt: skip
-    if not waited:
+    told = _exceptions(run, attempt)
+    waited = [told[rank]["message"] for rank in failed if rank in told]
+    found = [match for message in waited if (match := _TIMED_OUT.search(message))]
+    if not found:
         return
-    timeout_s = max(_seconds(event["message"]) for event in waited.values())
+    timeout_s = max(int(match[1]) / 1000 for match in found)
     folder = collect(run, attempt, pids, Hang(still_s=timeout_s, limit_s=timeout_s))
-    for rank, event in waited.items():
+    for rank, event in _exceptions(run, attempt).items():  # more have ended for it meanwhile
         path = folder / "stacks" / f"rank{rank}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, _as_stack(event["traceback"]))
+        write_text(path, _as_stack(event))
 
 
-def _seconds(message: str) -> float:
-    found = _TIMED_OUT.search(message)
-    return int(found[1]) / 1000 if found else 0.0
+def _exceptions(run: RunDir, attempt: int) -> dict[int, Event]:
+    """What each rank of the attempt has raised, if it has."""
+    return {
+        event["rank"]: event for event in read_events(run.events)
+        if event["name"] == "rank.exception" and event["attempt"] == attempt
+    }  # fmt: skip
 
 
-def _as_stack(traceback: str) -> str:
+def _as_stack(event: Event) -> str:
     """A traceback as faulthandler would have written it: the innermost call first.
 
-    That was one of torch's C++, which a traceback lacks.
+    Where that was one of gloo's, in C++, the traceback lacks it.
     """
     calls = [
         f'  File "{call["file"]}", line {call["line"]} in {call["where"]}'
-        for call in _CALL.finditer(traceback)
+        for call in _CALL.finditer(event["traceback"])
     ]
+    inner = [_IN_GLOO] if "gloo" in event["message"] else []
     head = "Current thread 0x0 (most recent call first):"
-    return "\n".join([head, _IN_GLOO, *reversed(calls), ""])
+    return "\n".join([head, *inner, *reversed(calls), ""])

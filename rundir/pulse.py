@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _WIDTH = 192  # bytes of each of the two lines
 _BLOCK = 4096  # reserved on the disk, so that a full one changes nothing
@@ -96,6 +97,6 @@ def read_pulse(path: Path) -> Progress | None:
         return None
 
 
-def _records(data: bytes) -> Iterator[dict[str, object]]:
+def _records(data: bytes) -> Iterator[dict[str, Any]]:
     for line in data.splitlines()[:2]:
         yield json.loads(line)

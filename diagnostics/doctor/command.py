@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 
 from diagnostics.doctor.diagnosis import diagnose
+from diagnostics.doctor.hang import of_hang
 from diagnostics.doctor.rules import RuleError
 from diagnostics.doctor.run_folder import find_folder, of_run
 from diagnostics.doctor.verdict import Verdict
@@ -26,6 +28,8 @@ def doctor(names: Sequence[str], console: Console, *, as_json: bool) -> None:
 
 
 def _verdict(names: Sequence[str]) -> Verdict:
+    if len(names) == 1 and (verdict := of_hang(Path(names[0]))) is not None:
+        return verdict  # of an incident, unpacked wherever
     run = find_folder(names[0] if names else "latest") if len(names) <= 1 else None
     if run is not None:
         return of_run(run)

@@ -9,6 +9,7 @@ import subprocess
 import time
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -59,6 +60,10 @@ def _hangs(airlock: Start, environ: dict[str, str], folder: Path, body: str) -> 
     return run, out
 
 
+def _has_stacks(log: Path) -> bool:
+    return "train/loop.py" in log.read_text()
+
+
 def _told(airlock: Start, run: RunDir) -> dict[str, object]:
     told: dict[str, object] = json.loads(finish(airlock("doctor", "--json", str(run.path)))[1])
     return told
@@ -81,6 +86,8 @@ def test_a_rank_that_does_not_come_to_a_collective_is_named_with_its_line(
     lines = (tmp_path / first["file"]).read_text().splitlines()
     assert lines[first["line"] - 1].strip() == first["text"]
     assert "sitecustomize.py" in first["text"]
+    unpacked = json.loads(finish(airlock("doctor", "--json", str(run.incident(0))))[1])
+    assert unpacked == told
     (archive,) = run.incidents.glob("*.zip")
     assert out.count(archive.name) == 1
     with zipfile.ZipFile(archive) as packed:
@@ -213,7 +220,7 @@ def test_every_rank_writes_its_stacks_to_its_log_at_sigusr2(
             os.kill(pid, signal.SIGUSR2)
         for rank in (0, 1):
             log = run.rank_log(rank, 0)
-            wait_for(lambda log=log: "train/loop.py" in log.read_text(), why="no stacks")
+            wait_for(partial(_has_stacks, log), why="no stacks")
         num = len(events_of(run, "metric", "train"))
         wait_for(lambda: len(events_of(run, "metric", "train")) > num, why="it does not go on")
         assert process.poll() is None

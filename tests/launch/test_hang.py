@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import subprocess
 from pathlib import Path
 
@@ -20,13 +20,14 @@ from rundir.pulse import Pulse, read_pulse
 class Ranks:
     """Two ranks that write their pulses, and a watch whose clock the test moves."""
 
-    def __init__(self, run: RunDir, *, of_script: bool = False, **config: float) -> None:
-        self.run = run
+    def __init__(
+        self, run: RunDir, *, of_script: bool = False, hang_timeout_s: float = -1.0
+    ) -> None:
         self.state: RunState = new_state(run.run_id, "tiny", 2, of_script=of_script)
         self.state.enter("training")
         self.pulses = [Pulse(run.pulse(rank)) for rank in (0, 1)]
-        launch = dataclasses.replace(LaunchConfig(), **config)
-        self.watch = HangWatch(run, launch, self.state)
+        config = LaunchConfig(hang_timeout_s=hang_timeout_s)
+        self.watch = HangWatch(run, config, self.state)
         self.now = self.watch._looked_at
         self.look([_joined(0), _joined(1)])
 
@@ -177,10 +178,7 @@ def test_a_pulse_that_cannot_be_written_is_no_reason_to_end(tmp_path: Path) -> N
 
 
 def test_a_pulse_on_a_full_disk_is_none(small_disk: Path) -> None:
-    with (
-        (small_disk / "full").open("wb", buffering=0) as file,
-        pytest.raises(OSError, match="space"),
-    ):
+    with (small_disk / "full").open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(4096))
     pulse = Pulse(small_disk / "rank0")

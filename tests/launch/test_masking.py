@@ -8,7 +8,7 @@ import pytest
 
 from launch.masking import MASK, Mask
 
-SECRET = "s3cr3t-value-0123"
+SECRET = "s3cr3t-value-0123"  # noqa: S105 - of no one
 
 
 @pytest.mark.parametrize(
