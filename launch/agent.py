@@ -103,7 +103,7 @@ def _airlock_agent(
             attempt = worker_group.spec.max_restarts - self._remaining_restarts
             local_pids = self._pcontext.pids()
             pids = {one.global_rank: local_pids[one.local_rank] for one in worker_group.workers}
-            with contextlib.suppress(OSError):  # a disk that is full
+            with contextlib.suppress(Exception):  # whatever it is, the failure matters more
                 look_at_others(run, attempt, failed, pids)
 
     return AirlockAgent

@@ -101,13 +101,13 @@ def low_address_space(_: Path) -> None:
 def low_open_files(_: Path) -> None:
     """It keeps more files open than RLIMIT_NOFILE lets it."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-    for _ in range(64):
+    for _number in range(64):
         os.open(__file__, os.O_RDONLY)
 
 
 def low_pids(_: Path) -> None:
     """It starts more threads than the pids limit around it lets it."""
-    for _ in range(4096):
+    for _number in range(4096):
         threading.Thread(target=time.sleep, args=(FOR_EVER_S,), daemon=True).start()
 
 
@@ -121,7 +121,7 @@ def memory(_: Path) -> None:
 def port_in_use(_: Path) -> None:
     """It is to listen where somebody listens already."""
     with socket.create_server(("127.0.0.1", 0)) as other:
-        dist.TCPStore("127.0.0.1", other.getsockname()[1], is_master=True, wait_for_workers=False)
+        dist.TCPStore("127.0.0.1", other.getsockname()[1], is_master=True)  # type: ignore[attr-defined]
 
 
 def stale_build_lock(folder: Path) -> None:
@@ -226,7 +226,8 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    listed = "\n".join(f"  {name:<18} {one.__doc__}" for name, one in FAILURES.items())
+    said = {name: (one.__doc__ or "").splitlines()[0] for name, one in FAILURES.items()}
+    listed = "\n".join(f"  {name:<18} {text}" for name, text in said.items())
     parser = argparse.ArgumentParser(
         formatter_class=argparse.RawDescriptionHelpFormatter, epilog=f"failures:\n{listed}"
     )

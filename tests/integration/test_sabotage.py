@@ -48,7 +48,7 @@ FAILURES = {
         "TORCH_DISTRIBUTED_DEBUG=DETAIL",
     ),
 }  # fmt: skip
-_CHEAP = ("sigkill", "low-address-space", "port-in-use", "fork-after-cuda", "mismatched-shape")
+_CHEAP = ("low-address-space", "port-in-use", "fork-after-cuda", "mismatched-shape")
 
 
 @pytest.mark.parametrize(
