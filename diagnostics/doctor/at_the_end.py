@@ -10,14 +10,15 @@ from launch.state import RunState
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 
-_MOST_BYTES = 4 << 20  # of each log, so that a report does not wait for it
+_MOST_BYTES, _LEAST_BYTES = 6 << 20, 1 << 18  # of all logs, of each: a report must not wait long
 _WIDTH = 100
 
 
 def examined(run: RunDir, state: RunState) -> Verdict | str:
     """The verdict on a run that failed, or what kept the doctor from one."""
     try:
-        return of_failed(run, state, _MOST_BYTES)
+        num_files = 2 * len(state.status.ranks) + 4
+        return of_failed(run, state, max(_LEAST_BYTES, _MOST_BYTES // num_files))
     except Exception as error:  # noqa: BLE001 - whatever it is, the run's own failure matters more
         return f"airlock doctor could not look at it: {type(error).__name__}: {error}"
 
@@ -35,7 +36,8 @@ def advice(verdict: Verdict | str, state: RunState) -> list[str]:
         return [*textwrap.wrap(verdict.why, _WIDTH), f"→ {verdict.fix}"]
     if verdict.role == "symptom" and verdict.cause.startswith("killed-by-"):
         return [f"→ {verdict.fix}"]
+    has_traceback = root is not None and root.traceback is not None
     is_told = not verdict.evidence or verdict.evidence[0].file.endswith((".jsonl", "status.json"))
-    if verdict.role == "symptom" or is_told:
+    if is_told or (verdict.role == "symptom" and has_traceback):
         return []
     return [verdict.title, *textwrap.wrap(verdict.why, _WIDTH), f"→ {verdict.fix}"]

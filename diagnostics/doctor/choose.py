@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from diagnostics.doctor.rules import ROLES, Rule
-from diagnostics.doctor.search import Found, Sighting
+from diagnostics.doctor.search import Found
+from diagnostics.doctor.sightings import Sighting
 
 EXCEPTION = "python-exception"
-_SURVIVED = 20  # signs of progress that a log goes on with after its last trouble
+_SURVIVED = 10  # signs of progress that a log goes on with after its last trouble
 
 _RAISED = Rule(
     cause=EXCEPTION, title="", role="symptom", match=(), confidence=0.5,
@@ -40,8 +41,10 @@ def suspects(found: Found) -> list[Suspect]:
     ]  # fmt: skip
     named = [one for one in named if one.rule.cause != EXCEPTION or not _is_told(one, named)]
     everything = [one for one in (*named, *raised) if not _is_survived(one, found)]
-    timed = _has_times(everything)
-    return sorted(_unbeaten(everything), key=lambda one: _order(one, timed=timed))
+    unbeaten = _unbeaten(everything)
+    role = min((ROLES.index(one.rule.role) for one in unbeaten), default=0)
+    timed = _has_times([one for one in unbeaten if one.rule.role == ROLES[role]])
+    return sorted(unbeaten, key=lambda one: _order(one, timed=timed))
 
 
 def _order(one: Suspect, *, timed: bool) -> tuple[object, ...]:

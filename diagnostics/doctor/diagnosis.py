@@ -8,7 +8,7 @@ from diagnostics.doctor.choose import EXCEPTION, Suspect, suspects
 from diagnostics.doctor.lagging import who_lags
 from diagnostics.doctor.reading import Log, find_logs
 from diagnostics.doctor.rules import Rule, filled, load_rules
-from diagnostics.doctor.search import Found, Search, Sighting
+from diagnostics.doctor.search import Found, Search
 from diagnostics.doctor.verdict import Evidence, Verdict
 
 _MOST_EVIDENCE = 4
@@ -47,16 +47,16 @@ def verdict_of(ordered: Sequence[Suspect], found: Found) -> Verdict:
     first = ordered[0]
     seen, rule = first.sighting, first.rule
     title, why, fix = (filled(text, seen.groups) for text in (rule.title, rule.why, rule.fix))
-    confidence = rule.confidence
+    confidence, rank = rule.confidence, _rank(first, ordered, found)
     if rule.role == "cascade":
-        confidence = min(confidence, _OF_CASCADE)
-        lags = who_lags([one.sighting for one in ordered])
-        why = f"{why} The root cause is not in this log. {lags}".strip()
+        lag = who_lags([one.sighting for one in ordered])
+        confidence, rank = min(confidence, _OF_CASCADE), rank if lag.rank is None else lag.rank
+        why = f"{why} The root cause is not in this log. {lag.told}".strip()
     if seen.rule is None:
-        title, fix = seen.exception, _where(seen)
+        title = seen.exception
+        fix = f"look at {seen.own.code}" if seen.own else "look at the traceback above this line"
     return Verdict(
-        cause=rule.cause, title=title, why=why, fix=fix, confidence=confidence,
-        rank=_rank(first, ordered, found),
+        cause=rule.cause, title=title, why=why, fix=fix, confidence=confidence, rank=rank,
         evidence=tuple(_evidence(first, ordered)), role=rule.role,
     )  # fmt: skip
 
@@ -72,19 +72,12 @@ def _rank(first: Suspect, ordered: Sequence[Suspect], found: Found) -> int | Non
     return next((rank for rank in (seen.rank, *same) if rank is not None), None)
 
 
-def _where(seen: Sighting) -> str:
-    if seen.own_code is None:
-        return "look at the traceback above this line"
-    file, line, function = seen.own_code
-    return f"look at {file}, line {line}" + (f", in {function}" if function else "")
-
-
 def _evidence(first: Suspect, ordered: Sequence[Suspect]) -> list[Evidence]:
     """The line itself, the user's line that led to it, then the same of other ranks."""
     seen = first.sighting
     found = [Evidence(seen.log.name, seen.line, seen.text)]
     if seen.own is not None:
-        found.append(Evidence(seen.log.name, *seen.own))
+        found.append(Evidence(seen.log.name, seen.own.line, seen.own.text))
     ranks = {seen.rank}
     alike = () if first.rule.cause == EXCEPTION else ordered
     for other in (one.sighting for one in alike if one.rule is first.rule):

@@ -4,33 +4,50 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from diagnostics.doctor.search import Sighting
+from diagnostics.doctor.sightings import Sighting
 
 _WORK = re.compile(r"SeqNum=(\d+)")
 _ENQUEUED = re.compile(r"last enqueued (?:NCCL )?work: (\d+)")
 
 
-def who_lags(sightings: Sequence[Sighting]) -> str:
-    """The rank whose last collective is behind those of others, or is another one, in words."""
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Whom the others waited for, in words, and the rank where it is one."""
+
+    told: str
+    rank: int | None = None
+
+
+def who_lags(sightings: Sequence[Sighting]) -> Lag:
+    """The rank whose last collective is behind those of others, or that has not waited in it."""
     last: dict[int, int] = {}
     for one in sightings:
         number = _ENQUEUED.search(one.text) or _WORK.search(one.text)
         if number and one.rank is not None:
             last[one.rank] = max(int(number[1]), last.get(one.rank, 0))
-    least, most = min(last.values(), default=0), max(last.values(), default=0)
+    if not last:
+        at = {one.rank: one.own.code for one in sightings if one.rank is not None and one.own}
+        if len(set(at.values())) > 1:
+            told = "; ".join(f"rank {rank} at {at[rank]}" for rank in sorted(at))
+            return Lag(f"They waited at different lines: {told}.")
+        return Lag("Look at the log of the rank that ended, or fell silent, first.")
+    least, most = min(last.values()), max(last.values())
     behind = sorted(rank for rank, number in last.items() if number < most)
     if behind:
-        ranks = ", ".join(map(str, behind))
-        return f"Rank {ranks} got no farther than collective {least}, others to {most}: look there."
-    if last:
-        known = ", ".join(map(str, sorted(last)))
-        return (
-            f"Rank {known} waited in collective {most}: look at the log of a rank that did not, or "
-            "that was doing something else at that time."
-        )
-    at = {one.rank: one.own_code for one in sightings if one.rank is not None and one.own_code}
-    if len({where[:2] for where in at.values()}) > 1:
-        told = "; ".join(f"rank {rank} at {at[rank][0]}:{at[rank][1]}" for rank in sorted(at))
-        return f"They waited at different lines: {told}."
-    return "Look at the log of the rank that ended, or fell silent, first."
+        told = f"got no farther than collective {least}, others to {most}: look there."
+        return Lag(f"{_ranks(behind)} {told}", _only(behind))
+    told = f"{_ranks(sorted(last))} waited in collective {most}"
+    absent = sorted(set(range(min(last), max(last) + 1)) - last.keys())
+    if absent and len(absent) < len(last):
+        return Lag(f"{told}, and {_ranks(absent).lower()} did not: look there.", _only(absent))
+    return Lag(f"{told}: look at a rank that did not, or that did something else at that time.")
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"{'Rank' if len(ranks) == 1 else 'Ranks'} {', '.join(map(str, ranks))}"
+
+
+def _only(ranks: Sequence[int]) -> int | None:
+    return ranks[0] if len(ranks) == 1 else None

@@ -7,6 +7,7 @@ from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
+LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 LEAST_LETTERS = 3
 
 Choice = frozenset[bytes]  # texts in lower case; one of them must be there
@@ -16,9 +17,13 @@ def texts_of(pattern: str) -> tuple[Choice, ...]:
     """What every line holds that `pattern` matches, whatever its case: one text of each choice.
 
     The choice that tells most comes first. Raises ValueError when none has `LEAST_LETTERS` in each
-    of its texts, re.error for a pattern that is none.
+    of its texts, and for a pattern that is none.
     """
-    found = [one for one in _choices(parser.parse(pattern)) if _num_letters(one) >= LEAST_LETTERS]
+    try:
+        choices = _choices(parser.parse(pattern))
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+    found = [one for one in choices if _num_letters(one) >= LEAST_LETTERS]
     if not found:
         raise ValueError(
             f"{pattern!r} has no fixed text with {LEAST_LETTERS} letters that each of its matches "
@@ -28,14 +33,11 @@ def texts_of(pattern: str) -> tuple[Choice, ...]:
 
 
 def _num_letters(choice: Choice) -> int:
-    return min(sum(character in _LETTERS for character in text) for text in choice)
+    return min(sum(character in LETTERS for character in text) for text in choice)
 
 
 def _weight(choice: Choice) -> tuple[int, int, list[bytes]]:
     return _num_letters(choice), -len(choice), sorted(choice)
-
-
-_LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 
 
 def _choices(items: Any) -> list[Choice]:
@@ -67,11 +69,3 @@ def _inside(op: Any, value: Any) -> list[Choice]:
         if all(parts):
             return [frozenset[bytes]().union(*(part for part in parts if part))]
     return []
-
-
-def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """`pattern`, compiled; raises ValueError, saying what is wrong with it."""
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"{pattern!r} is no regular expression: {error}") from error

@@ -144,4 +144,4 @@ def _last_event(run: RunDir, rank: int) -> tuple[Evidence, ...]:
 
 
 def _stop(run: RunDir) -> str:
-    return f"./airlock stop {run.run_id}   # then --resume it, once what its stacks show is mended"
+    return f"./airlock stop {run.run_id}   # then mend what the stacks show, and start it again"

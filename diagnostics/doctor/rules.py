@@ -6,11 +6,11 @@ import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from diagnostics.doctor.literals import Choice, compile_pattern, texts_of
+from diagnostics.doctor.literals import Choice, texts_of
 from diagnostics.doctor.segments import Segment
 
 FOLDER = Path(__file__).resolve().parent.parent / "rules"
@@ -28,23 +28,32 @@ class RuleError(ValueError):
     """A rule that cannot be used: the file, which rule of it, and what is wrong."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Pattern:
     """One regular expression, and what a line must hold for it, in lower case."""
 
-    regex: re.Pattern[str]
+    text: str
     texts: tuple[Choice, ...]
-    is_anchored: bool  # to the beginning of a line, its prefix taken off
 
     @classmethod
     def of(cls, text: str) -> Pattern:
         """The pattern written as `text`. Raises ValueError for one that cannot be used."""
-        return cls(compile_pattern(text), texts_of(text), "^" in text.replace("[^", ""))
+        return cls(text, texts_of(text))
+
+    @cached_property
+    def regex(self) -> re.Pattern[str]:
+        """Compiled when it is needed first: most are needed for no log."""
+        return re.compile(self.text)
+
+    @cached_property
+    def _is_anchored(self) -> bool:
+        """Whether to the beginning of a line, its prefix taken off."""
+        return "^" in self.text.replace("[^", "")
 
     def search(self, segment: Segment) -> re.Match[str] | None:
         """Its match in a line."""
         found = self.regex.search(segment.raw)
-        if found is None and self.is_anchored:
+        if found is None and self._is_anchored:
             found = self.regex.search(segment.stripped.text)
         return found
 

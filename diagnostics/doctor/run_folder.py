@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from diagnostics.doctor.search import Found
 from diagnostics.doctor.verdict import Evidence, Verdict
 from launch.run_processes import OVER, processes_of
 from launch.state import Failure, RunState, new_state
-from rundir.config import ScriptConfig
 from rundir.config_file import read_config
 from rundir.events import Event, read_events
 from rundir.exit_codes import ExitCode
@@ -46,7 +44,7 @@ def of_run(run: RunDir) -> Verdict:
         before = f", after restarts: {'; '.join(state.restarts)}" if state.restarts else ""
         return _fine(f"The run is done: step {status.step}{before}", "nothing need be done")
     if status.phase == "interrupted":
-        saved = "nothing was saved"
+        saved = "what the script saved is its own" if state.of_script else "nothing was saved"
         if state.last_checkpoint is not None:
             saved = f"the checkpoint after step {state.last_checkpoint} is saved"
         return _fine(f"The run was stopped, as somebody asked; {saved}", _resume(run, state))
@@ -66,7 +64,7 @@ def of_failed(run: RunDir, state: RunState, most_bytes: int | None = None) -> Ve
         return of_hang(run.incident(attempt)) or _hang(run, root)
     found = search(_logs(run, attempt, most_bytes))
     ordered = [one for one in suspects(found) if _is_of_attempt(one, attempt)]
-    ordered = [one for one in ordered if not _is_other_end(one, root)]
+    ordered = [one for one in ordered if root is None or not _follows(one, root)]
     ordered.sort(key=lambda one: _order(one, root))
     if ordered and ordered[0].rule.cause == "gloo-timeout" and (late := _waited_for(run, attempt)):
         return late
@@ -83,7 +81,7 @@ def read_state(run: RunDir, events: Sequence[Event]) -> RunState:
     num_ranks = 1 + max((event["rank"] or 0 for event in events), default=0)
     num_ranks = len(status.get("ranks", ())) or num_ranks
     profile = status.get("profile", "")
-    state = new_state(run.run_id, profile, num_ranks, of_script=_script(run) is not None)
+    state = new_state(run.run_id, profile, num_ranks, of_script=_is_script(run))
     for event in events:
         if event["name"] == "rank.gone":  # whereupon the launcher ends the others
             others = {row.rank for row in state.status.ranks} - {event["failed_rank"]}
@@ -102,11 +100,11 @@ def _status(run: RunDir) -> dict[str, Any]:
         return {}
 
 
-def _script(run: RunDir) -> ScriptConfig | None:
+def _is_script(run: RunDir) -> bool:
     try:
-        return read_config(run.config).script
+        return read_config(run.config).script is not None
     except (OSError, ValueError):
-        return None
+        return False
 
 
 def _logs(run: RunDir, attempt: int, most_bytes: int | None) -> list[Log]:
@@ -129,16 +127,23 @@ def _is_event(one: Suspect) -> bool:
     return one.sighting.log.name.endswith(".jsonl")
 
 
-def _is_other_end(one: Suspect, root: Failure | None) -> bool:
-    """Whether it is how another rank than the root ended, which follows from that.
+def _follows(one: Suspect, root: Failure) -> bool:
+    """Whether it can but follow from the root failure: how another rank ended.
 
-    Of a rank that has raised an exception that it has ended says nothing more.
+    When somebody has killed the root's rank, so does all that others say. Of a rank that has raised
+    an exception that it has ended says nothing more.
     """
-    if root is None or not _is_event(one) or one.rule.role != "symptom":
-        return False
-    is_others = one.sighting.rank not in (None, root.rank)
+    is_other = one.sighting.rank not in (None, root.rank)
+    is_end = _is_event(one) and one.rule.role == "symptom"
     is_bare = one.rule.cause in ("rank-exited", "rank-ended-early")
-    return is_others or (is_bare and root.traceback is not None)
+    if _is_event(one) and is_bare and root.traceback is not None:
+        return True
+    return (is_other and is_end) or (_was_killed(root) and is_other)
+
+
+def _was_killed(root: Failure) -> bool:
+    """Whether it ended by somebody's signal, and not by a fault of its own."""
+    return root.title in ("killed by SIGKILL", "killed by SIGTERM")
 
 
 def _order(one: Suspect, root: Failure | None) -> tuple[int, bool, bool]:
@@ -147,8 +152,8 @@ def _order(one: Suspect, root: Failure | None) -> tuple[int, bool, bool]:
     Of a rank that somebody killed the event says all: an exception in its log is an older one.
     """
     is_other = root is not None and one.sighting.rank != root.rank
-    was_killed = root is not None and root.title in ("killed by SIGKILL", "killed by SIGTERM")
-    return ROLES.index(one.rule.role), is_other, was_killed and not _is_event(one)
+    is_event_first = root is not None and _was_killed(root)
+    return ROLES.index(one.rule.role), is_other, is_event_first and not _is_event(one)
 
 
 def _with_state(verdict: Verdict, root: Failure | None) -> Verdict:
@@ -223,8 +228,8 @@ def _fine(title: str, fix: str) -> Verdict:
 
 
 def _resume(run: RunDir, state: RunState) -> str:
-    if script := _script(run):
-        return shlex.join([state.program, shown(Path(script.path)), *script.args])
+    if state.of_script:
+        return f"cat {shown(run.command)}   # what was typed: once more"
     line = f"{state.program} {state.status.profile or 'PROFILE'}"
     return line if state.last_checkpoint is None else f"{line} --resume {shown(run.path)}"
 

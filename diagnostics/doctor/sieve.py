@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
+from diagnostics.doctor.literals import LETTERS
 from diagnostics.doctor.rules import Pattern
 
 _MOST_DULL = 200_000  # kinds of lines that are remembered for holding nothing
-_LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 _TO_NEWLINE = bytes.maketrans(b"\r", b"\n")
-_NO_LETTERS = bytes(set(range(256)) - set(_LETTERS) - set(b"\r\n"))
+_TO_WORDS = bytes(byte if byte in LETTERS else 32 for byte in range(256))
+_MANY = 1 << 18  # bytes of new kinds of lines from which on their words are looked at first
+_NO_LETTERS = bytes(set(range(256)) - set(LETTERS) - set(b"\r\n"))
 
 
 class Sieve:
@@ -27,9 +29,12 @@ class Sieve:
             for pattern in patterns
         }
         self._of_text: dict[bytes, list[Pattern]] = {}
-        for pattern, (first, *_) in self._patterns.items():
-            for text in first:
-                self._of_text.setdefault(text, []).append(pattern)
+        self._words: dict[bytes, set[tuple[bytes, ...]]] = {}
+        for pattern in self._patterns:
+            for text in pattern.texts[0]:
+                self._of_text.setdefault(_letters(text), []).append(pattern)
+                words = tuple(text.translate(_TO_WORDS).split())
+                self._words.setdefault(_letters(text), set()).add(words)
         self._dull: set[bytes] = set()
 
     def candidates(self, lower: bytes) -> Iterator[tuple[int, set[Pattern]]]:
@@ -38,7 +43,7 @@ class Sieve:
         A carriage return ends a line as well. `lower` is in lower case.
         """
         kinds = lower.translate(_TO_NEWLINE, _NO_LETTERS).split(b"\n")
-        found = self._search(set(kinds) - self._dull)
+        found = self._search(set(kinds) - self._dull, lower)
         if not found:
             return
         lines = lower.translate(_TO_NEWLINE).split(b"\n")
@@ -49,23 +54,35 @@ class Sieve:
                 if held:
                     yield start, held
 
-    def _search(self, kinds: set[bytes]) -> dict[bytes, set[Pattern]]:
+    def _search(self, kinds: set[bytes], lower: bytes) -> dict[bytes, set[Pattern]]:
         """Those of `kinds` that hold the letters of a pattern's texts; the rest is remembered."""
         text = b"\n".join(kinds)
         found: dict[bytes, set[Pattern]] = {}
-        for letters, patterns in self._of_text.items():
+        for letters in self._of_text if len(text) < _MANY else self._possible(lower):
             position = -1
             while (position := text.find(letters, position + 1)) >= 0:
                 end = text.find(b"\n", position)
                 end = len(text) if end < 0 else end
                 kind = text[text.rfind(b"\n", 0, position) + 1 : end]
-                held = {one for one in patterns if holds(kind, self._patterns[one])}
+                held = {one for one in self._of_text[letters] if holds(kind, self._patterns[one])}
                 if held:
                     found.setdefault(kind, set()).update(held)
                 position = end
         if len(self._dull) < _MOST_DULL:
             self._dull |= kinds - found.keys()
         return found
+
+    def _possible(self, lower: bytes) -> list[bytes]:
+        """The letters of those texts all of whose words are there: prose has few of them."""
+        there = b" ".join(set(lower.translate(_TO_WORDS).split()))
+        known: dict[bytes, bool] = {}
+        possible = []
+        for letters, texts in self._words.items():
+            for word in {word for words in texts for word in words} - known.keys():
+                known[word] = word in there
+            if any(all(known[word] for word in words) for words in texts):
+                possible.append(letters)
+        return possible
 
 
 def holds(line: bytes, texts: Iterable[frozenset[bytes]]) -> bool:

@@ -10,24 +10,23 @@ from diagnostics.doctor.segments import Segment, Segments
 
 HEADER = b"traceback (most recent call last)"
 _MOST_LINES = 600  # of one traceback, those of other ranks between them included
+_MOST_BETWEEN = 60  # lines of something else between its calls, or before its exception
 _MESSAGE_LINES = 14
+_MOST = 2000  # tracebacks of one block: more of them tell nothing new
 
-_FRAME = re.compile(
-    r'^(?P<indent>\s*)File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<where>.+))?'
-)
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<where>.+))?')
 _IN_NOTEBOOK = re.compile(r"^(\w+)\s{2,}Traceback \(most")
 _ANY_FRAME = re.compile(rb'file "[^"\n]+", line \d+(?:, in |\s*$)', re.MULTILINE)
 _RICH_FRAME = re.compile(r"^│\s(?P<file>\S+):(?P<line>\d+) in (?P<where>\S+)")
-# A class named as exceptions are, or with a module before it, or of two words.
+_RIGHT_BELOW = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*)|:?\s*)$")
+# Farther down: a class named as exceptions are, or with a module before it, or of two words.
 _EXCEPTION = re.compile(
     r"^(?P<name>(?:[a-z_]\w*\.)+[A-Z]\w*|[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout)"
     r"|[A-Z][a-z]+[A-Z]\w+)(?:: (?P<message>.*)|:?\s*)$"
 )
 _HANDLING = "During handling of the above exception, another exception occurred"
 _CAUSING = "The above exception was the direct cause of the following exception"
-_WRAPPED = re.compile(
-    r"^Caught \w+ in "
-)  # what DataLoader's workers raise comes wrapped, and first
+_WRAPPED = re.compile(r"^Caught \w+ in ")  # by DataLoader, of what a worker has raised
 _NOT_OWN = re.compile(
     r"site-packages/|dist-packages/|/lib(?:64)?/python\d|^<|/torch/|/bin/[\w.-]+$|"
     r"(?:conda\d?|envs/[^/]+|Python3\d+)/lib/|/runpy\.py$",
@@ -70,6 +69,7 @@ class Traceback:
     rest: list[Segment] = field(default_factory=list)  # further lines of the message
     next_is: str = ""  # how the next one is joined to this one, if it is
     around: Traceback | None = None  # that of the rank, where this one is its worker's
+    num_between: int = 0  # lines of something else since the last call
 
     @property
     def own_frame(self) -> Frame | None:
@@ -89,14 +89,17 @@ class Traceback:
 
 
 def tracebacks(segments: Segments) -> list[Traceback]:
-    """Every traceback of a block, also those whose beginning is not there, in order."""
-    found, position = [], 0
-    while (position := segments.lower.find(HEADER, position)) >= 0:
+    """The tracebacks of a block, also those whose beginning is not there, in order."""
+    found: list[Traceback] = []
+    position = -1
+    while len(found) < _MOST and (position := segments.lower.find(HEADER, position + 1)) >= 0:
         header = segments.at(segments.start_at(position))
         found.append(_follow(segments, header))
         position = header.end
     known = {frame.segment.start for one in found for frame in one.frames}
     for match in _ANY_FRAME.finditer(segments.lower):
+        if len(found) >= _MOST:
+            break
         start = segments.start_at(match.start())
         if start not in known:
             found.append(_follow(segments, segments.at(start), torn=True))
@@ -124,19 +127,15 @@ def _follow(segments: Segments, header: Segment, *, torn: bool = False) -> Trace
     for segment in segments.after(header, _MOST_LINES):
         if segment.stripped.rank != label:
             continue
-        text = segment.stripped.text
-        if HEADER in text.lower().encode():
+        if HEADER in segment.stripped.text.lower().encode():
             break
-        if found.exception is None:
-            if not _take(found, segment, indent) and torn:
+        if found.exception is not None:
+            if not _take_message(found, segment, found.exception):
                 break
-        elif text.startswith((_HANDLING, _CAUSING)):
-            found.next_is = _HANDLING if text.startswith(_HANDLING) else _CAUSING
-            break
-        elif len(found.rest) >= _MESSAGE_LINES or _is_entry(segment, found.exception):
-            break
-        else:
-            found.rest.append(segment)
+        elif not _take(found, segment, indent):
+            found.num_between += 1
+            if found.num_between > (0 if torn else _MOST_BETWEEN):
+                break
     return found
 
 
@@ -147,18 +146,26 @@ def _label(segments: Segments, header: Segment) -> int | None:
     return rank if rank in near else None
 
 
-def _is_entry(segment: Segment, exception: Segment) -> bool:
-    """Whether a logger wrote this line, and so it is not of the exception's message."""
-    return segment.stripped.num_prefixes > exception.stripped.num_prefixes
+def _take_message(found: Traceback, segment: Segment, exception: Segment) -> bool:
+    """One line below the exception: more of its message, if it is; a logger's line is none."""
+    if segment.stripped.text.startswith((_HANDLING, _CAUSING)):
+        is_handling = segment.stripped.text.startswith(_HANDLING)
+        found.next_is = _HANDLING if is_handling else _CAUSING
+        return False
+    is_entry = segment.stripped.num_prefixes > exception.stripped.num_prefixes
+    if is_entry or len(found.rest) >= _MESSAGE_LINES:
+        return False
+    found.rest.append(segment)
+    return True
 
 
 def _take(found: Traceback, segment: Segment, indent: int) -> bool:
     """One line before the exception: a call, its source, or the exception itself, if it is one."""
-    text = segment.stripped.text
+    text, is_right_below = segment.stripped.text, found.num_between == 0
     if frame := _FRAME.match(text) or _RICH_FRAME.match(text):
-        where = frame["where"] or ""
+        where, found.num_between = frame["where"] or "", 0
         found.frames.append(Frame(segment, frame["file"], int(frame["line"]), where))
-    elif text.startswith(("│", "╭", "╰")) or len(_indent(text)) > indent:
+    elif text.startswith(("│", "╭", "╰")) or (is_right_below and len(_indent(text)) > indent):
         found.code.add(segment.start)
     elif found.in_notebook:
         found.code.add(segment.start)
@@ -166,12 +173,16 @@ def _take(found: Traceback, segment: Segment, indent: int) -> bool:
         if name.rpartition(".")[2] == found.in_notebook:
             found.exception, found.name, found.message = segment, name, message
             found.code.discard(segment.start)
-    elif found.frames and (raised := _EXCEPTION.match(text.lstrip())):
+    elif found.frames and (raised := _exception(text.lstrip(), is_right_below=is_right_below)):
         found.exception = segment
         found.name, found.message = raised["name"], raised["message"] or ""
     else:
         return False
     return True
+
+
+def _exception(text: str, *, is_right_below: bool) -> re.Match[str] | None:
+    return (_RIGHT_BELOW if is_right_below else _EXCEPTION).match(text)
 
 
 def _indent(text: str) -> str:

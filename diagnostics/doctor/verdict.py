@@ -39,11 +39,14 @@ class Verdict:
     def lines(self) -> list[str]:
         """The verdict for people: what, who, why, where it stands, and what to do."""
         who = "" if self.rank is None else f"rank {self.rank}, "
-        sure = f", {self.confidence:.0%} sure" if self.is_known else ""
         why = textwrap.wrap(self.why, _WIDTH, initial_indent="  ", subsequent_indent="  ")
-        found = [self.title, f"  {who}cause {self.cause}{sure}", "", *why]
-        found += ["", *(f"  {one.file}:{one.line}: {one.text}" for one in self.evidence)]
-        return [*found, "", f"→ {self.fix}"] if self.evidence else [*found, f"→ {self.fix}"]
+        found = [self.title]
+        if self.is_known:
+            found.append(f"  {who}cause {self.cause}, {self.confidence:.0%} sure")
+        found += ["", *why]
+        if self.evidence:
+            found += ["", *(f"  {one.file}:{one.line}: {one.text}" for one in self.evidence)]
+        return [*found, "", f"→ {self.fix}"]
 
     def as_json(self) -> dict[str, Any]:
         """The fields of `airlock doctor --json`."""

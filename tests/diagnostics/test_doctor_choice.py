@@ -67,8 +67,12 @@ def test_the_rank_that_others_wait_for_is_told_from_their_watchdogs(tmp_path: Pa
     )
     verdict = verdict_on(tmp_path, line.format(0, 7) + line.format(1, 5) + line.format(2, 7))
     assert "Rank 1 got no farther than collective 5, others to 7" in verdict.why
-    verdict = verdict_on(tmp_path, line.format(0, 7) + line.format(2, 7))
-    assert "Rank 0, 2 waited in collective 7: look at the log of a rank that did not" in verdict.why
+    assert verdict.rank == 1
+    verdict = verdict_on(tmp_path, line.format(0, 7) + line.format(1, 7) + line.format(3, 7))
+    assert "Ranks 0, 1, 3 waited in collective 7, and rank 2 did not: look there" in verdict.why
+    assert verdict.rank == 2
+    verdict = verdict_on(tmp_path, line.format(0, 7) + line.format(1, 7))
+    assert "look at a rank that did not" in verdict.why
 
 
 @pytest.mark.parametrize(
@@ -134,6 +138,20 @@ def test_a_traceback_whose_beginning_is_cut_off_is_one(tmp_path: Path, num_cut: 
         "  File \"train.py\", line 3\n    main(\n        ^\nSyntaxError: '(' was never closed\n"
     )
     assert verdict_on(tmp_path, syntax).title == "SyntaxError: '(' was never closed"
+
+
+@pytest.mark.parametrize(
+    "raised", ["socket.gaierror: [Errno -2] Name or service not known", "zlib.error: Error -3",
+               "queue.Empty", "Odd: 3"],
+)  # fmt: skip
+def test_whatever_stands_right_below_the_calls_was_raised(tmp_path: Path, raised: str) -> None:
+    assert verdict_on(tmp_path, trace(raised)).title == raised
+
+
+def test_what_comes_after_a_traceback_without_an_end_is_no_source(tmp_path: Path) -> None:
+    torn = "".join(trace("").splitlines(keepends=True)[:-1])
+    log = f"{torn}terminate called\n  what():  unexpected end of file\n"
+    assert verdict_on(tmp_path, log).cause == "torn-file"
 
 
 def test_a_traceback_of_a_notebook_is_one(tmp_path: Path) -> None:
@@ -247,5 +265,6 @@ def test_of_several_logs_the_earliest_by_their_stamps_is_named(tmp_path: Path) -
     stamp = "2026-11-21 10:00:{} "
     (tmp_path / "logs/a.log").write_text(f"{stamp.format('07')}NVRM: GPU at 1\nXid 79\n")
     (tmp_path / "logs/b.log").write_text(f"{stamp.format('05')}saves\n{FULL}\n")
+    (tmp_path / "logs/c.log").write_text("Connection closed by peer\n")  # does not count
     verdict = diagnose([str(tmp_path / "logs")], rules(tmp_path))
     assert (verdict.cause, verdict.evidence[0].file) == ("no-disk", str(tmp_path / "logs/b.log"))

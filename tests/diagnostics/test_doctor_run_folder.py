@@ -89,6 +89,14 @@ def test_an_exception_in_the_log_of_a_rank_that_was_killed_is_an_older_one() -> 
     assert of_run(story.run).cause == "killed-by-sigkill"
 
 
+def test_what_others_say_when_somebody_killed_a_rank_follows_from_that() -> None:
+    story = Story()
+    story.exited(1, -9, "SIGKILL")
+    story.raises(0, OOM)
+    story.ends()
+    assert of_run(story.run).cause == "killed-by-sigkill"
+
+
 def test_survivors_that_the_launcher_ends_are_not_the_cause() -> None:
     story = Story(num_ranks=3)
     for rank in range(3):
@@ -297,6 +305,16 @@ def test_the_report_of_a_failed_run_gets_the_fix_and_nothing_twice() -> None:
     other.ends()
     state = read_state(other.run, read_events(other.run.events))
     assert advice(examined(other.run, state), state) == []
+
+
+def test_the_report_of_a_rank_that_crashed_says_what_its_log_tells_of_it() -> None:
+    story = Story()
+    story.prints(1, "Fatal Python error: Segmentation fault\n")
+    story.exited(1, -11, "SIGSEGV")
+    story.ends()
+    state = read_state(story.run, read_events(story.run.events))
+    lines = advice(examined(story.run, state), state)
+    assert lines[0].startswith("Segmentation fault")
 
 
 def test_a_broken_rule_is_said_in_the_report_which_stands_without_it(

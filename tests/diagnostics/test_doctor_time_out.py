@@ -117,4 +117,7 @@ def test_where_each_rank_waited_is_told_from_a_log_alone(tmp_path: Path) -> None
     )
     verdict = diagnose([str(log)])
     assert verdict.cause == "gloo-timeout"
-    assert "rank 0 at /home/u/train.py:7; rank 1 at /home/u/train.py:9" in verdict.why
+    assert (
+        "rank 0 at /home/u/train.py, line 7, in main; rank 1 at /home/u/train.py, line 9"
+        in verdict.why
+    )
