@@ -16,8 +16,8 @@ _WIDTH = 100
 
 def examined(run: RunDir, state: RunState) -> Verdict | str:
     """The verdict on a run that failed, or what kept the doctor from one."""
-    num_files = 2 * len(state.status.ranks) + 4
     try:
+        num_files = 2 * len(state.status.ranks) + 4
         return of_failed(run, state, max(_LEAST_BYTES, _MOST_BYTES // num_files))
     except Exception as error:  # noqa: BLE001 - whatever it is, the run's own failure matters more
         return f"airlock doctor could not look at it: {type(error).__name__}: {error}"
@@ -38,6 +38,6 @@ def advice(verdict: Verdict | str, state: RunState) -> list[str]:
         return [f"→ {verdict.fix}"]
     has_traceback = root is not None and root.traceback is not None
     is_told = not verdict.evidence or verdict.evidence[0].file.endswith((".jsonl", "status.json"))
-    if is_told or verdict.role == "cascade" or (verdict.role == "symptom" and has_traceback):
+    if is_told or (verdict.role == "symptom" and has_traceback):
         return []
     return [verdict.title, *textwrap.wrap(verdict.why, _WIDTH), f"→ {verdict.fix}"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from diagnostics.doctor.search import Found
 from diagnostics.doctor.verdict import Evidence, Verdict
 from launch.run_processes import OVER, processes_of
 from launch.state import Failure, RunState, new_state
-from rundir.config import ScriptConfig
 from rundir.config_file import read_config
 from rundir.events import Event, read_events
 from rundir.exit_codes import ExitCode
@@ -83,7 +81,7 @@ def read_state(run: RunDir, events: Sequence[Event]) -> RunState:
     num_ranks = 1 + max((event["rank"] or 0 for event in events), default=0)
     num_ranks = len(status.get("ranks", ())) or num_ranks
     profile = status.get("profile", "")
-    state = new_state(run.run_id, profile, num_ranks, of_script=_script(run) is not None)
+    state = new_state(run.run_id, profile, num_ranks, of_script=_is_script(run))
     for event in events:
         if event["name"] == "rank.gone":  # whereupon the launcher ends the others
             others = {row.rank for row in state.status.ranks} - {event["failed_rank"]}
@@ -102,11 +100,11 @@ def _status(run: RunDir) -> dict[str, Any]:
         return {}
 
 
-def _script(run: RunDir) -> ScriptConfig | None:
+def _is_script(run: RunDir) -> bool:
     try:
-        return read_config(run.config).script
+        return read_config(run.config).script is not None
     except (OSError, ValueError):
-        return None
+        return False
 
 
 def _logs(run: RunDir, attempt: int, most_bytes: int | None) -> list[Log]:
@@ -133,14 +131,14 @@ def _follows(one: Suspect, root: Failure) -> bool:
     """Whether it can but follow from the root failure: how another rank ended.
 
     When somebody has killed the root's rank, so does all that others say. Of a rank that has raised
-    an exception, that it has ended says nothing more.
+    an exception that it has ended says nothing more.
     """
     is_other = one.sighting.rank not in (None, root.rank)
     is_end = _is_event(one) and one.rule.role == "symptom"
     is_bare = one.rule.cause in ("rank-exited", "rank-ended-early")
-    if is_end and (is_other or (is_bare and root.traceback is not None)):
+    if _is_event(one) and is_bare and root.traceback is not None:
         return True
-    return is_other and _was_killed(root)
+    return (is_other and is_end) or (_was_killed(root) and is_other)
 
 
 def _was_killed(root: Failure) -> bool:
@@ -230,8 +228,8 @@ def _fine(title: str, fix: str) -> Verdict:
 
 
 def _resume(run: RunDir, state: RunState) -> str:
-    if script := _script(run):
-        return shlex.join([state.program, shown(Path(script.path)), *script.args])
+    if state.of_script:
+        return f"cat {shown(run.command)}   # what was typed: once more"
     line = f"{state.program} {state.status.profile or 'PROFILE'}"
     return line if state.last_checkpoint is None else f"{line} --resume {shown(run.path)}"
 

@@ -27,7 +27,7 @@ class Stack:
 
 
 def read_stack(log: Path, offset: int = 0) -> Stack | None:
-    """The stack of the main thread, the last that is dumped, from what was added to `log`."""
+    """The stack of the thread that took the signal, as a rule the main one, from `log`'s end."""
     try:
         data = log.read_bytes()
     except OSError:

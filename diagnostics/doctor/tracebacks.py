@@ -68,8 +68,8 @@ class Traceback:
     in_notebook: str = ""  # the exception's name, which IPython puts into the header
     rest: list[Segment] = field(default_factory=list)  # further lines of the message
     next_is: str = ""  # how the next one is joined to this one, if it is
-    num_between: int = 0  # lines of something else since the last call
     around: Traceback | None = None  # that of the rank, where this one is its worker's
+    num_between: int = 0  # lines of something else since the last call
 
     @property
     def own_frame(self) -> Frame | None:
