@@ -38,7 +38,7 @@ _PREFIXES = tuple(
         r"\[\s*\d+\.\d{6}\]\s",  # dmesg
         r"\[?" + _CLOCK + r"\]?(?:\s-)?\s",
         r"(?:stdout|stderr)(?: [FP]|:)\s",  # Kubernetes, subprocesses of tests
-        r"[a-z][\w.-]*-\d+\s+\|\s",  # docker compose
+        r"[a-z][\w.-]*\d\s+\|\s",  # docker compose, and hosts as some collectors put them
         r"\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)\s",  # Ray
         r"\[" + _LEVEL + r"\|[\w.]+:\d+\]\s(?:>>\s)?",  # transformers
         r"\[?" + _LEVEL + r"\]?(?::[\w.]+:|:|\s-|\s)\s?",
