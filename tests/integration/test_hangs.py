@@ -45,7 +45,11 @@ def stuck(self, values):
 module.Ranks.sum = stuck
 """
 _SLEEPS = "import time; time.sleep(1000)"
-_HOLDS_THE_GIL = "import ctypes; ctypes.PyDLL(None).sleep(1000)"
+# For a mutex that it has itself: a sleep would end when it is asked for its stack, by a signal.
+_HOLDS_THE_GIL = (
+    "import ctypes; mutex, native = ctypes.create_string_buffer(64), ctypes.PyDLL(None); "
+    "native.pthread_mutex_lock(mutex); native.pthread_mutex_lock(mutex)"
+)
 _CALLS_ANOTHER = "module.dist.barrier(group=self.control)"
 
 
