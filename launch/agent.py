@@ -68,7 +68,7 @@ def _airlock_agent(
         def _start_workers(self, worker_group: Any) -> Any:
             """Here, after the rendezvous, so that the zygote has had that time too."""
             exits.begin_attempt()
-            events.begin_attempt(worker_group.spec.max_restarts - self._remaining_restarts)
+            events.begin_attempt(self._attempt())
             events.emit("mark", "attempt")
             reason = warm.why_not() if warm else None
             if warm and reason is None:
@@ -89,7 +89,8 @@ def _airlock_agent(
             # torch returns from a failure only when the other ranks have ended as well.
             failed = exits.tell(_exitcodes(worker_group, self._pcontext))
             if failed:
-                self._look_at_others(worker_group, failed)
+                pids = _pids(worker_group, self._pcontext)
+                _look_at_others(run, self._attempt(), failed, pids)
             result = super()._monitor_workers(worker_group)
             if result.is_failed():
                 exitcodes = _exitcodes(worker_group, self._pcontext)
@@ -97,14 +98,8 @@ def _airlock_agent(
                 exits.tell(failures | exitcodes)
             return result
 
-        def _look_at_others(self, worker_group: Any, failed: list[int]) -> None:
-            from launch.in_vain import look_at_others
-
-            attempt = worker_group.spec.max_restarts - self._remaining_restarts
-            local_pids = self._pcontext.pids()
-            pids = {one.global_rank: local_pids[one.local_rank] for one in worker_group.workers}
-            with contextlib.suppress(Exception):  # whatever it is, the failure matters more
-                look_at_others(run, attempt, failed, pids)
+        def _attempt(self) -> int:
+            return self._worker_group.spec.max_restarts - self._remaining_restarts
 
     return AirlockAgent
 
@@ -134,6 +129,19 @@ class _Exits:
                 exitcode=exitcode, signal=signal_name(exitcode),
             )  # fmt: skip
         return [rank for rank, _ in failed]
+
+
+def _look_at_others(run: RunDir, attempt: int, failed: list[int], pids: dict[int, int]) -> None:
+    from launch.in_vain import look_at_others  # no start should wait for it
+
+    with contextlib.suppress(Exception):  # whatever it is, the failure matters more
+        look_at_others(run, attempt, failed, pids)
+
+
+def _pids(worker_group: Any, context: Any) -> dict[int, int]:
+    """Process by global rank."""
+    local = context.pids()
+    return {worker.global_rank: local[worker.local_rank] for worker in worker_group.workers}
 
 
 def _exitcodes(worker_group: Any, context: Any) -> dict[int, int]:

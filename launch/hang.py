@@ -36,6 +36,20 @@ class Hang:
     limit_s: float
 
 
+def allowed_s(
+    asked_s: float, *, step_s: float = 0.0, is_aside: bool = False, of_script: bool = False
+) -> float:
+    """How many seconds a run may stand still before it counts as hung.
+
+    `asked_s` is `launch.hang_timeout_s`, `step_s` what a step takes usually, 0.0 if that is not
+    known yet; `is_aside`, that it does its first step, or what is no step.
+    """
+    if of_script:
+        return asked_s if asked_s > 0 else _OF_SCRIPT_S
+    limit_s = asked_s if asked_s > 0 else max(_LEAST_S, _STEPS * step_s)
+    return limit_s * (_ASIDE if is_aside else 1)
+
+
 class HangWatch:
     """Looks at one run again and again. Only time in which it could look counts.
 
@@ -126,19 +140,14 @@ class HangWatch:
         if is_aside:  # a large file is read or written: no rank says how far it is
             before, self._io_bytes = self._io_bytes, io_bytes(one.pid for one in told)
             has_moved |= abs(self._io_bytes - before) > _REAL_IO_BYTES
-        return None if has_moved else self._limit_s() * (_ASIDE if is_aside else 1)
+        step_s = statistics.median(self._steps) if self._steps else 0.0
+        return None if has_moved else allowed_s(self._asked_s, step_s=step_s, is_aside=is_aside)
 
     def _time_steps(self, num: int, now: float) -> None:
         if num > self._num_steps > 0:  # the first one is not like the others
             self._steps.append((now - self._step_at) / (num - self._num_steps))
         if num != self._num_steps:
             self._num_steps, self._step_at = num, now
-
-    def _limit_s(self) -> float:
-        if self._asked_s > 0:
-            return self._asked_s
-        usual_s = statistics.median(self._steps) if self._steps else 0.0
-        return max(_LEAST_S, _STEPS * usual_s)
 
     def _look_at_script(self) -> float | None:
         """As `_look_at_ranks`: it moves when it computes or prints; more is not known of it."""
@@ -150,4 +159,4 @@ class HangWatch:
         if has_printed or not 0 <= busy_now_s - self._busy_s < idle_s:
             self._busy_s = busy_now_s
             return None
-        return self._asked_s if self._asked_s > 0 else _OF_SCRIPT_S
+        return allowed_s(self._asked_s, of_script=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from launch import out_of_memory
 from launch.console import clock, speed
 from launch.memory import MIB
 from launch.signals import Signals
-from launch.state import RunState
+from launch.state import Failure, RunState
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, shown
 
@@ -118,32 +119,16 @@ def _failure(console: Console, run: RunDir, state: RunState) -> None:
     from launch.incident import incident_lines
 
     root, seen = state.root_failure(), examined(run, state)
-    advised = [f"  {line}" for line in advice(seen, state)]
     kept = incident_lines(run, state, None if isinstance(seen, str) else seen)
-    incident = [f"  {line}" for line in kept]
+    advised, incident = _indented(advice(seen, state)), _indented(kept)
     if root is None:
-        _out(console, f"\n{_tail(run.agent_log)}")
-        _out(console, "\nairlock: the run failed: torch's agent ended before its ranks did")
-        if state.oom_kill:
-            title, notes = out_of_memory.by_kernel(state.oom_kill)
-            _out(console, "\n".join([f"  it was {title}", *(f"  {note}" for note in notes)]))
-        _out(console, "\n".join([*advised, f"  log {shown(run.agent_log)}", *incident]))
+        _agent_failure(console, run, state, [*advised, f"  log {shown(run.agent_log)}", *incident])
         return
     is_hang = root.exit_code == ExitCode.HANG
     log = run.rank_log(root.rank or 0, state.status.attempt)
     if root.rank is None and not is_hang:
         log = run.zygote_log
-    has = "hung" if is_hang else "failed"
-    lines = [f"airlock: the run {has}: {root.summary}", *(f"  {note}" for note in root.notes)]
-    if state.restarts:
-        lines.append(f"  restarted before: {'; '.join(state.restarts)}")
-    others = sorted({one.rank for one in state.failures if one.rank not in (None, root.rank)})
-    if others and not is_hang:
-        lines.append(f"  and, as a consequence, rank {', '.join(map(str, others))}")
-    if root.title == "killed by SIGKILL":
-        lines.append("  by someone: the kernel counts no kill for want of memory at that time")
-    lines += advised
-    lines += [f"  log {shown(log)}", *incident]
+    lines = [*_what_failed(root, state), *advised, f"  log {shown(log)}", *incident]
     if state.last_checkpoint is not None:
         lines += [f"  last checkpoint: step {state.last_checkpoint}", _resume_line(run, state)]
     text = "\n".join(lines)
@@ -154,6 +139,33 @@ def _failure(console: Console, run: RunDir, state: RunState) -> None:
     else:
         # A rank that was killed has no last words: what killed it matters more than its log.
         _out(console, f"\n{_tail(log)}\n\n{text}")
+
+
+def _what_failed(root: Failure, state: RunState) -> list[str]:
+    is_hang = root.exit_code == ExitCode.HANG
+    has = "hung" if is_hang else "failed"
+    lines = [f"airlock: the run {has}: {root.summary}", *_indented(root.notes)]
+    if state.restarts:
+        lines.append(f"  restarted before: {'; '.join(state.restarts)}")
+    others = sorted({one.rank for one in state.failures if one.rank not in (None, root.rank)})
+    if others and not is_hang:
+        lines.append(f"  and, as a consequence, rank {', '.join(map(str, others))}")
+    if root.title == "killed by SIGKILL":
+        lines.append("  by someone: the kernel counts no kill for want of memory at that time")
+    return lines
+
+
+def _agent_failure(console: Console, run: RunDir, state: RunState, more: list[str]) -> None:
+    """No rank failed, and yet it has ended."""
+    lines = ["airlock: the run failed: torch's agent ended before its ranks did"]
+    if state.oom_kill:
+        title, notes = out_of_memory.by_kernel(state.oom_kill)
+        lines += [f"  it was {title}", *_indented(notes)]
+    _out(console, "\n".join(["", _tail(run.agent_log), "", *lines, *more]))
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
 
 
 def _resume_line(run: RunDir, state: RunState) -> str:

@@ -60,7 +60,7 @@ ToItsEnd = Callable[..., End]
 # What a failure is called, whoever has it.
 SIGKILL = Named("killed-by-sigkill", "killed by SIGKILL", "journalctl -k")
 SIGSTOP = Named("rank-stopped", "was stopped (SIGSTOP)", "kill -CONT")
-SLEEP = Named("rank-behind", "keeps the others waiting: ", "look at that line", "in sleep")
+SLEEP = Named("rank-behind", "keeps the others waiting: ", "less -N +", "in sleep")
 ADDRESS_SPACE = Named(
     "address-space-limit", "Out of address space: RLIMIT_AS", "ulimit -v unlimited",
     "in low_address_space", code=11,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from rundir.events import EventWriter
@@ -128,38 +128,48 @@ def meet(
     # A prefix for each attempt: a restarted group must not read the addresses of the last one.
     store = PrefixStore(f"airlock/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     with events.span("all_loaded.wait"):
-        num_loaded, began = store.add("loaded", 1), time.monotonic()
-        reminded = began
-        while num_loaded < world_size:
-            now = time.monotonic()
-            if now - reminded > _REMIND_S:
-                reminded = now
-                text = f"[Rank {rank}] {num_loaded} of {world_size} ranks have left the gate"
-                events.emit("log", "line", text=text)
-            # Those still at the gate need the cores.
-            time.sleep(min(max(_POLL_S[0], _POLL_SHARE * (now - began)), _POLL_S[1]))
-            num_loaded = store.add("loaded", 0)
-    is_cuda = device.type == "cuda"
+        _wait_for_all(store, rank, world_size, events)
     with events.span("pg.init"):
-        dist.init_process_group(
-            "nccl" if is_cuda else "gloo",
-            store=PrefixStore("pg", store),
-            rank=rank,
-            world_size=world_size,
-            timeout=timeout,
-            device_id=device if is_cuda else None,
-        )
-        control = (
-            dist.new_group(backend="gloo", timeout=_CONTROL_TIMEOUT)
-            if is_cuda
-            else dist.group.WORLD
-        )
-        assert control is not None
-        # Before anything is built on it: every rank can reach every other.
-        dist.barrier(group=control)
+        control = _form_group(PrefixStore("pg", store), rank, world_size, device, timeout)
     return Ranks(
         rank=rank, world_size=world_size, device=device, control=control, pulse=pulse or Pulse()
     )
+
+
+def _wait_for_all(store: Store, rank: int, world_size: int, events: EventWriter) -> None:
+    num_loaded, began = store.add("loaded", 1), time.monotonic()
+    reminded = began
+    while num_loaded < world_size:
+        now = time.monotonic()
+        if now - reminded > _REMIND_S:
+            reminded = now
+            text = f"[Rank {rank}] {num_loaded} of {world_size} ranks have left the gate"
+            events.emit("log", "line", text=text)
+        # Those still at the gate need the cores.
+        time.sleep(min(max(_POLL_S[0], _POLL_SHARE * (now - began)), _POLL_S[1]))
+        num_loaded = store.add("loaded", 0)
+
+
+def _form_group(
+    store: Store, rank: int, world_size: int, device: torch.device, timeout: timedelta
+) -> dist.ProcessGroup:
+    """Form the process group; returns that for control messages."""
+    is_cuda = device.type == "cuda"
+    dist.init_process_group(
+        "nccl" if is_cuda else "gloo",
+        store=store,
+        rank=rank,
+        world_size=world_size,
+        timeout=timeout,
+        device_id=device if is_cuda else None,
+    )
+    control = (
+        dist.new_group(backend="gloo", timeout=_CONTROL_TIMEOUT) if is_cuda else dist.group.WORLD
+    )
+    assert control is not None
+    # Before anything is built on it: every rank can reach every other.
+    dist.barrier(group=control)
+    return control
 
 
 def part(ranks: Ranks) -> None:

@@ -54,7 +54,7 @@ def verdict_of(ordered: Sequence[Suspect], found: Found) -> Verdict:
         why = f"{why} The root cause is not in this log. {lag.told}".strip()
     if seen.rule is None:
         title = seen.exception
-        fix = f"look at {seen.own.code}" if seen.own else "look at the traceback above this line"
+        fix = seen.own.show if seen.own else "look at the traceback above this line"
     return Verdict(
         cause=rule.cause, title=title, why=why, fix=fix, confidence=confidence, rank=rank,
         evidence=tuple(_evidence(first, ordered)), role=rule.role,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +42,7 @@ def of_hang(folder: Path) -> Verdict | None:
             return verdict
     return seen.verdict(
         "hang", "makes no progress", "No rank can be told from the others.", ranks=(),
-        fix=f"read the stacks in {shown(folder)}", confidence=_UNSURE,
+        fix=seen.show_all(), confidence=_UNSURE,
     )  # fmt: skip
 
 
@@ -78,6 +79,15 @@ class _Seen:
     def where(self, rank: int) -> str:
         """At which line a rank is, as a part of a sentence."""
         return f"it is at {self.stacks[rank].where}" if rank in self.stacks else "it shows no stack"
+
+    def show(self, rank: int, question: str) -> str:
+        """A command that shows the line at which a rank is, and what to look for there."""
+        show = self.stacks[rank].show if rank in self.stacks else self.show_all()
+        return f"{show}   # {question}"
+
+    def show_all(self) -> str:
+        """A command that shows the stacks of all ranks."""
+        return f"less {shlex.quote(shown(self.folder / 'stacks'))}/*"
 
     def others(self, rank: int) -> str:
         """Where another rank waits meanwhile."""
@@ -123,8 +133,8 @@ def _holds_the_gil(seen: _Seen) -> Verdict | None:
         "gil-held", f"holds the GIL in C code: {seen.where(rank)}",
         f"No other thread of it has run for {clock(seen.ranks[rank]['alive_s'])}: native code that "
         f"was called there does not return, and does not let go of the GIL.{seen.others(rank)}",
-        ranks=(rank,), fix="look at the call in that line: a native extension that blocks, or "
-        "deadlocks with a thread that needs the GIL", confidence=_LIKELY,
+        ranks=(rank,), fix=seen.show(rank, "a native extension called there blocks, or "
+        "deadlocks with a thread that needs the GIL"), confidence=_LIKELY,
     )  # fmt: skip
 
 
@@ -154,15 +164,15 @@ def _collectives(seen: _Seen) -> Verdict | None:
             "collective-mismatch", f"called {found.instead}, the others {found.called}",
             f"Ranks must call the same collectives in the same order. Rank {others} called "
             f"{found.called} at {found.where}.",
-            ranks=found.ranks, fix="look for a branch that only some ranks take: on the rank, on "
-            "the data, on a loss", confidence=_LIKELY,
+            ranks=found.ranks, fix=seen.show(rank, "look for a branch that only some ranks "
+            "take: on the rank, on the data, on a loss"), confidence=_LIKELY,
         )  # fmt: skip
     return seen.verdict(
         "rank-behind", f"did not enter {found.called}: {seen.where(rank)}",
         f"Rank {others} called {found.called} at {found.where}, and waits there for rank "
         f"{', '.join(map(str, found.ranks))}.",
-        ranks=found.ranks, fix="look at that line: what does it wait for that the other ranks do "
-        "not? A file, a lock, a network, more data than others have, a branch of one rank only",
+        ranks=found.ranks, fix=seen.show(rank, "what does it wait for that the other ranks do "
+        "not? A file, a lock, a network, more data than others have, a branch of one rank only"),
         confidence=_CONFIDENT if rank in seen.stacks else _LIKELY,
     )  # fmt: skip
 
@@ -174,7 +184,7 @@ def _does_not_wait(seen: _Seen) -> Verdict | None:
     return seen.verdict(
         "rank-behind", f"keeps the others waiting: {seen.where(late[0])}",
         f"The others wait in a collective, and rank {', '.join(map(str, late))} is in none.",
-        ranks=late, fix="look at that line: what does it wait for?", confidence=_LIKELY,
+        ranks=late, fix=seen.show(late[0], "what does it wait for?"), confidence=_LIKELY,
     )  # fmt: skip
 
 
@@ -213,7 +223,7 @@ def _is_behind(seen: _Seen) -> Verdict | None:
     one = seen.ranks[late[0]]
     return seen.verdict(
         "rank-behind", f"got less far than the others, to {one['phase']} after step {one['step']}: "
-        f"{seen.where(late[0])}", "", ranks=late, fix=f"read the stacks in {shown(seen.folder)}",
+        f"{seen.where(late[0])}", "", ranks=late, fix=seen.show_all(),
         confidence=_UNSURE,
     )  # fmt: skip
 

@@ -14,17 +14,15 @@ from diagnostics.doctor.hang import of_hang
 from diagnostics.doctor.standing import TRAINS, Standing, behind, ranks_of, standings, told
 from diagnostics.doctor.verdict import Evidence, Verdict
 from launch.console import clock
-from launch.hang import Hang
+from launch.hang import Hang, allowed_s
 from launch.hang_evidence import collect
 from launch.run_processes import processes_of
 from launch.state import RunState
+from rundir.config_file import read_config
 from rundir.events import Event
 from rundir.paths import RunDir, shown
 
-_LEAST_SILENCE_S = 60.0  # that is called a hang, and that of
-_STEPS = 10  # usual intervals between two reports, whichever is more;
-_FIRST_STEP_S = 600.0  # until there are intervals, and of a script, which reports nothing;
-_ASIDE_S = 1800.0  # in an evaluation, a checkpoint, an export
+_SHARE = 0.5  # of the time after which the launcher ends it: who asks has seen something odd
 _START_S = 120.0  # of a rank that starts and neither computes nor reads meanwhile
 _SAMPLE_S = 0.5
 _NUM_INTERVALS = 20
@@ -85,20 +83,19 @@ def _silence(
     run: RunDir, state: RunState, events: Sequence[Event], now_t: float
 ) -> tuple[float, float]:
     """(seconds without a sign of progress, how many are usual at most)."""
+    asked_s = read_config(run.config).launch.hang_timeout_s
     ours = [event for event in events if event["rank"] is not None]
-    times = [event["t"] for event in ours if event["name"] == "train"][-_NUM_INTERVALS:]
     last_t = max((event["t"] for event in ours), default=state.status.started_t)
     if state.of_script:
-        paths = [run.rank_log(row.rank, state.status.attempt) for row in state.status.ranks]
-        times = [path.stat().st_mtime for path in paths if path.exists()]
-        return now_t - max([last_t, *times]), _FIRST_STEP_S
+        logs = [run.rank_log(row.rank, state.status.attempt) for row in state.status.ranks]
+        last_t = max([last_t, *(log.stat().st_mtime for log in logs if log.exists())])
+        return now_t - last_t, _SHARE * allowed_s(asked_s, of_script=True)
     last = max(ours, key=lambda event: float(event["mono"]), default=None)
-    if last is not None and last["kind"] == "start":
-        return now_t - last_t, _ASIDE_S
-    if len(times) < 3:  # noqa: PLR2004 - two intervals: the first has compilation in it
-        return now_t - last_t, _FIRST_STEP_S
-    usual_s = statistics.median(b - a for a, b in pairwise(times))
-    return now_t - last_t, max(_LEAST_SILENCE_S, _STEPS * usual_s)
+    times = [event["t"] for event in ours if event["name"] == "train"][-_NUM_INTERVALS:]
+    intervals_s = [b - a for a, b in pairwise(times)][1:]  # the first has compilation in it
+    step_s = statistics.median(intervals_s) if intervals_s else 0.0
+    is_aside = not intervals_s or (last is not None and last["kind"] == "start")
+    return now_t - last_t, _SHARE * allowed_s(asked_s, step_s=step_s, is_aside=is_aside)
 
 
 def _silent(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -201,7 +202,7 @@ def _refused(run: RunDir, state: RunState) -> Verdict:
     """A run that ended before its ranks began: what the launcher itself said."""
     status = state.status
     code = ExitCode(status.exit_code or ExitCode.RANK_FAILED)
-    cause, fix = _REFUSALS.get(code, ("run-failed", f"look at {shown(run.agent_log)}"))
+    cause, fix = _REFUSALS.get(code, ("run-failed", f"less {shlex.quote(shown(run.agent_log))}"))
     return Verdict(
         cause=cause, title=status.error or "", why=f"Exit code {int(code)}: {code.meaning}.",
         fix=fix.format(profile=status.profile or "PROFILE"), confidence=0.9,

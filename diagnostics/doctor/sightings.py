@@ -9,7 +9,7 @@ from diagnostics.doctor.prefix import Time
 from diagnostics.doctor.reading import Log
 from diagnostics.doctor.rules import Rule
 from diagnostics.doctor.segments import Segment, Segments
-from diagnostics.doctor.tracebacks import Traceback
+from diagnostics.doctor.tracebacks import Traceback, show_code
 
 Groups = dict[str, str | None]
 
@@ -29,6 +29,7 @@ class Call:
     line: int
     text: str
     code: str
+    show: str  # a command that shows that code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,10 @@ def _own_call(segments: Segments, stack: Traceback | None) -> Call | None:
     if frame is None:
         return None
     code = f"{frame.file}, line {frame.line}" + (f", in {frame.where}" if frame.where else "")
-    return Call(segments.line_of(frame.segment), _shortened(frame.segment.raw), code)
+    return Call(
+        segments.line_of(frame.segment), _shortened(frame.segment.raw), code,
+        show_code(frame.file, frame.line),
+    )  # fmt: skip
 
 
 def first_failed_rank(segments: Segments) -> int | None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from diagnostics.doctor.tracebacks import is_own
+from diagnostics.doctor.tracebacks import is_own, show_code
 
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):", re.M)
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<where>.+)$', re.M)
@@ -23,6 +23,7 @@ class Stack:
     line: int
     text: str
     where: str
+    show: str  # a command that shows the code
     waits: bool  # for other ranks, as far as can be told
 
 
@@ -47,5 +48,6 @@ def read_stack(log: Path, offset: int = 0) -> Stack | None:
         line=data[:offset].count(b"\n") + text.count("\n", 0, own.start()) + 1,
         text=own[0].strip(),
         where=f"{own['file']}:{own['line']} in {own['where']}",
+        show=show_code(own["file"], own["line"]),
         waits=any(_WAITS.search(frame["file"]) for frame in frames[:_NUM_INNERMOST]),
     )

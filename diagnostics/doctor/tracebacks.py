@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -47,6 +48,11 @@ class Frame:
     def is_own(self) -> bool:
         """Whether the code is the user's own, and not of a library."""
         return is_own(self.file)
+
+
+def show_code(file: str, line: int | str) -> str:
+    """A command that opens a file of code at a line."""
+    return f"less -N +{line} {shlex.quote(file)}"
 
 
 def is_own(file: str) -> bool:

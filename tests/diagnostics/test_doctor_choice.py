@@ -126,7 +126,7 @@ def test_an_exception_that_no_rule_knows_is_named_with_the_users_own_line(tmp_pa
     assert (verdict.cause, verdict.confidence, verdict.rank) == ("python-exception", 0.5, 2)
     assert verdict.title == "IndexError: out of range"
     assert [one.line for one in verdict.evidence] == [10, 5]
-    assert verdict.fix == "look at /home/u/train.py, line 7, in main"
+    assert verdict.fix == "less -N +7 /home/u/train.py"
 
 
 @pytest.mark.parametrize("num_cut", [1, 2, 3, 5])
@@ -206,7 +206,7 @@ def test_tracebacks_of_several_ranks_that_are_mixed_up_are_told_apart(tmp_path: 
     mixed = [line for pair in zip(two, one, strict=True) for line in pair]
     verdict = verdict_on(tmp_path, "\n".join(mixed))
     assert (verdict.title, verdict.rank) == ("KeyError: 'two'", 2)
-    assert verdict.fix == "look at /a/two.py, line 7, in main"
+    assert verdict.fix == "less -N +7 /a/two.py"
 
 
 @pytest.mark.parametrize(

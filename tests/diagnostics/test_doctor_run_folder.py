@@ -277,7 +277,7 @@ def test_of_a_run_that_hangs_each_rank_is_asked_what_it_does(
         path = launcher.run.event_file(f"rank{rank}")
         path.write_text(path.read_text().replace(f'"pid": {os.getpid()}', f'"pid": {process.pid}'))
     try:
-        monkeypatch.setattr(live, "_FIRST_STEP_S", 0.0)
+        monkeypatch.setattr(live, "_SHARE", 0.0)
         verdict = of_run(launcher.run)
     finally:
         for process in started:

@@ -46,7 +46,7 @@ IN_TRAINER = {
     "sleep": replace(SLEEP, report="did not enter all_reduce", code=12),
     "sigstop": replace(SIGSTOP, code=12),
     "gil-deadlock": Named(
-        "gil-held", "holds the GIL in C code", "look at the call", "in gil_deadlock", code=12
+        "gil-held", "holds the GIL in C code", "less -N +", "in gil_deadlock", code=12
     ),
     "uneven-data": Named(
         "collective-mismatch", "called barrier", "look for a branch", "in uneven_data",
