@@ -4,7 +4,8 @@
 of random weights on 1, 2 and 4 CPU ranks: with Airlock, a bare DDP loop and the Hugging Face
 Trainer under torchrun, and accelerate launch. Same model, samples, order, batch, optimizer. Samples
 are either all as long as a row, so that there is nothing to be gained by packing, or of uneven
-length. They train in turns of a few seconds (benchmarks/turns.py).
+length. They train in turns of a few seconds (benchmarks/turns.py); memory is that of each alone,
+as trainings that are there at the same time share the pages of their libraries' files.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import json
 import statistics
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,23 +26,25 @@ from rich.table import Table
 
 from benchmarks.report import machine
 from benchmarks.same_training import OURS, PEERS, Training, Work, synthetic, tiny
-from benchmarks.turns import Compared, begin, speeds, take_turns
+from benchmarks.tree import PeakMemory
+from benchmarks.turns import Compared, begin, speeds, take_turns, wait_for
 
 _WARM_STEPS = 8  # the first ones make states and buckets, whoever trains
+_ALONE_STEPS = 60  # until memory grows no more
 _STEPS = 2000  # more than there is time for
 _COMPARED_STEPS = 50  # of losses: later ones differ by rounding alone, which grows
 _TURN_S = 3.0
 _TIMEOUT_S = 600.0
+_EVERY_S = 0.25
 _KINDS = ("even", "uneven")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A training in turns with others: tokens per second of each, losses of the steps, memory."""
+    """A training in turns with others: tokens per second of each turn, losses of the steps."""
 
     tokens_per_s: list[float]
     losses: list[float]
-    peak_bytes: int
 
 
 def measure(work: Work, num_ranks: int, num_turns: int) -> dict[str, Measured]:
@@ -50,37 +54,61 @@ def measure(work: Work, num_ranks: int, num_turns: int) -> dict[str, Measured]:
         for who in (OURS, *PEERS):
             name = stack.enter_context(tempfile.TemporaryDirectory(prefix="throughput-"))
             training = stack.enter_context(Training(who, work, num_ranks, Path(name)))
-            try:
+            with _naming(training):
                 clocks[who] = begin(training, _WARM_STEPS, _TIMEOUT_S)
-            except RuntimeError as error:
-                raise RuntimeError(f"{who}: {error}\n{training.said()}") from error
             trainings[who] = training
         take_turns(trainings, clocks, num_turns=num_turns, turn_s=_TURN_S, timeout_s=_TIMEOUT_S)
         return {
             who: Measured(
                 tokens_per_s=speeds(clocks[who], training.ends(), work.step_tokens),
-                losses=training.losses(), peak_bytes=clocks[who].peak_bytes,
+                losses=training.losses(),
             )
             for who, training in trainings.items()
-        }  # fmt: skip
+        }
+
+
+def peak_bytes(who: str, work: Work, num_ranks: int) -> int:
+    """The highest proportional set size of all processes, where nothing else trains."""
+    with (
+        tempfile.TemporaryDirectory(prefix="throughput-") as name,
+        Training(who, work, num_ranks, Path(name)) as training,
+    ):
+        memory = PeakMemory(training.tree, _EVERY_S)
+        try:
+            with _naming(training):
+                wait_for(training, _ALONE_STEPS, _TIMEOUT_S)
+        finally:
+            peak = memory.stop().pss_bytes
+    return peak
+
+
+@contextmanager
+def _naming(training: Training) -> Iterator[None]:
+    """Say whose error it is, and what was printed before."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RuntimeError(f"{training.who}: {error}\n{training.said()}") from error
 
 
 def compare(kind: str, num_ranks: int, num_turns: int) -> dict[str, Any]:
     """All of them on samples of that kind."""
     with tempfile.TemporaryDirectory(prefix="throughput-") as name:
         recipe = synthetic(Path(name), is_even=kind == "even", steps=_STEPS)
-        found = measure(Work(Path(name), recipe), num_ranks, num_turns)
+        work = Work(Path(name), recipe)
+        peaks = {who: peak_bytes(who, work, num_ranks) for who in (OURS, *PEERS)}
+        found = measure(work, num_ranks, num_turns)
     ours, speed = found[OURS], {}
     for who, one in found.items():
         speed[who] = round(statistics.median(one.tokens_per_s))
-        _say(f"{kind}, {num_ranks} ranks, {who}: {speed[who]:,} tokens/s")
+        _say(f"{kind}, {num_ranks} ranks, {who}: {speed[who]:,} tokens/s, {peaks[who] >> 20:,} MiB")
     last = min(_COMPARED_STEPS, *(len(one.losses) for one in found.values())) - 1
     return {
         "tokens_per_s": speed,
         "speed_ratio": {
             who: asdict(Compared.of(ours.tokens_per_s, found[who].tokens_per_s)) for who in PEERS
         },
-        "peak_bytes": {who: one.peak_bytes for who, one in found.items()},
+        "peak_bytes": peaks,
         "num_steps_compared": last + 1,
         "largest_loss_difference": {
             who: max(abs(ours.losses[step] - found[who].losses[step]) for step in range(last + 1))

@@ -15,10 +15,9 @@ from typing import Protocol
 
 import numpy as np
 
-from benchmarks.tree import PeakMemory, Tree
+from benchmarks.tree import Tree
 
 _POLL_S = 0.1
-_EVERY_S = 0.25
 # Student's t, 97.5 %, by degrees of freedom; of those in between the next lower one is taken.
 _T_975 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306,
           9: 2.262, 11: 2.201, 15: 2.131, 19: 2.093, 23: 2.069, 29: 2.045, 39: 2.023}  # fmt: skip
@@ -43,14 +42,9 @@ class Turn:
 
 @dataclass(slots=True)
 class Clock:
-    """The time that a program had to itself, which is what passed during its turns; and its peak.
-
-    Memory is the highest proportional set size of all its processes, bytes: looked at every quarter
-    of a second in its first turn, and when it stands still.
-    """
+    """The time that a program had to itself, which is what passed during its turns."""
 
     turns: list[Turn] = field(default_factory=list)
-    peak_bytes: int = 0
 
     def at(self, mono: Sequence[float]) -> np.ndarray:
         """Seconds that it had had by each moment."""
@@ -66,12 +60,8 @@ def begin(program: Stepping, num_steps: int, timeout_s: float) -> Clock:
     Returns its clock. Raises RuntimeError when it ends or hangs.
     """
     clock, started = Clock(), time.monotonic()
-    memory = PeakMemory(program.tree, _EVERY_S)
-    try:
-        _wait_for(program, num_steps, timeout_s)
-        _pause(program, clock, started)
-    finally:
-        clock.peak_bytes = memory.stop().pss_bytes
+    wait_for(program, num_steps, timeout_s)
+    _pause(program, clock, started)
     return clock
 
 
@@ -92,7 +82,7 @@ def take_turns(
             program.tree.go_on()
             time.sleep(turn_s)
             if turn == num_turns:
-                _wait_for(program, num_done + 1, timeout_s)
+                wait_for(program, num_done + 1, timeout_s)
             elif program.tree.has_ended():
                 raise RuntimeError(f"{name} has ended before its turns have")
             _pause(program, clocks[name], begun)
@@ -101,10 +91,10 @@ def take_turns(
 def _pause(program: Stepping, clock: Clock, begun: float) -> None:
     program.tree.pause()
     clock.turns.append(Turn(begun, time.monotonic()))
-    clock.peak_bytes = max(clock.peak_bytes, program.tree.memory().pss_bytes)
 
 
-def _wait_for(program: Stepping, num_steps: int, timeout_s: float) -> None:
+def wait_for(program: Stepping, num_steps: int, timeout_s: float) -> None:
+    """Wait until so many steps are done. Raises RuntimeError when it ends or hangs."""
     deadline = time.monotonic() + timeout_s
     while len(program.ends()) < num_steps:
         if program.tree.has_ended() or time.monotonic() > deadline:
