@@ -57,8 +57,9 @@ def _check(path: Path, data: DataConfig) -> None:
 
 def _check_rows(source: Any, data: DataConfig) -> None:
     """Raise UserError for the first wrong row among those that end within the first MiB."""
+    from train.bad_row import BadRowError
     from train.columns import check_settings, find_columns
-    from train.rows import BadRowError, example_of, parsed
+    from train.rows import example_of, parsed
     from train.sources import bad_row
 
     columns = None

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from train.bad_row import BadRowError
 from train.data import int32_view
-from train.rows import BadRowError
 from train.tokenise import SCHEMA, Counts, Tokenised
 
 TRAIN, HELD_OUT, BAD_ROWS = "samples.arrow", "held_out.arrow", "bad_rows.jsonl"

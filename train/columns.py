@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from train.rows import BadRowError
+from train.bad_row import BadRowError, missing_column, names_of
 
 Kind = Literal["text", "pair", "messages"]
 
@@ -76,7 +76,7 @@ def find_columns(row: Any, named: str) -> Columns:
 def _named(row: dict[str, Any], names: list[str]) -> Columns:
     missing = [name for name in names if name not in row]
     if missing:
-        raise BadRowError(f"has no column `{missing[0]}`; its columns: {names_of(row)}")
+        raise missing_column(missing[0], row)
     if len(names) > 1:
         return Columns("pair", (names[0], names[1]))
     is_list = isinstance(row[names[0]], list)
@@ -91,8 +91,3 @@ def check_settings(columns: Columns, on_long_row: str) -> None:
             do="--set data.on_long_row=drop, or a larger data.max_seq_length",
             code=ExitCode.DATA,
         )
-
-
-def names_of(row: dict[str, Any]) -> str:
-    """The columns of a row, for people."""
-    return ", ".join(sorted(map(str, row))) or "none"

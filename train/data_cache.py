@@ -25,12 +25,12 @@ from rundir.exit_codes import ExitCode
 from rundir.paths import cache_folder
 from rundir.seal import is_sealed, seal
 from train.arrow_file import Writer
+from train.bad_row import BadRowError
 from train.columns import Columns, check_settings
 from train.content import digest_of
 from train.pool import in_order, num_processes
 from train.prepare_progress import Progress
 from train.readers import Block, read_blocks
-from train.rows import BadRowError
 from train.sources import NEEDED, Source, bad_row
 from train.template import Template
 from train.tokenise import Recipe, Tokeniser, columns_of

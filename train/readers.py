@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from train import lines
+from train.bad_row import BadRowError
 from train.json_array import elements
 from train.lines import decoded, numbered
-from train.rows import TOO_LONG, BadRowError
+from train.rows import TOO_LONG
 from train.sources import Source, wrong
 
 _BLOCK_BYTES = 1 << 18  # a quarter of a second's work: a stop waits for those begun

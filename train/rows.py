@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from train.bad_row import BadRowError, missing_column
+from train.columns import Columns
 from train.lines import LONGEST_ROW_BYTES
-
-if TYPE_CHECKING:
-    from train.columns import Columns
 
 Message = dict[str, str]  # role and content
 Example = str | list[Message]  # a text, or a conversation
 
 _ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bard": "assistant"}
-
-
-class BadRowError(ValueError):
-    """What is wrong with a row, as the rest of a sentence; `do` is what to type, if not to look."""
-
-    def __init__(self, what: str, do: str = "") -> None:
-        super().__init__(what, do)
-        self.what, self.do = what, do
-
-    def __str__(self) -> str:
-        return self.what
 
 
 TOO_LONG = BadRowError(f"has more than {LONGEST_ROW_BYTES >> 20} MiB")
@@ -51,13 +39,11 @@ def parsed(raw: Any) -> Any:
 
 def example_of(row: Any, columns: Columns) -> Example:
     """What a parsed row is trained on. Raises BadRowError."""
-    from train.columns import names_of
-
     if isinstance(row, str):
         return _text(row, "", "its line")
     for name in columns.names:
         if name not in row:
-            raise BadRowError(f"has no column `{name}`; its columns: {names_of(row)}")
+            raise missing_column(name, row)
     first = columns.names[0]
     if columns.kind == "messages":
         return _messages(row[first], first)

@@ -14,12 +14,12 @@ import numpy as np
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from train.bad_row import BadRowError
 from train.data import Sample
 from train.fits_model import check_fits
 from train.piece_reader import PieceReader
 from train.pieces import Pieces
 from train.prepare import load_text_tools, recipes
-from train.rows import BadRowError
 from train.sources import bad_row
 from train.stream_order import StreamOrder
 from train.stream_rows import Row, StreamRows

@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from rundir.errors import UserError
+from train.bad_row import BadRowError
 from train.columns import LINES, Columns, find_columns
 from train.readers import Block, Raw
-from train.rows import BadRowError, Example, example_of, parsed
+from train.rows import Example, example_of, parsed
 from train.template import Part, Template
 
 _ENCODED_BYTES = 1 << 18  # at once: the tokenizer holds some hundred bytes for each token

@@ -5,7 +5,6 @@ Nothing here may start a thread or touch CUDA (launch/fork_safety.py looks).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from rundir.config import RunConfig
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
+from train.threads import num_threads
 
 
 def imports(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -67,15 +67,6 @@ def build(config: RunConfig, run: RunDir) -> Any:
         return worker.build(config, run, torch.device("cpu"))
     finally:
         logging.enable_progress_bar()
-
-
-def num_threads() -> int:
-    """OMP_NUM_THREADS; where that is no number, as many as there are cores, as OpenMP does."""
-    try:
-        return max(1, int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
-    except (KeyError, ValueError):
-        is_linux = hasattr(os, "sched_getaffinity")
-        return len(os.sched_getaffinity(0)) if is_linux else os.cpu_count() or 1
 
 
 def after_fork() -> None:

@@ -37,7 +37,7 @@ from train.model import (
 from train.ranks import Alone, Ranks, meet, part, rank_device
 from train.selftest import try_out
 from train.stream import Stream
-from train.warm import num_threads
+from train.threads import num_threads
 
 
 def load(config: RunConfig, run: RunDir, local_rank: int, inherited: Any = None) -> Any:

@@ -16,12 +16,12 @@ from tokenizers import Tokenizer
 from rundir.errors import UserError
 from rundir.paths import RunDir
 from tests.train.test_prepare_data import cache, file, model, saved_tokenizer
+from train.bad_row import BadRowError
 from train.batch import IGNORE, collate
 from train.columns import find_columns
 from train.data import SampleFile
 from train.prepare import prepare_path
 from train.preview import marked, short
-from train.rows import BadRowError
 from train.tokenise import Recipe
 
 __all__ = ["cache", "file", "model", "saved_tokenizer"]  # fixtures of theirs

@@ -14,9 +14,10 @@ import pytest
 
 from rundir.errors import UserError
 from train import lines, readers
+from train.bad_row import BadRowError
 from train.json_array import elements
 from train.readers import read_blocks
-from train.rows import TOO_LONG, BadRowError, parsed
+from train.rows import TOO_LONG, parsed
 from train.sources import Source, find_sources
 
 ROWS = [
