@@ -1,21 +1,19 @@
 """Preparing data beside `datasets.map`, and what ranks take to read a large corpus.
 
-`python -m benchmarks.data [--quick] [--megabytes N] [--lines N] [--repeat N] [--json]` tokenises
-real lines (the sources of Python's standard library) with a BPE tokenizer trained on them: with
-what Airlock prepares data with, the tokenizer's own batch call, and `datasets.map` as it was used
-in the program before this one and with the best settings found. Then ranks that tokenise what they
+`python -m benchmarks.data [--quick] [--megabytes N] [--lines N] [--turns N] [--json]` tokenises
+real lines (the sources of Python's standard library) with a BPE tokenizer trained on them, in turns
+of a few seconds (benchmarks/turns.py): with what Airlock prepares data with, the tokenizer's own
+batch call, and `datasets.map` as it was used in the program before this one and with the best
+settings found. Then ranks that tokenise what they
 read, beside those of `datasets`; and 8 processes read a generated file of 14.7 million lines.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import random
-import shutil
-import statistics
 import subprocess
 import sys
 import sysconfig
@@ -28,10 +26,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.data_cases import BARE, MAPS, ORIGINAL, OURS, WHOLE
+from benchmarks.data_cases import MODEL, TEXT
 from benchmarks.report import machine
 from benchmarks.stream_cases import PEER, STREAM
 from benchmarks.streaming import stream
+from benchmarks.tokenise_cases import MAPS, ORIGINAL, WHOLE
+from benchmarks.tokenising import tokenise
 from benchmarks.tree import PeakMemory, Tree
 from rundir.prepared import PreparedData
 
@@ -67,13 +67,13 @@ def make_corpus(folder: Path, megabytes: float) -> float:
             show_progress=False,
         ),
     )  # fmt: skip
-    model = folder / "model"
+    model = folder / MODEL
     model.mkdir()
     tokenizer.save(str(model / "tokenizer.json"))
     (model / "config.json").write_text(json.dumps({"vocab_size": _VOCAB}), encoding="utf-8")
     (model / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}', encoding="utf-8")
     draw, size = random.Random(0), 0  # noqa: S311 - no secret
-    with (folder / "text.jsonl").open("w", encoding="utf-8") as file:
+    with (folder / TEXT).open("w", encoding="utf-8") as file:
         while size < megabytes * _MB:
             text = " ".join(draw.choices(lines, k=draw.choice((1, 1, 2, 2, 3, 8))))
             size += len(text.encode())
@@ -121,29 +121,9 @@ def _command(name: str, folder: Path) -> list[str]:
     return [sys.executable, "-P", "-m", "benchmarks.data_cases", name, str(folder)]
 
 
-def tokenise(folder: Path, megabytes: float, repeat: int) -> dict[str, dict[str, Any]]:
-    """Each case `repeat` times, in turns; MB of text a second."""
-    names = [OURS, BARE, WHOLE, *(MAPS if importlib.util.find_spec("datasets") else ())]
-    rates: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(repeat):
-        for name in names[::-1] if turn % 2 else names:
-            shutil.rmtree(folder / "cache", ignore_errors=True)
-            done = subprocess.run(
-                _command(name, folder), env=_env(folder), capture_output=True, text=True,
-                timeout=_TIMEOUT_S, check=True, cwd=ROOT,
-            )  # fmt: skip
-            rates[name].append(megabytes / json.loads(done.stdout.splitlines()[-1])["s"])
-            _say(f"{name}: {rates[name][-1]:.2f} MB/s")
-    return {
-        name: {"mb_per_s": round(statistics.median(some), 3), "all_mb_per_s": some}
-        for name, some in rates.items()
-    }
-
-
 def peak_bytes(folder: Path) -> int:
     """The most that all processes of a whole preparation hold, proportional set size."""
-    shutil.rmtree(folder / "cache", ignore_errors=True)
-    with Tree(_command(WHOLE, folder), _env(folder), folder) as tree:
+    with Tree(_command("whole", folder), _env(folder), folder) as tree:
         memory = PeakMemory(tree, 0.2)
         tree.wait(_TIMEOUT_S)
         return memory.stop().pss_bytes
@@ -188,10 +168,10 @@ def claims(
     streaming: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:  # fmt: skip
     """What is claimed, with what it was found to be; a peer that is not there claims nothing."""
-    rate = {name: one["mb_per_s"] for name, one in speeds.items()}
     found: dict[str, tuple[float, bool]] = {}
-    if ORIGINAL in rate:
-        ratio, best = rate[OURS] / rate[ORIGINAL], rate[OURS] / max(rate[name] for name in MAPS)
+    if ORIGINAL in speeds:
+        ratio = speeds[ORIGINAL]["ours_is"]["mean"]
+        best = min(speeds[name]["ours_is"]["mean"] for name in MAPS)
         found["tokenising ÷ map with batch 10, at least 2.5"] = ratio, ratio >= 2.5
         found["tokenising ÷ the best map, at least 1.1"] = best, best >= 1.1
     ours = streaming[STREAM]
@@ -213,11 +193,11 @@ def claims(
 
 def print_tables(found: dict[str, Any]) -> None:
     """For people."""
-    table = Table("what", "MB/s", "of the best map")
-    speeds = {name: one["mb_per_s"] for name, one in found["cases"]["tokenising"].items()}
-    best = max((speeds[name] for name in MAPS if name in speeds), default=0.0)
-    for name, speed in speeds.items():
-        table.add_row(name, f"{speed:.2f}", f"{speed / best:.2f}" if best else "")
+    table = Table("what", "MB/s", "ours is", "95 %")
+    for name, one in found["cases"]["tokenising"].items():
+        ratio = one["ours_is"]
+        interval = f"{ratio['low']:.2f} to {ratio['high']:.2f}"
+        table.add_row(name, f"{one['mb_per_s']:.2f}", f"{ratio['mean']:.2f} times", interval)
     Console().print(table)
     table = Table("what", "samples/s", "first, s", "going on at 90 %, s")
     for name, one in found["cases"]["streaming"].items():
@@ -239,16 +219,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.data")
     parser.add_argument("--quick", action="store_true", help="little of everything, in 3 minutes")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
-    parser.add_argument("--megabytes", type=float, default=40.0, help="of text to tokenise")
+    parser.add_argument("--megabytes", type=float, default=24.0, help="of text to tokenise")
     parser.add_argument("--lines", type=int, default=14_700_000, help="of the file that is read")
-    parser.add_argument("--repeat", type=int, default=5, help="times for each case")
+    parser.add_argument("--turns", type=int, default=20, help="of 3 s for whatever tokenises")
+    parser.add_argument("--repeat", type=int, default=5, help="times that ranks stream")
     options = parser.parse_args()
     if options.quick:
-        options.megabytes, options.lines, options.repeat = 4.0, 1_000_000, 1
+        options.megabytes, options.lines = 4.0, 1_000_000
+        options.turns, options.repeat = 3, 1
     with tempfile.TemporaryDirectory(prefix="data-", dir=os.environ.get("TMPDIR")) as name:
         folder = Path(name)
         megabytes = make_corpus(folder, options.megabytes)
-        speeds = tokenise(folder, megabytes, options.repeat)
+        speeds = tokenise(folder, options.turns, _env(folder), _say)
         streaming = stream(folder, options.repeat, _env(folder), _say)
         whole_s = megabytes / speeds[WHOLE]["mb_per_s"]
         streaming[WHOLE] = {"samples_per_s": streaming[STREAM]["num_rows"] / whole_s}

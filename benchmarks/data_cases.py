@@ -1,113 +1,39 @@
 """The programs that benchmarks/data.py measures, each in a process of its own.
 
-`python -m benchmarks.data_cases NAME FOLDER` prints one JSON object. `datasets` is given what it
-asks for: a dataset on disk, a fast tokenizer of transformers, caching off.
+`python -m benchmarks.data_cases rank FOLDER` reads what was prepared, as one of several ranks, and
+prints one JSON object; `whole` prepares the corpus.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import pickle
+import shutil
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from rundir.paths import cache_folder
 from rundir.prepared import PreparedData
 
-_ROW_TOKENS = 2048
+TEXT, MODEL = "text.jsonl", "model"  # in the folder of the corpus
+ROW_TOKENS = 2048
 _NUM_READ = 20_000
-ORIGINAL = "map, batch 10"
-MAPS: dict[str, dict[str, Any]] = {
-    ORIGINAL: {"batch_size": 10, "num_proc": None},
-    "map, batch 1000": {"batch_size": 1000, "num_proc": None},
-    "map, batch 10000": {"batch_size": 10_000, "num_proc": None},
-    "map, a process a core": {"batch_size": 1000, "num_proc": len(os.sched_getaffinity(0))},
-}
-OURS, BARE, WHOLE = "airlock", "encode_batch_fast", "airlock, whole preparation"
 
 
 def texts_of(folder: Path) -> list[str]:
     """The corpus, in memory."""
-    with (folder / "text.jsonl").open(encoding="utf-8") as file:
+    with (folder / TEXT).open(encoding="utf-8") as file:
         return [json.loads(line)["text"] for line in file]
 
 
-def ours(folder: Path) -> float:
-    """Seconds of tokenising alone: the rows are in memory, the processes are started meanwhile."""
-    from train.columns import Columns
-    from train.pool import in_order, num_processes
-    from train.prepare import load_text_tools
-    from train.readers import Block
-    from train.tokenise import Recipe, Tokeniser
-
-    texts, size = texts_of(folder), 4096
-    blocks = [
-        Block(folder, list(range(at, at + len(texts[at : at + size]))), texts[at : at + size])
-        for at in range(0, len(texts), size)
-    ]
-    recipe, columns = Recipe(max_seq_length=_ROW_TOKENS), Columns("text", ("text",))
-    tokeniser = Tokeniser(*load_text_tools(folder / "model"), recipe, columns)
-    started = time.perf_counter()
-    num = sum(made.train.num_rows for made in in_order(tokeniser, blocks, num_processes()))
-    took_s = time.perf_counter() - started
-    assert num == len(texts)
-    return took_s
-
-
-def bare(folder: Path) -> float:
-    """Seconds of the tokenizer's own batch call, and nothing around it."""
-    from train.prepare import load_text_tools
-
-    texts, (tokenizer, _) = texts_of(folder), load_text_tools(folder / "model")
-    started = time.perf_counter()
-    for at in range(0, len(texts), 1024):
-        tokenizer.encode_batch_fast(texts[at : at + 1024], add_special_tokens=False)
-    return time.perf_counter() - started
-
-
-def whole(folder: Path) -> float:
-    """Seconds from the file to the sealed cache: digest, reading, checks, tokens, Arrow, fsync."""
+def whole(folder: Path) -> None:
+    """From the file to the sealed cache: digest, reading, checks, tokens, Arrow, fsync."""
     from train.prepare import prepare_path
     from train.tokenise import Recipe
 
-    started = time.perf_counter()
-    prepare_path(folder / "text.jsonl", folder / "model", Recipe(max_seq_length=_ROW_TOKENS))
-    return time.perf_counter() - started
-
-
-def mapped(settings: dict[str, Any]) -> Callable[[Path], float]:
-    """Seconds of `datasets.map` with these settings."""
-
-    def run(folder: Path) -> float:
-        import datasets
-        from transformers import PreTrainedTokenizerFast
-
-        datasets.disable_caching()
-        datasets.disable_progress_bars()
-        cache = str(folder / "datasets")
-        rows = datasets.load_dataset(
-            "json", data_files=str(folder / "text.jsonl"), split="train", cache_dir=cache
-        )
-        make: Any = PreTrainedTokenizerFast
-        tokenizer = make(tokenizer_file=str(folder / "model/tokenizer.json"))
-        started = time.perf_counter()
-        made = rows.map(
-            lambda some: {"input_ids": tokenizer(some["text"])["input_ids"]},
-            batched=True, remove_columns=["text"], **settings,
-        )  # fmt: skip
-        took_s = time.perf_counter() - started
-        assert len(made) == len(rows)
-        return took_s
-
-    return run
-
-
-CASES: dict[str, Callable[[Path], float]] = {
-    OURS: ours, BARE: bare, WHOLE: whole, **{name: mapped(one) for name, one in MAPS.items()},
-}  # fmt: skip
+    shutil.rmtree(cache_folder(), ignore_errors=True)
+    prepare_path(folder / TEXT, folder / MODEL, Recipe(max_seq_length=ROW_TOKENS))
 
 
 def private_bytes(file: str = "") -> tuple[int, int]:
@@ -161,4 +87,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "rank":
         print(json.dumps(rank(Path(sys.argv[2]))), flush=True)  # noqa: T201
     else:
-        print(json.dumps({"s": CASES[sys.argv[1]](Path(sys.argv[2]))}), flush=True)  # noqa: T201
+        whole(Path(sys.argv[2]))
