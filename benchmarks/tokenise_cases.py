@@ -26,7 +26,8 @@ MAPS: dict[str, dict[str, Any]] = {
     "map, batch 10000": {"batch_size": 10_000, "num_proc": None},
     "map, a process a core": {"batch_size": 1000, "num_proc": len(os.sched_getaffinity(0))},
 }
-OURS, BARE, WHOLE = "airlock", "encode_batch_fast", "airlock, whole preparation"
+OURS, ONE_CORE, WHOLE = "airlock", "airlock, on one core", "airlock, whole preparation"
+BARE = "encode_batch_fast"
 
 
 def _size(texts: list[str]) -> float:
@@ -50,6 +51,12 @@ def ours(folder: Path, steps: StepsFile) -> None:
     for made, some in zip(all_made, cycle(pieces), strict=True):
         assert made.train.num_rows == len(some)
         steps.add(_size(some))
+
+
+def on_one_core(folder: Path, steps: StepsFile) -> None:
+    """As `ours`."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    ours(folder, steps)
 
 
 def bare(folder: Path, steps: StepsFile) -> None:
@@ -100,7 +107,8 @@ def mapped(settings: dict[str, Any]) -> Callable[[Path, StepsFile], None]:
 
 
 CASES: dict[str, Callable[[Path, StepsFile], None]] = {
-    OURS: ours, BARE: bare, WHOLE: prepared, **{name: mapped(one) for name, one in MAPS.items()},
+    OURS: ours, ONE_CORE: on_one_core, WHOLE: prepared, BARE: bare,
+    **{name: mapped(one) for name, one in MAPS.items()},
 }  # fmt: skip
 
 

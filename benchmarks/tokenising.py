@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.steps_file import StepsFile
-from benchmarks.tokenise_cases import BARE, MAPS, OURS, WHOLE
+from benchmarks.tokenise_cases import BARE, MAPS, ONE_CORE, OURS, WHOLE
 from benchmarks.tree import Tree
 from benchmarks.turns import Compared, begin, speeds, take_turns
 
@@ -51,7 +51,7 @@ def tokenise(
 
     Raises RuntimeError when one fails, with what it has printed.
     """
-    names = [OURS, BARE, WHOLE, *(MAPS if importlib.util.find_spec("datasets") else ())]
+    names = [OURS, ONE_CORE, WHOLE, BARE, *(MAPS if importlib.util.find_spec("datasets") else ())]
     with ExitStack() as stack:
         programs, clocks = {}, {}
         for name in names:
