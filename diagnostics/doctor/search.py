@@ -97,8 +97,10 @@ class Search:
                 continue
             if pattern in self._conditions:
                 self.found.seen.add(pattern)
-            else:
-                found.setdefault(self._rules[pattern], match.groupdict())
+            else:  # of several expressions of one rule, each may tell something
+                groups = found.setdefault(self._rules[pattern], {})
+                told = {name: text for name, text in match.groupdict().items() if text}
+                groups.update(match.groupdict() | groups | told)
         return found
 
     def _covered(
@@ -109,10 +111,14 @@ class Search:
         is_covered = is_chained = False
         for stack in stacks:
             above = [stack.header, *segments.before(stack.header, 1)]
-            is_covered = (is_covered and is_chained) or any(
-                rule is not None and rule.covers_traceback
-                for one in above
-                for rule in self._matched(one, candidates.get(one.start, set()) & self._benign)
+            is_covered = (
+                stack.is_ignored
+                or (is_covered and is_chained)
+                or any(
+                    rule is not None and rule.covers_traceback
+                    for one in above
+                    for rule in self._matched(one, candidates.get(one.start, set()) & self._benign)
+                )
             )
             is_chained = bool(stack.next_is)
             if is_covered and stack.exception is not None:

@@ -58,7 +58,8 @@ def sighting_of(
     if groups.get("rank"):
         rank = int(groups["rank"] or 0)
     elif rank is None:
-        rank = _summary_rank(segments, segment)
+        told = stack.rank_told if stack is not None else None
+        rank = _summary_rank(segments, segment) if told is None else told
     end = stack.rest[-1] if stack is not None and stack.rest else segment
     return Sighting(
         rule=rule, log=log, line=segments.line_of(segment), text=_shortened(segment.raw),
