@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from diagnostics.doctor.reading import Log, blocks
 from diagnostics.doctor.rules import Pattern, Rule
@@ -15,7 +16,7 @@ from diagnostics.doctor.sightings import Groups, Sighting, first_failed_rank, si
 from diagnostics.doctor.tracebacks import Traceback, tracebacks
 
 _MOST_OF_A_RULE = 200  # lines of one log that are kept; later ones tell nothing new
-_PROGRESS = (b"it/s", b"s/it", b"loss")
+_PROGRESS = re.compile(rb"(?:it/s|s/it|loss)[^\r\n]*")  # to the end of the line, or state of a bar
 _SUCCESS = re.compile(rb"training (?:is |has )?(?:completed?|finished|done)\b|finished training")
 _MUCH = 1000  # signs of progress that the word of success is worth
 
@@ -84,7 +85,7 @@ class Search:
             found.first_failed_rank = first_failed_rank(segments)
         if last:
             found.num_progress[log.name] = 0
-        num = sum(segments.lower.count(text, last) for text in _PROGRESS)
+        num = _num_signs(segments.lower, last)
         num += _MUCH * bool(_SUCCESS.search(segments.lower, last))
         found.num_progress[log.name] += num
 
@@ -124,3 +125,10 @@ class Search:
             if is_covered and stack.exception is not None:
                 masked |= {one.start for one in (stack.exception, *stack.rest)}
         return masked
+
+
+def _num_signs(text: bytes, start: int) -> int:
+    """How many lines show progress; what a tracker sums up at the end of a run is none."""
+    found = islice(_PROGRESS.finditer(text, start), _MUCH)
+    before = (text[text.rfind(b"\n", 0, one.start()) + 1 : one.start()] for one in found)
+    return sum(b"wandb:" not in line for line in before)

@@ -1,0 +1,44 @@
+"""What stands around an exception: a launcher's words, a parent's, what an exit and trackers print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.doctor.diagnosis import diagnose
+from tests.diagnostics.doctor_rules import trace, verdict_on
+
+FULL = "OSError: [Errno 28] No space left on device: '/data'"
+
+
+def test_a_launchers_line_below_an_exception_does_not_explain_it(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(trace("ValueError: no such thing") + "Killing subprocess 4242\n")
+    verdict = diagnose([str(log)])
+    assert (verdict.cause, verdict.evidence[0].line) == ("python-exception", 9)
+
+
+def test_of_a_process_that_was_spawned_its_own_exception_is_named(tmp_path: Path) -> None:
+    parent = trace("torch.multiprocessing.spawn.ProcessRaisedException: ")
+    told = "\n-- Process 5 terminated with the following error:\n"
+    verdict = verdict_on(tmp_path, parent + told + trace("ValueError: no such thing"))
+    assert (verdict.cause, verdict.rank, verdict.evidence[0].line) == ("python-exception", 5, 20)
+
+
+def test_what_is_cleaned_up_at_the_exit_is_no_failure(tmp_path: Path) -> None:
+    frame = '  File "/usr/lib/python3.12/multiprocessing/util.py", line 303, in _run_finalizers\n'
+    log = f"Traceback (most recent call last):\n{frame}    finalizer()\nOSError: busy: '.nfs1'\n"
+    assert verdict_on(tmp_path, log).cause == "unknown"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "losses = {" + ", ".join(f"'loss_{n}': 'nan'" for n in range(30)) + "}\n",
+        "wandb:    train/loss 1.25\n" * 30,
+    ],
+    ids=["one line", "a summary"],
+)
+def test_much_about_losses_is_not_progress(tmp_path: Path, after: str) -> None:
+    assert verdict_on(tmp_path, f"{FULL}\n{after}").cause == "no-disk"
