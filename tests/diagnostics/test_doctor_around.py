@@ -1,4 +1,4 @@
-"""What stands around an exception: a launcher's words, a parent's, what an exit and trackers print."""
+"""What stands around an exception: of a launcher, of a parent, of trackers, of an exit."""
 
 from __future__ import annotations
 
@@ -42,3 +42,11 @@ def test_what_is_cleaned_up_at_the_exit_is_no_failure(tmp_path: Path) -> None:
 )
 def test_much_about_losses_is_not_progress(tmp_path: Path, after: str) -> None:
     assert verdict_on(tmp_path, f"{FULL}\n{after}").cause == "no-disk"
+
+
+@pytest.mark.parametrize(("code", "rank"), [("1", 3), ("-9", 3), ("-15", None)])
+def test_the_rank_is_read_from_what_the_launcher_says_of_its_end(
+    tmp_path: Path, code: str, rank: int | None
+) -> None:
+    said = f"[ERROR] failed (exitcode: {code}) local_rank: 3 (pid: 42) of binary: /usr/bin/python\n"
+    assert verdict_on(tmp_path, f"{FULL}\n{said}").rank == rank
