@@ -17,7 +17,10 @@ from diagnostics.doctor.tracebacks import Traceback, tracebacks
 
 _MOST_OF_A_RULE = 200  # lines of one log that are kept; later ones tell nothing new
 _PROGRESS = re.compile(rb"(?:it/s|s/it|loss)[^\r\n]*")  # to the end of the line, or state of a bar
-_SUCCESS = re.compile(rb"training (?:is |has )?(?:completed?|finished|done)\b|finished training")
+_SUCCESS = re.compile(
+    rb"training (?:is |has )?(?:completed?|finished|done)\b|finished training|"
+    rb"worker group successfully finished"
+)
 _MUCH = 1000  # signs of progress that the word of success is worth
 
 Candidates = dict[int, set[Pattern]]  # where lines begin, and patterns that may match them
