@@ -11,7 +11,7 @@ from itertools import islice
 from diagnostics.doctor.reading import Log, blocks
 from diagnostics.doctor.rules import Pattern, Rule
 from diagnostics.doctor.segments import Segment, Segments
-from diagnostics.doctor.sieve import Sieve
+from diagnostics.doctor.sieve import Sieve, holds
 from diagnostics.doctor.sightings import Groups, Sighting, first_failed_rank, sighting_of
 from diagnostics.doctor.tracebacks import Traceback, tracebacks
 
@@ -62,8 +62,7 @@ class Search:
         masked |= {start for stack in stacks for start in stack.not_evidence}
         last = 0
         for start in sorted((candidates.keys() | raised.keys()) - masked):
-            segment = segments.at(start)
-            patterns = candidates.get(start, set())
+            segment, patterns = self._told(segments, start, raised, candidates)
             rules = self._matched(segment, patterns - self._benign)
             if start in raised and not raised[start].is_wrapper:
                 rules[None] = {}
@@ -91,6 +90,18 @@ class Search:
         num = _num_signs(segments.lower, last)
         num += _MUCH * bool(_SUCCESS.search(segments.lower, last))
         found.num_progress[log.name] += num
+
+    def _told(
+        self, segments: Segments, start: int, raised: dict[int, Traceback], candidates: Candidates
+    ) -> tuple[Segment, set[Pattern]]:
+        """A line, with what was broken off its message, and the patterns that may match it."""
+        segment, patterns = segments.at(start), candidates.get(start, set())
+        told = raised[start].told if start in raised else None
+        if told is None or told is segment:
+            return segment, patterns
+        text = told.raw.lower().encode()
+        known = (*self._rules, *self._conditions)
+        return told, patterns | {one for one in known if holds(text, one.texts)}
 
     def _matched(self, segment: Segment, patterns: Iterable[Pattern]) -> dict[Rule | None, Groups]:
         """The rules of those that match, with or without what stands before the line."""

@@ -97,6 +97,15 @@ class Traceback:
         return bool(_WRAPPED.match(self.message)) or is_spawners or self.next_is == _HANDLING
 
     @property
+    def told(self) -> Segment | None:
+        """The exception's line; of a traceback in a box with what its width has broken off."""
+        line, box = self.exception, self.header.stripped.text.rstrip()
+        if line is None or not box.startswith("╭"):
+            return line
+        rest = _broken_off(line.stripped.text, self.rest, len(box))
+        return Segment(line.start, line.end, line.raw.rstrip() + rest) if rest else line
+
+    @property
     def spawned(self) -> int | None:
         """The number of the process that torch's spawn tells of, whose traceback follows."""
         numbers = (_SPAWNED.match(line.stripped.text) for line in self.rest)
@@ -159,6 +168,20 @@ def _follow(segments: Segments, header: Segment, *, torn: bool = False) -> Trace
             if found.num_between > (0 if torn else _MOST_BETWEEN):
                 break
     return found
+
+
+def _broken_off(line: str, rest: list[Segment], width: int) -> str:
+    """What follows of a message whose lines were broken between words, at `width`."""
+    told = ""
+    for one in rest:
+        text = one.stripped.text.rstrip()
+        word = text.partition(" ")[0]
+        if not word or len(line) + 1 + len(word) <= width:  # it would have had room
+            break
+        is_folded = len(line) >= width and " " not in line  # one long word
+        told += ("" if is_folded else " ") + text
+        line = text
+    return told
 
 
 def _label(segments: Segments, header: Segment) -> int | None:

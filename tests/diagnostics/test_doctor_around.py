@@ -10,6 +10,12 @@ from diagnostics.doctor.diagnosis import diagnose
 from tests.diagnostics.doctor_rules import trace, verdict_on
 
 FULL = "OSError: [Errno 28] No space left on device: '/data'"
+BOX = f"""\
+╭{" Traceback (most recent call last) ":─^58}╮
+│{" /home/u/train.py:10 in <module>":<58}│
+│{" ❱ 10 main()":<58}│
+╰{"─" * 58}╯
+"""
 
 
 def test_a_launchers_line_below_an_exception_does_not_explain_it(tmp_path: Path) -> None:
@@ -50,3 +56,14 @@ def test_the_rank_is_read_from_what_the_launcher_says_of_its_end(
 ) -> None:
     said = f"[ERROR] failed (exitcode: {code}) local_rank: 3 (pid: 42) of binary: /usr/bin/python\n"
     assert verdict_on(tmp_path, f"{FULL}\n{said}").rank == rank
+
+
+def test_a_message_broken_at_a_boxs_width_is_read_whole(tmp_path: Path) -> None:
+    told = "OSError: cannot write the checkpoint, [Errno 28] No space\nleft on device: '/data'\n"
+    verdict = verdict_on(tmp_path, BOX + told)
+    assert (verdict.cause, verdict.evidence[0].line) == ("no-disk", 5)
+
+
+def test_a_short_line_below_a_box_is_not_joined_with_the_next(tmp_path: Path) -> None:
+    verdict = verdict_on(tmp_path, BOX + "OSError: [Errno 28] No space\nleft on device: 12\n")
+    assert verdict.cause == "python-exception"
