@@ -18,6 +18,7 @@ _PREFIXES = tuple(
     re.compile(text)
     for text in (
         r"\[[Rr]ank:?\s?(?P<rank>\d+)\][:,]?(?:\s|(?=\[)|$)",  # torchrun, NCCL, Lightning
+        r"(?:[0-9a-f]{8} )?\[rank=(?P<rank>\d+)\] \|\| ",  # Determined: the allocation before it
         r"\[PG [^\]]*Rank (?P<rank>\d+)\]\s?",
         r"\([Rr]ank:?\s?(?P<rank>\d+)\)[:,]?(?:\s|$)",
         r"(?:[Rr]ank|RANK)[ _-]?(?P<rank>\d+)\s?[:|](?:\s|$)",
@@ -41,6 +42,7 @@ _PREFIXES = tuple(
         r"\[(?:pod|task|worker)[/-][\w./-]+\]\s",  # kubectl logs --prefix
         r"[a-z][\w.-]*\d\s+\|\s",  # docker compose, and hosts as some collectors put them
         r"\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)\s",  # Ray
+        r"\([\w.-]+, (?:rank=\d+, )?pid=\d+(?:, ip=[\d.]+)?\)\s",  # SkyPilot: the node's rank
         r"\[" + _LEVEL + r"\|[\w.]+:\d+\]\s(?:>>\s)?",  # transformers
         _LEVEL + r"\s+\|\s(?:[\w.<>-]+:[\w.<>-]+:\d+ - )?",  # loguru
         r"\[?" + _LEVEL + r"\]?(?::[\w.]+:|:|\s-|\s)\s?",

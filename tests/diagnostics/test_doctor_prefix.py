@@ -24,6 +24,8 @@ TEXT = "RuntimeError: no"
         ("Rank 3: ", 3),
         ("[1,3]<stderr>:", 3),
         ("[1,mpirank:3,algo-1]<stderr>:", 3),
+        ("[2024-02-27T21:35:28.419846Z] fa88a9df [rank=3] || ", 3),
+        ("(worker1, rank=1, pid=2972, ip=10.0.0.4) [rank3]: ", 3),
         ("[node1:3]:", 3),
         ("[pod/llm-worker-3/pytorch] [rank3]: ", 3),
         ("2026-11-21 10:00:00.123 | ERROR    | train:main:12 - ", None),
