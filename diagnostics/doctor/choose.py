@@ -12,6 +12,10 @@ from diagnostics.doctor.sightings import Sighting
 EXCEPTION = "python-exception"
 _SURVIVED = 10  # signs of progress that a log goes on with after its last trouble
 
+# Lines of a launcher, which says that a rank has ended and not why. They often stand right below
+# an exception, as if they were more of its message.
+_OF_LAUNCHER = frozenset({"rank-failed", "rank-terminated-by-launcher"})
+
 _RAISED = Rule(
     cause=EXCEPTION, title="", role="symptom", match=(), confidence=0.5,
     why="The program raised this exception, and no rule knows it: what it says is what there is.",
@@ -29,7 +33,8 @@ class Suspect:
 def suspects(found: Found) -> list[Suspect]:
     """All that may be the cause, the likeliest first.
 
-    By role, then by what beats what, then the earliest, then by confidence.
+    By role, then by what beats what, a launcher's summary last, then the earliest, then by
+    confidence.
     """
     named = [
         Suspect(one, one.rule) for one in found.sightings
@@ -50,7 +55,8 @@ def suspects(found: Found) -> list[Suspect]:
 def _order(one: Suspect, *, timed: bool) -> tuple[object, ...]:
     seen = one.sighting
     seconds = seen.time.seconds if timed and seen.time is not None else 0.0
-    return (ROLES.index(one.rule.role), seconds, seen.position, -one.rule.confidence)
+    role, is_summary = ROLES.index(one.rule.role), one.rule.cause in _OF_LAUNCHER
+    return (role, is_summary, seconds, seen.position, -one.rule.confidence, one.rule.cause)
 
 
 def _holds(rule: Rule, found: Found) -> bool:
@@ -62,7 +68,9 @@ def _holds(rule: Rule, found: Found) -> bool:
 def _is_explained(raised: Sighting, named: Iterable[Suspect]) -> bool:
     """Whether a rule knows the exception, by its first line or a further one of its message."""
     return any(
-        one.sighting.log == raised.log and raised.line <= one.sighting.line <= raised.last_line
+        one.sighting.log == raised.log
+        and raised.line <= one.sighting.line <= raised.last_line
+        and (one.sighting.line == raised.line or one.rule.cause not in _OF_LAUNCHER)
         for one in named
     )
 

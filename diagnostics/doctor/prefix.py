@@ -18,11 +18,12 @@ _PREFIXES = tuple(
     re.compile(text)
     for text in (
         r"\[[Rr]ank:?\s?(?P<rank>\d+)\][:,]?(?:\s|(?=\[)|$)",  # torchrun, NCCL, Lightning
+        r"(?:[0-9a-f]{8} )?\[rank=(?P<rank>\d+)\] \|\| ",  # Determined: the allocation before it
         r"\[PG [^\]]*Rank (?P<rank>\d+)\]\s?",
         r"\([Rr]ank:?\s?(?P<rank>\d+)\)[:,]?(?:\s|$)",
         r"(?:[Rr]ank|RANK)[ _-]?(?P<rank>\d+)\s?[:|](?:\s|$)",
-        r"\[\d+,(?P<rank>\d+)\]<std(?:err|out)>:\s?",  # mpirun --tag-output
-        r"\[[a-z]+(?P<local>\d+)\]:",  # torchrun --tee: the role and the local rank, no space
+        r"\[\d+,(?:mpirank:)?(?P<rank>\d+)(?:,[\w-]+)?\]<std(?:err|out)>:\s?",  # mpirun
+        r"\[[a-zA-Z][\w-]*?:?(?P<local>\d+)\]:",  # torchrun --tee, or host:rank, and no space
         r"\[(?P<local>\d+)\]:?\s",
         r"\s{0,3}(?P<local>\d{1,5}):(?:\s|$)",  # srun --label
         r"[\w.-]+:\d+:\d+ \[(?P<local>\d+)\] (?=(?:[\w./-]+:\d+ )?NCCL )",
@@ -38,9 +39,12 @@ _PREFIXES = tuple(
         r"\[\s*\d+\.\d{6}\]\s",  # dmesg
         r"\[?" + _CLOCK + r"\]?(?:\s-)?\s",
         r"(?:stdout|stderr)(?: [FP]|:)\s",  # Kubernetes, subprocesses of tests
+        r"\[(?:pod|task|worker)[/-][\w./-]+\]\s",  # kubectl logs --prefix
         r"[a-z][\w.-]*\d\s+\|\s",  # docker compose, and hosts as some collectors put them
         r"\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)\s",  # Ray
+        r"\([\w.-]+, (?:rank=\d+, )?pid=\d+(?:, ip=[\d.]+)?\)\s",  # SkyPilot: the node's rank
         r"\[" + _LEVEL + r"\|[\w.]+:\d+\]\s(?:>>\s)?",  # transformers
+        _LEVEL + r"\s+\|\s(?:[\w.<>-]+:[\w.<>-]+:\d+ - )?",  # loguru
         r"\[?" + _LEVEL + r"\]?(?::[\w.]+:|:|\s-|\s)\s?",
         r"\s*" + _LEVEL + r"\s+(?=\S)",  # rich
         r"\[[\w.]+:\d+:\w+\]\s",  # DeepSpeed

@@ -131,7 +131,17 @@ def blocks(log: Log) -> Iterator[Block]:
 
 
 def _plain(data: bytes) -> bytes:
-    return ANSI.sub(b"", data) if b"\x1b" in data else data
+    return _without_margin(ANSI.sub(b"", data) if b"\x1b" in data else data)
+
+
+def _without_margin(data: bytes) -> bytes:
+    """Without the spaces that all lines begin with, as in a log that was copied from a page."""
+    if not data.startswith((b" ", b"\t")):
+        return data
+    lines = data.split(b"\n")
+    margins = (line[: len(line) - len(line.lstrip(b" \t"))] for line in lines if line.strip())
+    margin = min(margins, key=len, default=b"")
+    return b"\n".join(line.removeprefix(margin) for line in lines) if margin else data
 
 
 def _cut(data: bytes) -> int:

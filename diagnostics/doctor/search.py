@@ -6,17 +6,21 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from diagnostics.doctor.reading import Log, blocks
 from diagnostics.doctor.rules import Pattern, Rule
 from diagnostics.doctor.segments import Segment, Segments
-from diagnostics.doctor.sieve import Sieve
+from diagnostics.doctor.sieve import Sieve, holds
 from diagnostics.doctor.sightings import Groups, Sighting, first_failed_rank, sighting_of
 from diagnostics.doctor.tracebacks import Traceback, tracebacks
 
 _MOST_OF_A_RULE = 200  # lines of one log that are kept; later ones tell nothing new
-_PROGRESS = (b"it/s", b"s/it", b"loss")
-_SUCCESS = re.compile(rb"training (?:is |has )?(?:completed?|finished|done)\b|finished training")
+_PROGRESS = re.compile(rb"(?:it/s|s/it|loss)[^\r\n]*")  # to the end of the line, or state of a bar
+_SUCCESS = re.compile(
+    rb"training (?:is |has )?(?:completed?|finished|done)\b|finished training|"
+    rb"worker group successfully finished"
+)
 _MUCH = 1000  # signs of progress that the word of success is worth
 
 Candidates = dict[int, set[Pattern]]  # where lines begin, and patterns that may match them
@@ -58,8 +62,7 @@ class Search:
         masked |= {start for stack in stacks for start in stack.not_evidence}
         last = 0
         for start in sorted((candidates.keys() | raised.keys()) - masked):
-            segment = segments.at(start)
-            patterns = candidates.get(start, set())
+            segment, patterns = self._told(segments, start, raised, candidates)
             rules = self._matched(segment, patterns - self._benign)
             if start in raised and not raised[start].is_wrapper:
                 rules[None] = {}
@@ -84,9 +87,21 @@ class Search:
             found.first_failed_rank = first_failed_rank(segments)
         if last:
             found.num_progress[log.name] = 0
-        num = sum(segments.lower.count(text, last) for text in _PROGRESS)
+        num = _num_signs(segments.lower, last)
         num += _MUCH * bool(_SUCCESS.search(segments.lower, last))
         found.num_progress[log.name] += num
+
+    def _told(
+        self, segments: Segments, start: int, raised: dict[int, Traceback], candidates: Candidates
+    ) -> tuple[Segment, set[Pattern]]:
+        """A line, with what was broken off its message, and the patterns that may match it."""
+        segment, patterns = segments.at(start), candidates.get(start, set())
+        told = raised[start].told if start in raised else None
+        if told is None or told is segment:
+            return segment, patterns
+        text = told.raw.lower().encode()
+        known = (*self._rules, *self._conditions)
+        return told, patterns | {one for one in known if holds(text, one.texts)}
 
     def _matched(self, segment: Segment, patterns: Iterable[Pattern]) -> dict[Rule | None, Groups]:
         """The rules of those that match, with or without what stands before the line."""
@@ -97,8 +112,10 @@ class Search:
                 continue
             if pattern in self._conditions:
                 self.found.seen.add(pattern)
-            else:
-                found.setdefault(self._rules[pattern], match.groupdict())
+            else:  # of several expressions of one rule, each may tell something
+                groups = found.setdefault(self._rules[pattern], {})
+                told = {name: text for name, text in match.groupdict().items() if text}
+                groups.update(match.groupdict() | groups | told)
         return found
 
     def _covered(
@@ -109,12 +126,23 @@ class Search:
         is_covered = is_chained = False
         for stack in stacks:
             above = [stack.header, *segments.before(stack.header, 1)]
-            is_covered = (is_covered and is_chained) or any(
-                rule is not None and rule.covers_traceback
-                for one in above
-                for rule in self._matched(one, candidates.get(one.start, set()) & self._benign)
+            is_covered = (
+                stack.is_ignored
+                or (is_covered and is_chained)
+                or any(
+                    rule is not None and rule.covers_traceback
+                    for one in above
+                    for rule in self._matched(one, candidates.get(one.start, set()) & self._benign)
+                )
             )
             is_chained = bool(stack.next_is)
             if is_covered and stack.exception is not None:
                 masked |= {one.start for one in (stack.exception, *stack.rest)}
         return masked
+
+
+def _num_signs(text: bytes, start: int) -> int:
+    """How many lines show progress; what a tracker sums up at the end of a run is none."""
+    found = islice(_PROGRESS.finditer(text, start), _MUCH)
+    before = (text[text.rfind(b"\n", 0, one.start()) + 1 : one.start()] for one in found)
+    return sum(b"wandb:" not in line for line in before)

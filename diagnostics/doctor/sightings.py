@@ -20,6 +20,8 @@ _LONGEST_TEXT = 400  # characters of a line that are quoted
 _SUMMARY_RANK = re.compile(r"^\s*rank\s*:\s*(\d+)|failed \(exitcode: -?\d+\) local_rank: (\d+)")
 _SUMMARY_LINE = re.compile(r"^\s*(?:exitcode|error_file|traceback)\s*:|failed \(exitcode: ")
 _FIRST_FAILURE = b"root cause (first observed failure)"
+# Not by SIGHUP, SIGINT or SIGTERM: those are sent to all of them, from outside.
+_FIRST_TO_FAIL = re.compile(rb"failed \(exitcode: (?!-(?:1|2|15)\))-?\d+\) local_rank: (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ def sighting_of(
     if groups.get("rank"):
         rank = int(groups["rank"] or 0)
     elif rank is None:
-        rank = _summary_rank(segments, segment)
+        told = stack.rank_told if stack is not None else None
+        rank = _summary_rank(segments, segment) if told is None else told
     end = stack.rest[-1] if stack is not None and stack.rest else segment
     return Sighting(
         rule=rule, log=log, line=segments.line_of(segment), text=_shortened(segment.raw),
@@ -81,10 +84,11 @@ def _own_call(segments: Segments, stack: Traceback | None) -> Call | None:
 
 
 def first_failed_rank(segments: Segments) -> int | None:
-    """The rank that torch elastic's summary calls the first to have failed."""
+    """The rank that torch elastic calls the first to have failed: in its summary, or before it."""
     position = segments.lower.find(_FIRST_FAILURE)
-    if position < 0:
-        return None
+    if position < 0:  # on one node the local rank is that of the job
+        found = _FIRST_TO_FAIL.search(segments.lower)
+        return int(found[1]) if found else None
     here = segments.at(segments.start_at(position))
     ranks = (_SUMMARY_RANK.search(one.stripped.text) for one in segments.after(here, 6))
     return next((int(rank[1] or rank[2]) for rank in ranks if rank), None)

@@ -28,6 +28,7 @@ _EXCEPTION = re.compile(
 _HANDLING = "During handling of the above exception, another exception occurred"
 _CAUSING = "The above exception was the direct cause of the following exception"
 _WRAPPED = re.compile(r"^Caught \w+ in ")  # by DataLoader, of what a worker has raised
+_SPAWNED = re.compile(r"^-- Process (\d+) terminated with the following error")  # torch's spawn
 _NOT_OWN = re.compile(
     r"site-packages/|dist-packages/|/lib(?:64)?/python\d|^<|/torch/|/bin/[\w.-]+$|"
     r"(?:conda\d?|envs/[^/]+|Python3\d+)/lib/|/runpy\.py$",
@@ -75,6 +76,7 @@ class Traceback:
     rest: list[Segment] = field(default_factory=list)  # further lines of the message
     next_is: str = ""  # how the next one is joined to this one, if it is
     around: Traceback | None = None  # that of the rank, where this one is its worker's
+    rank_told: int | None = None  # by the traceback above it, where its lines carry none
     num_between: int = 0  # lines of something else since the last call
 
     @property
@@ -91,7 +93,28 @@ class Traceback:
     @property
     def is_wrapper(self) -> bool:
         """Whether what was raised is another exception, whose own traceback follows."""
-        return bool(_WRAPPED.match(self.message)) or self.next_is == _HANDLING
+        is_spawners = self.spawned is not None
+        return bool(_WRAPPED.match(self.message)) or is_spawners or self.next_is == _HANDLING
+
+    @property
+    def told(self) -> Segment | None:
+        """The exception's line; of a traceback in a box with what its width has broken off."""
+        line, box = self.exception, self.header.stripped.text.rstrip()
+        if line is None or not box.startswith("╭"):
+            return line
+        rest = _broken_off(line.stripped.text, self.rest, len(box))
+        return Segment(line.start, line.end, line.raw.rstrip() + rest) if rest else line
+
+    @property
+    def spawned(self) -> int | None:
+        """The number of the process that torch's spawn tells of, whose traceback follows."""
+        numbers = (_SPAWNED.match(line.stripped.text) for line in self.rest)
+        return next((int(number[1]) for number in numbers if number), None)
+
+    @property
+    def is_ignored(self) -> bool:
+        """Whether Python prints it and goes on, as of what is cleaned up at an exit."""
+        return any(frame.where == "_run_finalizers" for frame in self.frames)
 
 
 def tracebacks(segments: Segments) -> list[Traceback]:
@@ -114,6 +137,8 @@ def tracebacks(segments: Segments) -> list[Traceback]:
     for around, inner in pairwise(found):
         if _WRAPPED.match(around.message) and around.rank == inner.rank:
             inner.around = around
+        if inner.rank is None:
+            inner.rank_told = around.rank_told if inner.around else around.spawned
     return found
 
 
@@ -143,6 +168,20 @@ def _follow(segments: Segments, header: Segment, *, torn: bool = False) -> Trace
             if found.num_between > (0 if torn else _MOST_BETWEEN):
                 break
     return found
+
+
+def _broken_off(line: str, rest: list[Segment], width: int) -> str:
+    """What follows of a message whose lines were broken between words, at `width`."""
+    told = ""
+    for one in rest:
+        text = one.stripped.text.rstrip()
+        word = text.partition(" ")[0]
+        if not word or len(line) + 1 + len(word) <= width:  # it would have had room
+            break
+        is_folded = len(line) >= width and " " not in line  # one long word
+        told += ("" if is_folded else " ") + text
+        line = text
+    return told
 
 
 def _label(segments: Segments, header: Segment) -> int | None:

@@ -84,3 +84,19 @@ def verdict_on(folder: Path, log: str | bytes, name: str = "train.log") -> Verdi
     path = folder / name
     path.write_bytes(log if isinstance(log, bytes) else log.encode())
     return diagnose([str(path)], rules(folder))
+
+
+def trace(exception: str, prefix: str = "", file: str = "/home/u/train.py") -> str:
+    """A traceback, in which `exception` was raised below the user's own `file`."""
+    lines = [
+        "Traceback (most recent call last):",
+        f'  File "{file}", line 12, in <module>',
+        "    main()",
+        f'  File "{file}", line 7, in main',
+        "    raise OSError('No space left on device')",
+        '  File "/usr/lib/python3/dist-packages/torch/x.py", line 99, in call',
+        "    return call()",
+        "           ^^^^^^",
+        exception,
+    ]
+    return "".join(f"{prefix}{line}\n" for line in lines)

@@ -8,25 +8,10 @@ import pytest
 
 from diagnostics.doctor.diagnosis import diagnose
 from diagnostics.doctor.tracebacks import is_own
-from tests.diagnostics.doctor_rules import rules, verdict_on
+from tests.diagnostics.doctor_rules import rules, trace, verdict_on
 
 FULL = "OSError: [Errno 28] No space left on device: '/data'"
 PEER = "RuntimeError: [gloo] Connection closed by peer [10.0.0.1]:4242"
-
-
-def trace(exception: str, prefix: str = "", file: str = "/home/u/train.py") -> str:
-    lines = [
-        "Traceback (most recent call last):",
-        f'  File "{file}", line 12, in <module>',
-        "    main()",
-        f'  File "{file}", line 7, in main',
-        "    raise OSError('No space left on device')",
-        '  File "/usr/lib/python3/dist-packages/torch/x.py", line 99, in call',
-        "    return call()",
-        "           ^^^^^^",
-        exception,
-    ]
-    return "".join(f"{prefix}{line}\n" for line in lines)
 
 
 def test_what_follows_from_the_root_is_not_named_though_it_comes_first(tmp_path: Path) -> None:

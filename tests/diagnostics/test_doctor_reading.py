@@ -32,8 +32,9 @@ def test_the_line_is_named_by_its_number_and_quoted(tmp_path: Path) -> None:
         "\x1b[31mOSError\x1b[0m: [Errno 28] \x1b[1mNo space\x1b[0m left on device: '/data'\n",
         f"10%|#   |\r20%|##  |\r{FULL}\r30%|### |\n",
         f"10%|#   | {FULL}\r20%|##  |\n",
+        f"      step 1\n    {FULL}\n\n    step 2\n",
     ],
-    ids=["no end", "windows", "no utf-8", "colours", "progress", "progress before"],
+    ids=["no end", "windows", "no utf-8", "colours", "progress", "progress before", "margin"],
 )
 def test_a_line_is_found_whatever_stands_around_it(tmp_path: Path, log: str) -> None:
     verdict = verdict_on(tmp_path, log.encode("latin-1"))
