@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from launch.activity import busy_s, io_bytes, output_bytes
@@ -23,6 +23,8 @@ _OF_SCRIPT_S = 1800.0  # it may be waiting for something that comes once an hour
 _NUM_STEPS = 50  # whose durations tell the usual one
 _REAL_IO_BYTES = 64 << 10  # less than this in a second is the rank's own bookkeeping
 _IDLE_SHARE = 0.005  # of a core, which threads that only wait take all together
+
+_BEFORE_GATE = ("spawn", "waiting")  # phases of a rank
 
 # From here on ranks need each other: our trainer's has seen that all are there, a script's joins.
 _JOINS = (("end", "all_loaded.wait"), ("end", "pg.init"))
@@ -79,10 +81,7 @@ class HangWatch:
             return None
         ran_s = min(now - self._looked_at, 2 * _LOOK_EVERY_S)
         self._looked_at = now
-        if not self._counts():
-            self._moved()
-            return None
-        limit_s = self._look_at_script() if self._state.of_script else self._look_at_ranks(now)
+        limit_s = self._look(now) if self._counts() else None
         if limit_s is None:
             self._moved()
             return None
@@ -96,8 +95,8 @@ class HangWatch:
         """Whether a rank has moved while it was being looked at more closely."""
         found = [read_pulse(self._run.pulse(row.rank)) for row in self._state.status.ranks]
         counts = [one.count for one in found if one is not None]
-        is_known = len(counts) == len(found) and not self._state.of_script
-        return is_known and counts != self._seen
+        is_known = len(counts) == len(found) and self._seen is not None
+        return is_known and not self._state.of_script and counts != self._seen
 
     def _moved(self) -> None:
         self._still_s, self._has_told = 0.0, False
@@ -117,17 +116,30 @@ class HangWatch:
         return has_moved
 
     def _counts(self) -> bool:
-        """Whether the ranks have nothing to wait for but each other."""
-        status = self._state.status
+        """Whether it is for the ranks to go on, and not for somebody else."""
         return (
-            status.phase in ("starting", "training", "finishing")
-            and all(row.rank in self._joined for row in status.ranks)
+            self._state.status.phase in ("starting", "training", "finishing")
             and not self._state.failures
             and not is_asked(self._run, "pause")
         )
 
-    def _look_at_ranks(self, now: float) -> float | None:
+    def _look(self, now: float) -> float | None:
         """The seconds they may stand still; None when they have moved, or cannot be seen."""
+        has_joined = all(row.rank in self._joined for row in self._state.status.ranks)
+        if self._state.of_script:
+            return self._look_at_script() if has_joined else None
+        return self._look_at_ranks(now) if has_joined else self._look_at_start()
+
+    def _look_at_start(self) -> float | None:
+        """Ranks that come up move when one computes or reads; a wait at the gate has its limit."""
+        self._seen = None  # pulses say nothing yet
+        late = [row for row in self._state.status.ranks if row.rank not in self._joined]
+        pids = [row.pid for row in late if row.pid is not None and row.phase not in _BEFORE_GATE]
+        if len(pids) < len(late) or self._has_read(pids) or self._has_computed(pids):
+            return None
+        return allowed_s(self._asked_s, is_aside=True)
+
+    def _look_at_ranks(self, now: float) -> float | None:
         found = [read_pulse(self._run.pulse(row.rank)) for row in self._state.status.ranks]
         told = [one for one in found if one is not None and one.attempt == self._attempt]
         if len(told) < len(found):
@@ -138,8 +150,7 @@ class HangWatch:
         self._time_steps(num_steps, now)
         is_aside = num_steps == 0 or any(one.phase in ASIDE for one in told)
         if is_aside:  # a large file is read or written: no rank says how far it is
-            before, self._io_bytes = self._io_bytes, io_bytes(one.pid for one in told)
-            has_moved |= abs(self._io_bytes - before) > _REAL_IO_BYTES
+            has_moved |= self._has_read([one.pid for one in told])
         step_s = statistics.median(self._steps) if self._steps else 0.0
         return None if has_moved else allowed_s(self._asked_s, step_s=step_s, is_aside=is_aside)
 
@@ -150,13 +161,24 @@ class HangWatch:
             self._num_steps, self._step_at = num, now
 
     def _look_at_script(self) -> float | None:
-        """As `_look_at_ranks`: it moves when it computes or prints; more is not known of it."""
+        """A script moves when it computes or prints; more is not known of it."""
         pids = [row.pid for row in self._state.status.ranks if row.pid is not None]
         printed = output_bytes(self._run, self._attempt)
         has_printed, self._seen = printed != self._seen, printed
-        busy_now_s = busy_s(pids)
-        idle_s = _IDLE_SHARE * len(pids) * max(self._still_s, 60.0)
-        if has_printed or not 0 <= busy_now_s - self._busy_s < idle_s:
-            self._busy_s = busy_now_s
+        if self._has_computed(pids) or has_printed:
             return None
         return allowed_s(self._asked_s, of_script=True)
+
+    def _has_read(self, pids: Sequence[int]) -> bool:
+        """Or written, since the last look."""
+        before, self._io_bytes = self._io_bytes, io_bytes(pids)
+        return abs(self._io_bytes - before) > _REAL_IO_BYTES
+
+    def _has_computed(self, pids: Sequence[int]) -> bool:
+        """Since the run has stood still."""
+        busy_now_s = busy_s(pids)
+        idle_s = _IDLE_SHARE * len(pids) * max(self._still_s, 60.0)
+        if 0 <= busy_now_s - self._busy_s < idle_s:
+            return False
+        self._busy_s = busy_now_s
+        return True

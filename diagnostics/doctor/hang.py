@@ -40,7 +40,7 @@ def of_hang(folder: Path) -> Verdict | None:
     for decide in deciders:
         if verdict := decide(seen):
             return verdict
-    return seen.verdict(
+    return _alone(seen) or seen.verdict(
         "hang", "makes no progress", "No rank can be told from the others.", ranks=(),
         fix=seen.show_all(), confidence=_UNSURE,
     )  # fmt: skip
@@ -225,6 +225,17 @@ def _is_behind(seen: _Seen) -> Verdict | None:
         "rank-behind", f"got less far than the others, to {one['phase']} after step {one['step']}: "
         f"{seen.where(late[0])}", "", ranks=late, fix=seen.show_all(),
         confidence=_UNSURE,
+    )  # fmt: skip
+
+
+def _alone(seen: _Seen) -> Verdict | None:
+    """There is one rank, so it is that one."""
+    if len(seen.ranks) != 1:
+        return None
+    (rank,) = seen.ranks
+    return seen.verdict(
+        "hang", f"makes no progress: {seen.where(rank)}", "", ranks=(rank,),
+        fix=seen.show(rank, "what does it wait for?"), confidence=_PROBABLE,
     )  # fmt: skip
 
 

@@ -10,8 +10,11 @@ from diagnostics.doctor.tracebacks import is_own, show_code
 
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):", re.M)
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<where>.+)$', re.M)
-# Where a rank is that waits for others: in a collective, in backward, or for its GPU.
-_WAITS = re.compile(r"torch/(distributed/|autograd/graph\.py|nn/parallel/distributed\.py)")
+# Where a rank is that waits for others: in a collective, in backward, for its GPU, or for all ranks
+# to have loaded.
+_WAITS = re.compile(
+    r"torch/(distributed/|autograd/graph\.py|nn/parallel/distributed\.py)|/train/ranks\.py"
+)
 _NUM_INNERMOST = 4
 
 

@@ -120,6 +120,31 @@ def test_a_rank_that_calls_another_collective_than_the_others_is_named(
     assert str(told["title"]).startswith("Rank 1 called barrier #")
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("num", "stuck"), [(2, 1), (1, 0)])
+def test_a_rank_that_never_comes_to_train_is_named(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, num: int, stuck: int
+) -> None:
+    sleeps = f"""
+meet = module.meet
+def stuck(*args):
+    if os.environ["RANK"] == "{stuck}":
+        {_SLEEPS}
+    return meet(*args)
+module.meet = stuck
+"""
+    env = hooked(environ, tmp_path, "train.ranks", sleeps)
+    settings = ("--set", "launch.hang_timeout_s=2", "--num-gpus", str(num))
+    code, out, err = finish(airlock(*ENDLESS, *settings, env=env))
+    assert (code, err) == (12, ""), out + err
+    run = run_folder(environ)
+    assert_nothing_left(run)
+    told = _told(airlock, run)
+    assert told["rank"] == stuck
+    assert " in stuck" in str(told["title"])
+    assert "sitecustomize.py" in str(told["fix"])
+
+
 def test_a_stopped_rank_is_said_to_be_stopped(airlock: Start, environ: dict[str, str]) -> None:
     with training(airlock(*ENDLESS, *_SOON), environ) as (process, run):
         os.kill(rank_pids(run)[1], signal.SIGSTOP)

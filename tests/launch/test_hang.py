@@ -124,6 +124,22 @@ def test_ranks_that_wait_at_the_gate_or_are_told_to_pause_do_not_hang(run: RunDi
     assert other.hangs_after(30) is None
 
 
+@pytest.mark.parametrize(("phase", "hangs"), [("loading", True), ("waiting", False)])
+def test_a_rank_that_does_nothing_before_all_have_loaded_hangs(
+    run: RunDir, phase: str, hangs: bool
+) -> None:
+    ranks = Ranks(run, hang_timeout_s=2.0)
+    ranks.watch._joined.discard(1)
+    with subprocess.Popen(["sleep", "600"]) as late:
+        try:
+            row = ranks.state.status.ranks[1]
+            row.pid, row.phase = late.pid, phase
+            assert (ranks.hangs_after(30) is not None) == hangs
+            assert not ranks.watch.has_gone_on()
+        finally:
+            late.kill()
+
+
 def test_ranks_whose_progress_cannot_be_seen_do_not_hang(run: RunDir) -> None:
     ranks = Ranks(run, hang_timeout_s=1.0)
     ranks.train(3)
