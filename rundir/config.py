@@ -173,8 +173,8 @@ class LaunchConfig:
     hang_timeout_s: float = _field(
         -1.0,
         "seconds without progress of any rank after which the run counts as hung, six times that "
-        "for the start, the first step, evaluations, checkpoints and the export; -1: 20 times the usual step, "
-        "at least 300 (of a script: 1800 without output or computation); 0: never",
+        "for the start, the first step, evaluations, checkpoints and the export; -1: 20 times the "
+        "usual step, at least 300 (of a script: 1800 without output or computation); 0: never",
         at_least=-1,
     )
     on_hang: Literal["auto", "end", "warn"] = _field(
