@@ -116,6 +116,7 @@ def memory(_: Path) -> None:
     held = []
     while True:
         held.append(b"x" * (8 << 20))
+        time.sleep(0.02)  # at the speed of reading a disk: whoever watches has time to
 
 
 def port_in_use(_: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -53,7 +54,7 @@ def test_the_checks_run_under_the_limit_that_a_rank_gets() -> None:
 
 
 def test_a_limit_of_the_shell_that_is_too_low_is_red() -> None:
-    command = f"ulimit -v {1024 * 1024}; exec {sys.executable} -P -m diagnostics.basic"
+    command = f"ulimit -v {1024 * 1024}; exec {shlex.quote(sys.executable)} -P -m diagnostics.basic"
     done = subprocess.run(
         ["bash", "-c", command], env=environment(), capture_output=True, text=True, check=False
     )
