@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from diagnostics.doctor.reading import Log, blocks
@@ -34,6 +34,7 @@ class Found:
     seen: set[Pattern] = field(default_factory=set)  # of `needs` and `unless`
     first_failed_rank: int | None = None  # as torch elastic's summary says
     num_progress: Counter[str] = field(default_factory=Counter)  # signs since the last trouble
+    num_signs: Counter[str] = field(default_factory=Counter)  # of progress, from a first warning on
 
 
 class Search:
@@ -46,10 +47,12 @@ class Search:
         self._conditions = {one for rule in rules for one in (*rule.needs, *rule.unless)}
         self._sieve = Sieve([*self._rules, *self._conditions])
         self._num_seen: Counter[Rule | None] = Counter()
+        self._has_warned = False  # the log that is read
 
     def read(self, log: Log, number: int) -> None:
         """Search one more log. Raises UserError for one that cannot be read."""
         self._num_seen.clear()
+        self._has_warned = False
         for index, block in enumerate(blocks(log)):
             self._search(log, (number, index), Segments(block))
 
@@ -60,7 +63,7 @@ class Search:
         owners = {line.start: stack for stack in stacks for line in stack.rest} | raised
         masked = self._covered(segments, stacks, candidates)
         masked |= {start for stack in stacks for start in stack.not_evidence}
-        last = 0
+        last = counted = 0
         for start in sorted((candidates.keys() | raised.keys()) - masked):
             segment, patterns = self._told(segments, start, raised, candidates)
             rules = self._matched(segment, patterns - self._benign)
@@ -68,17 +71,26 @@ class Search:
                 rules[None] = {}
             if not rules or self._matched(segment, patterns & self._benign):
                 continue
+            counted = self._count_signs(log, segments, counted, start)
             for rule, groups in rules.items():
                 self._num_seen[rule] += 1
                 if self._num_seen[rule] <= _MOST_OF_A_RULE:
-                    self.found.sightings.append(
-                        sighting_of(
-                            log=log, place=place, segments=segments, segment=segment, rule=rule,
-                            groups=groups, stack=owners.get(start),
-                        )
+                    seen = sighting_of(
+                        log=log, place=place, segments=segments, segment=segment, rule=rule,
+                        groups=groups, stack=owners.get(start),
                     )  # fmt: skip
+                    seen = replace(seen, num_signs=self.found.num_signs[log.name])
+                    self.found.sightings.append(seen)
+                    self._has_warned |= seen.is_warning
             last = segment.end
+        self._count_signs(log, segments, counted, len(segments.lower))
         self._look_around(log, segments, last)
+
+    def _count_signs(self, log: Log, segments: Segments, start: int, end: int) -> int:
+        """Count the progress between two places, once there was a warning; return the second."""
+        if self._has_warned:
+            self.found.num_signs[log.name] += _num_signs(segments.lower, start, end)
+        return end
 
     def _look_around(self, log: Log, segments: Segments, last: int) -> None:
         """Note who failed first, and what progress there is after the last trouble, at `last`."""
@@ -141,8 +153,8 @@ class Search:
         return masked
 
 
-def _num_signs(text: bytes, start: int) -> int:
+def _num_signs(text: bytes, start: int, end: int | None = None) -> int:
     """How many lines show progress; what a tracker sums up at the end of a run is none."""
-    found = islice(_PROGRESS.finditer(text, start), _MUCH)
+    found = islice(_PROGRESS.finditer(text, start, len(text) if end is None else end), _MUCH)
     before = (text[text.rfind(b"\n", 0, one.start()) + 1 : one.start()] for one in found)
     return sum(b"wandb:" not in line for line in before)
