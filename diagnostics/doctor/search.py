@@ -21,6 +21,7 @@ _SUCCESS = re.compile(
     rb"training (?:is |has )?(?:completed?|finished|done)\b|finished training|"
     rb"worker group successfully finished"
 )
+_NARROWEST = 60  # characters of a line that may be broken
 _MUCH = 1000  # signs of progress that the word of success is worth
 
 Candidates = dict[int, set[Pattern]]  # where lines begin, and patterns that may match them
@@ -109,11 +110,19 @@ class Search:
         """A line, with what was broken off its message, and the patterns that may match it."""
         segment, patterns = segments.at(start), candidates.get(start, set())
         told = raised[start].told if start in raised else None
-        if told is None or told is segment:
+        if told is None:
+            return segment, patterns
+        is_broken = told is not segment
+        if not is_broken and not self._matched(segment, patterns):
+            told = _with_what_is_below(segments, segment)
+        if told is segment:
             return segment, patterns
         text = told.raw.lower().encode()
         known = (*self._rules, *self._conditions)
-        return told, patterns | {one for one in known if holds(text, one.texts)}
+        possible = patterns | {one for one in known if holds(text, one.texts)}
+        if is_broken or self._matched(told, possible):
+            return told, possible
+        return segment, patterns
 
     def _matched(self, segment: Segment, patterns: Iterable[Pattern]) -> dict[Rule | None, Groups]:
         """The rules of those that match, with or without what stands before the line."""
@@ -151,6 +160,16 @@ class Search:
             if is_covered and stack.exception is not None:
                 masked |= {one.start for one in (stack.exception, *stack.rest)}
         return masked
+
+
+def _with_what_is_below(segments: Segments, line: Segment) -> Segment:
+    """An exception's line with the next, if a width may have broken it: none near it is longer."""
+    below = list(segments.after(line, 1))
+    around = [*segments.before(line, 3), *below]
+    if len(line.raw) < _NARROWEST or any(len(one.raw) > len(line.raw) for one in around):
+        return line
+    rest = "".join(one.raw for one in below if not one.stripped.num_prefixes)
+    return Segment(line.start, line.end, line.raw + rest) if rest else line
 
 
 def _num_signs(text: bytes, start: int, end: int | None = None) -> int:
