@@ -11,6 +11,7 @@ from diagnostics.doctor.sightings import Sighting
 
 EXCEPTION = "python-exception"
 _SURVIVED = 10  # signs of progress that a log goes on with after its last trouble
+_WARNED = 3  # the same after what a logger only warned of, other trouble later or not
 
 # Lines of a launcher, which says that a rank has ended and not why. They often stand right below
 # an exception, as if they were more of its message.
@@ -86,7 +87,9 @@ def _is_told(raised: Suspect, named: Iterable[Suspect]) -> bool:
 
 def _is_survived(one: Suspect, found: Found) -> bool:
     """Whether the log goes on as if nothing had been: it was caught, or tried again."""
-    return found.num_progress[one.sighting.log.name] >= _SURVIVED
+    seen = one.sighting
+    after = found.num_signs[seen.log.name] - seen.num_signs
+    return found.num_progress[seen.log.name] >= _SURVIVED or (seen.is_warning and after >= _WARNED)
 
 
 def _unbeaten(everything: Sequence[Suspect]) -> list[Suspect]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from diagnostics.doctor.reading import Log, blocks
@@ -21,6 +21,7 @@ _SUCCESS = re.compile(
     rb"training (?:is |has )?(?:completed?|finished|done)\b|finished training|"
     rb"worker group successfully finished"
 )
+_NARROWEST = 60  # characters of a line that may be broken
 _MUCH = 1000  # signs of progress that the word of success is worth
 
 Candidates = dict[int, set[Pattern]]  # where lines begin, and patterns that may match them
@@ -34,6 +35,7 @@ class Found:
     seen: set[Pattern] = field(default_factory=set)  # of `needs` and `unless`
     first_failed_rank: int | None = None  # as torch elastic's summary says
     num_progress: Counter[str] = field(default_factory=Counter)  # signs since the last trouble
+    num_signs: Counter[str] = field(default_factory=Counter)  # of progress, from a first warning on
 
 
 class Search:
@@ -46,10 +48,12 @@ class Search:
         self._conditions = {one for rule in rules for one in (*rule.needs, *rule.unless)}
         self._sieve = Sieve([*self._rules, *self._conditions])
         self._num_seen: Counter[Rule | None] = Counter()
+        self._has_warned = False  # the log that is read
 
     def read(self, log: Log, number: int) -> None:
         """Search one more log. Raises UserError for one that cannot be read."""
         self._num_seen.clear()
+        self._has_warned = False
         for index, block in enumerate(blocks(log)):
             self._search(log, (number, index), Segments(block))
 
@@ -60,7 +64,7 @@ class Search:
         owners = {line.start: stack for stack in stacks for line in stack.rest} | raised
         masked = self._covered(segments, stacks, candidates)
         masked |= {start for stack in stacks for start in stack.not_evidence}
-        last = 0
+        last = counted = 0
         for start in sorted((candidates.keys() | raised.keys()) - masked):
             segment, patterns = self._told(segments, start, raised, candidates)
             rules = self._matched(segment, patterns - self._benign)
@@ -68,17 +72,26 @@ class Search:
                 rules[None] = {}
             if not rules or self._matched(segment, patterns & self._benign):
                 continue
+            counted = self._count_signs(log, segments, counted, start)
             for rule, groups in rules.items():
                 self._num_seen[rule] += 1
                 if self._num_seen[rule] <= _MOST_OF_A_RULE:
-                    self.found.sightings.append(
-                        sighting_of(
-                            log=log, place=place, segments=segments, segment=segment, rule=rule,
-                            groups=groups, stack=owners.get(start),
-                        )
+                    seen = sighting_of(
+                        log=log, place=place, segments=segments, segment=segment, rule=rule,
+                        groups=groups, stack=owners.get(start),
                     )  # fmt: skip
+                    seen = replace(seen, num_signs=self.found.num_signs[log.name])
+                    self.found.sightings.append(seen)
+                    self._has_warned |= seen.is_warning
             last = segment.end
+        self._count_signs(log, segments, counted, len(segments.lower))
         self._look_around(log, segments, last)
+
+    def _count_signs(self, log: Log, segments: Segments, start: int, end: int) -> int:
+        """Count the progress between two places, once there was a warning; return the second."""
+        if self._has_warned:
+            self.found.num_signs[log.name] += _num_signs(segments.lower, start, end)
+        return end
 
     def _look_around(self, log: Log, segments: Segments, last: int) -> None:
         """Note who failed first, and what progress there is after the last trouble, at `last`."""
@@ -97,11 +110,19 @@ class Search:
         """A line, with what was broken off its message, and the patterns that may match it."""
         segment, patterns = segments.at(start), candidates.get(start, set())
         told = raised[start].told if start in raised else None
-        if told is None or told is segment:
+        if told is None:
+            return segment, patterns
+        is_broken = told is not segment
+        if not is_broken and not self._matched(segment, patterns):
+            told = _with_what_is_below(segments, segment)
+        if told is segment:
             return segment, patterns
         text = told.raw.lower().encode()
         known = (*self._rules, *self._conditions)
-        return told, patterns | {one for one in known if holds(text, one.texts)}
+        possible = patterns | {one for one in known if holds(text, one.texts)}
+        if is_broken or self._matched(told, possible):
+            return told, possible
+        return segment, patterns
 
     def _matched(self, segment: Segment, patterns: Iterable[Pattern]) -> dict[Rule | None, Groups]:
         """The rules of those that match, with or without what stands before the line."""
@@ -141,8 +162,18 @@ class Search:
         return masked
 
 
-def _num_signs(text: bytes, start: int) -> int:
+def _with_what_is_below(segments: Segments, line: Segment) -> Segment:
+    """An exception's line with the next, if a width may have broken it: none near it is longer."""
+    below = list(segments.after(line, 1))
+    around = [*segments.before(line, 3), *below]
+    if len(line.raw) < _NARROWEST or any(len(one.raw) > len(line.raw) for one in around):
+        return line
+    rest = "".join(one.raw for one in below if not one.stripped.num_prefixes)
+    return Segment(line.start, line.end, line.raw + rest) if rest else line
+
+
+def _num_signs(text: bytes, start: int, end: int | None = None) -> int:
     """How many lines show progress; what a tracker sums up at the end of a run is none."""
-    found = islice(_PROGRESS.finditer(text, start), _MUCH)
+    found = islice(_PROGRESS.finditer(text, start, len(text) if end is None else end), _MUCH)
     before = (text[text.rfind(b"\n", 0, one.start()) + 1 : one.start()] for one in found)
     return sum(b"wandb:" not in line for line in before)

@@ -13,6 +13,7 @@ from diagnostics.doctor.tracebacks import Traceback, show_code
 
 Groups = dict[str, str | None]
 
+_WARNING = re.compile(r"\bWARN(?:ING)?\b|\[W\d* |^W\d{4} ")  # levels; glog's is a letter
 _LINES_BACK = 40  # that are searched for a time
 _LONGEST_TEXT = 400  # characters of a line that are quoted
 
@@ -49,6 +50,8 @@ class Sighting:
     own: Call | None = None
     exception: str = ""  # the line that tells it, without a prefix
     last_line: int = 0  # where the message of an exception ends
+    is_warning: bool = False  # a logger's, and not what an exception says
+    num_signs: int = 0  # of progress, that stand before it in its log
 
 
 def sighting_of(
@@ -69,6 +72,7 @@ def sighting_of(
         time=_time(segments, segment), groups=groups,
         own=_own_call(segments, stack),
         exception=_shortened(segment.stripped.text), last_line=segments.line_of(end),
+        is_warning=stack is None and _WARNING.search(segment.raw) is not None,
     )  # fmt: skip
 
 
