@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from diagnostics.own_run import OwnRun
 from launch import children
 from launch.ladder.ended import last_words, quoted
 from rundir.finding import Finding
+from rundir.scratch import scratch
 
 _POLL_S = 0.05
 _SETTLE_S = 2.0  # for the others to fail of it as well, once one rank has ended
@@ -173,13 +173,16 @@ def group_of(run: OwnRun, timeout_s: float) -> Iterator[Group]:
         "MASTER_ADDR": "localhost", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(num_ranks),
         "LOCAL_WORLD_SIZE": str(num_ranks), "GROUP_RANK": "0", "TORCHELASTIC_RESTART_COUNT": "0",
     }  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="airlock-collectives-") as folder:
+    with scratch("collectives") as folder:
         try:
             for number in range(num_ranks):
                 own = env | {"RANK": str(number), "LOCAL_RANK": str(number)}
-                args = (folder, str(10 * timeout_s))  # who watches is to be the first to give up
+                args = (
+                    str(folder),
+                    str(10 * timeout_s),
+                )  # who watches is to be the first to give up
                 process = children.start("diagnostics.collective_rank", *args, env=own)
-                ranks.append(Rank(number, process, Path(folder)))
+                ranks.append(Rank(number, process, folder))
             yield Group(ranks, run.job.placement.device)
         finally:
             for rank in ranks:

@@ -12,11 +12,9 @@ import os
 import shlex
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
@@ -31,6 +29,7 @@ from launch.model_folder import fetched_model_folder
 from launch.request import Request
 from rundir.finding import Finding
 from rundir.paths import ROOT
+from rundir.scratch import scratch
 
 _BEFORE = ("torch", "numpy", "tokenizers", "safetensors", "transformers")
 _AFTER = ("peft", "pyarrow", "train.worker")
@@ -68,8 +67,8 @@ def check_imports(
 
     `look` is called now and then while that lives.
     """
-    with tempfile.TemporaryDirectory(prefix="airlock-imports-") as folder:
-        progress, log = Path(folder, "progress.jsonl"), Path(folder, "output.log")
+    with scratch("imports") as folder:
+        progress, log = folder / "progress.jsonl", folder / "output.log"
         progress.touch()
         with log.open("wb") as output:
             child = children.start(

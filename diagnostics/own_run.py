@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from launch.signals import Signals
 from rundir.config import RunConfig
 from rundir.config_file import config_text
 from rundir.paths import RunDir
+from rundir.scratch import scratch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +51,8 @@ def own_run(request: Request) -> Iterator[OwnRun]:
     placement = place_job(request, config, sources, os.environ)
     config = replace(config, launch=replace(config.launch, num_ranks=placement.num_ranks))
     job = Job(config=config, sources=sources, placement=placement, resume_from=None)
-    with tempfile.TemporaryDirectory(prefix="airlock-check-") as temporary:
-        folder = RunDir(Path(temporary))
+    with scratch("check") as temporary:
+        folder = RunDir(temporary)
         folder.events.mkdir()
         folder.config.write_text(config_text(config, sources), encoding="utf-8")
         env = environment_of(job, folder, os.environ).of_child(os.environ)

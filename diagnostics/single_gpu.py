@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import statistics
-import tempfile
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from launch.request import Request
 from launch.resolve import resolve
 from rundir.config import RunConfig
 from rundir.finding import Finding
+from rundir.scratch import scratch
 
 _NUM_STEPS = 6
 # Of this miniature, not of the profile's model: large enough for six steps to show in bfloat16.
@@ -65,10 +65,10 @@ def main(findings: Findings, request: Request, _timeout_s: float, learning_rate:
         from train.ranks import rank_device
     config = replace(config, architecture=miniature(config.architecture))
     mend = f"mend profiles/{request.profile}.toml, [architecture] and [model], where the line says"
-    with tempfile.TemporaryDirectory(prefix="airlock-single-gpu-") as folder:
+    with scratch("single-gpu") as folder:
         with findings.reported("model", mend):
             device = rank_device(0)
-            model, batch = build(config, Path(folder) / "model", device)
+            model, batch = build(config, folder / "model", device)
             findings.add(describe(config, model, device))
         with findings.reported("steps", check_device_command()):
             training = train(model, batch, learning_rate)

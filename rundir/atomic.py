@@ -70,8 +70,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     exception the temporary folder is removed and `path` is not made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    owner = f"{os.getpid()}@{socket.gethostname()}"
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.{owner}."))
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=owned(path.name)))
     temporary.chmod(0o777 & ~_umask())
     try:
         yield temporary
@@ -86,9 +85,14 @@ def new_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def remove_abandoned(parent: Path) -> None:
-    """Remove what `new_folder` has left in `parent` of processes of this host that were killed."""
-    for path in parent.glob(".*.*@*.*"):
+def owned(name: str) -> str:
+    """How the name of a folder begins that goes with this process."""
+    return f".{name}.{os.getpid()}@{socket.gethostname()}."
+
+
+def remove_abandoned(parent: Path, name: str = "*") -> None:
+    """Remove the `owned` folders that processes of this host have left that were killed."""
+    for path in parent.glob(f".{name}.*@*.*"):
         owner = re.search(r"\.(\d+)@(.+)\.[^.]+$", path.name)
         if owner and owner[2] == socket.gethostname() and not _is_alive(int(owner[1])):
             shutil.rmtree(path, ignore_errors=True)

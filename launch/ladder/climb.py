@@ -6,7 +6,6 @@ import json
 import shlex
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from launch.peaks import Peaks
 from launch.request import Request
 from launch.signals import Interrupted, Signals
 from rundir.paths import runs_folder
+from rundir.scratch import scratch
 
 TRIALS = ".check-"  # begins the names of folders for short runs, beside those of real ones
 _POLL_S = 0.05
@@ -48,12 +48,12 @@ def climb(
     """Run a rung to its end. Raises Interrupted when a stop was asked for."""
     longest_s = timeout_s or rung.timeout_s
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="airlock-check-") as folder:
-        log = Path(folder, "output.log")
+    with scratch("check") as folder:
+        log = folder / "output.log"
         with log.open("wb") as output:
             args = [*options_of(request), "--json", "--timeout-s", f"{longest_s:g}"]
             # What a rung leaves there when it is killed is removed with the folder.
-            own = {"PYTHONPATH": python_path(environ), "TMPDIR": folder}
+            own = {"PYTHONPATH": python_path(environ), "TMPDIR": str(folder)}
             child = children.start(rung.module, *args, env={**environ, **own}, output=output)
         peaks = Peaks(child.pid)
         try:

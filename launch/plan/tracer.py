@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from rundir.config_file import config_text
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.footprint import Footprint, read_footprints
+from rundir.scratch import new_scratch
 
 TIMEOUT_S = 180.0  # imports from a slow network file system alone have taken 80 s
 _POLL_S = 0.02
@@ -51,7 +51,7 @@ class Tracer:
                 raise _failed(str(error)) from error
 
     def _start(self, environ: Mapping[str, str]) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="airlock-plan-"))
+        self._folder = new_scratch("plan")
         files = [self._folder / f"{i}.toml" for i in range(len(self._open))]
         for file, question in zip(files, self._open, strict=True):
             file.write_text(config_text(question.config, {}), encoding="utf-8")
