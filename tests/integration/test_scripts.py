@@ -61,10 +61,6 @@ def test_with_four_ranks_accelerates_test_script_does_what_it_does_under_torchru
     assert (code == 0) == (plain.returncode == 0)
     own_mistakes = re.findall(r"AssertionError: .*", plain.stderr)
     assert set(own_mistakes) == set(re.findall(r"AssertionError: .*", out))
-    # Ranks that it takes for strangers to each other, as it does without GPUs, all pass.
-    code, out, err = finish(airlock("run", "--num-gpus", "4", str(ACCELERATE)))
-    assert code == 0, out + err
-    assert out.count("**Test reinstantiated state**") == 4
 
 
 @pytest.mark.parametrize("num", [2, pytest.param(4, marks=pytest.mark.long)])
