@@ -15,8 +15,8 @@ _WARNED = 3  # the same after what a logger only warned of, other trouble later 
 
 # Lines of a launcher, which says that a rank has ended and not why.
 _OF_LAUNCHER = frozenset({"rank-failed", "rank-terminated-by-launcher"})
-# How processes end, and what other ranks see of it. Such lines often stand right below an exception,
-# as if they were more of its message.
+# How processes end, and what other ranks see of it. Such lines often stand right below an
+# exception, as if they were more of its message.
 _OF_OTHERS = _OF_LAUNCHER | {
     "killed-by-sigkill", "terminated-by-sigterm", "aborted", "segmentation-fault", "bus-error",
     "nccl-watchdog-timeout", "nccl-watchdog-stuck", "worker-pool-broken",

@@ -21,7 +21,7 @@ TAILS = {
     "torchrun": "ERROR:torch.distributed.elastic:failed (exitcode: 1) local_rank: 2 (pid: 77)",
     "deepspeed": "[launch.py:325:sigkill_handler] ['python', 'a.py'] exits with return code = 1",
     "abort": "Fatal Python error: Aborted\n\nThread 0x00007f (most recent call first):",
-    "watchdog": "[rank0]: [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)",
+    "watchdog": "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)",
     "ray": "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
     "make": "make: *** [Makefile:12: train] Error 1",
     "compose": "trainer-1 exited with code 1",
