@@ -13,9 +13,14 @@ EXCEPTION = "python-exception"
 _SURVIVED = 10  # signs of progress that a log goes on with after its last trouble
 _WARNED = 3  # the same after what a logger only warned of, other trouble later or not
 
-# Lines of a launcher, which says that a rank has ended and not why. They often stand right below
-# an exception, as if they were more of its message.
+# Lines of a launcher, which says that a rank has ended and not why.
 _OF_LAUNCHER = frozenset({"rank-failed", "rank-terminated-by-launcher"})
+# How processes end, and what other ranks see of it. Such lines often stand right below an
+# exception, as if they were more of its message.
+_OF_OTHERS = _OF_LAUNCHER | {
+    "killed-by-sigkill", "terminated-by-sigterm", "aborted", "segmentation-fault", "bus-error",
+    "nccl-watchdog-timeout", "nccl-watchdog-stuck", "worker-pool-broken",
+}  # fmt: skip
 
 _RAISED = Rule(
     cause=EXCEPTION, title="", role="symptom", match=(), confidence=0.5,
@@ -71,7 +76,7 @@ def _is_explained(raised: Sighting, named: Iterable[Suspect]) -> bool:
     return any(
         one.sighting.log == raised.log
         and raised.line <= one.sighting.line <= raised.last_line
-        and (one.sighting.line == raised.line or one.rule.cause not in _OF_LAUNCHER)
+        and (one.sighting.line == raised.line or one.rule.cause not in _OF_OTHERS)
         for one in named
     )
 

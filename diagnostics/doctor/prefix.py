@@ -40,6 +40,7 @@ _PREFIXES = tuple(
         r"\[?" + _CLOCK + r"\]?(?:\s-)?\s",
         r"(?:stdout|stderr)(?: [FP]|:)\s",  # Kubernetes, subprocesses of tests
         r"[\w.-]+ \[std(?:err|out)\]\s",  # what a runner of benchmarks calls its job
+        r"[A-Za-z0-9][\w.-]*/\d+ (?=\[[a-z]+\d+\]:|[IWEF]\d{4} )",  # torchx: role and replica
         r"\[(?:pod|task|worker)[/-][\w./-]+\]\s",  # kubectl logs --prefix
         r"[a-z][\w.-]*\d\s+\|\s",  # docker compose, and hosts as some collectors put them
         r"\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)\s",  # Ray

@@ -113,13 +113,15 @@ class Search:
         if told is None:
             return segment, patterns
         is_broken = told is not segment
+        below: set[Pattern] = set()
         if not is_broken and not self._matched(segment, patterns):
             told = _with_what_is_below(segments, segment)
+            below = _told_below(segments, segment, candidates)
         if told is segment:
             return segment, patterns
         text = told.raw.lower().encode()
         known = (*self._rules, *self._conditions)
-        possible = patterns | {one for one in known if holds(text, one.texts)}
+        possible = patterns | {one for one in known if holds(text, one.texts)} - below
         if is_broken or self._matched(told, possible):
             return told, possible
         return segment, patterns
@@ -170,6 +172,13 @@ def _with_what_is_below(segments: Segments, line: Segment) -> Segment:
         return line
     rest = "".join(one.raw for one in below if not one.stripped.num_prefixes)
     return Segment(line.start, line.end, line.raw + rest) if rest else line
+
+
+def _told_below(segments: Segments, line: Segment, candidates: Candidates) -> set[Pattern]:
+    """What the next line tells by itself: it is a launcher's, and not the rest of this one."""
+    below = next(segments.after(line, 1), None)
+    possible = candidates.get(below.start, set()) if below is not None else set()
+    return {one for one in possible if below is not None and one.search(below)}
 
 
 def _num_signs(text: bytes, start: int, end: int | None = None) -> int:
