@@ -64,6 +64,7 @@ def of_failed(run: RunDir, state: RunState, most_bytes: int | None = None) -> Ve
     if root is not None and root.exit_code == ExitCode.HANG:
         return of_hang(run.incident(attempt)) or _hang(run, root)
     found = search(_logs(run, attempt, most_bytes))
+    found.first_failed_rank = None if root is None else root.rank  # known by events
     ordered = [one for one in suspects(found) if _is_of_attempt(one, attempt)]
     ordered = [one for one in ordered if root is None or not _follows(one, root)]
     ordered.sort(key=lambda one: _order(one, root))

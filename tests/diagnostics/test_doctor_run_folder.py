@@ -74,6 +74,8 @@ def test_the_guard_says_whom_it_has_ended_and_why() -> None:
         held_bytes=3 << 30, run_held_bytes=4 << 30, **MEMORY,
     )  # fmt: skip
     story.exited(1, -9, "SIGKILL")
+    story.run.agent_log.parent.mkdir(parents=True, exist_ok=True)  # it saw another one end first
+    story.run.agent_log.write_text("E1122 api.py:984] failed (exitcode: 1) local_rank: 0 (pid: 7)")
     story.ends(code=ExitCode.OUT_OF_MEMORY)
     verdict = of_run(story.run)
     assert (verdict.cause, verdict.rank) == ("memory-guard", 1)
