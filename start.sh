@@ -3,6 +3,8 @@
 set -eu
 AIRLOCK_ROOT=$(readlink -f -- "$0")
 AIRLOCK_ROOT=${AIRLOCK_ROOT%/*}
+# shellcheck disable=SC2034 # read by environment.sh
+airlock_command=run
 # shellcheck source=launch/environment.sh
 . "$AIRLOCK_ROOT/launch/environment.sh"
 exec "$AIRLOCK_PY" -P -m launch run "$@"

@@ -1,19 +1,32 @@
 #!/usr/bin/env bash
-# The tests: ./test.sh [--all] [PYTEST ARGUMENTS]. Without --all, not the long ones and not the GPU's.
+# ./test.sh [--runs | --all [--only PART]...] [PYTEST ARGUMENTS]
+#
+#   ./test.sh         what every change needs, in a few minutes: all that starts no real run, and one
+#                     real run of each kind (warm, cold, a script, killed, resumed)
+#   ./test.sh --runs  the other real runs
+#   ./test.sh --all   the rest: long and heavy tests, and the GPU's where there is one; by parts, of
+#                     which --only runs one: the end of each run lists them with their times
+#
+# An -m among pytest's arguments takes the place of these; -p no:xdist -x -k WORDS help while working.
 set -eu
 AIRLOCK_ROOT=$(readlink -f -- "$0")
 AIRLOCK_ROOT=${AIRLOCK_ROOT%/*}
+case ${1:-} in -h | --help) exec sed -n '2,/^set/s/^# \{0,1\}//p' "$AIRLOCK_ROOT/test.sh" ;; esac
 airlock_extra=dev
 # shellcheck source=launch/environment.sh
 . "$AIRLOCK_ROOT/launch/environment.sh"
 
-tier='not long and not gpu'
+tier='not long and not gpu and (sample or not runs)'
 # Most of a test is one process that imports: two files at once, where no GPU is to be shared.
 together='--numprocesses=logical --maxprocesses=2 --dist=loadfile'
 for argument; do
     shift
-    case $argument in --all) tier='' together='' ;; -m) together='' ;; esac
-    if [ "$argument" != --all ]; then set -- "$@" "$argument"; fi
+    case $argument in
+        --runs) tier='runs and not sample and not long and not gpu' ;;
+        --all) tier='long or gpu' ;;
+        -m) together='' ;;
+    esac
+    case $argument in --runs | --all) ;; *) set -- "$@" "$argument" ;; esac
 done
 cd -- "$AIRLOCK_ROOT"
 # Of two -m pytest takes the later, so one among the arguments wins.

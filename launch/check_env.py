@@ -8,13 +8,11 @@ COMMAND and its arguments are what the user typed, to be repeated in what to typ
 - given: this Python was named in AIRLOCK_PYTHON; says what it lacks and how to install it
 - active: it is the active environment's; says the same, and how to pass it by
 - quiet: it is python3 from PATH; says nothing, and an environment of Airlock's own does not count
-- base: can it make a virtual environment? Prints the reason if not, for a list of such reasons
 
 Standard library only, and nothing heavy is imported: versions come from the installed metadata.
 The syntax stays within Python 3.6, whose user is to read that it is too old, not a SyntaxError.
 """
 
-import importlib.util
 import re
 import shlex
 import sys
@@ -86,17 +84,6 @@ def _missing_names(wanted: "list[str]") -> "list[str]":
     ]
 
 
-def reason_against_base(name: str, needed: str) -> str:
-    """Why this Python, called NAME, cannot make a virtual environment; empty if it can."""
-    version = "{}.{}.{}".format(*sys.version_info[:3])
-    if not python_fits(sys.version_info[:3], needed):
-        return f"{name} is {version}"
-    for module in ("venv", "ensurepip", "_ssl", "_ctypes"):
-        if importlib.util.find_spec(module) is None:
-            return f"{name} {version} lacks {module}"
-    return ""
-
-
 def explain(mode: str, missing: "list[str]", typed: str, extra: str) -> str:
     """The message for an environment that lacks MISSING, with the commands to choose from."""
     what, leave = f"the active environment {sys.prefix}", ""
@@ -118,10 +105,6 @@ def explain(mode: str, missing: "list[str]", typed: str, extra: str) -> str:
 def main(mode: str, extra: str, *command: str) -> int:
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     needed = required_python(pyproject)
-    if mode == "base":
-        reason = reason_against_base(command[0], needed)
-        sys.stdout.write(reason)
-        return PREFLIGHT_FAILED if reason else 0
     if mode == "quiet" and any(Path(sys.prefix).glob(".airlock-install*")):
         return PREFLIGHT_FAILED  # environment.sh found it not to be whole
 

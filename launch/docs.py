@@ -1,9 +1,16 @@
-"""`python -m launch.docs`: write the tables of docs/ that the launcher's code makes."""
+"""`python -m launch.docs`: write what the launcher's code makes: tables of docs/, and help."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
+from launch.cli import airlock
 from launch.leftovers import RULES
 from rundir.docs import Tables, write
+
+HELP = Path(__file__).with_name("help")
+_WIDTH = 78  # click's own, where the terminal is not known
 
 
 def leftovers_table() -> str:
@@ -16,8 +23,24 @@ def leftovers_table() -> str:
     return "\n".join(rows)
 
 
+def help_texts() -> Iterator[tuple[Path, str]]:
+    """Each file of launch/help with its text: what `./airlock --help` and the commands' say.
+
+    environment.sh shows them, so that who asks for help need not have an environment first.
+    """
+    above = None
+    for name, command in (("airlock", airlock), *airlock.commands.items()):
+        context = command.make_context(
+            name, [], above, resilient_parsing=True, terminal_width=_WIDTH
+        )
+        above = above or context
+        yield HELP / f"{name}.txt", command.get_help(context) + "\n"
+
+
 TABLES: Tables = {"docs/configuration.md": {"leftovers": leftovers_table}}
 
 
 if __name__ == "__main__":
     write(TABLES)
+    for file, text in help_texts():
+        file.write_text(text, encoding="utf-8")

@@ -1,7 +1,8 @@
 # shellcheck shell=bash
-# Chooses the Python to run with. Sourced with the clone's root in AIRLOCK_ROOT, and with "dev" in
-# airlock_extra where the development tools are needed; leaves the Python in AIRLOCK_PY and puts the
-# root first on PYTHONPATH. In this order:
+# Chooses the Python to run with. Sourced with the clone's root in AIRLOCK_ROOT, with "dev" in
+# airlock_extra where the development tools are needed, and in airlock_command the command that the
+# script stands for, if any; leaves the Python in AIRLOCK_PY and puts the root first on PYTHONPATH.
+# Help is shown without any (launch/help). In this order:
 #   1. AIRLOCK_PYTHON           as the user says, or not at all
 #   2. an active environment    used as it is, never installed into (AIRLOCK_ENV=own passes it by)
 #   3. .venv                    if it is whole, which the shell alone can tell
@@ -12,6 +13,18 @@
 airlock_fail() {
     printf 'airlock: %s\n' "$@" >&2
     exit 4
+}
+
+# help COMMAND ARGUMENTS...: show COMMAND's help, or that of all, if it is asked for.
+airlock_help() {
+    case ${1:-} in -h | --help) set -- airlock "$1" ;; esac
+    case ${2:-} in -h | --help) ;; *) return 0 ;; esac
+    case $1 in */*) return 0 ;; esac
+    airlock_text=$AIRLOCK_ROOT/launch/help/$1.txt
+    if [ -f "$airlock_text" ]; then
+        cat -- "$airlock_text"
+        exit
+    fi
 }
 
 # check PYTHON MODE ARGUMENTS...: has it all that is needed? (Tells the user itself; see check_env.py.)
@@ -36,21 +49,22 @@ airlock_owns() {
     [ -f "$1/.airlock-installed" ] || [ -f "$1/.airlock-installing" ]
 }
 
-# The first Python that can make a .venv. Each is tried by running it: a shim may name one that is not
-# there. What was wrong with each is kept for the message.
-airlock_base() {
-    airlock_found=
-    for AIRLOCK_PY in python3 python3.12 python3.11 python3.13; do
-        command -v "$AIRLOCK_PY" >/dev/null 2>&1 || continue
-        airlock_reason=$("$AIRLOCK_PY" -I "$AIRLOCK_ROOT/launch/check_env.py" base '' \
-            "$AIRLOCK_PY" 2>/dev/null) && return
-        airlock_found="$airlock_found${airlock_found:+, }${airlock_reason:-$AIRLOCK_PY does not run}"
+# A Python to run setup_env.py with: any from 3.8 on, as uv has the one for .venv. Each is tried by
+# running it: a shim may name one that is not there.
+airlock_python() {
+    for AIRLOCK_PY in python3 python3.13 python3.12 python3.11; do
+        "$AIRLOCK_PY" -I -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null && return
     done
     airlock_needed=$(sed -n 's/^requires-python *= *"\(.*\)"/\1/p' "$AIRLOCK_ROOT/pyproject.toml")
-    airlock_fail "no Python to make .venv with: needed is $airlock_needed with venv;\
- found: ${airlock_found:-none}" \
-        "install one (Debian, Ubuntu: apt install python3 python3-venv) or put one on PATH, then: $0"
+    AIRLOCK_PY=$(uv run --no-project --python "$airlock_needed" \
+        python -c 'import sys; print(sys.executable)' 2>/dev/null) ||
+        airlock_fail "no Python to make .venv with: needed is $airlock_needed" \
+            "install one (Debian, Ubuntu: apt install python3 python3-venv) or put one on PATH," \
+            "or install uv, which fetches one (curl -LsSf https://astral.sh/uv/install.sh | sh)," \
+            "then: $0"
 }
+
+airlock_help ${airlock_command:+"$airlock_command"} "$@"
 
 case ${AIRLOCK_ENV:-} in '' | own) ;; *) airlock_fail "AIRLOCK_ENV=$AIRLOCK_ENV: it can only be own" ;; esac
 case $AIRLOCK_ROOT in *:*) airlock_fail "$AIRLOCK_ROOT: Python can use no path with a colon; move it" ;; esac
@@ -80,8 +94,9 @@ elif airlock_whole; then
 elif [ -z "${AIRLOCK_ENV:-}" ] && airlock_check python3 quiet 2>/dev/null; then
     AIRLOCK_PY=python3
 else
-    airlock_base
-    "$AIRLOCK_PY" -P -m launch.setup_env "${airlock_extra:-}" "$0" "$@" || exit $?
+    airlock_python
+    PYTHONSAFEPATH=1 "$AIRLOCK_PY" "$AIRLOCK_ROOT/launch/setup_env.py" "${airlock_extra:-}" "$0" \
+        "$@" || exit $?
     AIRLOCK_PY=$AIRLOCK_ROOT/.venv/bin/python
 fi
 case $AIRLOCK_PY in /*) ;; */*) AIRLOCK_PY=$PWD/$AIRLOCK_PY ;; esac

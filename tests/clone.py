@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import venv
@@ -12,13 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import packaging
+import uv
 
 SOURCE = Path(__file__).resolve().parent.parent
 FILES = (
     *("start.sh", "start_single.sh", "start_4gpu.sh", "airlock", "test.sh", ".ci/run"),
     *("launch/environment.sh", "launch/check_env.py", "launch/setup_env.py"),
-    *("launch/setup_errors.py", "launch/logged_command.py", "launch/parent.py"),
+    *("launch/setup_packages.py", "launch/setup_uv.py", "launch/setup_compile.py"),
+    *("launch/parent.py", "launch/help/airlock.txt"),
+    *("launch/help/run.txt", "launch/help/plan.txt"),
 )
+UV = Path(uv.find_uv_bin())
 # The Python below the environment that runs these tests.
 BASE_PYTHON = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
 # All that the scripts may need of the system besides a Python.
@@ -44,7 +49,7 @@ markers = ["gpu: needs one", "long: takes long"]
 
 
 class Clone:
-    """The clone at ROOT, whose path holds a space; BIN is all that is on PATH when it is run."""
+    """The clone at ROOT, whose path holds a space; BIN, with uv, is all that is on its PATH."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "my clone"
@@ -53,6 +58,7 @@ class Clone:
         for tool in TOOLS:
             (self.bin / tool).symlink_to(shutil.which(tool) or f"/bin/{tool}")
         (self.bin / "python3").symlink_to(BASE_PYTHON)
+        (self.bin / "uv").symlink_to(UV)
         for name in FILES:
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(SOURCE / name, self.root / name)
@@ -65,7 +71,6 @@ class Clone:
             "PATH": str(self.bin),
             "HOME": str(folder),
             "PIP_CONFIG_FILE": os.devnull,
-            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         }
 
     def write(self, name: str, text: str) -> Path:
@@ -78,7 +83,7 @@ class Clone:
         """The requirement of a package of that size, airlock-tiny, that lies in a folder here."""
         folder = self.root.parent / "wheels"
         folder.mkdir(exist_ok=True)
-        make_wheel(folder / f"airlock_tiny-{version}-py3-none-any.whl", version, megabytes)
+        make_wheel(folder / f"airlock_tiny-{version}-py3-none-any.whl", megabytes)
         return f"--no-index\n--find-links {folder}\nairlock-tiny=={version}\n"
 
     def pin(self, requirements: str) -> None:
@@ -123,20 +128,49 @@ class Clone:
 
 
 def make_wheel(
-    path: Path, version: str, megabytes: int, compression: int = zipfile.ZIP_DEFLATED
-) -> None:
-    """Write a wheel of airlock-tiny, with MEGABYTES of zeros, which pack to nearly nothing."""
-    info = f"airlock_tiny-{version}.dist-info"
-    with zipfile.ZipFile(path, "w", compression) as wheel:
-        wheel.writestr("airlock_tiny.py", f"version = {version!r}\n")
-        wheel.writestr("airlock_tiny.data/data/zeros", bytes(megabytes << 20))
-        wheel.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: airlock-tiny\nVersion: {version}\n"
-        )
-        wheel.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        wheel.writestr(f"{info}/RECORD", "")
+    path: Path, megabytes: int = 0, *, code: str = "", needs: str = "", script: str = ""
+) -> Path:
+    """Write a wheel of the package and version that its name tells; returns its path.
+
+    It holds `megabytes` of zeros, which pack to nearly nothing, needs the package `needs`, and
+    brings a program of its own name if `script` is its text.
+    """
+    name, version = path.name.split("-")[:2]
+    info, data = f"{name}-{version}.dist-info", f"{name}-{version}.data"
+    requires = f"Requires-Dist: {needs}\n" if needs else ""
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}"
+    files = {
+        f"{name}.py": f"version = {version!r}\n{code}",
+        f"{data}/data/zeros": bytes(megabytes << 20),
+        f"{data}/scripts/{name}": script,
+        f"{info}/METADATA": metadata,
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files = {file: text for file, text in files.items() if text}
+    record = "".join(f"{file},,\n" for file in (*files, f"{info}/RECORD"))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for file, text in {**files, f"{info}/RECORD": record}.items():
+            member = zipfile.ZipInfo(file)
+            member.external_attr = (stat.S_IFREG | 0o755) << 16  # pip asks whether it may be run
+            wheel.writestr(member, text)
+    return path
+
+
+def torch_with_cuda(clone: Clone) -> str:
+    """The requirement of a torch that brings CUDA's libraries, from a folder here."""
+    folder = clone.root.parent / "cuda"
+    folder.mkdir(exist_ok=True)
+    make_wheel(folder / "torch-9.0-py3-none-any.whl", needs="nvidia-cublas")
+    make_wheel(folder / "nvidia_cublas-1.0-py3-none-any.whl")
+    return f"--no-index\n--find-links {folder}\ntorch==9.0\n"
+
+
+def torch_for_cpu(clone: Clone) -> str:
+    """The requirement of a torch that brings none, as its build for CPU is called."""
+    folder = clone.root.parent / "cpu"
+    folder.mkdir()
+    make_wheel(folder / "torch-9.0+cpu-py3-none-any.whl")
+    return f"--no-index\n--find-links {folder}\ntorch==9.0\n"
 
 
 def environment(folder: Path, **versions: str) -> Path:

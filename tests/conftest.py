@@ -15,11 +15,17 @@ from typing import Any
 
 import pytest
 
+from tests import parts
 from tests.broken import End, ToItsEnd
 from tests.running import assert_nothing_left, ended, finish, run_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 
+
+# The programs that tests start import the same files over and over: compiled once, also where the
+# environment says that Python is to write no bytecode.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it puts into the background deaf to Ctrl-C, and so all that tests start.
@@ -28,11 +34,26 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 HAS_GPU = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` are skipped where there is none, and never fail for that."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parts.add_option(parser)
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are deselected by their marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked `gpu` are skipped where there is none, and never fail for that.
+
+    Of tests/integration each test is marked `runs`.
+    """
     for item in items:
         if item.get_closest_marker("gpu") and not HAS_GPU:
             item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU here"))
+        if item.path.is_relative_to(ROOT / "tests/integration"):
+            item.add_marker(pytest.mark.runs)
+    parts.deselect(config, items)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    parts.summarise(terminalreporter)
 
 
 @pytest.fixture(scope="session")

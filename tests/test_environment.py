@@ -8,12 +8,16 @@ import pytest
 from tests.clone import BASE_PYTHON, Clone, environment, start_before, tool
 
 OLD_PYTHON = f"""#!/bin/sh
-[ "$1" = -I ] && shift
+while [ "$1" = -I ] || [ "$1" = -B ]; do shift; done
 exec {BASE_PYTHON} -c '
-import runpy, sys
+import platform, runpy, sys
+platform.python_version = lambda: "3.9.18"
 sys.version_info = (3, 9, 18, "final", 0)
 sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")' "$@"
+if sys.argv[0] == "-c":
+    exec(sys.argv[1])
+else:
+    runpy.run_path(sys.argv[0], run_name="__main__")' "$@"
 """
 
 NEEDS_TWO = """
@@ -153,25 +157,31 @@ def test_the_test_script_asks_an_active_environment_for_the_development_tools_to
     assert f"pip install -r '{clone.root}/requirements-dev.txt'" in result.stderr
 
 
-def test_without_a_python_the_range_needed_is_said(clone: Clone) -> None:
+def test_without_a_python_and_uv_the_range_needed_is_said(clone: Clone) -> None:
     (clone.bin / "python3").unlink()
+    (clone.bin / "uv").unlink()
     result = clone.run()
     assert result.returncode == 4
-    assert "needed is >=3.11,<3.14 with venv; found: none\n" in result.stderr
+    assert "no Python to make .venv with: needed is >=3.11,<3.14\n" in result.stderr
     assert "apt install" in result.stderr
+    assert f"then: {clone.root}/start.sh\n" in result.stderr
 
 
-def test_each_python_that_does_not_serve_is_named_with_its_reason(clone: Clone) -> None:
+def test_a_python_that_only_uv_knows_of_serves(clone: Clone) -> None:
+    (clone.bin / "python3").unlink()
+    seen = clone.stub(UV_PYTHON_SEARCH_PATH=str(BASE_PYTHON.parent))
+    assert seen["prefix"] == str(clone.root / ".venv")
+
+
+def test_where_no_python_serves_what_uv_says_of_each_is_shown(clone: Clone) -> None:
     tool(clone.bin / "python3", OLD_PYTHON)
     tool(clone.bin / "python3.12", "#!/bin/sh\necho 'pyenv: python3.12: not found' >&2\nexit 127\n")
-    no_venv = OLD_PYTHON.replace("(3, 9, 18", "(3, 13, 1").replace(
-        "sys.argv =", "sys.modules['ensurepip'] = None; sys.argv =".replace("'", '"')
-    )
-    tool(clone.bin / "python3.13", no_venv)
-    result = clone.run()
+    result = clone.run(UV_PYTHON_DOWNLOADS="never")
     assert result.returncode == 4
-    found = "python3 is 3.9.18, python3.12 does not run, python3.13 3.13.1 lacks ensurepip"
-    assert f"found: {found}\n" in result.stderr
+    assert " is 3.9.18, and Python >=3.11,<3.14 is needed: uv looks for one\n" in result.stderr
+    assert "airlock: uv cannot make .venv (log: " in result.stderr
+    assert "No interpreter found for Python >=3.11, <3.14" in result.stderr
+    assert f"\n  '{clone.root}/start.sh'\n      tries again; Debian" in result.stderr
 
 
 def test_a_later_python_serves_where_python3_does_not(clone: Clone) -> None:

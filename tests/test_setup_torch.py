@@ -1,12 +1,12 @@
 """Which build of torch the clone's environment gets, and what is said of it."""
 
-import platform
-import re
 from pathlib import Path
 
 import pytest
 
-from tests.clone import Clone
+from tests.clone import UV, Clone, tool, torch_for_cpu, torch_with_cuda
+
+HAS_DRIVER = Path("/proc/driver/nvidia/version").exists()
 
 
 @pytest.fixture
@@ -14,35 +14,87 @@ def clone(tmp_path: Path) -> Clone:
     return Clone(tmp_path)
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="CUDA's wheels are x86's default")
-def test_without_a_driver_torch_is_its_build_for_cpu_and_that_is_said_first(clone: Clone) -> None:
-    clone.pin("--extra-index-url http://127.0.0.1:9\ntorch==0.0.1\n")
-    clone.env |= {"PIP_RETRIES": "0", "https_proxy": "http://127.0.0.1:9"}  # nothing is fetched
-    has_driver = Path("/proc/driver/nvidia/version").exists()
-    for asked, is_cpu in (("", not has_driver), ("cuda", False), ("cpu", True)):
-        said = clone.run(AIRLOCK_TORCH=asked).stderr
-        assert ("no NVIDIA driver here: torch will be" in said) == (is_cpu and not asked)
-        assert ("its build for CPU, without ~3 GB" in said) == is_cpu
-        log = (clone.root / ".venv/install.log").read_text()
-        (indexes,) = re.findall(r"^Looking in indexes: (.*)", log, re.MULTILINE)
-        assert ("https://download.pytorch.org/whl/cpu" in indexes) == is_cpu
-    assert said.index("its build for CPU") < said.index("installing what is pinned")
-    assert re.search(r"AIRLOCK_TORCH=cuda '?" + re.escape(f"{clone.root}/start.sh"), said)
+@pytest.fixture
+def pytorch_org(clone: Clone) -> Clone:
+    """A clone whose uv looks into a folder where it would ask PyTorch's own index."""
+    folder = torch_for_cpu(clone).splitlines()[1]
+    asks = 'case "$*" in *--torch-backend=cpu*) set -- "$@" '
+    clone.pin(torch_with_cuda(clone))
+    return tool_uv(clone, f"{asks} {folder} ;; esac")
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="CUDA's wheels are x86's default")
-def test_where_pip_is_set_to_look_elsewhere_for_torch_it_is_only_said(clone: Clone) -> None:
-    clone.pin("--no-index\ntorch==2.13.0\n")
-    cpu = "https://download.pytorch.org/whl/cpu"
-    result = clone.run(PIP_EXTRA_INDEX_URL=cpu)
+def tool_uv(clone: Clone, line: str) -> Clone:
+    """The clone with a uv that does something before the real one runs, without that option."""
+    drop = 'for one; do shift; [ "$one" = --torch-backend=cpu ] || set -- "$@" "$one"; done'
+    tool(clone.bin / "uv", f'#!/bin/sh\n{line}\n{drop}\nexec {UV} "$@"\n')
+    return clone
+
+
+def torch_of(clone: Clone) -> str:
+    """The version of torch in the clone's environment."""
+    (found,) = clone.root.glob(".venv/lib/*/site-packages/torch-*.dist-info")
+    return found.name.removeprefix("torch-").removesuffix(".dist-info")
+
+
+@pytest.mark.skipif(HAS_DRIVER, reason="there is a driver")
+def test_without_a_driver_torch_is_its_build_for_cpu_and_that_is_said(pytorch_org: Clone) -> None:
+    result = pytorch_org.run("tiny")
+    assert result.returncode == 0, result.stderr
+    assert torch_of(pytorch_org) == "9.0+cpu"
+    assert "no NVIDIA driver here: torch will be its build for CPU, without ~3 GB" in result.stderr
+    assert f"AIRLOCK_TORCH=cuda '{pytorch_org.root}/start.sh' tiny\n" in result.stderr
+
+
+def test_the_build_that_is_asked_for_is_installed(pytorch_org: Clone) -> None:
+    assert pytorch_org.run("tiny", AIRLOCK_TORCH="cuda").returncode == 0
+    assert torch_of(pytorch_org) == "9.0"
+    tool(pytorch_org.bin / "nvidia-smi", "#!/bin/sh\n")  # a driver; what is asked for wins
+    pytorch_org.write(".venv/.airlock-installing", "")  # killed: it is made anew
+    pytorch_org.write("constraints.txt", "# other\n")
+    result = pytorch_org.run("tiny", AIRLOCK_TORCH="cpu")
+    assert "as AIRLOCK_TORCH says: torch will be its build for CPU" in result.stderr
+    assert torch_of(pytorch_org) == "9.0+cpu"
+
+
+def test_with_a_driver_torch_is_its_build_for_cuda(pytorch_org: Clone) -> None:
+    tool(pytorch_org.bin / "nvidia-smi", "#!/bin/sh\n")
+    assert pytorch_org.run("tiny").returncode == 0
+    assert torch_of(pytorch_org) == "9.0"
+
+
+@pytest.mark.skipif(HAS_DRIVER, reason="there is a driver")
+def test_where_pytorchs_own_index_cannot_be_reached_it_is_what_pip_would_give(clone: Clone) -> None:
+    clone.pin("torch==9.0\n")
+    folder = torch_with_cuda(clone).splitlines()[1].partition(" ")[2]
+    away = {"HTTPS_PROXY": "http://127.0.0.1:9", "UV_HTTP_RETRIES": "0", "PIP_FIND_LINKS": folder}
+    away |= {"UV_DEFAULT_INDEX": f"file://{clone.root.parent}/none"}
+    result = clone.run("tiny", **away)
+    assert result.returncode == 0, result.stderr
+    assert torch_of(clone) == "9.0"
+    assert "no NVIDIA driver here, yet torch's build for CPU cannot be had (" in result.stderr
+    assert "PIP_EXTRA_INDEX_URL=URL names an index that has it" in result.stderr
+
+    clone.write(".venv/.airlock-installing", "")
+    clone.write("constraints.txt", "# other\n")
+    result = clone.run("tiny", AIRLOCK_TORCH="cpu", **away)  # asked for: nothing else will do
+    assert result.returncode == 4
+    assert "airlock: torch's build for CPU cannot be had (log: " in result.stderr
+
+
+def test_where_pip_is_set_to_a_build_for_cpu_that_is_taken_and_cuda_refused(clone: Clone) -> None:
+    folder = torch_for_cpu(clone).splitlines()[1].partition(" ")[2]
+    clone.pin("torch==9.0\n")
+    env = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": folder}
+    result = clone.run("tiny", AIRLOCK_TORCH="cuda", **env)
+    assert result.returncode == 4
+    assert "where pip is set to look there is torch 9.0+cpu. Type one of these:" in result.stderr
+    result = clone.run("tiny", AIRLOCK_TORCH="cpu", **env)
+    assert result.returncode == 0, result.stderr
     assert "build for CPU" not in result.stderr
-    result = clone.run(PIP_INDEX_URL="http://127.0.0.1:9/simple", AIRLOCK_TORCH="cpu")
-    assert f"PIP_EXTRA_INDEX_URL={cpu} avoids that" in result.stderr
-    assert "--extra-index-url" not in (clone.root / ".venv/install.log").read_text()
+    assert torch_of(clone) == "9.0+cpu"
 
 
 def test_a_build_of_torch_that_there_is_none_of_is_refused(clone: Clone) -> None:
-    clone.pin("--no-index\ntorch==2.13.0\n")
     result = clone.run(AIRLOCK_TORCH="gpu")
     assert result.returncode == 4
     assert "AIRLOCK_TORCH=gpu: it can be cuda or cpu" in result.stderr

@@ -135,6 +135,7 @@ module.Trainer.gradients = gradients
 """
 
 
+@pytest.mark.sample
 def test_a_run_whose_launcher_was_killed_is_resumed_by_hand_to_the_last_bit(
     airlock: Start, environ: dict[str, str], tmp_path: Path, clean: dict[str, object]
 ) -> None:

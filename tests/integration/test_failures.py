@@ -37,7 +37,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
     ("victim", "number"),
     [
         pytest.param(0, signal.SIGKILL, marks=pytest.mark.long),
-        (1, signal.SIGKILL),
+        pytest.param(1, signal.SIGKILL, marks=pytest.mark.sample),
         (1, signal.SIGTERM),  # which the agent also ends survivors with
     ],
 )

@@ -23,6 +23,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @WARM
+@pytest.mark.sample
 def test_ranks_pass_the_gate_in_order_and_only_then_join(
     airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
 ) -> None:

@@ -173,6 +173,7 @@ def test_out_of_memory_would_end_a_rank_before_the_launcher(
     assert_nothing_left(run)
 
 
+@pytest.mark.sample
 def test_ranks_are_forks_of_the_zygote_and_share_what_it_has(
     airlock: Start, environ: dict[str, str]
 ) -> None:
@@ -267,6 +268,7 @@ def test_cuda_in_the_zygote_is_seen_whoever_initialised_it(
     assert "CUDA" in reason
 
 
+@pytest.mark.sample
 def test_a_cold_start_has_no_zygote(airlock: Start, environ: dict[str, str]) -> None:
     code, _, err = finish(airlock(*SHORT, *COLD))
     assert code == 0, err

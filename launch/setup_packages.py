@@ -1,0 +1,220 @@
+"""Make `.venv` with uv and install what is pinned, and say what is wrong where that fails.
+
+Standard library only, and no syntax newer than Python 3.8's: it runs before there is anything else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import BinaryIO
+
+from launch import setup_uv
+from launch.check_env import python_fits, required_python
+from launch.setup_uv import CommandError
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin/python"
+LOG = VENV / "install.log"
+
+# Measured for torch 2.13: 1.4 GiB installed for CPU. With CUDA's libraries about 7 GiB, an estimate
+# from the sizes of their wheels. The rest is for what is fetched.
+_NEEDED_CPU_GIB = 3
+_NEEDED_CUDA_GIB = 8
+_GIB = 1 << 30
+
+_OTHER_INDEX = (
+    "tries again; PIP_INDEX_URL=URL before it names a mirror of PyPI, PIP_FIND_LINKS=DIR a folder"
+    " of wheels"
+)
+
+
+class SetupError(Exception):
+    """What is wrong, in one line, and after it the next command to type."""
+
+
+class DiskFullError(SetupError):
+    """There is too little room; a package may be there by half."""
+
+
+def say(text: str) -> None:
+    """Tell the person at the terminal."""
+    sys.stderr.write(f"airlock: {text}\n")
+    sys.stderr.flush()
+
+
+class Install:
+    """One attempt to make `.venv`, by one uv, in one environment."""
+
+    def __init__(self, extra: str, typed: str, log: BinaryIO) -> None:
+        self.typed, self.log = typed, log
+        self.requirements = ROOT / f"requirements{'-' + extra if extra else ''}.txt"
+        self.env, self.options = setup_uv.settings_of_pip()
+        self.uv = self._find_uv()
+        cache = Path(self._uv("cache", "dir").strip())
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+        except OSError:  # a home that is nobody's, as in a container
+            cache = VENV
+            self.env["UV_CACHE_DIR"] = str(VENV / ".uv/cache")
+        self.disks = {path.stat().st_dev: path for path in (cache, VENV)}
+        if len(self.disks) > 1:
+            self.env.setdefault("UV_LINK_MODE", "copy")  # said by itself, it is a warning
+
+    def _find_uv(self) -> str:
+        if uv := setup_uv.on_path():
+            return uv
+        say(f"fetching {setup_uv.WHEEL}, which makes .venv")
+        try:
+            uv = setup_uv.fetched(VENV / ".uv", self.log)
+        except CommandError as failed:
+            raise self._error("pip cannot get uv", failed) from None
+        if uv is None:
+            raise SetupError(
+                f"{sys.executable} has neither pip nor venv, and there is no uv on PATH; one is"
+                " needed to make .venv. Type one of these:\n"
+                "  curl -LsSf https://astral.sh/uv/install.sh | sh\n      installs uv\n"
+                "  sudo apt install python3-venv\n      on Debian and Ubuntu\n"
+                f"and then:\n  {self.typed}"
+            )
+        return uv
+
+    def _uv(self, *arguments: str, shown: bool = False) -> str:
+        # Not where the user is: a pyproject.toml there may be set for another project.
+        command = [self.uv, "--directory", str(ROOT), *arguments]
+        return setup_uv.run(command, self.log, self.env, shown=shown)
+
+    def make_python(self) -> None:
+        """Make `.venv` without packages, from this Python or one that uv finds or fetches."""
+        if os.access(PYTHON, os.X_OK):
+            return
+        needed = required_python((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+        lacks = [name for name in ("_ssl", "_ctypes") if find_spec(name) is None]
+        if python_fits(sys.version_info[:3], needed) and not lacks:
+            # By its own name, python3.11: when an upgrade of python3 takes that away, the link
+            # dangles and .venv is made anew, instead of running without its packages.
+            base = [str(Path(getattr(sys, "_base_executable", sys.executable)).resolve())]
+        else:
+            why = f"lacks {lacks[0]}" if lacks else "is {}.{}.{}".format(*sys.version_info[:3])
+            say(f"{sys.executable} {why}, and Python {needed} is needed: uv looks for one")
+            base = [needed, *(["--managed-python"] if lacks else [])]
+        try:
+            self._uv("venv", "--allow-existing", "--no-project", "--python", *base, str(VENV))
+        except CommandError as failed:
+            raise self._error(
+                "uv cannot make .venv", failed,
+                "tries again; Debian, Ubuntu: apt install python3.12 before it, or put one on PATH",
+            ) from None  # fmt: skip
+
+    def choose_torch(self) -> list[str]:
+        """Which torch it will be, said before gigabytes are fetched; returns uv's options for it.
+
+        Without an NVIDIA driver it is the build for CPU, unless AIRLOCK_TORCH says otherwise.
+
+        Raises:
+            SetupError: there is no room for it, or AIRLOCK_TORCH cannot be had.
+        """
+        asked = os.environ.get("AIRLOCK_TORCH", "")
+        if asked not in ("", "cuda", "cpu"):
+            raise SetupError(
+                f"AIRLOCK_TORCH={asked}: it can be cuda or cpu\n  AIRLOCK_TORCH=cpu {self.typed}"
+            )
+        try:
+            plan, options = self._install("--dry-run"), []
+        except CommandError as failed:
+            raise self._error("uv cannot resolve what is pinned", failed) from None
+        torch = re.search(r"^ [+~] torch==(\S+)", plan, re.MULTILINE)
+        if torch is None:
+            return []
+        if asked == "cuda" and "+cpu" in torch[1]:
+            raise SetupError(
+                f"AIRLOCK_TORCH=cuda, but where pip is set to look there is torch {torch[1]}."
+                " Type one of these:\n"
+                "  PIP_CONFIG_FILE=/dev/null PIP_INDEX_URL= PIP_EXTRA_INDEX_URL= PIP_FIND_LINKS="
+                f" AIRLOCK_TORCH=cuda {self.typed}\n      looks on PyPI alone\n"
+                f"  AIRLOCK_TORCH=cpu {self.typed}"
+            )
+        has_driver = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi")
+        if _brings_cuda(plan) and (asked == "cpu" or not (asked or has_driver)):
+            plan, options = self._resolve_for_cpu(plan, asked)
+        self.look_at_disks(_NEEDED_CUDA_GIB if _brings_cuda(plan) else _NEEDED_CPU_GIB)
+        return options
+
+    def _resolve_for_cpu(self, plan: str, asked: str) -> tuple[str, list[str]]:
+        """(plan, options) with torch's build for CPU; as it was if that cannot be had."""
+        why = "as AIRLOCK_TORCH says" if asked else "no NVIDIA driver here"
+        options = ["--torch-backend=cpu"]
+        try:
+            for_cpu = self._install("--dry-run", *options)
+            if _brings_cuda(for_cpu):  # where uv may not ask PyTorch's own index
+                raise CommandError(for_cpu)
+        except CommandError as failed:
+            if asked:
+                raise self._error("torch's build for CPU cannot be had", failed) from None
+            say(
+                f"{why}, yet torch's build for CPU cannot be had ({LOG}): what comes brings ~3 GB"
+                " of CUDA libraries; PIP_EXTRA_INDEX_URL=URL names an index that has it"
+            )
+            return plan, []
+        say(
+            f"{why}: torch will be its build for CPU, without ~3 GB of CUDA libraries; for those:"
+            f" AIRLOCK_TORCH=cuda {self.typed}"
+        )
+        return for_cpu, options
+
+    def look_at_disks(self, needed_gib: int) -> None:
+        """Raises DiskFullError if there is too little room, for `.venv` or for uv's cache."""
+        for path in self.disks.values():
+            if _free_gib(path) < needed_gib:
+                raise self._full(f", {needed_gib} GiB needed in {path}")
+
+    def install(self, options: list[str]) -> None:
+        """Install what is pinned.
+
+        Raises:
+            SetupError: uv could not.
+        """
+        try:
+            self._install(*options, shown=True)
+        except CommandError as failed:
+            raise self._error("uv cannot install what is pinned", failed) from None
+
+    def compile(self) -> None:
+        """Compile what a start imports. That it could not be, for want of room say, is no error."""
+        say("compiling what a start imports")
+        command = [str(PYTHON), "-m", "launch.setup_compile", str(VENV / "lib")]
+        with contextlib.suppress(CommandError):
+            setup_uv.run(command, self.log, dict(os.environ))
+
+    def _install(self, *options: str, shown: bool = False) -> str:
+        where = ("--python", str(PYTHON), "--requirements", str(self.requirements))
+        return self._uv("pip", "install", *where, *self.options, *options, shown=shown)
+
+    def _error(self, what: str, failed: CommandError, hint: str = _OTHER_INDEX) -> SetupError:
+        """`what` is wrong, with what the failed command said of it and what to type."""
+        if re.search(r"No space left on device|os error 28|Errno 28|quota exceeded", failed.output):
+            return self._full("")
+        said = [line.rstrip() for line in failed.output.splitlines() if line.strip()]
+        text = "\n".join(f"    {line.strip()}" for line in said[-12:])
+        return SetupError(f"{what} (log: {LOG}):\n{text}\n  {self.typed}\n      {hint}")
+
+    def _full(self, needed: str) -> DiskFullError:
+        free = " and ".join(f"{_free_gib(path):.2f} GiB in {path}" for path in self.disks.values())
+        return DiskFullError(
+            f"the disk is too full for .venv: free are {free}{needed}\n  {self.typed}\n      goes"
+            " on, once there is room; UV_CACHE_DIR=DIR before it has uv fetch to another disk"
+        )
+
+
+def _brings_cuda(plan: str) -> bool:
+    return re.search(r"^ \+ nvidia-(?!ml-py)", plan, re.MULTILINE) is not None
+
+
+def _free_gib(path: Path) -> float:
+    return shutil.disk_usage(path).free / _GIB

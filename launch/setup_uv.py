@@ -1,0 +1,161 @@
+"""uv, which makes `.venv`: where it comes from, what it is told of pip's settings, how it is run.
+
+Standard library only, and no syntax newer than Python 3.8's: it runs before there is anything else.
+"""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+import termios
+import tty
+from pathlib import Path
+from typing import BinaryIO
+
+from launch.parent import die_with_parent
+
+WHEEL = "uv==0.13.9"  # fetched where no uv is on PATH that is new enough
+_OLDEST = (0, 8)
+
+# What pip is set to, by the name that uv has for it.
+_UV_NAMES = {
+    "index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS",
+    "trusted-host": "UV_INSECURE_HOST", "timeout": "UV_HTTP_TIMEOUT", "retries": "UV_HTTP_RETRIES",
+    "cert": "SSL_CERT_FILE", "client-cert": "SSL_CLIENT_CERT", "proxy": "ALL_PROXY",
+}  # fmt: skip
+_SECTIONS = ("global", "install", ":env:")  # a later one wins, as with pip
+
+# A user's own settings for pip hold, but for those that would install elsewhere or ask.
+_PIP = {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0", "PIP_NO_INPUT": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1"}  # fmt: skip
+
+
+class CommandError(Exception):
+    """A command has ended with an error; `output` is all that it has said."""
+
+    def __init__(self, output: str) -> None:
+        super().__init__(output)
+        self.output = output
+
+
+def on_path() -> str | None:
+    """The uv on PATH, if it is new enough."""
+    uv = shutil.which("uv")
+    if uv is None:
+        return None
+    told = subprocess.run([uv, "--version"], stdout=subprocess.PIPE, check=False).stdout.decode()
+    found = re.match(r"uv (\d+)\.(\d+)", told)
+    return uv if found and tuple(map(int, found.groups())) >= _OLDEST else None
+
+
+def fetched(folder: Path, log: BinaryIO) -> str | None:
+    """A uv of our own in `folder`, by the pip of this Python, or else of an environment of its own.
+
+    Returns None if this Python has neither pip nor what makes an environment with one.
+
+    Raises:
+        CommandError: pip could not get it.
+    """
+    uv, python = folder / "bin/uv", [sys.executable, "-I"]
+    if not uv.exists():
+        pip, where = [*python, "-m", "pip"], ["--target", str(folder)]
+        if _fails([*pip, "--version"]):
+            if _fails([*python, "-m", "venv", str(folder)]):
+                return None
+            pip, where = [str(folder / "bin/python"), "-I", "-m", "pip"], []
+        run([*pip, "install", "--upgrade", *where, WHEEL], log, {**os.environ, **_PIP})
+    return str(uv)
+
+
+def _fails(command: list[str]) -> bool:
+    """Whether a command ends with an error; what it says is of no interest."""
+    return subprocess.run(command, capture_output=True, check=False).returncode != 0
+
+
+def settings_of_pip() -> tuple[dict[str, str], list[str]]:
+    """The environment, and options, with which uv looks for packages where pip would.
+
+    uv itself reads no setting of pip's. What is set for uv wins.
+    """
+    command = [sys.executable, "-I", "-m", "pip", "config", "list"]
+    told = subprocess.run(command, capture_output=True, env={**os.environ, **_PIP}, check=False)
+    if told.returncode:  # no pip here, so there are no files of settings either
+        lines = [f":env:.{name[4:].lower().replace('_', '-')}={value!r}"
+                 for name, value in os.environ.items() if name.startswith("PIP_")]  # fmt: skip
+    else:
+        lines = told.stdout.decode().splitlines()
+    settings = _read_settings(lines)
+    options = ["--no-index"] if settings.get("no-index") in ("1", "true", "yes", "on") else []
+    # Without that strategy, a package that a first index has at all is looked for in no other.
+    strategy = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
+    return {**strategy, **_in_uv_names(settings), **os.environ}, options
+
+
+def _read_settings(lines: list[str]) -> dict[str, str]:
+    """The settings that `pip config list` tells in `lines`, by pip's names; lists by spaces."""
+    told: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
+    for line in lines:
+        key, _, value = line.partition("=")
+        section, _, name = key.rpartition(".")
+        if section in told:
+            told[section][name] = " ".join(str(ast.literal_eval(value)).split())
+    merged = {name: value for one in told.values() for name, value in one.items()}
+    return {name: value for name, value in merged.items() if value}
+
+
+def _in_uv_names(settings: dict[str, str]) -> dict[str, str]:
+    found = {_UV_NAMES[name]: value for name, value in settings.items() if name in _UV_NAMES}
+    if "UV_FIND_LINKS" in found:
+        found["UV_FIND_LINKS"] = found["UV_FIND_LINKS"].replace(" ", ",")
+    if Path(found.get("SSL_CERT_FILE", os.devnull)).is_dir():
+        found["SSL_CERT_DIR"] = found.pop("SSL_CERT_FILE")
+    return found
+
+
+def run(command: list[str], log: BinaryIO, env: dict[str, str], *, shown: bool = False) -> str:
+    """Run `command`, which does not outlive this process; returns its output, which `log` gets too.
+
+    Where it is `shown` it is on the screen as well, and at a terminal with uv's own progress bars.
+
+    Raises:
+        CommandError: it ended with an error.
+    """
+    ours, theirs = pty.openpty() if shown and sys.stderr.isatty() else os.pipe()
+    if os.isatty(theirs):
+        size = fcntl.ioctl(sys.stderr, termios.TIOCGWINSZ, bytes(8))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
+        tty.setraw(theirs)  # lines are ended by the real one
+    own_pid, output = os.getpid(), b""
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=env,
+        preexec_fn=lambda: die_with_parent(own_pid),  # noqa: PLW1509 - no threads here
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        try:
+            while data := _read(ours):
+                output += data
+                log.write(data)
+                if shown:
+                    sys.stderr.buffer.write(data)
+                    sys.stderr.flush()
+        except BaseException:  # an interruption, a full disk: it goes first
+            process.kill()
+            raise
+    os.close(ours)
+    if process.returncode:
+        raise CommandError(output.decode(errors="replace"))
+    return output.decode(errors="replace")
+
+
+def _read(descriptor: int) -> bytes:
+    """What comes next; nothing at its end, which of a terminal is an error."""
+    try:
+        return os.read(descriptor, 1 << 16)
+    except OSError:
+        return b""
