@@ -99,18 +99,21 @@ class Install:
         if python_fits(sys.version_info[:3], needed) and not lacks:
             # By its own name, python3.11: when an upgrade of python3 takes that away, the link
             # dangles and .venv is made anew, instead of running without its packages.
-            base = [str(Path(getattr(sys, "_base_executable", sys.executable)).resolve())]
+            tries = [[str(Path(getattr(sys, "_base_executable", sys.executable)).resolve())]]
         else:
             why = f"lacks {lacks[0]}" if lacks else "is {}.{}.{}".format(*sys.version_info[:3])
             say(f"{sys.executable} {why}, and Python {needed} is needed: uv looks for one")
-            base = [needed, *(["--managed-python"] if lacks else [])]
-        try:
-            self._uv("venv", "--allow-existing", "--no-project", "--python", *base, str(VENV))
-        except CommandError as failed:
-            raise self._error(
-                "uv cannot make .venv", failed,
-                "tries again; Debian, Ubuntu: apt install python3.12 before it, or put one on PATH",
-            ) from None  # fmt: skip
+            # One on PATH that does not run, as a shim may not, ends uv's search there.
+            tries = [[needed], [needed, "--managed-python"]][bool(lacks) :]
+        failures = []
+        for which in tries:
+            try:
+                self._uv("venv", "--allow-existing", "--no-project", "--python", *which, str(VENV))
+                return
+            except CommandError as failed:
+                failures.append(failed)
+        hint = "tries again; Debian, Ubuntu: apt install python3.12 before it, or put one on PATH"
+        raise self._error("uv cannot make .venv", failures[0], hint)
 
     def choose_torch(self) -> list[str]:
         """Which torch it will be, said before gigabytes are fetched; returns uv's options for it.
@@ -126,7 +129,7 @@ class Install:
                 f"AIRLOCK_TORCH={asked}: it can be cuda or cpu\n  AIRLOCK_TORCH=cpu {self.typed}"
             )
         try:
-            plan, options = self._install("--dry-run"), []
+            plan = self._install("--dry-run")
         except CommandError as failed:
             raise self._error("uv cannot resolve what is pinned", failed) from None
         torch = re.search(r"^ [+~] torch==(\S+)", plan, re.MULTILINE)
@@ -140,6 +143,7 @@ class Install:
                 f" AIRLOCK_TORCH=cuda {self.typed}\n      looks on PyPI alone\n"
                 f"  AIRLOCK_TORCH=cpu {self.typed}"
             )
+        options: list[str] = []
         has_driver = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi")
         if _brings_cuda(plan) and (asked == "cpu" or not (asked or has_driver)):
             plan, options = self._resolve_for_cpu(plan, asked)

@@ -44,7 +44,7 @@ dependencies = ["airlock-tiny>=1.0"]
 [project.optional-dependencies]
 dev = ["pytest>=8"]
 [tool.pytest.ini_options]
-markers = ["gpu: needs one", "long: takes long"]
+markers = ["gpu: needs one", "long: takes long", "runs: starts ranks", "sample: one of them"]
 """
 
 
@@ -139,7 +139,7 @@ def make_wheel(
     info, data = f"{name}-{version}.dist-info", f"{name}-{version}.data"
     requires = f"Requires-Dist: {needs}\n" if needs else ""
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}"
-    files = {
+    files: dict[str, str | bytes] = {
         f"{name}.py": f"version = {version!r}\n{code}",
         f"{data}/data/zeros": bytes(megabytes << 20),
         f"{data}/scripts/{name}": script,

@@ -1,4 +1,4 @@
-"""The parts of `./test.sh --all`: each can be run by itself, and at the end is told with its time."""
+"""The parts of `./test.sh --all`: each can be run by itself, and its time is told at the end."""
 
 from __future__ import annotations
 

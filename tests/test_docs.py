@@ -24,6 +24,11 @@ def test_tables_made_from_code_are_up_to_date(maker: ModuleType, file: str) -> N
     assert (ROOT / file).read_text() == renewed, f"run: python -P -m {maker.__name__}"
 
 
+def test_help_that_is_shown_without_an_environment_is_that_of_the_commands() -> None:
+    shown = {file: file.read_text() for file in launch.docs.HELP.iterdir()}
+    assert shown == dict(launch.docs.help_texts()), "run: python -P -m launch.docs"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_relative_link_leads_to_a_file(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):

@@ -180,7 +180,7 @@ def test_where_no_python_serves_what_uv_says_of_each_is_shown(clone: Clone) -> N
     assert result.returncode == 4
     assert " is 3.9.18, and Python >=3.11,<3.14 is needed: uv looks for one\n" in result.stderr
     assert "airlock: uv cannot make .venv (log: " in result.stderr
-    assert "No interpreter found for Python >=3.11, <3.14" in result.stderr
+    assert "pyenv: python3.12: not found" in result.stderr
     assert f"\n  '{clone.root}/start.sh'\n      tries again; Debian" in result.stderr
 
 

@@ -68,7 +68,8 @@ def test_where_pytorchs_own_index_cannot_be_reached_it_is_what_pip_would_give(cl
     folder = torch_with_cuda(clone).splitlines()[1].partition(" ")[2]
     away = {"HTTPS_PROXY": "http://127.0.0.1:9", "UV_HTTP_RETRIES": "0", "PIP_FIND_LINKS": folder}
     away |= {"UV_DEFAULT_INDEX": f"file://{clone.root.parent}/none"}
-    result = clone.run("tiny", **away)
+    clone.env |= away
+    result = clone.run("tiny")
     assert result.returncode == 0, result.stderr
     assert torch_of(clone) == "9.0"
     assert "no NVIDIA driver here, yet torch's build for CPU cannot be had (" in result.stderr
@@ -76,7 +77,7 @@ def test_where_pytorchs_own_index_cannot_be_reached_it_is_what_pip_would_give(cl
 
     clone.write(".venv/.airlock-installing", "")
     clone.write("constraints.txt", "# other\n")
-    result = clone.run("tiny", AIRLOCK_TORCH="cpu", **away)  # asked for: nothing else will do
+    result = clone.run("tiny", AIRLOCK_TORCH="cpu")  # asked for: nothing else will do
     assert result.returncode == 4
     assert "airlock: torch's build for CPU cannot be had (log: " in result.stderr
 
@@ -84,11 +85,11 @@ def test_where_pytorchs_own_index_cannot_be_reached_it_is_what_pip_would_give(cl
 def test_where_pip_is_set_to_a_build_for_cpu_that_is_taken_and_cuda_refused(clone: Clone) -> None:
     folder = torch_for_cpu(clone).splitlines()[1].partition(" ")[2]
     clone.pin("torch==9.0\n")
-    env = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": folder}
-    result = clone.run("tiny", AIRLOCK_TORCH="cuda", **env)
+    clone.env |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": folder}
+    result = clone.run("tiny", AIRLOCK_TORCH="cuda")
     assert result.returncode == 4
     assert "where pip is set to look there is torch 9.0+cpu. Type one of these:" in result.stderr
-    result = clone.run("tiny", AIRLOCK_TORCH="cpu", **env)
+    result = clone.run("tiny", AIRLOCK_TORCH="cpu")
     assert result.returncode == 0, result.stderr
     assert "build for CPU" not in result.stderr
     assert torch_of(clone) == "9.0+cpu"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -145,6 +146,9 @@ def tests_in_clone(clone: Clone) -> Clone:
         "tests/test_tiers.py",
         "import pytest, launch\n"
         "def test_short(): pass\n"
+        "@pytest.mark.runs\n@pytest.mark.sample\ndef test_sample(): pass\n"
+        "@pytest.mark.runs\ndef test_runs(): pass\n"
+        "@pytest.mark.runs\n@pytest.mark.long\n@pytest.mark.sample\ndef test_repeats(): pass\n"
         "@pytest.mark.long\ndef test_long(): pass\n"
         "@pytest.mark.gpu\ndef test_gpu(): pass\n",
     )
@@ -154,9 +158,10 @@ def tests_in_clone(clone: Clone) -> Clone:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], {"short"}),
-        (["--all"], {"short", "long", "gpu"}),
-        (["tests/test_tiers.py", "--all", "-k", "long or short"], {"short", "long"}),
+        ([], {"short", "sample"}),
+        (["--runs"], {"runs"}),
+        (["--all"], {"long", "repeats", "gpu"}),
+        (["tests/test_tiers.py", "--all", "-k", "long or short"], {"long", "repeats"}),
         (["tests/test_tiers.py", "-k", "long or short"], {"short"}),
         (["-m", "gpu"], {"gpu"}),
     ],
@@ -168,6 +173,39 @@ def test_the_test_script_runs_the_tier_and_the_tests_asked_for(
     assert result.returncode == 0, result.stdout + result.stderr
     passed = [line for line in result.stdout.splitlines() if "PASSED" in line]
     assert {re.findall(r"::test_(\w+)", line)[0] for line in passed} == expected
+
+
+def test_the_test_script_tells_its_tiers_without_an_environment(clone: Clone) -> None:
+    shutil.rmtree(clone.root / ".venv")
+    told = clone.run("--help", script="test.sh").stdout
+    assert all(f"./test.sh {tier}" in told for tier in ("--runs", "--all"))
+    assert "set -eu" not in told
+    assert not (clone.root / ".venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "name"),
+    [
+        ("start.sh", ["--help"], "run"),
+        ("start.sh", ["-h"], "run"),
+        ("start_single.sh", ["--help"], "run"),
+        ("airlock", ["--help"], "airlock"),
+        ("airlock", ["plan", "--help"], "plan"),
+    ],
+)
+def test_help_needs_no_environment(
+    clone: Clone, script: str, arguments: list[str], name: str
+) -> None:
+    shutil.rmtree(clone.root / ".venv")
+    (clone.bin / "python3").unlink()
+    result = clone.run(*arguments, script=script, VIRTUAL_ENV="/nowhere")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == (SOURCE / f"launch/help/{name}.txt").read_text()
+
+
+@pytest.mark.parametrize("arguments", [["my_train.py", "--help"], ["tiny", "-h"]])
+def test_help_that_is_anothers_is_handed_over(clone: Clone, arguments: list[str]) -> None:
+    assert clone.stub(*arguments)["argv"] == ["run", *arguments]
 
 
 def test_the_test_script_fails_when_a_test_does(tests_in_clone: Clone) -> None:
@@ -194,8 +232,8 @@ def test_ci_runs_every_check_in_the_clones_own_environment(ci: Clone, tmp_path: 
     ran = [line.removeprefix("ran ") for line in result.stdout.splitlines() if "ran" in line]
     python = "python -P -m"
     starts = [f"{python} ruff check", f"{python} ruff format --check", f"{python} mypy"]
-    starts += ["shellcheck", f"{python} pytest"]
-    assert [line.startswith(start) for line, start in zip(ran, starts, strict=True)] == [True] * 5
+    starts += ["shellcheck", f"{python} pytest -m not long", f"{python} pytest -m runs"]
+    assert [line.startswith(start) for line, start in zip(ran, starts, strict=True)] == [True] * 6
 
 
 def test_ci_gives_shellcheck_every_script_of_the_project(ci: Clone) -> None:
@@ -215,7 +253,8 @@ def test_ci_gives_shellcheck_every_script_of_the_project(ci: Clone) -> None:
     ("failing", "step"),
     [
         *(("ruff check", "ruff check"), ("ruff format", "ruff format"), ("mypy", "mypy")),
-        *(("airlock", "shellcheck"), ("pytest", "./test.sh")),
+        *(("airlock", "shellcheck"), ("not long and not gpu and (sample", "./test.sh")),
+        ("runs and not sample", "./test.sh --runs"),
     ],
 )
 def test_ci_stops_at_the_step_that_fails_with_its_status(

@@ -14,6 +14,8 @@ from tests.diagnosing import Ended, diagnose
 from tests.launch.preflight.conftest import in_namespace
 from tests.running import hooked
 
+pytestmark = pytest.mark.runs  # starts real ranks
+
 IN_RANK_1 = """
 import torch.distributed as dist
 if os.environ.get("RANK") == "1":

@@ -11,6 +11,8 @@ from tests.diagnosing import diagnose
 from tests.models import tiny_model, with_nan
 from tests.running import hooked
 
+pytestmark = pytest.mark.runs  # trains
+
 
 def test_the_loss_falls_from_the_first_pass_to_the_second(on_cpu: dict[str, str]) -> None:
     ended = diagnose("medium", env=on_cpu)

@@ -9,6 +9,8 @@ import pytest
 from tests.diagnosing import diagnose
 from tests.models import tiny_model, with_nan
 
+pytestmark = pytest.mark.runs  # loads and trains
+
 
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_the_model_of_tiny_is_green(on_cpu: dict[str, str], method: str) -> None:

@@ -12,6 +12,8 @@ from tests.conftest import Start
 from tests.diagnosing import diagnose
 from tests.running import assert_nothing_left, ended, events_of, hooked, wait_for
 
+pytestmark = pytest.mark.runs  # starts real ranks
+
 AT_STEP = """
 real = module.Trainer.update
 def update(self, lr):

@@ -8,6 +8,8 @@ import pytest
 
 from tests.diagnosing import clone, diagnose, edit, environment, require_gpu
 
+pytestmark = pytest.mark.runs  # trains
+
 
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_a_small_model_trains_on_this_machine(method: str) -> None:

@@ -34,6 +34,8 @@ from train.make_checkpoint import make_checkpoint
 from train.model import load_model
 from train.prepare import prepare_file
 
+pytestmark = pytest.mark.runs  # starts groups of real ranks
+
 STEPS = 20
 SMALL = {
     "vocab_size": 260, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,

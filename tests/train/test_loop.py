@@ -40,6 +40,8 @@ from train.prepare import prepare_file
 from train.ranks import meet
 from train.stopwatch import DEVICE_PARTS, HOST_PARTS
 
+pytestmark = pytest.mark.runs  # starts groups of real ranks
+
 NUM_STEPS, STOP_STEP = 6, 1
 BATCH = 6  # over 4 ranks: 2, 2, 1 and 1 samples
 WORLDS = [1, 2, 3, 4]

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -27,6 +28,8 @@ from train.batch import Batch
 from train.loop import Trainer
 from train.loss import _LOGITS_BYTES, SummedLoss
 from train.ranks import meet
+
+pytestmark = pytest.mark.runs  # starts real steps, large ones
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTH, DEPTH = 2048, 8  # 134 MB of float32 weights, in blocks large enough to be counted

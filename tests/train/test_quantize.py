@@ -135,6 +135,7 @@ def test_adapters_are_merged_into_the_weights_as_they_were_before(tmp_path: Path
 
 
 @pytest.mark.parametrize("method", ["lora", "qlora"])
+@pytest.mark.runs
 def test_what_is_imported_before_ranks_are_forked_leaves_bitsandbytes_out(
     method: str, tmp_path: Path
 ) -> None:

@@ -19,6 +19,8 @@ from rundir.events import EventWriter
 from train.ranks import Alone, Ranks, meet, part
 from train.worker import plain_device
 
+pytestmark = pytest.mark.runs  # starts groups of real ranks
+
 NUM_GROUPS = 150  # with torch's own good-bye a rank hung in one of 20 to 100 of them
 
 

@@ -43,6 +43,8 @@ from train.prepare import prepare
 from train.ranks import meet
 from train.stream import Stream
 
+pytestmark = pytest.mark.runs  # starts groups of real ranks
+
 NUM_ROWS = 31  # five steps and a part of one
 FED_STEPS = 11  # two epochs and some of a third
 BAD = {5: "{", 17: '{"prompt": "p"}', 18: '{"prompt": "", "response": "r"}'}

@@ -106,6 +106,7 @@ def test_what_is_known_of_an_earlier_run_like_it_need_not_be_measured_first(fold
 
 
 @pytest.mark.parametrize("admit", ["auto", "open"])
+@pytest.mark.runs
 def test_under_a_cap_two_runs_come_up_with_auto_and_not_all_at_once(
     folder: Path, log: Path, admit: str
 ) -> None:

@@ -52,6 +52,7 @@ def test_a_32b_run_on_eight_h100_is_told_part_by_part(
     assert [phase["name"] for phase in plan["host"]["phases"]][-1] == "saving"
 
 
+@pytest.mark.runs
 def test_the_same_question_again_starts_no_child(
     airlock: Start, cache: dict[str, str], environ: dict[str, str], tmp_path: Path
 ) -> None:
@@ -65,6 +66,7 @@ def test_the_same_question_again_starts_no_child(
     assert "exit code 9" in err
 
 
+@pytest.mark.runs
 def test_what_does_not_fit_exits_with_3_and_says_what_would(
     airlock: Start, cache: dict[str, str]
 ) -> None:
@@ -95,6 +97,7 @@ def test_without_gpus_a_gpu_profile_is_held_against_the_catalogue(
 
 
 @pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
+@pytest.mark.runs
 def test_on_cpu_the_device_is_the_host(airlock: Start, cache: dict[str, str]) -> None:
     plan = plan_of(airlock, "tiny", "--num-gpus", "4", env=cache)
     assert (plan["device"], plan["gpu"], plan["gpus"]) == ("cpu", None, [])
@@ -124,6 +127,7 @@ def test_a_question_that_cannot_be_answered_says_why(
     assert "Traceback" not in err
 
 
+@pytest.mark.runs
 def test_a_cache_that_cannot_be_written_is_no_reason_not_to_answer(
     airlock: Start, cache: dict[str, str], tmp_path: Path
 ) -> None:

@@ -112,6 +112,7 @@ def test_a_run_ends_with_4_before_anything_is_made_and_names_all_errors(
     assert not (tmp_path / "runs" / "latest").exists()
 
 
+@pytest.mark.runs
 def test_force_goes_on_with_a_line_for_each_error(environ: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     small = f"ip link set lo up; mount -t tmpfs -o size=2m none '{tmp_path}/runs'"
@@ -124,6 +125,7 @@ def test_force_goes_on_with_a_line_for_each_error(environ: dict[str, str], tmp_p
     assert "\nrun " in done.stdout  # it has begun
 
 
+@pytest.mark.runs
 def test_a_run_on_a_machine_in_order_says_nothing_of_it(
     airlock: Start,
 ) -> None:
@@ -151,6 +153,7 @@ def read_until(terminal: int, wanted: bytes, shown: bytes = b"") -> bytes:
 
 
 @pytest.mark.parametrize(("answer", "ends"), [("y", True), ("n", False)])
+@pytest.mark.runs
 def test_on_a_terminal_it_offers_to_end_what_a_dead_run_has_left(
     environ: dict[str, str], tmp_path: Path, answer: str, ends: bool
 ) -> None:

@@ -116,6 +116,7 @@ def test_what_is_left_of_a_run_whose_folder_was_removed_is_a_warning(
         assert f"run {run.run_id} is dead" in about(run, machine)["warning"]
 
 
+@pytest.mark.runs
 def test_stop_ends_exactly_the_processes_of_the_dead_run(airlock: Start, run: RunDir) -> None:
     other = RunDir(run.path.with_name("20260101-000001-tiny-ffff"))
     other.path.mkdir()
@@ -156,6 +157,7 @@ def test_a_process_that_has_got_the_pid_of_a_leftover_is_not_hit(run: RunDir) ->
     pytest.skip("the pid could not be had again")
 
 
+@pytest.mark.runs
 def test_a_run_whose_folder_is_gone_can_be_stopped_all_the_same(
     airlock: Start, run: RunDir
 ) -> None:
@@ -195,6 +197,7 @@ def test_ps_shows_live_and_dead_runs(airlock: Start, run: RunDir) -> None:
     assert run.run_id not in finish(airlock("ps"))[1]
 
 
+@pytest.mark.runs
 def test_stop_of_a_live_run_saves_and_ends_it(airlock: Start, environ: dict[str, str]) -> None:
     with training(airlock(*ENDLESS), environ) as (process, run):
         (found,) = [one for one in all_runs() if one.run == run]
@@ -207,6 +210,7 @@ def test_stop_of_a_live_run_saves_and_ends_it(airlock: Start, environ: dict[str,
         assert list(run.checkpoints.glob("step_*/COMPLETE"))
 
 
+@pytest.mark.runs
 def test_leftovers_of_a_killed_run_are_found_named_and_ended(
     airlock: Start, environ: dict[str, str], machine: Machine, tmp_path: Path
 ) -> None:
