@@ -55,7 +55,7 @@ def missing_packages(pyproject: str, extra: str) -> "list[str]":
         from packaging.requirements import Requirement
     except ImportError:
         # transformers and pytest need it as well, so that an environment without it lacks them.
-        return ["packaging (not installed)", *_missing_names(wanted)]
+        return ["packaging (not installed), which would tell what else"]
     missing = []
     for requirement in map(Requirement, wanted):
         if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
@@ -69,19 +69,6 @@ def missing_packages(pyproject: str, extra: str) -> "list[str]":
         if not requirement.specifier.contains(version, prereleases=True):
             missing.append(f"{requirement.name} {version} (needs {requirement.specifier})")
     return missing
-
-
-def _missing_names(wanted: "list[str]") -> "list[str]":
-    """The part of missing_packages that needs no version comparison."""
-    from importlib import metadata
-
-    installed = {re.sub(r"[-_.]+", "-", d.name).lower() for d in metadata.distributions() if d.name}
-    names = [re.split(r"[^\w.-]", requirement, maxsplit=1)[0] for requirement in wanted]
-    return [
-        f"{name} (not installed)"
-        for name in names
-        if re.sub(r"[-_.]+", "-", name).lower() not in installed
-    ]
 
 
 def explain(mode: str, missing: "list[str]", typed: str, extra: str) -> str:

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
 
@@ -56,14 +55,15 @@ class Install:
         self.typed, self.log = typed, log
         self.requirements = ROOT / f"requirements{'-' + extra if extra else ''}.txt"
         self.env, self.options = setup_uv.settings_of_pip()
+        self.disks = {VENV.stat().st_dev: VENV}
         self.uv = self._find_uv()
         cache = Path(self._uv("cache", "dir").strip())
         try:
             cache.mkdir(parents=True, exist_ok=True)
         except OSError:  # a home that is nobody's, as in a container
-            cache = VENV
             self.env["UV_CACHE_DIR"] = str(VENV / ".uv/cache")
-        self.disks = {path.stat().st_dev: path for path in (cache, VENV)}
+        else:
+            self.disks = {cache.stat().st_dev: cache, **self.disks}
         if len(self.disks) > 1:
             self.env.setdefault("UV_LINK_MODE", "copy")  # said by itself, it is a warning
 
@@ -77,11 +77,9 @@ class Install:
             raise self._error("pip cannot get uv", failed) from None
         if uv is None:
             raise SetupError(
-                f"{sys.executable} has neither pip nor venv, and there is no uv on PATH; one is"
-                " needed to make .venv. Type one of these:\n"
-                "  curl -LsSf https://astral.sh/uv/install.sh | sh\n      installs uv\n"
-                "  sudo apt install python3-venv\n      on Debian and Ubuntu\n"
-                f"and then:\n  {self.typed}"
+                f"{sys.executable} has neither pip nor venv, and there is no uv on PATH. Type:\n"
+                "  curl -LsSf https://astral.sh/uv/install.sh | sh  # or apt install python3-venv\n"
+                f"  {self.typed}"
             )
         return uv
 
@@ -94,26 +92,18 @@ class Install:
         """Make `.venv` without packages, from this Python or one that uv finds or fetches."""
         if os.access(PYTHON, os.X_OK):
             return
-        needed = required_python((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-        lacks = [name for name in ("_ssl", "_ctypes") if find_spec(name) is None]
-        if python_fits(sys.version_info[:3], needed) and not lacks:
+        python = required_python((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+        if python_fits(sys.version_info[:3], python):
             # By its own name, python3.11: when an upgrade of python3 takes that away, the link
             # dangles and .venv is made anew, instead of running without its packages.
-            tries = [[str(Path(getattr(sys, "_base_executable", sys.executable)).resolve())]]
-        else:
-            why = f"lacks {lacks[0]}" if lacks else "is {}.{}.{}".format(*sys.version_info[:3])
-            say(f"{sys.executable} {why}, and Python {needed} is needed: uv looks for one")
-            # One on PATH that does not run, as a shim may not, ends uv's search there.
-            tries = [[needed], [needed, "--managed-python"]][bool(lacks) :]
-        failures = []
-        for which in tries:
-            try:
-                self._uv("venv", "--allow-existing", "--no-project", "--python", *which, str(VENV))
-                return
-            except CommandError as failed:
-                failures.append(failed)
-        hint = "tries again; Debian, Ubuntu: apt install python3.12 before it, or put one on PATH"
-        raise self._error("uv cannot make .venv", failures[0], hint)
+            python = str(Path(getattr(sys, "_base_executable", sys.executable)).resolve())
+        try:
+            self._uv("venv", "--allow-existing", "--no-project", "--python", python, str(VENV))
+        except CommandError as failed:
+            hint = (
+                "tries again; Debian, Ubuntu: apt install python3.12 before it, or put one on PATH"
+            )
+            raise self._error("uv cannot make .venv", failed, hint) from None
 
     def choose_torch(self) -> list[str]:
         """Which torch it will be, said before gigabytes are fetched; returns uv's options for it.
@@ -137,17 +127,18 @@ class Install:
             return []
         if asked == "cuda" and "+cpu" in torch[1]:
             raise SetupError(
-                f"AIRLOCK_TORCH=cuda, but where pip is set to look there is torch {torch[1]}."
-                " Type one of these:\n"
+                f"AIRLOCK_TORCH=cuda, but where pip is set to look there is torch {torch[1]}\n"
                 "  PIP_CONFIG_FILE=/dev/null PIP_INDEX_URL= PIP_EXTRA_INDEX_URL= PIP_FIND_LINKS="
-                f" AIRLOCK_TORCH=cuda {self.typed}\n      looks on PyPI alone\n"
-                f"  AIRLOCK_TORCH=cpu {self.typed}"
+                f" AIRLOCK_TORCH=cuda {self.typed}\n      looks on PyPI alone"
             )
         options: list[str] = []
         has_driver = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi")
         if _brings_cuda(plan) and (asked == "cpu" or not (asked or has_driver)):
             plan, options = self._resolve_for_cpu(plan, asked)
-        self.look_at_disks(_NEEDED_CUDA_GIB if _brings_cuda(plan) else _NEEDED_CPU_GIB)
+        needed_gib = _NEEDED_CUDA_GIB if _brings_cuda(plan) else _NEEDED_CPU_GIB
+        for path in self.disks.values():
+            if _free_gib(path) < needed_gib:
+                raise self._full(f", {needed_gib} GiB needed in {path}")
         return options
 
     def _resolve_for_cpu(self, plan: str, asked: str) -> tuple[str, list[str]]:
@@ -172,18 +163,8 @@ class Install:
         )
         return for_cpu, options
 
-    def look_at_disks(self, needed_gib: int) -> None:
-        """Raises DiskFullError if there is too little room, for `.venv` or for uv's cache."""
-        for path in self.disks.values():
-            if _free_gib(path) < needed_gib:
-                raise self._full(f", {needed_gib} GiB needed in {path}")
-
     def install(self, options: list[str]) -> None:
-        """Install what is pinned.
-
-        Raises:
-            SetupError: uv could not.
-        """
+        """Install what is pinned; raises SetupError if uv could not."""
         try:
             self._install(*options, shown=True)
         except CommandError as failed:
@@ -204,8 +185,8 @@ class Install:
         """`what` is wrong, with what the failed command said of it and what to type."""
         if re.search(r"No space left on device|os error 28|Errno 28|quota exceeded", failed.output):
             return self._full("")
-        said = [line.rstrip() for line in failed.output.splitlines() if line.strip()]
-        text = "\n".join(f"    {line.strip()}" for line in said[-12:])
+        said = [f"    {line.strip()}" for line in failed.output.splitlines() if line.strip()]
+        text = "\n".join(said[-12:])
         return SetupError(f"{what} (log: {LOG}):\n{text}\n  {self.typed}\n      {hint}")
 
     def _full(self, needed: str) -> DiskFullError:

@@ -90,32 +90,18 @@ def settings_of_pip() -> tuple[dict[str, str], list[str]]:
                  for name, value in os.environ.items() if name.startswith("PIP_")]  # fmt: skip
     else:
         lines = told.stdout.decode().splitlines()
-    settings = _read_settings(lines)
-    options = ["--no-index"] if settings.get("no-index") in ("1", "true", "yes", "on") else []
+    settings = {}
+    for section in _SECTIONS:
+        for key, _, value in (line.partition("=") for line in lines):
+            if key.startswith(f"{section}."):
+                settings[key[len(section) + 1 :]] = " ".join(str(ast.literal_eval(value)).split())
     # Without that strategy, a package that a first index has at all is looked for in no other.
-    strategy = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
-    return {**strategy, **_in_uv_names(settings), **os.environ}, options
-
-
-def _read_settings(lines: list[str]) -> dict[str, str]:
-    """The settings that `pip config list` tells in `lines`, by pip's names; lists by spaces."""
-    told: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
-    for line in lines:
-        key, _, value = line.partition("=")
-        section, _, name = key.rpartition(".")
-        if section in told:
-            told[section][name] = " ".join(str(ast.literal_eval(value)).split())
-    merged = {name: value for one in told.values() for name, value in one.items()}
-    return {name: value for name, value in merged.items() if value}
-
-
-def _in_uv_names(settings: dict[str, str]) -> dict[str, str]:
-    found = {_UV_NAMES[name]: value for name, value in settings.items() if name in _UV_NAMES}
-    if "UV_FIND_LINKS" in found:
+    found = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
+    found.update({uv: settings[pip] for pip, uv in _UV_NAMES.items() if settings.get(pip)})
+    if "UV_FIND_LINKS" in found:  # the one list that is not separated by spaces
         found["UV_FIND_LINKS"] = found["UV_FIND_LINKS"].replace(" ", ",")
-    if Path(found.get("SSL_CERT_FILE", os.devnull)).is_dir():
-        found["SSL_CERT_DIR"] = found.pop("SSL_CERT_FILE")
-    return found
+    options = ["--no-index"] if settings.get("no-index") in ("1", "true", "yes", "on") else []
+    return {**found, **os.environ}, options
 
 
 def run(command: list[str], log: BinaryIO, env: dict[str, str], *, shown: bool = False) -> str:

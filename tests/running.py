@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -81,6 +84,22 @@ def hooked(environ: dict[str, str], folder: Path, module: str, body: str) -> dic
     with (folder / "sitecustomize.py").open("a") as file:
         file.write(_HOOK.format(body=lines, module=module))
     return {"PYTHONPATH": os.pathsep.join([environ["PYTHONPATH"], str(folder)])}
+
+
+@functools.cache
+def _import_s() -> float:
+    """Seconds that this machine, as busy as it is, takes to import what a rank imports."""
+    started_s = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import torch, transformers, peft"], check=True)
+    return time.monotonic() - started_s
+
+
+def limit_s(imports: float) -> int:
+    """A limit of time by the time that an import takes here, for what is to run into that limit.
+
+    A run has begun to train after two or three, as it imports in the agent and in the zygote.
+    """
+    return math.ceil(imports * _import_s())
 
 
 def wait_for(what: Callable[[], T], *, why: str, timeout_s: float = 120.0) -> T:

@@ -69,7 +69,7 @@ def test_the_install_command_that_is_offered_makes_the_environment_serve(
     active = tmp_path / "active"
     venv.create(active, symlinks=True, with_pip=True)
     result = clone.run(VIRTUAL_ENV=str(active))
-    assert "  packaging (not installed)\n  airlock-tiny (not installed)\n" in result.stderr
+    assert "  packaging (not installed), which would tell what else\n" in result.stderr
     command = next(line for line in result.stderr.splitlines() if " -m pip install " in line)
     assert clone.execute([str(clone.bin / "sh"), "-c", command]).returncode == 0
     result = clone.run(VIRTUAL_ENV=str(active))
@@ -178,7 +178,6 @@ def test_where_no_python_serves_what_uv_says_of_each_is_shown(clone: Clone) -> N
     tool(clone.bin / "python3.12", "#!/bin/sh\necho 'pyenv: python3.12: not found' >&2\nexit 127\n")
     result = clone.run(UV_PYTHON_DOWNLOADS="never")
     assert result.returncode == 4
-    assert " is 3.9.18, and Python >=3.11,<3.14 is needed: uv looks for one\n" in result.stderr
     assert "airlock: uv cannot make .venv (log: " in result.stderr
     assert "pyenv: python3.12: not found" in result.stderr
     assert f"\n  '{clone.root}/start.sh'\n      tries again; Debian" in result.stderr

@@ -79,17 +79,6 @@ module.meet = meet_and_tell
     assert (tmp_path / "threads").read_text().split() == [str(threads)] * 6
 
 
-@pytest.mark.parametrize("options", [(), pytest.param(COLD, marks=pytest.mark.long)])
-def test_every_rank_has_a_session_and_so_a_share_of_the_processors_of_its_own(
-    airlock: Start, environ: dict[str, str], options: tuple[str, ...]
-) -> None:
-    with training(airlock(*ENDLESS, *options), environ) as (process, run):
-        pids = list(rank_pids(run).values())
-        assert [os.getsid(pid) for pid in pids] == pids
-        process.kill()
-    assert_nothing_left(run)
-
-
 def test_a_parallel_region_in_the_zygote_is_seen_and_the_run_starts_cold(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
@@ -158,17 +147,24 @@ module.meet = tell
     assert (tmp_path / "atexit1").exists()
 
 
-@pytest.mark.parametrize("start", ["warm", pytest.param("cold", marks=pytest.mark.long)])
-def test_out_of_memory_would_end_a_rank_before_the_launcher(
-    airlock: Start, environ: dict[str, str], start: str
+def score(pid: int) -> int:
+    """What the kernel's OOM killer adds to a process, the first to go having most."""
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+
+def assert_kept_apart(process: subprocess.Popen[str], run: RunDir) -> None:
+    """Each rank has a session, so a share of the processors, of its own, and is killed first."""
+    pids = list(rank_pids(run).values())
+    assert [os.getsid(pid) for pid in pids] == pids
+    assert all(score(pid) >= score(process.pid) + 500 for pid in pids)
+
+
+@pytest.mark.long
+def test_cold_ranks_have_sessions_of_their_own_and_would_be_killed_before_the_launcher(
+    airlock: Start, environ: dict[str, str]
 ) -> None:
-    with training(airlock(*ENDLESS, "--set", f"launch.start={start}"), environ) as (process, run):
-
-        def score(pid: int) -> int:
-            return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
-
-        own = score(process.pid)
-        assert all(score(pid) >= own + 500 for pid in rank_pids(run).values())
+    with training(airlock(*ENDLESS, *COLD), environ) as (process, run):
+        assert_kept_apart(process, run)
         process.kill()
     assert_nothing_left(run)
 
@@ -181,7 +177,7 @@ def test_ranks_are_forks_of_the_zygote_and_share_what_it_has(
         zygote = psutil.Process(zygote_pid(run))
         pids = set(rank_pids(run).values())
         assert {child.pid for child in zygote.children()} == pids
-        assert all(os.getsid(pid) != os.getsid(process.pid) for pid in pids)
+        assert_kept_apart(process, run)
         ready = events_of(run, "mark", "zygote.ready")[0]
         assert (ready["unfit"], ready["num_threads"], ready["cuda_touched"]) == (None, 1, False)
         process.kill()

@@ -145,10 +145,18 @@ def test_a_dry_run_shows_what_was_found(airlock: Start) -> None:
     assert "ok       localhost: 127.0.0.1 answers" in found
 
 
-def read_until(terminal: int, wanted: bytes, shown: bytes = b"") -> bytes:
-    """What a program has shown up to `wanted`."""
+def converse(terminal: int, about: str, answer: str, wanted: str) -> str:
+    """Answer what is asked `about` something, and no to the rest, until `wanted` is shown.
+
+    Runs of other tests may die meanwhile, so that they are asked about as well: before it or after.
+    """
+    shown, num_answered = "", 0
     while wanted not in shown:
-        shown += os.read(terminal, 4096)
+        shown += os.read(terminal, 4096).decode()
+        *asked, _ = shown.split("End them? [y/N]: ")
+        for question in asked[num_answered:]:
+            os.write(terminal, f"{answer if about in question else 'n'}\n".encode())
+        num_answered = len(asked)
     return shown
 
 
@@ -170,13 +178,9 @@ def test_on_a_terminal_it_offers_to_end_what_a_dead_run_has_left(
         )
         stack.callback(process.kill)
         os.close(theirs)
-        while name not in (asked := read_until(ours, b"End them? [y/N]: ").decode()):
-            os.write(ours, b"n\n")  # it is about somebody else's
-        assert f"run {name} is dead and has left 1 process here. End them?" in asked
-        os.write(ours, f"{answer}\n".encode())
-        read_until(
-            ours, b"ended 1 process left over" if ends else f"leftovers: run {name}".encode()
-        )
+        wanted = "ended 1 process left over" if ends else f"leftovers: run {name}"
+        shown = converse(ours, name, answer, wanted)
+        assert f"run {name} is dead and has left 1 process here. End them?" in shown
         assert (left.wait(20) == -signal.SIGTERM) if ends else (left.poll() is None)
 
 
