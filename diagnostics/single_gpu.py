@@ -30,9 +30,9 @@ from rundir.scratch import scratch
 _NUM_STEPS = 6
 # Of this miniature, not of the profile's model: large enough for six steps to show in bfloat16.
 _LEARNING_RATE = 3e-3
-# Of the loss, what six steps have to take off. Sound models lose a third and more. One that is dead,
-# its weights gone to where every token is as likely as any other, has ln(vocab_size), which may be
-# a hundredth below the first loss.
+# What six steps have to take off the loss: of a sound model they take a third and more. A dead one,
+# to which every token is as likely as any other, has ln(vocab_size), which may be a hundredth below
+# the first loss.
 _LEAST_FALL = 0.1
 _SMALL_HIDDEN_SIZE = 256  # a model up to this size is tested as it is
 _LIMITS = {"vocab_size": 512, "num_hidden_layers": 2, "max_position_embeddings": 256}
