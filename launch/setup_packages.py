@@ -57,7 +57,10 @@ class Install:
         self.env, self.options = setup_uv.settings_of_pip()
         self.disks = {VENV.stat().st_dev: VENV}
         self.uv = self._find_uv()
-        cache = Path(self._uv("cache", "dir").strip())
+        try:
+            cache = Path(self._uv("cache", "dir").strip())
+        except CommandError as failed:
+            raise self._error(f"{self.uv} does not work", failed) from None
         try:
             cache.mkdir(parents=True, exist_ok=True)
         except OSError:  # a home that is nobody's, as in a container

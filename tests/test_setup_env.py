@@ -269,7 +269,7 @@ def stub_uv(clone: Clone) -> Path:
     (clone.bin / "uv").unlink()
     version = setup_uv.WHEEL.partition("==")[2]
     wheel = clone.root.parent / f"wheels/uv-{version}-py3-none-any.whl"
-    return make_wheel(wheel, script=f'#!/bin/sh\nexec {UV} "$@"\n')
+    return make_wheel(wheel, script=f'#!/bin/sh\nexec "{UV}" "$@"\n')
 
 
 @pytest.mark.parametrize("holds", ["uv", ".metadata", ".whl", "compiling"])
@@ -428,6 +428,15 @@ def test_where_pip_is_set_to_a_mirror_packages_come_from_there(
     }[by]
     assert clone.stub(UV_HTTP_RETRIES="0", **env)["prefix"] == str(clone.root / ".venv")
     assert index.asked.is_set()
+
+
+def test_a_uv_that_does_not_work_is_shown_with_what_it_says(clone: Clone) -> None:
+    says = "case $1 in --version) echo 'uv 0.9.1' ;; *) echo 'wrong libc' >&2; exit 1 ;; esac"
+    tool(clone.bin / "uv", f"#!/bin/sh\n{says}\n")
+    result = clone.run("tiny")
+    assert result.returncode == 4
+    assert f"airlock: {clone.bin}/uv does not work (log: " in result.stderr
+    assert f"    wrong libc\n  '{clone.root}/start.sh' tiny\n" in result.stderr
 
 
 def test_where_pip_is_set_to_a_folder_alone_packages_come_from_there(clone: Clone) -> None:

@@ -26,7 +26,7 @@ def pytorch_org(clone: Clone) -> Clone:
 def tool_uv(clone: Clone, line: str) -> Clone:
     """The clone with a uv that does something before the real one runs, without that option."""
     drop = 'for one; do shift; [ "$one" = --torch-backend=cpu ] || set -- "$@" "$one"; done'
-    tool(clone.bin / "uv", f'#!/bin/sh\n{line}\n{drop}\nexec {UV} "$@"\n')
+    tool(clone.bin / "uv", f'#!/bin/sh\n{line}\n{drop}\nexec "{UV}" "$@"\n')
     return clone
 
 

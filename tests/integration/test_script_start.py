@@ -112,6 +112,31 @@ def test_joining_again_after_leaving_works(
 
 
 @WARM
+def test_no_rank_hangs_whose_model_goes_after_its_group(
+    airlock: Start, tmp_path: Path, start: str
+) -> None:
+    # With torch's own good-bye a rank hung in one of 20 to 100 of them, as under torchrun.
+    text = """
+import torch
+import torch.distributed as dist
+torch.set_num_threads(1)
+
+def train():
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    model(torch.ones(1, 4)).sum().backward()
+    dist.barrier()
+    dist.destroy_process_group()
+
+for _ in range(150):
+    train()
+"""
+    path = script(tmp_path, text)
+    code, out, err = finish(airlock("run", "--set", f"launch.start={start}", path))
+    assert code == 0, out + err
+
+
+@WARM
 def test_the_gate_can_be_passed_again_to_load_a_model(
     airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
 ) -> None:
