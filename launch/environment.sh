@@ -32,7 +32,7 @@ airlock_check() {
     airlock_candidate=$1 airlock_mode=$2
     shift 2
     PYTHONSAFEPATH=1 "$airlock_candidate" "$AIRLOCK_ROOT/launch/check_env.py" \
-        "$airlock_mode" "${airlock_extra:-}" "$0" "$@"
+        "$airlock_mode" "${airlock_extra:-}" "$AIRLOCK_SCRIPT" "$@"
 }
 
 # Whole: the marker, which is written last, says what is pinned now, and the base Python is still there.
@@ -56,13 +56,18 @@ airlock_python() {
         "$AIRLOCK_PY" -I -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null && return
     done
     airlock_needed=$(sed -n 's/^requires-python *= *"\(.*\)"/\1/p' "$AIRLOCK_ROOT/pyproject.toml")
-    AIRLOCK_PY=$(uv run --no-project --python "$airlock_needed" \
+    AIRLOCK_PY=$(PATH=$PATH:${HOME:-}/.local/bin uv run --no-project --python "$airlock_needed" \
         python -c 'import sys; print(sys.executable)' 2>/dev/null) ||
         airlock_fail "no Python to make .venv with: needed is $airlock_needed" \
             "install one (Debian, Ubuntu: apt install python3 python3-venv) or put one on PATH," \
             "or install uv, which fetches one (curl -LsSf https://astral.sh/uv/install.sh | sh)," \
-            "then: $0"
+            "then: $AIRLOCK_SCRIPT"
 }
+
+# For command.txt, and for what to type next: who was called; the shell alone knows.
+case $0 in */*) AIRLOCK_SCRIPT=$0 ;; *) AIRLOCK_SCRIPT=./$0 ;; esac
+export AIRLOCK_SCRIPT
+unset PYTHONHOME # of another Python, as an environment's activate has it
 
 airlock_help ${airlock_command:+"$airlock_command"} "$@"
 
@@ -72,9 +77,6 @@ case ${PYTHONPATH:-} in
     "$AIRLOCK_ROOT" | "$AIRLOCK_ROOT":*) ;;
     *) export PYTHONPATH="$AIRLOCK_ROOT${PYTHONPATH:+:$PYTHONPATH}" ;;
 esac
-
-# For command.txt: who was called; the shell alone knows.
-export AIRLOCK_SCRIPT=$0
 
 airlock_active=${VIRTUAL_ENV:-${CONDA_PREFIX:-}}
 if [ "${AIRLOCK_ENV:-}" = own ] || airlock_owns "$airlock_active"; then airlock_active=; fi
@@ -87,7 +89,7 @@ elif [ -n "$airlock_active" ]; then
     AIRLOCK_PY=$airlock_active/bin/python
     [ -x "$AIRLOCK_PY" ] ||
         airlock_fail "the active environment $airlock_active has no bin/python; leave it (deactivate)," \
-            "or pass it by: AIRLOCK_ENV=own $0"
+            "or pass it by: AIRLOCK_ENV=own $AIRLOCK_SCRIPT"
     airlock_check "$AIRLOCK_PY" active "$@" || exit 4
 elif airlock_whole; then
     AIRLOCK_PY=$AIRLOCK_ROOT/.venv/bin/python
@@ -95,8 +97,8 @@ elif [ -z "${AIRLOCK_ENV:-}" ] && airlock_check python3 quiet 2>/dev/null; then
     AIRLOCK_PY=python3
 else
     airlock_python
-    PYTHONSAFEPATH=1 "$AIRLOCK_PY" "$AIRLOCK_ROOT/launch/setup_env.py" "${airlock_extra:-}" "$0" \
-        "$@" || exit $?
+    PYTHONSAFEPATH=1 "$AIRLOCK_PY" "$AIRLOCK_ROOT/launch/setup_env.py" "${airlock_extra:-}" \
+        "$AIRLOCK_SCRIPT" "$@" || exit $?
     AIRLOCK_PY=$AIRLOCK_ROOT/.venv/bin/python
 fi
 case $AIRLOCK_PY in /*) ;; */*) AIRLOCK_PY=$PWD/$AIRLOCK_PY ;; esac

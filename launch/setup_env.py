@@ -40,10 +40,13 @@ INTERRUPTED = 21
 
 def pinned(extra: str) -> dict[Path, str]:
     """Each marker that a complete install leaves, with its text: what is pinned now."""
-    texts = [(ROOT / name).read_text() for name in ("requirements.txt", "constraints.txt")]
+    texts = [
+        (ROOT / name).read_text(encoding="utf-8")
+        for name in ("requirements.txt", "constraints.txt")
+    ]
     markers = {VENV / ".airlock-installed": "".join(texts)}
     if extra:
-        texts.append((ROOT / f"requirements-{extra}.txt").read_text())
+        texts.append((ROOT / f"requirements-{extra}.txt").read_text(encoding="utf-8"))
         markers[VENV / f".airlock-installed-{extra}"] = "".join(texts)
     return markers
 
@@ -51,7 +54,8 @@ def pinned(extra: str) -> dict[Path, str]:
 def is_whole(markers: dict[Path, str]) -> bool:
     """Whether `.venv` is what `markers` say. environment.sh decides by the same rule, in shell."""
     return os.access(PYTHON, os.X_OK) and all(
-        path.is_file() and path.read_text() == text for path, text in markers.items()
+        path.is_file() and path.read_text(encoding="utf-8") == text
+        for path, text in markers.items()
     )
 
 
@@ -80,15 +84,19 @@ def claim(typed: str) -> None:
     Raises:
         SetupError: it is somebody else's.
     """
-    VENV.mkdir(exist_ok=True)
-    names = {path.name for path in VENV.iterdir()}
-    if names and not any(name.startswith(".airlock-install") for name in names):
+    names = {path.name for path in VENV.iterdir()} if VENV.is_dir() else {VENV.name}
+    if (
+        names
+        and os.path.lexists(VENV)
+        and not any(name.startswith(".airlock-install") for name in names)
+    ):
         raise SetupError(
             f"{VENV} was not made by Airlock, so it is left as it is. Type one of these:\n"
             f"  AIRLOCK_PYTHON={shlex.quote(str(PYTHON))} {typed}\n      uses it\n"
             f"  rm -r {shlex.quote(str(VENV))}\n      removes it; Airlock then makes its own"
         )
-    in_order = not INSTALLING.exists() or INSTALLING.read_text() == ENDED
+    VENV.mkdir(exist_ok=True)
+    in_order = not INSTALLING.exists() or INSTALLING.read_text(encoding="utf-8") == ENDED
     INSTALLING.write_text("")
     for marker in VENV.glob(".airlock-installed*"):
         marker.unlink()
@@ -103,7 +111,7 @@ def claim(typed: str) -> None:
             path.unlink()
 
 
-def make(extra: str, typed: str) -> None:
+def make(extra: str, typed: str, markers: dict[Path, str]) -> None:
     """Make `.venv`, or go on with what is there of it, up to the marker.
 
     Raises:
@@ -111,20 +119,19 @@ def make(extra: str, typed: str) -> None:
     """
     claim(typed)
     with LOG.open("wb", buffering=0) as log:
-        install = Install(extra, typed, log)
-        install.make_python()
         try:
+            install = Install(extra, typed, log)
+            install.make_python()
             options = install.choose_torch()
             install.install(options)
-        except DiskFullError:
-            raise
-        except SetupError:
-            INSTALLING.write_text(ENDED)
+        except SetupError as error:
+            if not isinstance(error, DiskFullError):
+                INSTALLING.write_text(ENDED)
             raise
         install.compile()
     shutil.rmtree(VENV / ".uv", ignore_errors=True)
-    for marker, text in pinned(extra).items():
-        INSTALLING.write_text(text)
+    for marker, text in markers.items():
+        INSTALLING.write_text(text, encoding="utf-8")
         INSTALLING.replace(marker)
 
 
@@ -153,8 +160,9 @@ def main(extra: str, *command: str) -> int:
     die_with_parent(os.getppid(), signal.SIGTERM)
     try:
         with only_one():
-            if not is_whole(pinned(extra)):
-                make(extra, typed)
+            markers = pinned(extra)  # read once: a pull may change it meanwhile
+            if not is_whole(markers):
+                make(extra, typed, markers)
                 say(f".venv is ready, in {time.monotonic() - started_s:.0f} s")
     except (SetupError, OSError) as error:
         say(explain(error, typed) if isinstance(error, OSError) else str(error))

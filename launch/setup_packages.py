@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -58,11 +59,13 @@ class Install:
         self.disks = {VENV.stat().st_dev: VENV}
         self.uv = self._find_uv()
         try:
-            cache = Path(self._uv("cache", "dir").strip())
+            cache = Path(self._uv("cache", "dir").splitlines()[-1])
         except CommandError as failed:
             raise self._error(f"{self.uv} does not work", failed) from None
         try:
             cache.mkdir(parents=True, exist_ok=True)
+            if not os.access(cache, os.W_OK):
+                raise PermissionError
         except OSError:  # a home that is nobody's, as in a container
             self.env["UV_CACHE_DIR"] = str(VENV / ".uv/cache")
         else:
@@ -87,25 +90,23 @@ class Install:
         return uv
 
     def _uv(self, *arguments: str, shown: bool = False) -> str:
-        # Not where the user is: a pyproject.toml there may be set for another project.
-        command = [self.uv, "--directory", str(ROOT), *arguments]
-        return setup_uv.run(command, self.log, self.env, shown=shown)
+        # Where the user is, a pyproject.toml may be set for another project.
+        options = ["--project", str(ROOT), *([] if shown else ["--color", "never"])]
+        return setup_uv.run([self.uv, *options, *arguments], self.log, self.env, shown=shown)
 
     def make_python(self) -> None:
         """Make `.venv` without packages, from this Python or one that uv finds or fetches."""
         if os.access(PYTHON, os.X_OK):
             return
-        python = required_python((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-        if python_fits(sys.version_info[:3], python):
+        needed = python = required_python((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+        if python_fits(sys.version_info[:3], needed):
             # By its own name, python3.11: when an upgrade of python3 takes that away, the link
             # dangles and .venv is made anew, instead of running without its packages.
             python = str(Path(getattr(sys, "_base_executable", sys.executable)).resolve())
         try:
             self._uv("venv", "--allow-existing", "--no-project", "--python", python, str(VENV))
         except CommandError as failed:
-            hint = (
-                "tries again; Debian, Ubuntu: apt install python3.12 before it, or put one on PATH"
-            )
+            hint = f"tries again; put a Python {needed} on PATH before it"
             raise self._error("uv cannot make .venv", failed, hint) from None
 
     def choose_torch(self) -> list[str]:
@@ -132,7 +133,7 @@ class Install:
             raise SetupError(
                 f"AIRLOCK_TORCH=cuda, but where pip is set to look there is torch {torch[1]}\n"
                 "  PIP_CONFIG_FILE=/dev/null PIP_INDEX_URL= PIP_EXTRA_INDEX_URL= PIP_FIND_LINKS="
-                f" AIRLOCK_TORCH=cuda {self.typed}\n      looks on PyPI alone"
+                f" PIP_NO_INDEX= AIRLOCK_TORCH=cuda {self.typed}\n      looks on PyPI alone"
             )
         options: list[str] = []
         has_driver = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi")
@@ -141,7 +142,7 @@ class Install:
         needed_gib = _NEEDED_CUDA_GIB if _brings_cuda(plan) else _NEEDED_CPU_GIB
         for path in self.disks.values():
             if _free_gib(path) < needed_gib:
-                raise self._full(f", {needed_gib} GiB needed in {path}")
+                raise SetupError(self._full(f", {needed_gib} GiB needed in {path}"))
         return options
 
     def _resolve_for_cpu(self, plan: str, asked: str) -> tuple[str, list[str]]:
@@ -162,7 +163,7 @@ class Install:
             return plan, []
         say(
             f"{why}: torch will be its build for CPU, without ~3 GB of CUDA libraries; for those:"
-            f" AIRLOCK_TORCH=cuda {self.typed}"
+            f" rm -rf {shlex.quote(str(VENV))}; AIRLOCK_TORCH=cuda {self.typed}"
         )
         return for_cpu, options
 
@@ -187,14 +188,17 @@ class Install:
     def _error(self, what: str, failed: CommandError, hint: str = _OTHER_INDEX) -> SetupError:
         """`what` is wrong, with what the failed command said of it and what to type."""
         if re.search(r"No space left on device|os error 28|Errno 28|quota exceeded", failed.output):
-            return self._full("")
-        said = [f"    {line.strip()}" for line in failed.output.splitlines() if line.strip()]
+            return DiskFullError(self._full(""))
+        last = failed.output.rpartition("\x1b[2K")[
+            2
+        ]  # after the last of a terminal's progress bars
+        said = [f"    {line.strip()}" for line in last.splitlines() if line.strip()]
         text = "\n".join(said[-12:])
         return SetupError(f"{what} (log: {LOG}):\n{text}\n  {self.typed}\n      {hint}")
 
-    def _full(self, needed: str) -> DiskFullError:
+    def _full(self, needed: str) -> str:
         free = " and ".join(f"{_free_gib(path):.2f} GiB in {path}" for path in self.disks.values())
-        return DiskFullError(
+        return (
             f"the disk is too full for .venv: free are {free}{needed}\n  {self.typed}\n      goes"
             " on, once there is room; UV_CACHE_DIR=DIR before it has uv fetch to another disk"
         )

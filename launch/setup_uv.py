@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import fcntl
+import math
 import os
 import pty
 import re
@@ -26,14 +27,15 @@ _OLDEST = (0, 8)
 # What pip is set to, by the name that uv has for it.
 _UV_NAMES = {
     "index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS",
-    "trusted-host": "UV_INSECURE_HOST", "timeout": "UV_HTTP_TIMEOUT", "retries": "UV_HTTP_RETRIES",
-    "cert": "SSL_CERT_FILE", "client-cert": "SSL_CLIENT_CERT", "proxy": "ALL_PROXY",
+    "trusted-host": "UV_INSECURE_HOST", "proxy": "ALL_PROXY", "cert": "SSL_CERT_FILE",
+    "client-cert": "SSL_CLIENT_CERT", "timeout": "UV_HTTP_TIMEOUT",
+    "default-timeout": "UV_HTTP_TIMEOUT",
 }  # fmt: skip
 _SECTIONS = ("global", "install", ":env:")  # a later one wins, as with pip
 
 # A user's own settings for pip hold, but for those that would install elsewhere or ask.
-_PIP = {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0", "PIP_NO_INPUT": "1",
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1"}  # fmt: skip
+_PIP = {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0", "PIP_NO_INPUT": "1", "PIP_DRY_RUN": "",
+        "PIP_TARGET": "", "PIP_PREFIX": "", "PIP_ROOT": ""}  # fmt: skip
 
 
 class CommandError(Exception):
@@ -46,7 +48,8 @@ class CommandError(Exception):
 
 def on_path() -> str | None:
     """The uv on PATH, if it is new enough."""
-    uv = shutil.which("uv")
+    # Or where its installer puts it, which is on PATH in new shells only.
+    uv = shutil.which("uv") or shutil.which("uv", path=str(Path("~/.local/bin").expanduser()))
     if uv is None:
         return None
     told = subprocess.run([uv, "--version"], stdout=subprocess.PIPE, check=False).stdout.decode()
@@ -65,26 +68,25 @@ def fetched(folder: Path, log: BinaryIO) -> str | None:
     uv, python = folder / "bin/uv", [sys.executable, "-I"]
     if not uv.exists():
         pip, where = [*python, "-m", "pip"], ["--target", str(folder)]
-        if _fails([*pip, "--version"]):
-            if _fails([*python, "-m", "venv", str(folder)]):
+        if subprocess.run([*pip, "--version"], capture_output=True, check=False).returncode:
+            try:
+                run([*python, "-m", "venv", str(folder)], log, dict(os.environ))
+            except CommandError:
                 return None
             pip, where = [str(folder / "bin/python"), "-I", "-m", "pip"], []
-        run([*pip, "install", "--upgrade", *where, WHEEL], log, {**os.environ, **_PIP})
+        said = run([*pip, "install", "--upgrade", *where, WHEEL], log, {**os.environ, **_PIP})
+        if not uv.exists():
+            raise CommandError(said)
     return str(uv)
-
-
-def _fails(command: list[str]) -> bool:
-    """Whether a command ends with an error; what it says is of no interest."""
-    return subprocess.run(command, capture_output=True, check=False).returncode != 0
 
 
 def settings_of_pip() -> tuple[dict[str, str], list[str]]:
     """The environment, and options, with which uv looks for packages where pip would.
 
-    uv itself reads no setting of pip's. What is set for uv wins.
+    uv itself reads no setting of pip's. What is set for uv in the environment wins.
     """
     command = [sys.executable, "-I", "-m", "pip", "config", "list"]
-    told = subprocess.run(command, capture_output=True, env={**os.environ, **_PIP}, check=False)
+    told = subprocess.run(command, capture_output=True, check=False)
     if told.returncode:  # no pip here, so there are no files of settings either
         lines = [f":env:.{name[4:].lower().replace('_', '-')}={value!r}"
                  for name, value in os.environ.items() if name.startswith("PIP_")]  # fmt: skip
@@ -100,6 +102,11 @@ def settings_of_pip() -> tuple[dict[str, str], list[str]]:
     found.update({uv: settings[pip] for pip, uv in _UV_NAMES.items() if settings.get(pip)})
     if "UV_FIND_LINKS" in found:  # the one list that is not separated by spaces
         found["UV_FIND_LINKS"] = found["UV_FIND_LINKS"].replace(" ", ",")
+    if "UV_HTTP_TIMEOUT" in found:  # of whole seconds
+        found["UV_HTTP_TIMEOUT"] = str(math.ceil(float(found["UV_HTTP_TIMEOUT"])))
+    for old, new in (("UV_INDEX_URL", "UV_DEFAULT_INDEX"), ("UV_EXTRA_INDEX_URL", "UV_INDEX")):
+        if old in os.environ:
+            found.pop(new, None)
     options = ["--no-index"] if settings.get("no-index") in ("1", "true", "yes", "on") else []
     return {**found, **os.environ}, options
 

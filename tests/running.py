@@ -163,7 +163,7 @@ def processes_of(run: RunDir) -> list[psutil.Process]:
 
 def assert_nothing_left(run: RunDir) -> None:
     """Fail if a process of the run is alive, or does not end within moments."""
-    wait_for(lambda: not processes_of(run), why="processes are left behind", timeout_s=10.0)
+    wait_for(lambda: not processes_of(run), why="processes are left behind", timeout_s=30.0)
 
 
 def finish(process: subprocess.Popen[str], timeout_s: float = 200.0) -> tuple[int, str, str]:

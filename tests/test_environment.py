@@ -180,7 +180,7 @@ def test_where_no_python_serves_what_uv_says_of_each_is_shown(clone: Clone) -> N
     assert result.returncode == 4
     assert "airlock: uv cannot make .venv (log: " in result.stderr
     assert "pyenv: python3.12: not found" in result.stderr
-    assert f"\n  '{clone.root}/start.sh'\n      tries again; Debian" in result.stderr
+    assert f"\n  '{clone.root}/start.sh'\n      tries again; put a Python" in result.stderr
 
 
 def test_a_later_python_serves_where_python3_does_not(clone: Clone) -> None:

@@ -440,10 +440,53 @@ def test_a_uv_that_does_not_work_is_shown_with_what_it_says(clone: Clone) -> Non
 
 
 def test_where_pip_is_set_to_a_folder_alone_packages_come_from_there(clone: Clone) -> None:
-    folder = clone.root.parent / "wheels"
     clone.pin("airlock-tiny==1.0\n")
-    env = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": f"{clone.root.parent} {folder}"}
+    env = {"PIP_NO_INDEX": "1", "PIP_TIMEOUT": "1.5"}
+    env["PIP_FIND_LINKS"] = f"{clone.root.parent} wheels"  # from where it is typed
     assert clone.stub(**env)["prefix"] == str(clone.root / ".venv")
+
+
+def test_what_is_pinned_anew_during_an_install_is_installed_next(
+    clone: Clone, index: Index
+) -> None:
+    clone.wheels("1.1")
+    process = begin(clone)
+    assert index.asked.wait(60)
+    clone.pin(f"--index-url {index.url}\nairlock-tiny==1.1\n")
+    index.may_answer.set()
+    assert process.communicate()[0]
+    assert airlock_tiny(clone) == ["1.0"]
+    clone.stub()
+    assert airlock_tiny(clone) == ["1.1"]
+
+
+def airlock_tiny(clone: Clone) -> list[str]:
+    found = clone.root.glob(".venv/lib/*/site-packages/airlock_tiny-*.dist-info")
+    return [path.name.split("-")[1].removesuffix(".dist") for path in found]
+
+
+def test_an_update_that_is_refused_keeps_what_the_user_has_added(started: Clone) -> None:
+    kept = started.write(".venv/kept", "")
+    requirements = (started.root / "requirements.txt").read_text()
+    for broken in (
+        "#!/bin/sh\necho uv 0.9.1; [ $1 = --version ]\n",
+        f'#!/bin/sh\nexec "{UV}" "$@"\n',
+    ):
+        tool(started.bin / "uv", broken)
+        started.pin("--no-index\nairlock-tiny==7\n")
+        assert started.run().returncode == 4
+    started.pin(f"{requirements}# other\n")
+    started.stub()
+    assert kept.exists()
+
+
+@pytest.mark.parametrize("what", ["a file", "a dangling link"])
+def test_a_venv_that_is_no_folder_is_left_to_the_user(clone: Clone, what: str) -> None:
+    own = clone.root / ".venv"
+    own.touch() if what == "a file" else own.symlink_to("nowhere")
+    result = clone.run()
+    assert result.returncode == 4
+    assert f"\n  rm -r '{own}'\n" in result.stderr
 
 
 def test_a_home_that_is_nobodys_does_not_matter(clone: Clone) -> None:

@@ -37,12 +37,23 @@ def torch_of(clone: Clone) -> str:
 
 
 @pytest.mark.skipif(HAS_DRIVER, reason="there is a driver")
-def test_without_a_driver_torch_is_its_build_for_cpu_and_that_is_said(pytorch_org: Clone) -> None:
+@pytest.mark.parametrize("env", [{}, {"FORCE_COLOR": "1"}, {"UV_NATIVE_TLS": "1"}], ids=str)
+def test_without_a_driver_torch_is_its_build_for_cpu_and_that_is_said(
+    pytorch_org: Clone, env: dict[str, str]
+) -> None:
+    before = {*pytorch_org.root.parent.iterdir()}
+    pytorch_org.env |= env
     result = pytorch_org.run("tiny")
+    made = {path.name for path in {*pytorch_org.root.parent.iterdir()} - before}
+    assert made <= {".cache"}, "something was made where the command was typed"
     assert result.returncode == 0, result.stderr
     assert torch_of(pytorch_org) == "9.0+cpu"
     assert "no NVIDIA driver here: torch will be its build for CPU, without ~3 GB" in result.stderr
-    assert f"AIRLOCK_TORCH=cuda '{pytorch_org.root}/start.sh' tiny\n" in result.stderr
+    root = pytorch_org.root
+    otherwise = f"rm -rf '{root}/.venv'; AIRLOCK_TORCH=cuda '{root}/start.sh' tiny"
+    assert f"{otherwise}\n" in result.stderr
+    assert pytorch_org.execute([str(pytorch_org.bin / "sh"), "-c", f"/bin/{otherwise}"]).stdout
+    assert torch_of(pytorch_org) == "9.0"
 
 
 def test_the_build_that_is_asked_for_is_installed(pytorch_org: Clone) -> None:

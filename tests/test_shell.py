@@ -61,7 +61,9 @@ def test_a_relative_call_works_with_cdpath_set(clone: Clone) -> None:
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_start_works_when_given_to_a_shell(clone: Clone, shell: str) -> None:
     result = clone.execute([str(clone.bin / shell), "start_4gpu.sh", "tiny"], clone.root)
-    assert json.loads(result.stdout)["argv"] == ["run", "tiny"]
+    seen = json.loads(result.stdout)
+    assert seen["argv"] == ["run", "tiny"]
+    assert seen["env"]["AIRLOCK_SCRIPT"] == "./start_4gpu.sh", "what can be typed again"
 
 
 def test_the_users_own_train_and_launch_in_the_current_folder_are_not_imported(

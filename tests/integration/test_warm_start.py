@@ -26,6 +26,7 @@ from tests.running import (
     finish,
     hooked,
     how_started,
+    limit_s,
     rank_pids,
     run_folder,
     training,
@@ -293,12 +294,13 @@ def test_the_zygote_waits_at_the_gate_for_as_long_as_it_takes(
     holder = subprocess.Popen(["flock", str(gate), "sleep", "1000"], start_new_session=True)
     try:
         wait_for(gate.exists, why="nobody took the lock")
-        limit = ("--set", "launch.zygote_timeout_s=10", "--set", "launch.admit=auto")
+        own_s = limit_s(4)
+        limit = ("--set", f"launch.zygote_timeout_s={own_s}", "--set", "launch.admit=auto")
         with ended(airlock(*SHORT, *limit)) as process:
             run = run_folder(environ)
             wait_for(lambda: events_of(run, "start", "lock.wait"), why="it did not wait")
             with pytest.raises(subprocess.TimeoutExpired):
-                process.wait(13)  # longer than the limit for its own work
+                process.wait(own_s + 3)  # longer than the limit for its own work
             os.killpg(holder.pid, signal.SIGKILL)
             code, out, err = finish(process)
     finally:
