@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 from launch.track.services import services_in
 from rundir.config import RunConfig
@@ -25,6 +26,9 @@ def missing(config: RunConfig) -> list[tuple[str, str]]:
     if config.model.compile and not _has_compiler():
         text = "model.compile=true needs a C++ compiler, and there is none on PATH"
         found.append((text, "sudo apt-get install g++, or CXX=/path/to/one"))
+    if config.model.compile and " " in (folder := _folder_of("torch")):
+        text = f"model.compile=true: torch's compiler cannot link in a path with a space: {folder}"
+        found.append((text, "AIRLOCK_PYTHON=PATH names another Python, or move the clone"))
     return found
 
 
@@ -32,6 +36,11 @@ def is_installed(name: str) -> bool:
     """Whether `import name` would find a package: a folder alone, as W&B makes one, is none."""
     spec = find_spec(name)
     return spec is not None and spec.origin is not None
+
+
+def _folder_of(name: str) -> str:
+    spec = find_spec(name)
+    return "" if spec is None or spec.origin is None else str(Path(spec.origin).parent)
 
 
 def require(config: RunConfig) -> None:

@@ -27,9 +27,13 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell starts what it puts into the background deaf to Ctrl-C, and so all that tests start.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell starts what it puts into the background deaf to Ctrl-C, nohup what it starts deaf to a
+# terminal's end, and so all that tests start.
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL),
+):  # fmt: skip
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 HAS_GPU = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 

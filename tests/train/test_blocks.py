@@ -27,6 +27,8 @@ def test_blocks_are_the_layers_of_every_architecture(kind: str) -> None:
 
 
 @pytest.mark.long  # minutes: a compiler runs
+@pytest.mark.skipif(" " in torch.__file__, reason="torch cannot link in a path with a space")
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, of its own
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_a_compiled_model_has_the_gradients_of_one_that_is_not(checkpointing: bool) -> None:
     torch.compiler.reset()

@@ -73,16 +73,16 @@ def traced(gib: float, *settings: str, environ: dict[str, str]) -> tuple[Plan, R
 @pytest.mark.long  # tests/launch/plan/test_command.py types one of them
 def test_what_is_proposed_fits_and_can_be_typed(environ: dict[str, str]) -> None:
     settings = ("train.micro_batch_size=2048", "train.global_batch_size=4096")
-    plan, request = traced(8, *settings, environ=environ)
+    plan, request = traced(16, *settings, environ=environ)
     assert plan.verdict is Verdict.DOES_NOT_FIT
     found = what_fits_instead(plan, request, environ, Signals())
     assert found[0].command.startswith("./start.sh tiny --set train.global_batch_size=4096 --set ")
     changed = found[0].command.split("--set ")[-1]
     assert changed.startswith("train.micro_batch_size=")
-    again, _ = traced(8, settings[1], changed, environ=environ)
+    again, _ = traced(16, settings[1], changed, environ=environ)
     assert again.verdict is Verdict.FITS
     size = int(changed.partition("=")[2])
-    twice, _ = traced(8, settings[1], f"train.micro_batch_size={2 * size}", environ=environ)
+    twice, _ = traced(16, settings[1], f"train.micro_batch_size={2 * size}", environ=environ)
     assert twice.verdict is not Verdict.FITS
 
 
