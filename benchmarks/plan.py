@@ -75,8 +75,8 @@ CASES = {
     "llama, tied, full, eager attention": case(LLAMA, attention="eager"),
     "gpt2, LoRA": case(GPT2, method="lora"),
     "gpt2, full": case(GPT2),
-    # Small: a CPU without instructions for bfloat16 takes minutes for a step of the others. Not very:
-    # for one with them oneDNN holds 26 MB of its own, whatever the model.
+    # Small: a CPU without instructions for bfloat16 takes minutes for a step of the others. But not
+    # very: where a CPU has them oneDNN holds 26 MB of its own, whatever the model.
     "qwen3, full, bfloat16": case(
         QWEN3 | {"num_hidden_layers": 2, "vocab_size": 4096}, samples=8, dtype="bfloat16"
     ),
