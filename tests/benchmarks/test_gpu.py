@@ -181,6 +181,7 @@ def test_a_run_that_cannot_start_fails_with_what_it_said(place: Place) -> None:
         follow("bad", ["nonsense"], place, timeout_s=LONG_S)
 
 
+@pytest.mark.runs
 def test_a_run_that_takes_too_long_is_ended_with_all_its_processes(place: Place) -> None:
     begun = time.monotonic()
     with pytest.raises(FailedError, match="not done after 3 s"):
@@ -203,6 +204,7 @@ def test_what_does_not_fit_is_skipped_with_the_figures_of_the_plan(place: Place)
         train(huge, place, QUICK, LONG_S)
 
 
+@pytest.mark.runs
 def test_addresses_are_counted_in_a_process_of_their_own(place: Place) -> None:
     found = address_space(place, LONG_S, expandable=True)
     assert 0 < found["torch_bytes"] <= found["device_bytes"]

@@ -34,6 +34,7 @@ class Steps:
         return [float(line) for line in text.split("\n")[:-1]]
 
 
+@pytest.mark.runs
 def test_a_program_steps_in_its_turns_only(tmp_path: Path) -> None:
     programs: dict[str, Steps] = {}
     clocks: dict[str, Clock] = {}

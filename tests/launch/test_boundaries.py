@@ -87,6 +87,7 @@ def test_importing_a_heavy_library_would_be_seen(environ: dict[str, str]) -> Non
     assert "safetensors" in python(program, environ)
 
 
+@pytest.mark.runs
 def test_the_launcher_is_the_clones_wherever_it_is_started(
     environ: dict[str, str], tmp_path: Path
 ) -> None:

@@ -255,6 +255,7 @@ def test_a_disk_without_room_is_told_with_both_figures_before_the_first_byte(
     assert hub.large() == []
 
 
+@pytest.mark.runs
 def test_a_disk_that_fills_up_meanwhile_is_told_so_and_a_later_fetch_goes_on(
     hub: Hub, hub_env: dict[str, str], tmp_path: Path, small_disk: Path
 ) -> None:

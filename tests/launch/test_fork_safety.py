@@ -52,6 +52,7 @@ for one in many: one.join()
     assert look(environ, before)["why"] is None
 
 
+@pytest.mark.runs
 def test_the_threads_of_a_parallel_region_are_found_after_it_has_ended(
     environ: dict[str, str],
 ) -> None:

@@ -89,6 +89,7 @@ def fork(program: object, run: RunDir) -> int:
     "num_kills", [20, pytest.param(100, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
 )
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.runs
 def test_the_newest_checkpoint_loads_whenever_a_save_was_killed(
     tmp_path: Path, num_kills: int
 ) -> None:

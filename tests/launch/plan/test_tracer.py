@@ -75,6 +75,7 @@ def test_a_tracer_that_ends_badly_is_an_error_with_its_reason(
         Tracer([question()], env).wait(Signals())
 
 
+@pytest.mark.runs
 def test_a_tracer_that_hangs_is_ended_after_a_while(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_stop_ends_it_at_once(environ: dict[str, str], tmp_path: Path) -> None
         Tracer([question()], env).wait(signals)
 
 
+@pytest.mark.runs
 def test_one_that_does_not_listen_is_killed(environ: dict[str, str], tmp_path: Path) -> None:
     body = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{SLEEPS}"
     env = environ | hooked(environ, tmp_path, "rundir.footprint", body)
