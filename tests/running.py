@@ -88,16 +88,22 @@ def hooked(environ: dict[str, str], folder: Path, module: str, body: str) -> dic
 
 @functools.cache
 def _import_s() -> float:
-    """Seconds that this machine, as busy as it is, takes to import what a rank imports."""
-    started_s = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import torch, transformers, peft"], check=True)
-    return time.monotonic() - started_s
+    """Seconds that this machine, as busy as it is, takes to import torch.
+
+    The second time, as runs here do: the first may read it all from the disk.
+    """
+    took_s = 0.0
+    for _ in range(2):
+        started_s = time.monotonic()
+        subprocess.run([sys.executable, "-c", "import torch"], check=True)
+        took_s = time.monotonic() - started_s
+    return took_s
 
 
 def limit_s(imports: float) -> int:
     """A limit of time by the time that an import takes here, for what is to run into that limit.
 
-    A run has begun to train after two or three, as it imports in the agent and in the zygote.
+    A run has begun to train after three to five: it imports more, in the agent and in the zygote.
     """
     return math.ceil(imports * _import_s())
 

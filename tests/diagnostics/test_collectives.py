@@ -71,7 +71,7 @@ def test_a_rank_that_is_stopped_is_named_and_so_is_who_waits(
     on_cpu: dict[str, str], tmp_path: Path
 ) -> None:
     does = "dist.recv = lambda *_: os.kill(os.getpid(), 19)"
-    ended = sabotaged(on_cpu, tmp_path, does, "--timeout-s", str(limit_s(5)))
+    ended = sabotaged(on_cpu, tmp_path, does, "--timeout-s", str(limit_s(6)))
     assert ended.code == 4
     text = ended.finding("pair 0-1")["text"]
     assert "rank 1 is stopped by a signal in pair 0-1" in text
@@ -80,10 +80,10 @@ def test_a_rank_that_is_stopped_is_named_and_so_is_who_waits(
 
 def test_a_pair_that_hangs_is_named_with_its_stacks(on_cpu: dict[str, str], tmp_path: Path) -> None:
     does = "import time; dist.recv = lambda *_: time.sleep(3600)"
-    ended = sabotaged(on_cpu, tmp_path, does, "--timeout-s", str(limit_s(5)))
+    ended = sabotaged(on_cpu, tmp_path, does, "--timeout-s", str(limit_s(6)))
     assert ended.code == 4
     text = ended.finding("pair 0-1")["text"]
-    assert f"nothing has happened for {limit_s(5)} s: ranks 0, 1 are in pair 0-1" in text
+    assert f"nothing has happened for {limit_s(6)} s: ranks 0, 1 are in pair 0-1" in text
     assert "collective_rank.py" in text
     assert "GLOO_SOCKET_IFNAME" in ended.finding("pair 0-1")["do"]
 
@@ -93,7 +93,7 @@ def test_a_rank_that_does_not_come_is_waited_for_by_name(
     on_cpu: dict[str, str], tmp_path: Path
 ) -> None:
     does = "import time; module.meet = lambda *_: time.sleep(3600)"
-    ended = sabotaged(on_cpu, tmp_path, does, "--timeout-s", str(limit_s(5)))
+    ended = sabotaged(on_cpu, tmp_path, does, "--timeout-s", str(limit_s(6)))
     assert ended.code == 4
     assert "in meet" in ended.finding("meet")["text"]
 

@@ -48,10 +48,10 @@ def test_a_rank_that_is_killed_between_steps_is_named(
 
 def test_a_rank_that_is_stopped_is_named(on_cpu: dict[str, str], tmp_path: Path) -> None:
     env = on_cpu | hooked(on_cpu, tmp_path, "train.loop", AT_STEP.format(19))
-    done = diagnose("ranks", "--timeout-s", str(limit_s(8)), env=env)
+    done = diagnose("ranks", "--timeout-s", str(limit_s(10)), env=env)
     assert done.code == 4
     text = done.finding("run")["text"]
-    assert f"it was not done after {limit_s(8)} s: rank 1 is stopped by a signal" in text
+    assert f"it was not done after {limit_s(10)} s: rank 1 is stopped by a signal" in text
 
 
 @pytest.mark.long

@@ -209,7 +209,7 @@ def test_a_slow_run_and_one_whose_launcher_was_stopped_are_no_hangs(
     slow = "import time\nstep = module.Trainer._one_step\n"
     slow += "module.Trainer._one_step = lambda self: (time.sleep(2), step(self))[1]"
     env = hooked(environ, tmp_path, "train.loop", slow)
-    soon_s = max(4, limit_s(1.5))  # for steps of 2 s, on a machine that may be busy
+    soon_s = max(4, limit_s(2))  # for steps of 2 s, on a machine that may be busy
     soon = ("--set", f"launch.hang_timeout_s={soon_s}")
     with training(airlock(*SHORT, *soon, env=env), environ) as (process, run):
         process.send_signal(signal.SIGSTOP)  # which the ranks do not mind

@@ -294,7 +294,7 @@ def test_the_zygote_waits_at_the_gate_for_as_long_as_it_takes(
     holder = subprocess.Popen(["flock", str(gate), "sleep", "1000"], start_new_session=True)
     try:
         wait_for(gate.exists, why="nobody took the lock")
-        own_s = limit_s(4)
+        own_s = limit_s(6)
         limit = ("--set", f"launch.zygote_timeout_s={own_s}", "--set", "launch.admit=auto")
         with ended(airlock(*SHORT, *limit)) as process:
             run = run_folder(environ)
