@@ -19,8 +19,12 @@ airlock_extra=dev
 tier='not long and not gpu and (sample or not runs)'
 # Most of a test is one process that imports: two files at once, where no GPU is to be shared.
 together='--numprocesses=logical --maxprocesses=2 --dist=loadfile'
+joins=''
 for argument; do
     shift
+    # A part may be named like a folder, which pytest would take for one of its own arguments.
+    case $argument in --only) joins=--only= && continue ;; esac
+    argument=$joins$argument joins=''
     case $argument in
         --runs) tier='runs and not sample and not long and not gpu' ;;
         --all) tier='long or gpu' ;;

@@ -210,6 +210,17 @@ def test_help_that_is_anothers_is_handed_over(clone: Clone, arguments: list[str]
     assert clone.stub(*arguments)["argv"] == ["run", *arguments]
 
 
+def test_a_part_that_is_named_like_a_folder_is_handed_over_as_a_part(tests_in_clone: Clone) -> None:
+    tests_in_clone.write(
+        "tests/conftest.py",
+        "def pytest_addoption(parser): parser.addoption('--only', action='append')\n"
+        "def pytest_report_header(config): return f'only {config.getoption(\"only\")}'\n",
+    )
+    told = tests_in_clone.run("--all", "--only", "launch", "--only", "hangs", script="test.sh")
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "only ['launch', 'hangs']" in told.stdout
+
+
 def test_the_test_script_fails_when_a_test_does(tests_in_clone: Clone) -> None:
     tests_in_clone.write("tests/test_bad.py", "def test_bad(): assert False\n")
     assert tests_in_clone.run(script="test.sh").returncode == 1
