@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import os
 import sys
@@ -82,6 +81,8 @@ class ScriptGate:
 
         if not dist.is_available():
             return
+        from train.ranks import keep  # here, while modules of ours can still be imported
+
         original = dist.init_process_group
 
         @functools.wraps(original)
@@ -91,7 +92,9 @@ class ScriptGate:
             self._meet()
             with self._report.events.span("pg.init"):
                 done = original(*args, **kwargs)
-            _keep(dist)
+            group = dist.group.WORLD
+            if group is not None and "gloo" in dist.get_backend_config(group):
+                keep(group)
             return done
 
         for module in list(sys.modules.values()):
@@ -160,15 +163,3 @@ class ScriptGate:
             elif now - since > _QUIET_S:
                 self.leave(f"its memory has not grown for {_QUIET_S:.0f} s")
             time.sleep(_LOOK_EVERY_S)
-
-
-def _keep(dist: Any) -> None:
-    """Keep the group that all ranks are in until this process ends, if gloo is a part of it.
-
-    The destructor of such a group joins its threads. DDP's reducer, if it has the last reference,
-    runs it with the GIL held, which such a thread may be waiting for: the rank then never ends. Of
-    scripts that destroy the group before their model goes, that was one in 20 to 100 (torch 2.13).
-    """
-    group = dist.group.WORLD
-    if group is not None and "gloo" in dist.get_backend_config(group):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))

@@ -189,9 +189,7 @@ class Install:
         """`what` is wrong, with what the failed command said of it and what to type."""
         if re.search(r"No space left on device|os error 28|Errno 28|quota exceeded", failed.output):
             return DiskFullError(self._full(""))
-        last = failed.output.rpartition("\x1b[2K")[
-            2
-        ]  # after the last of a terminal's progress bars
+        _, _, last = failed.output.rpartition("\x1b[2K")  # of a terminal, what follows the bars
         said = [f"    {line.strip()}" for line in last.splitlines() if line.strip()]
         text = "\n".join(said[-12:])
         return SetupError(f"{what} (log: {LOG}):\n{text}\n  {self.typed}\n      {hint}")
