@@ -5,6 +5,6 @@ AIRLOCK_ROOT=$(readlink -f -- "$0")
 AIRLOCK_ROOT=${AIRLOCK_ROOT%/*}
 # shellcheck disable=SC2034 # read by environment.sh
 airlock_command=run
-# shellcheck source=launch/environment.sh
-. "$AIRLOCK_ROOT/launch/environment.sh"
+# shellcheck source=launch/setup/environment.sh
+. "$AIRLOCK_ROOT/launch/setup/environment.sh"
 exec "$AIRLOCK_PY" -P -m launch run "$@"

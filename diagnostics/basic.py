@@ -15,10 +15,10 @@ from typing import Any
 from diagnostics.address_limit import limit_addresses
 from diagnostics.result import Findings, install_command, last_line
 from diagnostics.rung import rung
-from launch.check_env import missing_packages
 from launch.devices import Gpu, installed_gpus, visible_gpus
 from launch.memory import GIB, MIB
 from launch.request import Request
+from launch.setup.check import missing_packages
 from rundir.errors import UserError
 from rundir.finding import Figure, Finding
 from rundir.paths import ROOT

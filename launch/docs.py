@@ -9,7 +9,7 @@ from launch.cli import airlock
 from launch.leftovers import RULES
 from rundir.docs import Tables, write
 
-HELP = Path(__file__).with_name("help")
+HELP = Path(__file__).with_name("setup") / "help"
 _WIDTH = 78  # click's own, where the terminal is not known
 
 
@@ -24,7 +24,7 @@ def leftovers_table() -> str:
 
 
 def help_texts() -> Iterator[tuple[Path, str]]:
-    """Each file of launch/help with its text: what `./airlock --help` and the commands' say.
+    """Each file of launch/setup/help with its text: what `./airlock --help` and the commands' say.
 
     environment.sh shows them, so that who asks for help need not have an environment first.
     """

@@ -17,11 +17,13 @@ import uv
 
 SOURCE = Path(__file__).resolve().parent.parent
 FILES = (
-    *("start.sh", "start_single.sh", "start_4gpu.sh", "airlock", "test.sh", ".ci/run"),
-    *("launch/environment.sh", "launch/check_env.py", "launch/setup_env.py"),
-    *("launch/setup_packages.py", "launch/setup_uv.py", "launch/setup_compile.py"),
-    *("launch/parent.py", "launch/help/airlock.txt"),
-    *("launch/help/run.txt", "launch/help/plan.txt"),
+    "start.sh",
+    "start_single.sh",
+    "start_4gpu.sh",
+    "airlock",
+    "test.sh",
+    ".ci/run",
+    "launch/parent.py",
 )
 UV = Path(uv.find_uv_bin())
 # The Python below the environment that runs these tests.
@@ -62,6 +64,8 @@ class Clone:
         for name in FILES:
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(SOURCE / name, self.root / name)
+        unwanted = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(SOURCE / "launch/setup", self.root / "launch/setup", ignore=unwanted)
         self.write("launch/__init__.py", "")
         self.write("launch/__main__.py", STUB)
         self.write("pyproject.toml", PYPROJECT)

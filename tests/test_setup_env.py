@@ -18,7 +18,7 @@ from pathlib import Path
 import packaging
 import pytest
 
-from launch import setup_uv
+from launch.setup import uv
 from tests.clone import (
     BASE_PYTHON,
     UV,
@@ -261,13 +261,13 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def installer(clone: Clone) -> int:
     processes = processes_of(clone)
-    return next(pid for pid, command in processes.items() if "launch/setup_env.py" in command)
+    return next(pid for pid, command in processes.items() if "launch/setup/make.py" in command)
 
 
 def stub_uv(clone: Clone) -> Path:
     """A wheel of uv, from which pip installs the real one, by a link; no uv is on PATH then."""
     (clone.bin / "uv").unlink()
-    version = setup_uv.WHEEL.partition("==")[2]
+    version = uv.WHEEL.partition("==")[2]
     wheel = clone.root.parent / f"wheels/uv-{version}-py3-none-any.whl"
     return make_wheel(wheel, script=f'#!/bin/sh\nexec "{UV}" "$@"\n')
 
@@ -285,7 +285,7 @@ def test_an_install_that_was_killed_is_not_taken_for_whole_and_the_next_start_co
         make_wheel(clone.root.parent / "wheels/airlock_tiny-1.0-py3-none-any.whl", code=many)
     first = begin(clone)
     if holds == "compiling":
-        wait_until(lambda: any("setup_compile" in one for one in processes_of(clone).values()))
+        wait_until(lambda: any("launch.setup.compile" in one for one in processes_of(clone).values()))
     assert holds == "compiling" or index.asked.wait(60)
     os.kill(installer(clone), signal.SIGKILL)
     _, errors = first.communicate()

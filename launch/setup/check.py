@@ -1,6 +1,6 @@
 """Say what the Python that runs this file lacks to run Airlock; exits 0 if nothing, else 4.
 
-    check_env.py MODE EXTRA COMMAND [ARGUMENTS...]
+    check.py MODE EXTRA COMMAND [ARGUMENTS...]
 
 COMMAND and its arguments are what the user typed, to be repeated in what to type next; EXTRA is
 "dev" where the development tools are needed, else empty. MODE is one of:
@@ -18,7 +18,7 @@ import shlex
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PREFLIGHT_FAILED = 4
 
 

@@ -14,11 +14,10 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
-from launch import setup_uv
-from launch.check_env import python_fits, required_python
-from launch.setup_uv import CommandError
+from launch.setup.check import python_fits, required_python
+from launch.setup.uv import WHEEL, CommandError, fetched, on_path, run, settings_of_pip
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin/python"
 LOG = VENV / "install.log"
@@ -55,7 +54,7 @@ class Install:
     def __init__(self, extra: str, typed: str, log: BinaryIO) -> None:
         self.typed, self.log = typed, log
         self.requirements = ROOT / f"requirements{'-' + extra if extra else ''}.txt"
-        self.env, self.options = setup_uv.settings_of_pip()
+        self.env, self.options = settings_of_pip()
         self.disks = {VENV.stat().st_dev: VENV}
         self.uv = self._find_uv()
         try:
@@ -74,11 +73,11 @@ class Install:
             self.env.setdefault("UV_LINK_MODE", "copy")  # said by itself, it is a warning
 
     def _find_uv(self) -> str:
-        if uv := setup_uv.on_path():
+        if uv := on_path():
             return uv
-        say(f"fetching {setup_uv.WHEEL}, which makes .venv")
+        say(f"fetching {WHEEL}, which makes .venv")
         try:
-            uv = setup_uv.fetched(VENV / ".uv", self.log)
+            uv = fetched(VENV / ".uv", self.log)
         except CommandError as failed:
             raise self._error("pip cannot get uv", failed) from None
         if uv is None:
@@ -92,7 +91,7 @@ class Install:
     def _uv(self, *arguments: str, shown: bool = False) -> str:
         # Where the user is, a pyproject.toml may be set for another project.
         options = ["--project", str(ROOT), *([] if shown else ["--color", "never"])]
-        return setup_uv.run([self.uv, *options, *arguments], self.log, self.env, shown=shown)
+        return run([self.uv, *options, *arguments], self.log, self.env, shown=shown)
 
     def make_python(self) -> None:
         """Make `.venv` without packages, from this Python or one that uv finds or fetches."""
@@ -177,9 +176,9 @@ class Install:
     def compile(self) -> None:
         """Compile what a start imports. That it could not be, for want of room say, is no error."""
         say("compiling what a start imports")
-        command = [str(PYTHON), "-m", "launch.setup_compile", str(VENV / "lib")]
+        command = [str(PYTHON), "-m", "launch.setup.compile", str(VENV / "lib")]
         with contextlib.suppress(CommandError):
-            setup_uv.run(command, self.log, dict(os.environ))
+            run(command, self.log, dict(os.environ))
 
     def _install(self, *options: str, shown: bool = False) -> str:
         where = ("--python", str(PYTHON), "--requirements", str(self.requirements))

@@ -1,6 +1,6 @@
 """Make the clone's own `.venv` from the pinned requirements with uv, or bring it up to date.
 
-    setup_env.py EXTRA COMMAND [ARGUMENTS...]
+    make.py EXTRA COMMAND [ARGUMENTS...]
 
 Called by environment.sh with any Python; EXTRA is "dev" or empty, and COMMAND with its arguments
 is what the user typed. Exits 0 with a whole `.venv`, 4 with what is wrong and the next command to
@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from launch.parent import die_with_parent
-from launch.setup_packages import LOG, PYTHON, ROOT, VENV, DiskFullError, Install, SetupError, say
+from launch.setup.install import LOG, PYTHON, ROOT, VENV, DiskFullError, Install, SetupError, say
 
 INSTALLING = VENV / ".airlock-installing"
 

@@ -1,4 +1,4 @@
-"""`python -m launch.setup_compile FOLDER`: compile to bytecode what a start imports from a folder.
+"""`python -m launch.setup.compile FOLDER`: compile to bytecode what a start imports from a folder.
 
 Where Python may write no bytecode later, as in many containers, each start would take seconds
 longer. What hardly any start needs is left out: two fifths of the time.

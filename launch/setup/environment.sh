@@ -2,12 +2,12 @@
 # Chooses the Python to run with. Sourced with the clone's root in AIRLOCK_ROOT, with "dev" in
 # airlock_extra where the development tools are needed, and in airlock_command the command that the
 # script stands for, if any; leaves the Python in AIRLOCK_PY and puts the root first on PYTHONPATH.
-# Help is shown without any (launch/help). In this order:
+# Help is shown without any (launch/setup/help). In this order:
 #   1. AIRLOCK_PYTHON           as the user says, or not at all
 #   2. an active environment    used as it is, never installed into (AIRLOCK_ENV=own passes it by)
 #   3. .venv                    if it is whole, which the shell alone can tell
 #   4. python3                  if it has everything, as in a container (AIRLOCK_ENV=own: not)
-#   5. .venv                    made, or brought up to date, by setup_env.py
+#   5. .venv                    made, or brought up to date, by make.py
 # Written for any POSIX shell, so that `sh start.sh` works too. Every failure here exits with 4.
 
 airlock_fail() {
@@ -20,18 +20,18 @@ airlock_help() {
     case ${1:-} in -h | --help) set -- airlock "$1" ;; esac
     case ${2:-} in -h | --help) ;; *) return 0 ;; esac
     case $1 in */*) return 0 ;; esac
-    airlock_text=$AIRLOCK_ROOT/launch/help/$1.txt
+    airlock_text=$AIRLOCK_ROOT/launch/setup/help/$1.txt
     if [ -f "$airlock_text" ]; then
         cat -- "$airlock_text"
         exit
     fi
 }
 
-# check PYTHON MODE ARGUMENTS...: has it all that is needed? (Tells the user itself; see check_env.py.)
+# check PYTHON MODE ARGUMENTS...: has it all that is needed? (Tells the user itself; see check.py.)
 airlock_check() {
     airlock_candidate=$1 airlock_mode=$2
     shift 2
-    PYTHONSAFEPATH=1 "$airlock_candidate" "$AIRLOCK_ROOT/launch/check_env.py" \
+    PYTHONSAFEPATH=1 "$airlock_candidate" "$AIRLOCK_ROOT/launch/setup/check.py" \
         "$airlock_mode" "${airlock_extra:-}" "$AIRLOCK_SCRIPT" "$@"
 }
 
@@ -44,12 +44,12 @@ airlock_whole() {
         [ "$(cat -- "$@")" = "$(cat -- "$airlock_marker")" ]
 }
 
-# Is DIRECTORY an environment that setup_env.py made, or began to make?
+# Is DIRECTORY an environment that make.py made, or began to make?
 airlock_owns() {
     [ -f "$1/.airlock-installed" ] || [ -f "$1/.airlock-installing" ]
 }
 
-# A Python to run setup_env.py with: any from 3.8 on, as uv has the one for .venv. Each is tried by
+# A Python to run make.py with: any from 3.8 on, as uv has the one for .venv. Each is tried by
 # running it: a shim may name one that is not there.
 airlock_python() {
     for AIRLOCK_PY in python3 python3.13 python3.12 python3.11; do
@@ -97,7 +97,7 @@ elif [ -z "${AIRLOCK_ENV:-}" ] && airlock_check python3 quiet 2>/dev/null; then
     AIRLOCK_PY=python3
 else
     airlock_python
-    PYTHONSAFEPATH=1 "$AIRLOCK_PY" "$AIRLOCK_ROOT/launch/setup_env.py" "${airlock_extra:-}" \
+    PYTHONSAFEPATH=1 "$AIRLOCK_PY" "$AIRLOCK_ROOT/launch/setup/make.py" "${airlock_extra:-}" \
         "$AIRLOCK_SCRIPT" "$@" || exit $?
     AIRLOCK_PY=$AIRLOCK_ROOT/.venv/bin/python
 fi
