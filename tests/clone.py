@@ -77,6 +77,11 @@ class Clone:
             "PIP_CONFIG_FILE": os.devnull,
         }
 
+    @property
+    def marker(self) -> Path:
+        """What says that the environment is whole."""
+        return self.root / ".venv/.airlock-installed"
+
     def write(self, name: str, text: str) -> Path:
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clone import BASE_PYTHON, Clone, environment, start_before, tool
+from tests.clone import BASE_PYTHON, Clone, environment, tool
 
 OLD_PYTHON = f"""#!/bin/sh
 while [ "$1" = -I ] || [ "$1" = -B ]; do shift; done
@@ -25,16 +25,6 @@ NEEDS_TWO = """
 requires-python = ">=3.11,<3.14"
 dependencies = ["airlock-tiny>=1.0", "airlock-other", "absent; python_version < '3'"]
 """
-
-
-@pytest.fixture
-def clone(tmp_path: Path) -> Clone:
-    return Clone(tmp_path)
-
-
-@pytest.fixture
-def started(clone: Clone, tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    return start_before(clone, tmp_path_factory.getbasetemp())
 
 
 @pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])

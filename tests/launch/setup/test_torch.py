@@ -10,11 +10,6 @@ HAS_DRIVER = Path("/proc/driver/nvidia/version").exists()
 
 
 @pytest.fixture
-def clone(tmp_path: Path) -> Clone:
-    return Clone(tmp_path)
-
-
-@pytest.fixture
 def pytorch_org(clone: Clone) -> Clone:
     """A clone whose uv looks into a folder where it would ask PyTorch's own index."""
     folder = torch_for_cpu(clone).splitlines()[1]
