@@ -35,8 +35,10 @@ def start_capped(
     figures.num_failed += len(starts) - len(ready)
     if len(ready) == len(starts):
         figures.ready_s.append(max(one.at for one in ready) - begin)
-    say(f"{case.name}: {len(ready)} of {len(starts)} runs came up, {num_oom_kills} OOM kills, "
-        f"{time.monotonic() - begin:.1f} s")  # fmt: skip
+    say(
+        f"{case.name}: {len(ready)} of {len(starts)} runs came up, {num_oom_kills} OOM kills, "
+        f"{time.monotonic() - begin:.1f} s"
+    )
 
 
 def _wait_for_all(starts: Sequence[Start], say: Callable[[str], None]) -> list[Ready]:

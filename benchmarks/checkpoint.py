@@ -13,10 +13,18 @@ from rundir.paths import cache_folder
 from rundir.seal import is_sealed
 
 _ARCHITECTURE = {  # Qwen/Qwen3-0.6B's config.json
-    "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072,
-    "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
-    "max_position_embeddings": 40960, "rope_theta": 1e6, "tie_word_embeddings": True,
-}  # fmt: skip
+    "model_type": "qwen3",
+    "vocab_size": 151936,
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1e6,
+    "tie_word_embeddings": True,
+}
 
 
 def large_checkpoint() -> Path:

@@ -63,10 +63,12 @@ def make_corpus(folder: Path, megabytes: float) -> float:
     tokenizer.train_from_iterator(
         lines,
         trainers.BpeTrainer(
-            vocab_size=_VOCAB, initial_alphabet=alphabet, special_tokens=["<|end|>"],
+            vocab_size=_VOCAB,
+            initial_alphabet=alphabet,
+            special_tokens=["<|end|>"],
             show_progress=False,
         ),
-    )  # fmt: skip
+    )
     model = folder / MODEL
     model.mkdir()
     tokenizer.save(str(model / "tokenizer.json"))
@@ -96,13 +98,19 @@ def make_lines(folder: Path, num_lines: int) -> PreparedData:
             ids = draw.integers(0, _VOCAB, int(ends[-1]), dtype=np.int32)
             ranges = np.stack([np.zeros(num), lengths], axis=1).astype(np.int32).ravel()
             nothing = pa.nulls(num, pa.string())
-            writer.write_batch(pa.record_batch([
-                pa.ListArray.from_arrays(pa.array(ends), pa.array(ids)),
-                pa.ListArray.from_arrays(
-                    pa.array(np.arange(num + 1, dtype=np.int32) * 2), pa.array(ranges)
-                ),
-                nothing, nothing,
-            ], schema=SCHEMA))  # fmt: skip
+            writer.write_batch(
+                pa.record_batch(
+                    [
+                        pa.ListArray.from_arrays(pa.array(ends), pa.array(ids)),
+                        pa.ListArray.from_arrays(
+                            pa.array(np.arange(num + 1, dtype=np.int32) * 2), pa.array(ranges)
+                        ),
+                        nothing,
+                        nothing,
+                    ],
+                    schema=SCHEMA,
+                )
+            )
     prepared = PreparedData(
         path=str(path), num_samples=num_lines, num_too_long=0, longest=20, end_token_id=0
     )
@@ -112,9 +120,12 @@ def make_lines(folder: Path, num_lines: int) -> PreparedData:
 
 def _env(folder: Path) -> dict[str, str]:
     return os.environ | {
-        "PYTHONPATH": str(ROOT), "AIRLOCK_CACHE_DIR": str(folder / "cache"),
-        "HF_HOME": str(folder / "hub"), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "",
-    }  # fmt: skip
+        "PYTHONPATH": str(ROOT),
+        "AIRLOCK_CACHE_DIR": str(folder / "cache"),
+        "HF_HOME": str(folder / "hub"),
+        "HF_HUB_OFFLINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
 
 
 def _command(name: str, folder: Path) -> list[str]:
@@ -149,24 +160,32 @@ def read(folder: Path, num_lines: int) -> dict[str, Any]:
             one.stdin.flush()
     found = [json.loads(one.communicate(timeout=_TIMEOUT_S)[0]) for one in ranks]
     alone = subprocess.run(
-        _command("rank", folder), env=_env(folder), input="\n\n\n", capture_output=True, text=True,
-        check=True, cwd=ROOT,
-    )  # fmt: skip
+        _command("rank", folder),
+        env=_env(folder),
+        input="\n\n\n",
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
     return {
-        "num_lines": num_lines, "file_bytes": size_bytes,
+        "num_lines": num_lines,
+        "file_bytes": size_bytes,
         "file_in_memory_bytes": sum(one["file_share_bytes"] for one in found),
         "private_bytes": max(one["private_bytes"] for one in found),
         "pickled_bytes": max(one["pickled_bytes"] for one in found),
         "first_batch_s": max(one["first_batch_s"] for one in found),
         "first_batch_alone_s": json.loads(alone.stdout.splitlines()[-1])["first_batch_s"],
         "samples_per_s": min(one["samples_per_s"] for one in found),
-    }  # fmt: skip
+    }
 
 
 def claims(
-    speeds: dict[str, dict[str, Any]], peak: int, reading: dict[str, Any],
+    speeds: dict[str, dict[str, Any]],
+    peak: int,
+    reading: dict[str, Any],
     streaming: dict[str, dict[str, Any]],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """What is claimed, with what it was found to be; a peer that is not there claims nothing."""
     found: dict[str, tuple[float, bool]] = {}
     if ORIGINAL in speeds:
@@ -242,14 +261,18 @@ def main() -> None:
     holds: bool | str = all(one["holds"] for one in values.values())
     is_whole = has_peer and not options.quick and options.lines == parser.get_default("lines")
     found = {
-        "machine": machine(), "megabytes": round(megabytes, 1),
+        "machine": machine(),
+        "megabytes": round(megabytes, 1),
         "cases": {
-            "tokenising": speeds, "streaming": streaming, "preparing": {"peak_pss_bytes": peak},
+            "tokenising": speeds,
+            "streaming": streaming,
+            "preparing": {"peak_pss_bytes": peak},
             "reading": reading,
         },
-        "ratios": values, "holds": holds and (is_whole or "incomplete"),
+        "ratios": values,
+        "holds": holds and (is_whole or "incomplete"),
         "skipped": {} if has_peer else dict.fromkeys([*MAPS, PEER], "`datasets` is not installed"),
-    }  # fmt: skip
+    }
     print_tables(found)
     if options.json:
         print(json.dumps(found))  # noqa: T201

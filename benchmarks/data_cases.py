@@ -78,9 +78,12 @@ def rank(folder: Path) -> dict[str, float]:
     print("measured", flush=True)  # noqa: T201
     sys.stdin.readline()
     return {
-        "first_batch_s": first_batch_s, "samples_per_s": per_s, "private_bytes": after - before,
-        "file_share_bytes": share, "pickled_bytes": len(pickle.dumps(samples)),
-    }  # fmt: skip
+        "first_batch_s": first_batch_s,
+        "samples_per_s": per_s,
+        "private_bytes": after - before,
+        "file_share_bytes": share,
+        "pickled_bytes": len(pickle.dumps(samples)),
+    }
 
 
 if __name__ == "__main__":

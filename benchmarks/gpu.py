@@ -138,17 +138,28 @@ def _gpu() -> dict[str, Any]:
 def print_tables(result: Mapping[str, Any]) -> None:
     """Trainings, addresses, forks, claims, and what is missing."""
     console = Console(width=120)
-    trainings = Table("training", "tokens/s", "MFU", "peak, GiB", "the plan's", "NVML", "most",
-                      "first step, s", title=result["machine"].get("gpu", "no GPU"))  # fmt: skip
+    trainings = Table(
+        "training",
+        "tokens/s",
+        "MFU",
+        "peak, GiB",
+        "the plan's",
+        "NVML",
+        "most",
+        "first step, s",
+        title=result["machine"].get("gpu", "no GPU"),
+    )
     others = Table("case", "figures")
     for name, one in result["cases"].items():
         if "tokens_per_s" in one:
             sizes = ("gpu_peak_bytes", "plan_peak_bytes", "nvml_peak_bytes", "plan_most_bytes")
             trainings.add_row(
-                name, f"{one['tokens_per_s']:,.0f}",
+                name,
+                f"{one['tokens_per_s']:,.0f}",
                 "" if one["mfu"] is None else f"{one['mfu']:.1%}",
-                *(_gib(one[key]) for key in sizes), f"{one['first_step_s']:.0f}",
-            )  # fmt: skip
+                *(_gib(one[key]) for key in sizes),
+                f"{one['first_step_s']:.0f}",
+            )
         else:
             others.add_row(name, _in_words(one))
     claimed = Table("claim", "value", "limit", "")

@@ -31,9 +31,14 @@ def address_space(place: Place, timeout_s: float, *, expandable: bool) -> Figure
     command = [sys.executable, "-P", "-m", __name__, place.device]
     try:
         done = subprocess.run(
-            command, env=env, cwd=place.folder, capture_output=True, text=True, check=False,
+            command,
+            env=env,
+            cwd=place.folder,
+            capture_output=True,
+            text=True,
+            check=False,
             timeout=timeout_s,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired as error:
         raise FailedError(f"not done after {timeout_s:.0f} s") from error
     if done.returncode != 0:

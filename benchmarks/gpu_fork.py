@@ -8,9 +8,13 @@ from benchmarks.gpu_run import Done, FailedError, Place, follow
 from benchmarks.gpu_training import Figures
 
 _SETTINGS = (
-    "train.max_steps=8", "train.log_every_steps=1", "train.global_batch_size=8",
-    "train.warmup_steps=2", "data.eval_path=", "train.eval_generate=false",
-)  # fmt: skip
+    "train.max_steps=8",
+    "train.log_every_steps=1",
+    "train.global_batch_size=8",
+    "train.warmup_steps=2",
+    "data.eval_path=",
+    "train.eval_generate=false",
+)
 
 
 def compare_starts(

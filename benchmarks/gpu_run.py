@@ -46,10 +46,16 @@ class Place:
         gate.mkdir(mode=0o700, exist_ok=True)
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("AIRLOCK_", "RUN_"))}
         hidden = {} if self.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
-        return kept | hidden | {
-            "PYTHONPATH": str(ROOT), "AIRLOCK_RUNS_DIR": str(self.folder / name),
-            "AIRLOCK_CACHE_DIR": str(self.folder / "cache"), "AIRLOCK_GATE_DIR": str(gate),
-        }  # fmt: skip
+        return (
+            kept
+            | hidden
+            | {
+                "PYTHONPATH": str(ROOT),
+                "AIRLOCK_RUNS_DIR": str(self.folder / name),
+                "AIRLOCK_CACHE_DIR": str(self.folder / "cache"),
+                "AIRLOCK_GATE_DIR": str(gate),
+            }
+        )
 
     @property
     def gpu(self) -> Gpu | None:

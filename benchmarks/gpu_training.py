@@ -43,10 +43,14 @@ class Case:
     def options(self) -> list[str]:
         """What plan and run are both told."""
         settings = [
-            f"train.method={self.method}", f"data.max_seq_length={self.row_tokens}",
-            f"train.global_batch_size={self.num_rows}", "train.micro_batch_size=1",
-            "launch.load=random", "data.eval_path=", *self.settings,
-        ]  # fmt: skip
+            f"train.method={self.method}",
+            f"data.max_seq_length={self.row_tokens}",
+            f"train.global_batch_size={self.num_rows}",
+            "train.micro_batch_size=1",
+            "launch.load=random",
+            "data.eval_path=",
+            *self.settings,
+        ]
         return ["--num-gpus=1", *(f"--set={one}" for one in settings)]
 
 
@@ -78,9 +82,13 @@ def train(case: Case, place: Place, steps: Steps, timeout_s: float) -> Figures:
     data = place.folder / f"{_slug(case)}.jsonl"
     write_full_rows(data, case.row_tokens, 4 * case.num_rows)
     arguments = [
-        case.profile, *case.options(), f"--data={data}", "--set=train.log_every_steps=1",
-        "--set=train.max_steps=1000000", "--force",  # it is stopped: nothing of its size is written
-    ]  # fmt: skip
+        case.profile,
+        *case.options(),
+        f"--data={data}",
+        "--set=train.log_every_steps=1",
+        "--set=train.max_steps=1000000",
+        "--force",  # it is stopped: nothing of its size is written
+    ]
     num_steps = steps.warm + steps.measured
     left_s = timeout_s - (time.monotonic() - begun)
     with GpuMemory(place.gpu) as memory:
@@ -97,9 +105,13 @@ def _plan(case: Case, place: Place, timeout_s: float) -> Figures:
     try:
         done = subprocess.run(
             airlock("plan", case.profile, *case.options(), "--json"),
-            env=place.environment(_slug(case)), capture_output=True, text=True, check=False,
-            timeout=timeout_s, cwd=place.folder,
-        )  # fmt: skip
+            env=place.environment(_slug(case)),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout_s,
+            cwd=place.folder,
+        )
     except subprocess.TimeoutExpired as error:
         raise FailedError(f"no plan after {timeout_s:.0f} s") from error
     if done.returncode not in (ExitCode.DONE, ExitCode.DOES_NOT_FIT):

@@ -117,9 +117,12 @@ def _torchrun(locked: bool) -> Command:
 
 def _torchrun_itself(num_ranks: int, restarts: int) -> list[str]:
     return [
-        str(_BIN / "torchrun"), f"--nproc-per-node={num_ranks}", "--rdzv-backend=c10d",
-        "--rdzv-endpoint=localhost:0", f"--max-restarts={restarts}",
-    ]  # fmt: skip
+        str(_BIN / "torchrun"),
+        f"--nproc-per-node={num_ranks}",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=localhost:0",
+        f"--max-restarts={restarts}",
+    ]
 
 
 def _script_torchrun(
@@ -141,10 +144,17 @@ def _accelerate(folder: Path, num_ranks: int, model: Path | None, restarts: int)
     # --multi_gpu is its way to several processes on one node, whatever they compute on.
     several = ["--multi_gpu"] if num_ranks > 1 else []
     return [
-        str(_BIN / "accelerate"), "launch", *several, f"--num_processes={num_ranks}",
-        "--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no", "--main_process_port=0",
-        f"--max_restarts={restarts}", *_script(folder, model, locked=False),
-    ]  # fmt: skip
+        str(_BIN / "accelerate"),
+        "launch",
+        *several,
+        f"--num_processes={num_ranks}",
+        "--num_machines=1",
+        "--mixed_precision=no",
+        "--dynamo_backend=no",
+        "--main_process_port=0",
+        f"--max_restarts={restarts}",
+        *_script(folder, model, locked=False),
+    ]
 
 
 def _script(folder: Path, model: Path | None, *, locked: bool) -> list[str]:
@@ -155,16 +165,24 @@ def _script(folder: Path, model: Path | None, *, locked: bool) -> list[str]:
 def _airlock(start: str, admit: str, load: str = "mmap") -> Command:
     def command(_folder: Path, num_ranks: int, model: Path | None, restarts: int) -> list[str]:
         settings = {
-            "launch.start": start, "launch.admit": admit, "launch.load": load,
-            "launch.restart_backoff_s": "0", "model.dtype": "bfloat16",
-            "train.global_batch_size": "64", "data.eval_path": "",
-        } | ({} if model is None else {"model.path": str(model)})  # fmt: skip
+            "launch.start": start,
+            "launch.admit": admit,
+            "launch.load": load,
+            "launch.restart_backoff_s": "0",
+            "model.dtype": "bfloat16",
+            "train.global_batch_size": "64",
+            "data.eval_path": "",
+        } | ({} if model is None else {"model.path": str(model)})
         options = [f"--set={key}={value}" for key, value in settings.items()]
         return [
             # They stop before they train, which these would not have the memory for.
-            str(ROOT / "start.sh"), "tiny", "--force", f"--num-gpus={num_ranks}",
-            f"--max-restarts={restarts}", *options,
-        ]  # fmt: skip
+            str(ROOT / "start.sh"),
+            "tiny",
+            "--force",
+            f"--num-gpus={num_ranks}",
+            f"--max-restarts={restarts}",
+            *options,
+        ]
 
     return command
 
@@ -174,8 +192,12 @@ def _peer_seen(folder: Path, num_ranks: int, attempt: int) -> Ready | None:
     if not all(file.exists() for file in files):
         return None
     said = [json.loads(file.read_text()) for file in files]
-    steps = (("wait", "begin", "admitted"), ("import", "admitted", "imported"),
-             ("load", "imported", "loaded"), ("meet", "loaded", "ready"))  # fmt: skip
+    steps = (
+        ("wait", "begin", "admitted"),
+        ("import", "admitted", "imported"),
+        ("load", "imported", "loaded"),
+        ("meet", "loaded", "ready"),
+    )
     spans = [
         Span(f"rank {rank}", what, times[begin], times[end])
         for rank, times in enumerate(said)
@@ -223,9 +245,14 @@ def _airlock_seen(folder: Path, num_ranks: int, attempt: int) -> Ready | None:
 
 
 _SPANS = {
-    "zygote.import": "import", "zygote.build": "load", "lock.wait": "wait", "import": "import",
-    "model.load": "load", "all_loaded.wait": "meet", "pg.init": "meet",
-}  # fmt: skip
+    "zygote.import": "import",
+    "zygote.build": "load",
+    "lock.wait": "wait",
+    "import": "import",
+    "model.load": "load",
+    "all_loaded.wait": "meet",
+    "pg.init": "meet",
+}
 
 
 def _span(event: Event) -> Span | None:

@@ -82,8 +82,11 @@ def bare(folder: Path) -> None:
     schedule = schedule_of(optimizer, settings)
     sampler: Any = DistributedSampler(samples, shuffle=False)  # type: ignore[arg-type]
     loader: Any = DataLoader(
-        samples, batch_size=settings["micro_batch"], sampler=sampler, collate_fn=collate  # type: ignore[arg-type]
-    )  # fmt: skip
+        samples,  # type: ignore[arg-type]
+        batch_size=settings["micro_batch"],
+        sampler=sampler,
+        collate_fn=collate,
+    )
     num_accumulated = settings["global_batch"] // (settings["micro_batch"] * world)
     told, waiting = Told(folder, "bare"), []
     for batch in loader:
@@ -117,8 +120,10 @@ def with_accelerate(folder: Path) -> None:
     num_accumulated = settings["global_batch"] // (settings["micro_batch"] * world)
     accelerator = Accelerator(gradient_accumulation_steps=num_accumulated, cpu=True)
     loader: Any = DataLoader(
-        samples, batch_size=settings["micro_batch"], collate_fn=collate  # type: ignore[arg-type]
-    )  # fmt: skip
+        samples,  # type: ignore[arg-type]
+        batch_size=settings["micro_batch"],
+        collate_fn=collate,
+    )
     model, optimizer, loader = accelerator.prepare(model, optimizer_of(model, settings), loader)
     schedule = schedule_of(optimizer.optimizer, settings)
     told, batches = Told(folder, "accelerate"), iter(loader)
@@ -156,18 +161,28 @@ def with_trainer(folder: Path) -> None:
             super().log(logs, *args, **options)
 
     arguments = TrainingArguments(
-        output_dir=str(folder / "trainer"), max_steps=settings["steps"],
+        output_dir=str(folder / "trainer"),
+        max_steps=settings["steps"],
         per_device_train_batch_size=settings["micro_batch"],
         gradient_accumulation_steps=settings["global_batch"] // (settings["micro_batch"] * world),
-        max_grad_norm=1.0, logging_steps=1, save_strategy="no", report_to="none",
-        remove_unused_columns=False, use_cpu=True, train_sampling_strategy="sequential",
-        disable_tqdm=True, dataloader_pin_memory=False,
-    )  # fmt: skip
+        max_grad_norm=1.0,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        remove_unused_columns=False,
+        use_cpu=True,
+        train_sampling_strategy="sequential",
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+    )
     optimizer = optimizer_of(model, settings)
     Telling(
-        model=model, args=arguments, train_dataset=samples, data_collator=collate,
+        model=model,
+        args=arguments,
+        train_dataset=samples,
+        data_collator=collate,
         optimizers=(optimizer, schedule_of(optimizer, settings)),
-    ).train()  # fmt: skip
+    ).train()
 
 
 def main() -> None:

@@ -32,22 +32,37 @@ from rundir.footprint import Footprint, read_footprints
 _AT_MOST = 0.05
 _MB = 1e6
 _SMALL = {
-    "vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 6,
-    "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 4096,
+    "vocab_size": 8192,
+    "hidden_size": 512,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 4096,
     "tie_word_embeddings": False,
-}  # fmt: skip
+}
 QWEN3 = _SMALL | {"model_type": "qwen3", "head_dim": 64}
 LLAMA = _SMALL | {"model_type": "llama", "tie_word_embeddings": True}
 GPT2 = {
-    "model_type": "gpt2", "vocab_size": 8192, "n_embd": 512, "n_layer": 6, "n_head": 8,
+    "model_type": "gpt2",
+    "vocab_size": 8192,
+    "n_embd": 512,
+    "n_layer": 6,
+    "n_head": 8,
     "n_positions": 1024,
-}  # fmt: skip
+}
 
 
 def case(
-    architecture: dict[str, Any], *, method: str = "full", checkpointing: bool = False,
-    samples: int = 2, num_micro_batches: int = 1, num_ranks: int = 1, **model: Any,
-) -> RunConfig:  # fmt: skip
+    architecture: dict[str, Any],
+    *,
+    method: str = "full",
+    checkpointing: bool = False,
+    samples: int = 2,
+    num_micro_batches: int = 1,
+    num_ranks: int = 1,
+    **model: Any,
+) -> RunConfig:
     """A training of micro-batches of so many samples, 1,024 tokens each."""
     return RunConfig(
         profile="benchmark",
@@ -55,11 +70,12 @@ def case(
         model=ModelConfig(gradient_checkpointing=checkpointing, **{"dtype": "float32", **model}),
         data=DataConfig(path="made", max_seq_length=1024, packing=False),  # all as long as a row
         train=TrainConfig(
-            method=method, micro_batch_size=samples,  # type: ignore[arg-type]
+            method=method,  # type: ignore[arg-type]
+            micro_batch_size=samples,
             global_batch_size=samples * num_micro_batches * num_ranks,
         ),
         launch=LaunchConfig(num_ranks=num_ranks, device="cpu", load="random", needs_gpu=False),
-    )  # fmt: skip
+    )
 
 
 CASES = {
@@ -138,10 +154,21 @@ def predict(config: RunConfig, folder: Path) -> Footprint:
     question, answer = folder / "question.toml", folder / "answer.json"
     question.write_text(config_text(config, {}), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "train.footprint", str(answer), str(question),
-         "--device", config.launch.device],
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "train.footprint",
+            str(answer),
+            str(question),
+            "--device",
+            config.launch.device,
+        ],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
         raise RuntimeError(done.stderr)
     (found,) = read_footprints(answer)
@@ -200,18 +227,30 @@ def claims(results: dict[str, Compared]) -> dict[str, dict[str, float | bool]]:
 
 def print_table(results: dict[str, Compared]) -> None:
     """The cases, for people."""
-    table = Table("case", "peak, MB: predicted", "measured", "off", "above held, MB: predicted",
-                  "measured", "off", title="memory of all ranks")  # fmt: skip
+    table = Table(
+        "case",
+        "peak, MB: predicted",
+        "measured",
+        "off",
+        "above held, MB: predicted",
+        "measured",
+        "off",
+        title="memory of all ranks",
+    )
     for name, one in results.items():
         above = (
             one.predicted_peak_bytes - one.predicted_held_bytes,
             one.measured_peak_bytes - one.measured_held_bytes,
         )
         table.add_row(
-            name, f"{one.predicted_peak_bytes / _MB:,.0f}", f"{one.measured_peak_bytes / _MB:,.0f}",
-            f"{one.peak_error:+.1%}", f"{above[0] / _MB:,.0f}", f"{above[1] / _MB:,.0f}",
+            name,
+            f"{one.predicted_peak_bytes / _MB:,.0f}",
+            f"{one.measured_peak_bytes / _MB:,.0f}",
+            f"{one.peak_error:+.1%}",
+            f"{above[0] / _MB:,.0f}",
+            f"{above[1] / _MB:,.0f}",
             f"{one.above_error:+.1%}",
-        )  # fmt: skip
+        )
     Console().print(table)
 
 

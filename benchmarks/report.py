@@ -45,10 +45,12 @@ class Ratio:
         """Median, range, limit, and whether it holds."""
         middle = median(self.values)
         return {
-            "median": round(middle, 4), "min": round(min(self.values), 4),
-            "max": round(max(self.values), 4), "at_most": self.at_most,
+            "median": round(middle, 4),
+            "min": round(min(self.values), 4),
+            "max": round(max(self.values), 4),
+            "at_most": self.at_most,
             "holds": middle <= self.at_most,
-        }  # fmt: skip
+        }
 
 
 def ratios(results: Results) -> tuple[dict[str, dict[str, float | bool]], bool | str]:
@@ -166,28 +168,41 @@ _CLAIMS: dict[str, Figure] = {
 def print_tables(results: Results, values: Mapping[str, Mapping[str, float | bool]]) -> None:
     """The measurements and the claims, for people."""
     console = Console()
-    table = Table("case", "ready, s (range)", "peak Σ PSS, MB", "anonymous, MB", "failed",
-                  "OOM kills", title="starts")  # fmt: skip
+    table = Table(
+        "case",
+        "ready, s (range)",
+        "peak Σ PSS, MB",
+        "anonymous, MB",
+        "failed",
+        "OOM kills",
+        title="starts",
+    )
     for case, figures in sorted(results.items()):
         times = figures.ready_s
         spread = f"{median(times):.2f} ({min(times):.2f} to {max(times):.2f})" if times else ""
         table.add_row(
-            case.name, spread, _megabytes(figures.peak_pss_bytes),
-            _megabytes(figures.peak_anon_bytes), str(figures.num_failed or ""),
+            case.name,
+            spread,
+            _megabytes(figures.peak_pss_bytes),
+            _megabytes(figures.peak_anon_bytes),
+            str(figures.num_failed or ""),
             ", ".join(map(str, figures.num_oom_kills)),
-        )  # fmt: skip
+        )
         if figures.restart_s:
             table.add_row(
                 f"  restarts: {len(figures.restart_s)} of {figures.num_restarts} good",
                 f"{median(figures.restart_s):.2f} (to {max(figures.restart_s):.2f})",
-            )  # fmt: skip
+            )
     console.print(table)
     claims = Table("claim", "median", "range", "limit", "", title="claims")
     for name, value in values.items():
         claims.add_row(
-            name, f"{value['median']:.3f}", f"{value['min']:.3f} to {value['max']:.3f}",
-            f"{value['at_most']:g}", "holds" if value["holds"] else "FAILS",
-        )  # fmt: skip
+            name,
+            f"{value['median']:.3f}",
+            f"{value['min']:.3f} to {value['max']:.3f}",
+            f"{value['at_most']:g}",
+            "holds" if value["holds"] else "FAILS",
+        )
     console.print(claims)
 
 

@@ -24,10 +24,17 @@ _PEERS = Path(__file__).with_name("peer_training.py")
 OURS, PEERS = "airlock", ("bare", "trainer", "accelerate")
 _ROW_TOKENS = 128
 _ARCHITECTURE = {
-    "model_type": "qwen3", "vocab_size": 4096, "hidden_size": 256, "intermediate_size": 768,
-    "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
-    "max_position_embeddings": 1024, "tie_word_embeddings": False,
-}  # fmt: skip
+    "model_type": "qwen3",
+    "vocab_size": 4096,
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 1024,
+    "tie_word_embeddings": False,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +70,15 @@ def tiny() -> Recipe:
     """
     table = tomllib.loads((ROOT / "profiles" / "tiny.toml").read_text(encoding="utf-8"))
     return Recipe(
-        architecture=table["architecture"], data=ROOT / table["data"]["path"],
-        row_tokens=table["data"]["max_seq_length"], learning_rate=1e-3,
-        global_batch=64, micro_batch=16, steps=50, warmup_steps=table["train"]["warmup_steps"],
-    )  # fmt: skip
+        architecture=table["architecture"],
+        data=ROOT / table["data"]["path"],
+        row_tokens=table["data"]["max_seq_length"],
+        learning_rate=1e-3,
+        global_batch=64,
+        micro_batch=16,
+        steps=50,
+        warmup_steps=table["train"]["warmup_steps"],
+    )
 
 
 class Work:
@@ -80,9 +92,10 @@ class Work:
 
         self.folder, self.recipe, self.model = folder, recipe, folder / "model"
         described = RunConfig(
-            profile="throughput", architecture=recipe.architecture,
+            profile="throughput",
+            architecture=recipe.architecture,
             model=ModelConfig(dtype="float32"),
-        )  # fmt: skip
+        )
         make_checkpoint(described, self.model)
         samples = SampleFile(prepare_file(recipe.data, self.model, 0, recipe.row_tokens))
         order = Order(len(samples), recipe.global_batch, 0)
@@ -90,8 +103,9 @@ class Work:
         self.step_tokens = [sum(len(tokens) for tokens, _ in step) for step in steps]
         in_order = [
             {"input_ids": tokens.tolist(), "num_prompt": int(ranges[0, 0])}
-            for step in steps for tokens, ranges in step
-        ]  # fmt: skip
+            for step in steps
+            for tokens, ranges in step
+        ]
         (folder / "samples.json").write_text(json.dumps(in_order), encoding="utf-8")
         settings = {
             name: getattr(recipe, name)
@@ -118,11 +132,14 @@ class Training:
         self._told.unlink(missing_ok=True)
         self._events: RunEvents | None = None
         env = os.environ | {
-            "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "",
+            "PYTHONPATH": str(ROOT),
+            "HF_HUB_OFFLINE": "1",
+            "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // num_ranks)),
-            "ACCELERATE_USE_CPU": "true", "AIRLOCK_RUNS_DIR": str(self._runs),
+            "ACCELERATE_USE_CPU": "true",
+            "AIRLOCK_RUNS_DIR": str(self._runs),
             "AIRLOCK_CACHE_DIR": str(work.folder / "cache"),
-        }  # fmt: skip
+        }
         self.tree = Tree(_command(who, work, num_ranks), env, scratch)
 
     def __enter__(self) -> Training:
@@ -164,24 +181,45 @@ def _command(who: str, work: Work, num_ranks: int) -> list[str]:
     if who == OURS:
         recipe = work.recipe
         settings = {
-            "model.path": work.model, "data.path": recipe.data, "data.eval_path": "",
-            "data.max_seq_length": recipe.row_tokens, "train.max_steps": recipe.steps,
-            "train.global_batch_size": recipe.global_batch, "train.seed": 0,
-            "train.micro_batch_size": recipe.micro_batch, "train.schedule": "constant",
+            "model.path": work.model,
+            "data.path": recipe.data,
+            "data.eval_path": "",
+            "data.max_seq_length": recipe.row_tokens,
+            "train.max_steps": recipe.steps,
+            "train.global_batch_size": recipe.global_batch,
+            "train.seed": 0,
+            "train.micro_batch_size": recipe.micro_batch,
+            "train.schedule": "constant",
             "train.learning_rate": recipe.learning_rate,
-            "train.warmup_steps": recipe.warmup_steps, "train.weight_decay": 0,
+            "train.warmup_steps": recipe.warmup_steps,
+            "train.weight_decay": 0,
             "train.log_every_steps": 1,
-        }  # fmt: skip
+        }
         options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        return [sys.executable, "-P", "-m", "launch", "run", "tiny",
-                "--num-gpus", str(num_ranks), *options]  # fmt: skip
+        return [
+            sys.executable,
+            "-P",
+            "-m",
+            "launch",
+            "run",
+            "tiny",
+            "--num-gpus",
+            str(num_ranks),
+            *options,
+        ]
     script = [str(_PEERS), who, str(work.folder)]
     if who == "accelerate":
         # --multi_gpu is its way to several processes on one node, whatever they compute on.
         several = ["--multi_gpu"] if num_ranks > 1 else []
         return [
-            str(_BIN / "accelerate"), "launch", *several, f"--num_processes={num_ranks}",
-            "--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no",
-            "--main_process_port=0", *script,
-        ]  # fmt: skip
+            str(_BIN / "accelerate"),
+            "launch",
+            *several,
+            f"--num_processes={num_ranks}",
+            "--num_machines=1",
+            "--mixed_precision=no",
+            "--dynamo_backend=no",
+            "--main_process_port=0",
+            *script,
+        ]
     return [str(_BIN / "torchrun"), "--standalone", f"--nproc-per-node={num_ranks}", *script]

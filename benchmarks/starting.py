@@ -48,9 +48,13 @@ class Start:
 
 @contextlib.contextmanager
 def started(
-    case: Case, model: Path | None, *, restarts: int = 0, gate: Path | None = None,
+    case: Case,
+    model: Path | None,
+    *,
+    restarts: int = 0,
+    gate: Path | None = None,
     wrap: Wrap = list,
-) -> Iterator[Start]:  # fmt: skip
+) -> Iterator[Start]:
     """Start a case with the checkpoint `model`; `gate` is shared with other starts, if given."""
     launcher = LAUNCHERS[case.launcher]
     with tempfile.TemporaryDirectory(prefix="startup-") as name:

@@ -64,8 +64,10 @@ class Benchmark:
 
     def _run(self, plan: Plan) -> None:
         for measure, cases in (
-            (self.time, plan.timed), (self.memory, plan.memory), (self.capped, plan.capped),
-        ):  # fmt: skip
+            (self.time, plan.timed),
+            (self.memory, plan.memory),
+            (self.capped, plan.capped),
+        ):
             for case in cases:
                 try:
                     measure(case)
@@ -107,8 +109,10 @@ class Benchmark:
         figures = self._figures(case)
         figures.peak_pss_bytes.append(peak.pss_bytes)
         figures.peak_anon_bytes.append(peak.anon_bytes)
-        _say(f"{case.name}: peak {peak.pss_bytes / 1e6:,.0f} MB, anonymous "
-             f"{peak.anon_bytes / 1e6:,.0f} MB")  # fmt: skip
+        _say(
+            f"{case.name}: peak {peak.pss_bytes / 1e6:,.0f} MB, anonymous "
+            f"{peak.anon_bytes / 1e6:,.0f} MB"
+        )
 
     def capped(self, case: Case) -> None:
         """Start under a limit of memory."""
@@ -132,8 +136,10 @@ class Benchmark:
                     figures.restart_s.append(ready.at - died)
             except NotReadyError as error:
                 _say(f"{case.name}: {error}")
-        _say(f"{case.name}: {len(figures.restart_s)} of {num} restarts came up, "
-             f"the slowest in {max(figures.restart_s, default=0):.2f} s")  # fmt: skip
+        _say(
+            f"{case.name}: {len(figures.restart_s)} of {num} restarts came up, "
+            f"the slowest in {max(figures.restart_s, default=0):.2f} s"
+        )
 
     def _started(self, case: Case, restarts: int = 0) -> AbstractContextManager[Start]:
         return started(case, self._models.get(case.model), restarts=restarts)
@@ -175,14 +181,17 @@ def full_plan(available: list[str]) -> Plan:
         if name in _MAIN or (name == "airlock imports" and model and num in (8, 32))
     ]
     compared = [
-        Case("torchrun", 1), Case("torchrun", 8), Case("strict lock", 8),
+        Case("torchrun", 1),
+        Case("torchrun", 8),
+        Case("strict lock", 8),
         *(Case("airlock warm", num, model) for num in (8, 32) for model in ("", "model")),
         *(Case("airlock imports", num, "model") for num in (8, 32)),
-    ]  # fmt: skip
+    ]
     memory = [
-        case for case in every
+        case
+        for case in every
         if case.num_ranks == 8 or (case.num_ranks in (1, 32) and case.launcher == "airlock warm")
-    ]  # fmt: skip
+    ]
     restarts = [(Case("airlock warm", 8), 20), (Case("torchrun", 8), 3)]
     return Plan(every + compared * 4, memory, restarts=restarts)
 
@@ -192,9 +201,15 @@ def capped_plan(available: list[str]) -> Plan:
     small = [Case(name, 8, cap_mb=_SMALL_CAP_MB) for name in ("torchrun", "airlock warm")]
     pickle = [
         Case(name, 8, "pickle", _PICKLE_CAP_MB)
-        for name in ("airlock cold", "airlock cold auto", "airlock cold open", "torchrun",
-                     "airlock cold broadcast", "airlock warm")
-    ]  # fmt: skip
+        for name in (
+            "airlock cold",
+            "airlock cold auto",
+            "airlock cold open",
+            "torchrun",
+            "airlock cold broadcast",
+            "airlock warm",
+        )
+    ]
     compared = [*pickle[:2], dataclasses.replace(pickle[1], again=True)]
     twice = [Case("airlock cold auto", 4, "pickle", _PICKLE_CAP_MB, num_runs=2)]
     cases = small * 3 + compared * 5 + pickle[2:] + twice * 3

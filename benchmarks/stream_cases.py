@@ -60,9 +60,14 @@ def ours(folder: Path, rank: int, world: int, begin: float) -> Iterator[int]:
     steps = pieces.num_rows // _BATCH
     first = int(steps * begin)
     made = shares(
-        pieces, config_of(folder), folder / "model", first_step=first, rank=rank,
-        world_size=world, say=print,
-    )  # fmt: skip
+        pieces,
+        config_of(folder),
+        folder / "model",
+        first_step=first,
+        rank=rank,
+        world_size=world,
+        say=print,
+    )
     for _ in range(first, steps):
         yield next(made).counts.num_rows
 
@@ -84,8 +89,10 @@ def peer(folder: Path, rank: int, world: int, begin: float) -> Iterator[int]:
         own = own.skip(int(rows * begin) // world)
     made = own.map(
         lambda some: {"input_ids": tokenizer(some["text"])["input_ids"]},
-        batched=True, batch_size=_BATCH, remove_columns=["text"],
-    )  # fmt: skip
+        batched=True,
+        batch_size=_BATCH,
+        remove_columns=["text"],
+    )
     for batch in made.batch(_BATCH):
         yield len(batch["input_ids"])
 
@@ -106,9 +113,11 @@ def measure(case: Case, folder: Path, rank: int, world: int) -> dict[str, float]
     started = time.perf_counter()
     next(case(folder, rank, world, _RESUMED))
     return {
-        "num_rows": num_rows + done, "first_s": first_s, "samples_per_s": done / took_s,
+        "num_rows": num_rows + done,
+        "first_s": first_s,
+        "samples_per_s": done / took_s,
         "resumed_s": time.perf_counter() - started,
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

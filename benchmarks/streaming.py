@@ -32,12 +32,14 @@ def stream(
     for turn in range(repeat):
         for name in names[::-1] if turn % 2 else names:
             ranks = _ranks(name, folder, env)
-            found[name].append({
-                "samples_per_s": sum(one["samples_per_s"] for one in ranks),
-                "rows_of_all_ranks": sum(one["num_rows"] for one in ranks),
-                "first_s": max(one["first_s"] for one in ranks),
-                "resumed_s": max(one["resumed_s"] for one in ranks),
-            })  # fmt: skip
+            found[name].append(
+                {
+                    "samples_per_s": sum(one["samples_per_s"] for one in ranks),
+                    "rows_of_all_ranks": sum(one["num_rows"] for one in ranks),
+                    "first_s": max(one["first_s"] for one in ranks),
+                    "resumed_s": max(one["resumed_s"] for one in ranks),
+                }
+            )
             say(f"{name}: {found[name][-1]['samples_per_s']:,.0f} samples/s")
     return {
         name: {key: statistics.median(one[key] for one in some) for key in some[0]}
@@ -50,11 +52,23 @@ def _ranks(name: str, folder: Path, env: dict[str, str]) -> list[dict[str, float
     """What each of some ranks at once has found."""
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-P", "-m", "benchmarks.stream_cases", name, str(folder), str(rank),
-             str(_NUM_RANKS)],
-            env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True, cwd=ROOT,
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "benchmarks.stream_cases",
+                name,
+                str(folder),
+                str(rank),
+                str(_NUM_RANKS),
+            ],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=ROOT,
         )
         for rank in range(_NUM_RANKS)
-    ]  # fmt: skip
+    ]
     return [json.loads(one.communicate("\n", timeout=_TIMEOUT_S)[0]) for one in ranks]

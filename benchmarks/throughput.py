@@ -161,11 +161,14 @@ def print_table(results: dict[str, dict[str, Any]]) -> None:
         for who in (OURS, *PEERS):
             ratio = one["speed_ratio"].get(who)
             table.add_row(
-                name, who, f"{one['tokens_per_s'][who]:,}",
+                name,
+                who,
+                f"{one['tokens_per_s'][who]:,}",
                 "" if ratio is None else f"{ratio['mean']:.3f} times",
                 "" if ratio is None else f"{ratio['low']:.3f} to {ratio['high']:.3f}",
-                f"{one['peak_bytes'][who] / 1e6:,.0f}", f"{one['last_loss'][who]:.5f}",
-            )  # fmt: skip
+                f"{one['peak_bytes'][who] / 1e6:,.0f}",
+                f"{one['last_loss'][who]:.5f}",
+            )
     Console(width=110).print(table)
 
 
@@ -194,8 +197,12 @@ def main() -> None:
     claims["tiny: the losses of the Trainer, 50 steps, within 1e-4"] = curve < 1e-4
     _say(f"tiny, 2 ranks: losses differ from the Trainer's by {curve:.1e} at most, in 50 steps")
     if options.json:
-        found = {"machine": machine(), "cases": results, "claims": claims,
-                 "tiny_largest_loss_difference": curve}  # fmt: skip
+        found = {
+            "machine": machine(),
+            "cases": results,
+            "claims": claims,
+            "tiny_largest_loss_difference": curve,
+        }
         is_whole = len(results) == len(_KINDS) * len(parser.get_default("ranks"))
         all_hold: bool | str = all(claims.values())
         all_hold = all_hold and (is_whole or "incomplete")

@@ -20,19 +20,28 @@ def draw(starts: dict[str, tuple[float, tuple[Span, ...]]], file: Path) -> None:
     from matplotlib import pyplot as plt
     from matplotlib.patches import Patch
 
-    rows = {name: sorted({span.row for span in spans}, key=_order) for name, (_, spans) in
-            starts.items()}  # fmt: skip
+    rows = {
+        name: sorted({span.row for span in spans}, key=_order)
+        for name, (_, spans) in starts.items()
+    }
     figure, panels = plt.subplots(
-        len(starts), 1, sharex=True, squeeze=False, layout="constrained",
+        len(starts),
+        1,
+        sharex=True,
+        squeeze=False,
+        layout="constrained",
         figsize=(9, 0.7 + sum(0.5 + 0.17 * len(names) for names in rows.values())),
         height_ratios=[2 + len(names) for names in rows.values()],
-    )  # fmt: skip
+    )
     for panel, (name, (begin, spans)) in zip(panels[:, 0], starts.items(), strict=True):
         for span in spans:
             panel.barh(
-                rows[name].index(span.row), span.end - span.begin, left=span.begin - begin,
-                color=_COLOURS[span.what], height=0.8,
-            )  # fmt: skip
+                rows[name].index(span.row),
+                span.end - span.begin,
+                left=span.begin - begin,
+                color=_COLOURS[span.what],
+                height=0.8,
+            )
         panel.set_yticks(range(len(rows[name])), rows[name], fontsize=7)
         panel.invert_yaxis()
         panel.set_title(name, loc="left", fontsize=9)

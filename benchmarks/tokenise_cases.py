@@ -88,9 +88,11 @@ def mapped(settings: dict[str, Any]) -> Callable[[Path, StepsFile], None]:
         datasets.disable_caching()
         datasets.disable_progress_bars()
         rows = datasets.load_dataset(
-            "json", data_files=str(folder / TEXT), split="train",
+            "json",
+            data_files=str(folder / TEXT),
+            split="train",
             cache_dir=str(steps.path.with_name("datasets")),
-        )  # fmt: skip
+        )
         make: Any = PreTrainedTokenizerFast
         tokenizer = make(tokenizer_file=str(folder / MODEL / "tokenizer.json"))
 
@@ -107,9 +109,12 @@ def mapped(settings: dict[str, Any]) -> Callable[[Path, StepsFile], None]:
 
 
 CASES: dict[str, Callable[[Path, StepsFile], None]] = {
-    OURS: ours, ONE_CORE: on_one_core, WHOLE: prepared, BARE: bare,
+    OURS: ours,
+    ONE_CORE: on_one_core,
+    WHOLE: prepared,
+    BARE: bare,
     **{name: mapped(one) for name, one in MAPS.items()},
-}  # fmt: skip
+}
 
 
 if __name__ == "__main__":

@@ -35,8 +35,10 @@ _STEPS = 3
 # Blocks above the threshold go back to the kernel when they are freed. glibc would raise it to
 # 32 MiB by itself and keep what is smaller, so that what is held could not be told from what was.
 _ON_CPU = {
-    "MALLOC_MMAP_THRESHOLD_": str(128 * 1024), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
-}  # fmt: skip
+    "MALLOC_MMAP_THRESHOLD_": str(128 * 1024),
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
 _ON_GPU = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}  # as ranks of Airlock have it
 
 
@@ -71,9 +73,12 @@ def prepare(config: RunConfig, folder: Path) -> RunDir:
     make_checkpoint(config, model, weights=False)
     run.config.write_text(config_text(config, {}), encoding="utf-8")
     prepared = Prepared(
-        model_path=str(model), train=prepare_file(data, model, 0, config.data.max_seq_length),
-        evaluation=None, resume_from=None, loading=Loading(load="random"),
-    )  # fmt: skip
+        model_path=str(model),
+        train=prepare_file(data, model, 0, config.data.max_seq_length),
+        evaluation=None,
+        resume_from=None,
+        loading=Loading(load="random"),
+    )
     write_prepared(run, prepared)
     return run
 
@@ -95,10 +100,16 @@ def measure(config: RunConfig, folder: Path) -> Measured:
         port = free.getsockname()[1]
     num_ranks = config.launch.num_ranks
     on_cpu = config.launch.device == "cpu"
-    env = os.environ | (_ON_CPU if on_cpu else _ON_GPU) | {
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_ranks),
-        "PYTHONPATH": str(ROOT),
-    }  # fmt: skip
+    env = (
+        os.environ
+        | (_ON_CPU if on_cpu else _ON_GPU)
+        | {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(num_ranks),
+            "PYTHONPATH": str(ROOT),
+        }
+    )
     with ExitStack() as stack:
         ranks = [
             stack.enter_context(_Rank(run, env | {"RANK": str(rank), "LOCAL_RANK": str(rank)}))
@@ -123,8 +134,11 @@ class _Rank:
     def __init__(self, run: RunDir, env: dict[str, str]) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-W", "ignore", "-m", __name__, str(run.path)],
-            env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self.pid = self._process.pid
 
     def __enter__(self) -> _Rank:

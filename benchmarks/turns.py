@@ -19,8 +19,23 @@ from benchmarks.tree import Tree
 
 _POLL_S = 0.1
 # Student's t, 97.5 %, by degrees of freedom; of those in between the next lower one is taken.
-_T_975 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306,
-          9: 2.262, 11: 2.201, 15: 2.131, 19: 2.093, 23: 2.069, 29: 2.045, 39: 2.023}  # fmt: skip
+_T_975 = {
+    1: 12.71,
+    2: 4.303,
+    3: 3.182,
+    4: 2.776,
+    5: 2.571,
+    6: 2.447,
+    7: 2.365,
+    8: 2.306,
+    9: 2.262,
+    11: 2.201,
+    15: 2.131,
+    19: 2.093,
+    23: 2.069,
+    29: 2.045,
+    39: 2.023,
+}
 
 
 class Stepping(Protocol):
@@ -66,9 +81,13 @@ def begin(program: Stepping, num_steps: int, timeout_s: float) -> Clock:
 
 
 def take_turns(
-    programs: Mapping[str, Stepping], clocks: Mapping[str, Clock], *, num_turns: int,
-    turn_s: float, timeout_s: float,
-) -> None:  # fmt: skip
+    programs: Mapping[str, Stepping],
+    clocks: Mapping[str, Clock],
+    *,
+    num_turns: int,
+    turn_s: float,
+    timeout_s: float,
+) -> None:
     """Give each of those that stand still `num_turns` turns, and one more that nobody counts.
 
     (So that the last step of each turn ends.) They are left standing. Raises RuntimeError when one

@@ -27,9 +27,10 @@ def limit_addresses(request: Request, environ: Mapping[str, str]) -> Finding:
         visible = visible_gpus(installed_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
     folder = model_folder(config)
     predicted = predict(
-        weight_files(folder) if folder else [], environ.get("OMP_NUM_THREADS", ""),
+        weight_files(folder) if folder else [],
+        environ.get("OMP_NUM_THREADS", ""),
         [gpu.memory_bytes for gpu in visible],
-    )  # fmt: skip
+    )
     limit = rank_limit(config.limits, predicted)
     if limit_bytes := int(limit.value):
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -38,9 +39,11 @@ def limit_addresses(request: Request, environ: Mapping[str, str]) -> Finding:
     is_limited = now != resource.RLIM_INFINITY
     value = f"RLIMIT_AS {size_text(now)}" if is_limited else "no RLIMIT_AS"
     return Finding(
-        check="address space", ok=True, text=f"{value}, as a rank has it ({limit.source})",
+        check="address space",
+        ok=True,
+        text=f"{value}, as a rank has it ({limit.source})",
         figures={
             "rlimit_as_bytes": now if is_limited else None,
             "least_bytes": predicted.least_bytes,
         },
-    )  # fmt: skip
+    )

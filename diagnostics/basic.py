@@ -101,12 +101,18 @@ def judge_cuda(
         text += f", which reaches {num_usable} of them"
         do = "nvidia-smi   # the driver must be there and take that CUDA version; else update it"
     return Finding(
-        check="cuda", ok=not do, text=text, do=do,
+        check="cuda",
+        ok=not do,
+        text=text,
+        do=do,
         figures={
-            "num_installed": len(installed), "num_visible": len(visible),
-            "num_usable": num_usable, "torch_cuda": torch_cuda, "driver": driver,
+            "num_installed": len(installed),
+            "num_visible": len(visible),
+            "num_usable": num_usable,
+            "torch_cuda": torch_cuda,
+            "driver": driver,
         },
-    )  # fmt: skip
+    )
 
 
 def _driver() -> str:
@@ -129,10 +135,11 @@ def check_threads() -> Finding:
     num_threads, num_cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
     omp = os.environ.get("OMP_NUM_THREADS", "not set")
     return Finding(
-        check="threads", ok=True,
+        check="threads",
+        ok=True,
         text=f"{num_threads} for the {num_cores} cores of this process (OMP_NUM_THREADS {omp})",
         figures={"num_threads": num_threads, "num_cores": num_cores},
-    )  # fmt: skip
+    )
 
 
 def check_device(name: str) -> Finding:
@@ -156,9 +163,12 @@ def check_device(name: str) -> Finding:
         return Finding(check=name, ok=False, text=last_line(error), do=do)
     text += f"; bfloat16 {'in hardware' if figures['bf16_in_hardware'] else 'emulated: slow'}"
     return Finding(
-        check=name, ok=is_right, text=text, figures=figures,
+        check=name,
+        ok=is_right,
+        text=text,
+        figures=figures,
         do="it computes wrongly: leave this device out with CUDA_VISIBLE_DEVICES, have it tested",
-    )  # fmt: skip
+    )
 
 
 def multiply(device: Any, dtype: Any) -> tuple[float, float, float]:
@@ -217,8 +227,11 @@ def _memory(device: Any) -> dict[str, Figure]:
         bf16 = "_bf16" in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
         name = f"CPU ({platform.machine()})"
     return {
-        "device_name": name, "free_bytes": free, "total_bytes": total, "bf16_in_hardware": bf16,
-    }  # fmt: skip
+        "device_name": name,
+        "free_bytes": free,
+        "total_bytes": total,
+        "bf16_in_hardware": bf16,
+    }
 
 
 def _gib(figures: dict[str, Figure], which: str) -> str:

@@ -170,9 +170,13 @@ def group_of(run: OwnRun, timeout_s: float) -> Iterator[Group]:
     """Start the ranks of `run`; none of them is left afterwards."""
     num_ranks, ranks = run.num_ranks, list[Rank]()
     env = run.env | {
-        "MASTER_ADDR": "localhost", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(num_ranks),
-        "LOCAL_WORLD_SIZE": str(num_ranks), "GROUP_RANK": "0", "TORCHELASTIC_RESTART_COUNT": "0",
-    }  # fmt: skip
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(_free_port()),
+        "WORLD_SIZE": str(num_ranks),
+        "LOCAL_WORLD_SIZE": str(num_ranks),
+        "GROUP_RANK": "0",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }
     with scratch("collectives") as folder:
         try:
             for number in range(num_ranks):

@@ -59,9 +59,10 @@ def judge(group: Group) -> Iterator[Finding]:
     if "bandwidth" in done:
         yield judge_bandwidth(results)
     pairs = [
-        pair for pair in combinations(range(num_ranks), 2)
+        pair
+        for pair in combinations(range(num_ranks), 2)
         if all(pair_name(*pair) in results[rank] for rank in pair)
-    ]  # fmt: skip
+    ]
     if pairs:
         yield from judge_pairs(pairs, results)
     if group.failure is not None:
@@ -76,11 +77,14 @@ def judge_sum(name: str, results: Results) -> Finding:
     differ = len({one["digest"] for one in found}) > 1
     right = "exact" if name.startswith("int") else "within rounding"
     return Finding(
-        check=check, ok=not wrong, text="; ".join(wrong) or f"{right} on all ranks",
+        check=check,
+        ok=not wrong,
+        text="; ".join(wrong) or f"{right} on all ranks",
         warning="ranks have rounded it differently: their models would drift apart"
-        if differ and not wrong else "",
+        if differ and not wrong
+        else "",
         do=check_device_command(),
-    )  # fmt: skip
+    )
 
 
 def judge_bandwidth(results: Results) -> Finding:
@@ -88,10 +92,11 @@ def judge_bandwidth(results: Results) -> Finding:
     found = max((one["bandwidth"] for one in results), key=lambda one: float(one["seconds"]))
     size = f"{found['num_bytes'] // MIB} MiB in {found['seconds'] * 1e3:.1f} ms"
     return Finding(
-        check="bandwidth", ok=True,
+        check="bandwidth",
+        ok=True,
         text=f"all-reduce of {size}: bus bandwidth {found['bus_bytes_per_s'] / _GB:.2f} GB/s",
         figures={"seconds": found["seconds"], "bus_bytes_per_s": found["bus_bytes_per_s"]},
-    )  # fmt: skip
+    )
 
 
 def judge_pairs(pairs: list[tuple[int, int]], results: Results) -> Iterator[Finding]:
@@ -109,13 +114,14 @@ def judge_pairs(pairs: list[tuple[int, int]], results: Results) -> Iterator[Find
     if speeds[slowest] * _MUCH_SLOWER < middle:
         warning = f"{slowest} is {middle / speeds[slowest]:.1f} times slower than the middle one"
     yield Finding(
-        check="pairs", ok=True, warning=warning,
+        check="pairs",
+        ok=True,
+        warning=warning,
         text=f"{len(speeds)}, at {middle / _GB:.2f} GB/s; the slowest, {slowest}, "
-             f"at {speeds[slowest] / _GB:.2f}",
+        f"at {speeds[slowest] / _GB:.2f}",
         do="./airlock check environment   # how the GPUs are joined",
-        figures={"bytes_per_s": list(speeds.values()),
-                 "pairs": list(speeds)},
-    )  # fmt: skip
+        figures={"bytes_per_s": list(speeds.values()), "pairs": list(speeds)},
+    )
 
 
 def _speed(group: Group) -> str:

@@ -65,11 +65,12 @@ def main(findings: Findings, request: Request, _timeout_s: float) -> None:
 
 def _describe(train: Any) -> Finding:
     return Finding(
-        check="rows", ok=True,
+        check="rows",
+        ok=True,
         text=f"{train.num_samples:,} samples of up to {train.longest:,} tokens, "
-             f"{train.num_too_long:,} left out as too long",
+        f"{train.num_too_long:,} left out as too long",
         figures={"num_samples": train.num_samples, "longest": train.longest},
-    )  # fmt: skip
+    )
 
 
 def check_batches(
@@ -136,14 +137,19 @@ def judge(wrong: list[str], looked: Looked, run: OwnRun) -> Finding:
     """The finding of all batches together."""
     more = f"; and {len(wrong) - 1} more" if len(wrong) > 1 else ""
     return Finding(
-        check="batches", ok=not wrong,
-        text=f"{wrong[0]}{more}" if wrong else _in_words(looked, run), do=_OURS,
+        check="batches",
+        ok=not wrong,
+        text=f"{wrong[0]}{more}" if wrong else _in_words(looked, run),
+        do=_OURS,
         figures={
-            "num_steps": looked.num_steps, "num_batches": looked.num_batches,
-            "num_tokens": looked.num_tokens, "num_label_tokens": looked.num_labels,
-            "longest_row": looked.longest_row, "num_wrong": len(wrong),
+            "num_steps": looked.num_steps,
+            "num_batches": looked.num_batches,
+            "num_tokens": looked.num_tokens,
+            "num_label_tokens": looked.num_labels,
+            "longest_row": looked.longest_row,
+            "num_wrong": len(wrong),
         },
-    )  # fmt: skip
+    )
 
 
 def _in_words(looked: Looked, run: OwnRun) -> str:

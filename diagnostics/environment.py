@@ -29,9 +29,17 @@ from launch.request import Request
 from rundir.finding import Figure, Finding
 
 _PACKAGES = (
-    "transformers", "accelerate", "peft", "tokenizers", "safetensors", "pyarrow", "numpy",
-    "nvidia-ml-py", "bitsandbytes", "flash-attn",
-)  # fmt: skip
+    "transformers",
+    "accelerate",
+    "peft",
+    "tokenizers",
+    "safetensors",
+    "pyarrow",
+    "numpy",
+    "nvidia-ml-py",
+    "bitsandbytes",
+    "flash-attn",
+)
 _LIMITS = {
     "address space": (resource.RLIMIT_AS, GIB, " GiB"),
     "data": (resource.RLIMIT_DATA, GIB, " GiB"),
@@ -73,16 +81,19 @@ def check_host() -> Finding:
     """Cores and memory, as the host or a cgroup bounds them; a figure, not a verdict."""
     cores, memory, swap = usable_cores(), HostMemory().now(), psutil.swap_memory()
     return Finding(
-        check="host", ok=True,
+        check="host",
+        ok=True,
         text=f"{platform.system()} {platform.release()}, {cores.counted}, "
-             f"{size_text(memory.available_bytes)} of {size_text(memory.total_bytes)} available "
-             f"({memory.where}), swap {size_text(swap.free)} of {size_text(swap.total)} free",
+        f"{size_text(memory.available_bytes)} of {size_text(memory.total_bytes)} available "
+        f"({memory.where}), swap {size_text(swap.free)} of {size_text(swap.total)} free",
         figures={
-            "num_cores": cores.number, "available_bytes": memory.available_bytes,
-            "total_bytes": memory.total_bytes, "bound_by": memory.where,
+            "num_cores": cores.number,
+            "available_bytes": memory.available_bytes,
+            "total_bytes": memory.total_bytes,
+            "bound_by": memory.where,
             "swap_free_bytes": swap.free,
         },
-    )  # fmt: skip
+    )
 
 
 def check_limits() -> Finding:
@@ -109,10 +120,13 @@ def check_numa(folder: Path = _NODES) -> Finding:
     if unused:
         warning = f"this process may not run on the cores of node {', '.join(unused)}"
     return Finding(
-        check="numa", ok=True, text=text, warning=warning,
+        check="numa",
+        ok=True,
+        text=text,
+        warning=warning,
         do="taskset -pc $$   # who has set that: a container's cpuset, numactl, a job's queue?",
         figures={"num_nodes": len(nodes), "unused_nodes": unused},
-    )  # fmt: skip
+    )
 
 
 def _memory_of(node: Path) -> str:

@@ -55,13 +55,18 @@ def judge(health: Health) -> Finding:
         text += ": rows of its memory are bad, and it has no more to replace them by"
         do = f"leave it out (CUDA_VISIBLE_DEVICES), have it replaced: nvidia-smi -q -i {index}"
     return Finding(
-        check="gpu health", ok=not health.remap_failed, text=text, warning="; ".join(warnings),
+        check="gpu health",
+        ok=not health.remap_failed,
+        text=text,
+        warning="; ".join(warnings),
         do=do if warnings or health.remap_failed else "",
         figures={
-            "gpu": index, "temperature_c": health.temperature_c,
-            "slowed_by": list(health.slowed_by), "pcie_width": health.pcie_width,
+            "gpu": index,
+            "temperature_c": health.temperature_c,
+            "slowed_by": list(health.slowed_by),
+            "pcie_width": health.pcie_width,
         },
-    )  # fmt: skip
+    )
 
 
 def _slow(health: Health) -> Iterator[str]:
@@ -91,14 +96,16 @@ def _health(index: int) -> Health:
         name=nv.nvmlDeviceGetName(handle),
         temperature_c=_temperature(handle),
         slowdown_c=answer_or(
-            None, nv.nvmlDeviceGetTemperatureThreshold, handle,
+            None,
+            nv.nvmlDeviceGetTemperatureThreshold,
+            handle,
             nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
         ),
         slowed_by=tuple(text for bit, text in known.items() if reasons & bit),
         pcie_width=answer_or(None, nv.nvmlDeviceGetCurrPcieLinkWidth, handle),
         most_pcie_width=answer_or(None, nv.nvmlDeviceGetMaxPcieLinkWidth, handle),
         remap_failed=bool(answer_or([0, 0, 0, 0], nv.nvmlDeviceGetRemappedRows, handle)[3]),
-    )  # fmt: skip
+    )
 
 
 def _temperature(handle: Any) -> int | None:

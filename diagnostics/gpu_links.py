@@ -67,12 +67,15 @@ def judge(links: Links) -> Finding:
     for (one, other), kind in sorted(links.joined_by.items()):
         by_kind.setdefault(kind, []).append(f"{one}-{other}")
     return Finding(
-        check="gpu links", ok=True, warning="; ".join(warnings), do=do if warnings else "",
+        check="gpu links",
+        ok=True,
+        warning="; ".join(warnings),
+        do=do if warnings else "",
         text="; ".join(f"{kind} {' '.join(pairs)}" for kind, pairs in by_kind.items()),
         figures={
             "joined_by": [f"{one}-{other} {kind}" for (one, other), kind in links.joined_by.items()]
         },
-    )  # fmt: skip
+    )
 
 
 def _handles(count: int) -> list[tuple[int, Any]]:

@@ -51,11 +51,13 @@ def import_each(names: Sequence[str], progress: Path, timeout_s: float) -> None:
         num_threads_started = len(_threads() - threads)
         faulthandler.cancel_dump_traceback_later()
         outcome = Imported(
-            name=name, seconds=seconds, error=error,
+            name=name,
+            seconds=seconds,
+            error=error,
             added_private_bytes=smaps_rollup("self")["Pss_Anon"] - memory_bytes,
             num_threads_started=num_threads_started,
             initialised_cuda=_cuda_is_up() and not had_cuda,
-        )  # fmt: skip
+        )
         with progress.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(outcome)) + "\n")
 

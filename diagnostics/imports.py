@@ -72,9 +72,13 @@ def check_imports(
         progress.touch()
         with log.open("wb") as output:
             child = children.start(
-                "diagnostics.import_child", progress, str(timeout_s), *names,
-                env=dict(os.environ), output=output,
-            )  # fmt: skip
+                "diagnostics.import_child",
+                progress,
+                str(timeout_s),
+                *names,
+                env=dict(os.environ),
+                output=output,
+            )
         num_done, begun = 0, time.monotonic()
         try:
             while num_done < len(names):
@@ -87,8 +91,12 @@ def check_imports(
                 is_late = time.monotonic() - begun > timeout_s + _GRACE_S
                 if num_done < len(names) and (has_ended or is_late):
                     how = how_it_ended(child.returncode) if has_ended else None
-                    yield _cut_short(names, num_done, how or f"hangs: no end after {timeout_s:g} s",
-                                     log.read_text(encoding="utf-8", errors="replace"))  # fmt: skip
+                    yield _cut_short(
+                        names,
+                        num_done,
+                        how or f"hangs: no end after {timeout_s:g} s",
+                        log.read_text(encoding="utf-8", errors="replace"),
+                    )
                     return
                 time.sleep(_POLL_S)
         finally:
@@ -109,9 +117,13 @@ def judge(imported: Imported) -> Finding:
     if imported.initialised_cuda:
         warning = f"importing {name} initialises CUDA; a process forked after it cannot use CUDA"
     return Finding(
-        check=name, ok=imported.error is None, text=imported.error or text,
-        do=_advice(name) if imported.error else "", warning=warning, figures=figures,
-    )  # fmt: skip
+        check=name,
+        ok=imported.error is None,
+        text=imported.error or text,
+        do=_advice(name) if imported.error else "",
+        warning=warning,
+        figures=figures,
+    )
 
 
 def _advice(name: str) -> str:
@@ -129,10 +141,12 @@ def _cut_short(names: Sequence[str], index: int, how: str, log: str) -> Finding:
     code = name if not name.startswith(MODEL_TYPE) else "transformers"
     shell = f"cd {shlex.quote(str(ROOT))} && {shlex.quote(sys.executable)}"
     return Finding(
-        check=name, ok=False, text=how + not_reached + output,
+        check=name,
+        ok=False,
+        text=how + not_reached + output,
         do=f"{shell} -X faulthandler -X importtime -c 'import {code}'   # shows how far it gets",
         figures={"not_reached": list(left)},
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -49,11 +49,15 @@ def judge_loss(losses: list[float], per_pass: int) -> Finding:
     first, second = statistics.mean(losses[:per_pass]), statistics.mean(losses[per_pass:])
     warning = f"the loss did not fall: {first:.4f} → {second:.4f}" if second >= first else ""
     return Finding(
-        check="loss", ok=second <= first * _ROSE, text=f"loss {first:.4f} → {second:.4f}",
-        warning=warning, do="--set train.learning_rate=… a tenth of it; or see the data: "
-        "./airlock check data" if warning else "",
+        check="loss",
+        ok=second <= first * _ROSE,
+        text=f"loss {first:.4f} → {second:.4f}",
+        warning=warning,
+        do="--set train.learning_rate=… a tenth of it; or see the data: ./airlock check data"
+        if warning
+        else "",
         figures={"losses": losses, "first_pass": first, "second_pass": second},
-    )  # fmt: skip
+    )
 
 
 def judge_checkpoint(ran: Trial) -> Finding:
@@ -64,12 +68,14 @@ def judge_checkpoint(ran: Trial) -> Finding:
     peak = result["gpu_peak_bytes"]
     gpu = f", GPU {peak / GIB:.1f} GiB at most" if peak else ""
     return Finding(
-        check="checkpoint", ok=bool(whole),
-        text=f"{whole[-1].name}; {result['tokens_per_s']:,.0f} tokens/s{gpu}" if whole
+        check="checkpoint",
+        ok=bool(whole),
+        text=f"{whole[-1].name}; {result['tokens_per_s']:,.0f} tokens/s{gpu}"
+        if whole
         else "there is none that is whole",
         do="df -h . && ./airlock check environment",
         figures={"tokens_per_s": result["tokens_per_s"], "gpu_peak_bytes": peak},
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -66,10 +66,12 @@ def check_files(run: OwnRun, folder: Path) -> Finding:
     files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
     total = size_text(sum(file.stat().st_size for file in files))
     return Finding(
-        check="files", ok=True, warning=loading.advice or "",
+        check="files",
+        ok=True,
+        warning=loading.advice or "",
         text=f"{folder.name}: {len(files)} files, {total}; {loading.load} ({loading.reason})",
         figures={"folder": str(folder), "num_files": len(files), "load": loading.load},
-    )  # fmt: skip
+    )
 
 
 def trace(run: OwnRun, folder: Path) -> Footprint | UserError:
@@ -96,15 +98,17 @@ def judge_plan(
     plan = make_plan(run.config, target, footprint, this_host(), folder)
     lines = verdict_lines(plan)
     return Finding(
-        check="on meta", ok=plan.verdict is not Verdict.DOES_NOT_FIT,
+        check="on meta",
+        ok=plan.verdict is not Verdict.DOES_NOT_FIT,
         text=f"{footprint.num_parameters:,} parameters, {footprint.num_trainable:,} of them "
-             f"trained; {'; '.join(lines)}",
+        f"trained; {'; '.join(lines)}",
         do=f"{request.command(PLAN, {})}   # says what would fit",
         figures={
             "num_parameters": footprint.num_parameters,
-            "num_trainable": footprint.num_trainable, "peak_bytes": footprint.peak_bytes,
+            "num_trainable": footprint.num_trainable,
+            "peak_bytes": footprint.peak_bytes,
         },
-    )  # fmt: skip
+    )
 
 
 def load(config: RunConfig, folder: Path) -> tuple[Any, float]:
@@ -139,10 +143,12 @@ def judge_loaded(model: Any, footprint: Footprint | UserError, seconds: float) -
     if num != on_meta:
         text += f"; on meta there were {on_meta:,}"
     return Finding(
-        check="load", ok=num == on_meta, text=text,
+        check="load",
+        ok=num == on_meta,
+        text=text,
         do=f"{_ANEW}: config.json and weights are not of one model",
         figures={"num_parameters": num, "seconds": seconds, "held_bytes": held},
-    )  # fmt: skip
+    )
 
 
 def not_finite(model: Any) -> Iterator[str]:
@@ -187,11 +193,13 @@ def try_forward(model: Any, config: RunConfig) -> Finding:
         )
     mean = float(loss) / max(1, batch.num_label_tokens)
     return Finding(
-        check="forward", ok=bool(torch.isfinite(loss)),
+        check="forward",
+        ok=bool(torch.isfinite(loss)),
         text=f"loss {mean:.3f} on {batch.num_label_tokens} random tokens"
-             + ("" if in_chunks else "; the logits of a whole batch are held"),
-        do=check_device_command(), figures={"loss": mean, "in_chunks": in_chunks},
-    )  # fmt: skip
+        + ("" if in_chunks else "; the logits of a whole batch are held"),
+        do=check_device_command(),
+        figures={"loss": mean, "in_chunks": in_chunks},
+    )
 
 
 if __name__ == "__main__":

@@ -50,11 +50,13 @@ def judge_start(ran: Trial, wanted: str) -> Finding:
     seconds = float(ran.of("mark", "train.plan")[-1]["mono"]) - float(begun)
     is_other = mark["start"] != wanted
     return Finding(
-        check="start", ok=True, text=f"{mark['start']}, {seconds:.1f} s until training",
+        check="start",
+        ok=True,
+        text=f"{mark['start']}, {seconds:.1f} s until training",
         warning=f"it was to be {wanted}: {mark['reason']}" if is_other else "",
         do="docs/how-the-start-works.md" if is_other else "",
         figures={"start": str(mark["start"]), "seconds": seconds},
-    )  # fmt: skip
+    )
 
 
 def judge_ranks(ran: Trial, num_ranks: int) -> Finding:
@@ -63,11 +65,12 @@ def judge_ranks(ran: Trial, num_ranks: int) -> Finding:
     there = len({mark["rank"] for mark in marks})
     most = max((int(mark["pss_anon_bytes"]) for mark in marks), default=0)
     return Finding(
-        check="ranks", ok=there == num_ranks,
+        check="ranks",
+        ok=there == num_ranks,
         text=f"{there} of {num_ranks} took part, each with up to {size_text(most)} of its own",
         do="./airlock check collectives",
         figures={"num_ranks": there, "pss_anon_bytes": most},
-    )  # fmt: skip
+    )
 
 
 def judge_losses(ran: Trial) -> Finding:
@@ -75,9 +78,12 @@ def judge_losses(ran: Trial) -> Finding:
     losses = ran.losses
     is_right = len(losses) == _NUM_STEPS and all(map(math.isfinite, losses))
     return Finding(
-        check="steps", ok=is_right, text=_losses(ran), do="./airlock check medium",
+        check="steps",
+        ok=is_right,
+        text=_losses(ran),
+        do="./airlock check medium",
         figures={"losses": losses},
-    )  # fmt: skip
+    )
 
 
 def _losses(ran: Trial) -> str:

@@ -81,10 +81,14 @@ class Findings:
         click.echo(f"{seconds:.1f} s, peak RSS {peaks.rss_text}, VmPeak {peaks.vm_text}")
         if self._as_json:
             summary = {
-                "diagnostic": self._diagnostic, "ok": self.all_ok, "line": self._line(line),
-                "seconds": round(seconds, 3), "peak_rss_bytes": peaks.rss_bytes,
-                "vm_peak_bytes": peaks.vm_bytes, "findings": list(map(_row, self._findings)),
-            }  # fmt: skip
+                "diagnostic": self._diagnostic,
+                "ok": self.all_ok,
+                "line": self._line(line),
+                "seconds": round(seconds, 3),
+                "peak_rss_bytes": peaks.rss_bytes,
+                "vm_peak_bytes": peaks.vm_bytes,
+                "findings": list(map(_row, self._findings)),
+            }
             click.echo(json.dumps(summary, allow_nan=False))
         sys.exit(int(ExitCode.DONE if self.all_ok else ExitCode.PREFLIGHT))
 

@@ -25,9 +25,14 @@ def rung(name: str, *, ends: bool = True) -> Callable[[Callable[..., None]], cli
 
     def decorate(check: Callable[..., None]) -> click.Command:
         def command(
-            profile: str, settings: tuple[str, ...], data: str | None, num_gpus: int | None,
-            timeout_s: float, as_json: bool, **more: Any,
-        ) -> None:  # fmt: skip
+            profile: str,
+            settings: tuple[str, ...],
+            data: str | None,
+            num_gpus: int | None,
+            timeout_s: float,
+            as_json: bool,
+            **more: Any,
+        ) -> None:
             if ends:
                 end_after(timeout_s)
             request = Request(profile=profile, settings=settings, data=data, num_gpus=num_gpus)
@@ -49,13 +54,20 @@ def rung(name: str, *, ends: bool = True) -> Callable[[Callable[..., None]], cli
 
 def _options(timeout_s: float, longest: str) -> list[Callable[[click.Command], click.Command]]:
     return [
-        click.option("--profile", envvar="AIRLOCK_PRESET_PROFILE", default="tiny",
-                     show_default=True, help="Whose settings, model and data."),
+        click.option(
+            "--profile",
+            envvar="AIRLOCK_PRESET_PROFILE",
+            default="tiny",
+            show_default=True,
+            help="Whose settings, model and data.",
+        ),
         click.option("--data", metavar="FILE", help="Other training data."),
-        click.option("--set", "settings", metavar="KEY=VALUE", multiple=True,
-                     help="Set section.key."),
+        click.option(
+            "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key."
+        ),
         click.option("--num-gpus", type=int, help="Ranks; one for each GPU by default."),
         click.option("--timeout-s", default=timeout_s, show_default=True, help=longest),
-        click.option("--json", "as_json", is_flag=True,
-                     help="Print one JSON object as the last line."),
-    ]  # fmt: skip
+        click.option(
+            "--json", "as_json", is_flag=True, help="Print one JSON object as the last line."
+        ),
+    ]

@@ -141,14 +141,18 @@ def describe(config: RunConfig, model: Any, device: Any) -> Finding:
     num_trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
     model_type = str(config.architecture.get("model_type"))
     return Finding(
-        check="model", ok=True,
+        check="model",
+        ok=True,
         text=f"{model_type} in {config.model.dtype} on {device}, {config.train.method}: "
-             f"{num_trainable:,} of {num_parameters:,} parameters are trained",
+        f"{num_trainable:,} of {num_parameters:,} parameters are trained",
         figures={
-            "model_type": model_type, "device": str(device), "dtype": config.model.dtype,
-            "num_parameters": num_parameters, "num_trainable": num_trainable,
+            "model_type": model_type,
+            "device": str(device),
+            "dtype": config.model.dtype,
+            "num_parameters": num_parameters,
+            "num_trainable": num_trainable,
         },
-    )  # fmt: skip
+    )
 
 
 def train(model: Any, batch: Any, learning_rate: float) -> Training:
@@ -230,9 +234,12 @@ def judge_loss(training: Training, learning_rate: float, peak_bytes: int) -> Fin
     if learning_rate != _LEARNING_RATE:
         do = f"leave out --learning-rate {learning_rate:g}: {_LEARNING_RATE:g} suits this test"
     return Finding(
-        check="loss", ok=is_finite and fell, text=text, do=do,
+        check="loss",
+        ok=is_finite and fell,
+        text=text,
+        do=do,
         figures={"losses": losses, "step_s": step_s, "peak_memory_bytes": peak_bytes},
-    )  # fmt: skip
+    )
 
 
 def judge_gradients(training: Training) -> Finding:
@@ -244,23 +251,25 @@ def judge_gradients(training: Training) -> Finding:
         if names
     ]
     return Finding(
-        check="gradients", ok=not parts,
+        check="gradients",
+        ok=not parts,
         text="; ".join(parts) or "finite, and not zero, for every parameter that is trained",
         do=check_device_command(),
         figures={"not_finite": bad["not finite"], "untouched": bad["zero or none"]},
-    )  # fmt: skip
+    )
 
 
 def judge_recomputing(training: Training) -> Finding:
     """Red when blocks that shall be recomputed in backward keep their activations instead."""
     runs = training.num_part_runs / training.num_parts / _NUM_STEPS
     return Finding(
-        check="gradient checkpointing", ok=runs > 1,
+        check="gradient checkpointing",
+        ok=runs > 1,
         text=f"blocks run {runs:.1f} times a step"
-             + ("" if runs > 1 else ": nothing is recomputed, so activations take full memory"),
+        + ("" if runs > 1 else ": nothing is recomputed, so activations take full memory"),
         do="./test.sh   # this is a fault of train/, not of this machine",
         figures={"block_runs_per_step": runs},
-    )  # fmt: skip
+    )
 
 
 def peak_memory_bytes(device: Any) -> int:

@@ -112,9 +112,12 @@ def _run(
             children.end(child)
     folder = _folder(own)
     return Trial(
-        code=child.returncode, output=log.read_text(encoding="utf-8", errors="replace"),
-        folder=folder, events=[] if folder is None else read_events(folder.events), hung=hung,
-    )  # fmt: skip
+        code=child.returncode,
+        output=log.read_text(encoding="utf-8", errors="replace"),
+        folder=folder,
+        events=[] if folder is None else read_events(folder.events),
+        hung=hung,
+    )
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -133,8 +136,9 @@ def _where(folder: RunDir | None, timeout_s: float) -> str:
     text = f"it was not done after {timeout_s:g} s"
     if folder is None:
         return text
-    last = {event["rank"]: event for event in read_events(folder.events)
-            if event["rank"] is not None}  # fmt: skip
+    last = {
+        event["rank"]: event for event in read_events(folder.events) if event["rank"] is not None
+    }
     stopped = []
     for rank, event in last.items():
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
@@ -160,8 +164,9 @@ def judge_end(ran: Trial, do: str) -> Finding:
     if ran.hung:
         return Finding(check="run", ok=False, text=ran.hung, do=do)
     told, advice = _told(ran.output)
-    return Finding(check="run", ok=False, text=told or f"it {how_it_ended(ran.code)}",
-                   do=advice or do)  # fmt: skip
+    return Finding(
+        check="run", ok=False, text=told or f"it {how_it_ended(ran.code)}", do=advice or do
+    )
 
 
 def _told(output: str) -> tuple[str, str]:

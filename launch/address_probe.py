@@ -28,9 +28,13 @@ def probe(limit_bytes: int, reserved_bytes: int, num_threads: int) -> str | None
     figures = [str(number) for number in (limit_bytes, reserved_bytes, num_threads)]
     command = [sys.executable, "-I", "-S", str(Path(__file__)), *figures]
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
         check=False,
-    )  # fmt: skip
+    )
     if done.returncode == 0:
         return None
     if done.returncode == -signal.SIGALRM:

@@ -95,14 +95,16 @@ def predict(files: Sequence[Path], omp_num_threads: str, gpu_bytes: Sequence[int
         Part("for Python, torch and what they import", _LIBRARIES_LEAST, libraries),
         Part(
             f"for stacks and malloc arenas of up to {2 * num_threads} threads",
-            num_threads * stack, 2 * num_threads * (stack + _ARENA),
+            num_threads * stack,
+            2 * num_threads * (stack + _ARENA),
         ),
         # safetensors maps a file a second time while it opens it.
         Part(
             f"for the model and the data, mapped from files ({len(sizes)})",
-            sum(sizes) + max(sizes, default=0), 2 * sum(sizes),
+            sum(sizes) + max(sizes, default=0),
+            2 * sum(sizes),
         ),
-    ]  # fmt: skip
+    ]
     if gpu_bytes:
         total = sum(gpu_bytes)
         parts += [

@@ -125,9 +125,12 @@ class _Exits:
             self._warm.report_exit(is_likely=any(code == _ZYGOTE_LOST for _, code in failed))
         for rank, exitcode in failed:
             self._events.emit(
-                "error", "rank.exit", failed_rank=rank,
-                exitcode=exitcode, signal=signal_name(exitcode),
-            )  # fmt: skip
+                "error",
+                "rank.exit",
+                failed_rank=rank,
+                exitcode=exitcode,
+                signal=signal_name(exitcode),
+            )
         return [rank for rank, _ in failed]
 
 

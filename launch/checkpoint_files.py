@@ -25,8 +25,12 @@ _LFS_POINTER = b"version https://git-lfs"
 _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 # In the order in which transformers looks for them.
-_NAMES = ("model.safetensors", "model.safetensors.index.json",
-          "pytorch_model.bin", "pytorch_model.bin.index.json")  # fmt: skip
+_NAMES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 
@@ -106,9 +110,12 @@ def _read(folder: Path) -> Checkpoint:
     del num_bytes[""]  # indices and masks are what they are, whatever the weights become
     most = num_bytes.most_common(1)
     return Checkpoint(
-        files=tuple(shards), size_bytes=sum(file.stat().st_size for file in shards),
-        dtypes=frozenset(name for name, _ in most), is_pickle=False, is_mapped=True,
-    )  # fmt: skip
+        files=tuple(shards),
+        size_bytes=sum(file.stat().st_size for file in shards),
+        dtypes=frozenset(name for name, _ in most),
+        is_pickle=False,
+        is_mapped=True,
+    )
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -242,10 +249,12 @@ def _read_pickles(files: list[Path]) -> Checkpoint:
                 code=ExitCode.PREFLIGHT,
             )
     return Checkpoint(
-        files=tuple(files), size_bytes=sum(file.stat().st_size for file in files),
+        files=tuple(files),
+        size_bytes=sum(file.stat().st_size for file in files),
         dtypes=frozenset[str]().union(*(one.dtypes for one in pickles)),
-        is_pickle=True, is_mapped=all(one.is_zip for one in pickles),
-    )  # fmt: skip
+        is_pickle=True,
+        is_mapped=all(one.is_zip for one in pickles),
+    )
 
 
 def _convert(folder: Path) -> str:

@@ -21,8 +21,14 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start `python -m module args` in a session of its own, its output to `output` if given."""
     command = [
-        sys.executable, "-P", "-m", "launch.child", str(os.getpid()), module, *map(str, args),
-    ]  # fmt: skip
+        sys.executable,
+        "-P",
+        "-m",
+        "launch.child",
+        str(os.getpid()),
+        module,
+        *map(str, args),
+    ]
     return subprocess.Popen(
         command,
         env=env,

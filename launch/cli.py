@@ -48,9 +48,11 @@ class _RunCommand(click.Command):
 @click.option("--max-restarts", type=click.IntRange(min=0), help="Restarts after a rank failed.")
 @click.option("--resume", metavar="RUN", help="Go on from the last checkpoint of that run.")
 @click.option(
-    "--preload", metavar="NAMES", multiple=True,
+    "--preload",
+    metavar="NAMES",
+    multiple=True,
     help="Modules to import once for all ranks of a script; -NAME leaves one out.",
-)  # fmt: skip
+)
 @click.option("--force", is_flag=True, help="Start although it cannot fit or end well here.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and start nothing.")
 @click.pass_obj
@@ -137,8 +139,13 @@ def doctor(names: tuple[str, ...], as_json: bool) -> None:
 
 @airlock.command()
 @click.argument("rung", required=False, type=click.Choice(NAMES))
-@click.option("--profile", envvar="AIRLOCK_PRESET_PROFILE", default="tiny", show_default=True,
-              help="Whose settings, model and data.")  # fmt: skip
+@click.option(
+    "--profile",
+    envvar="AIRLOCK_PRESET_PROFILE",
+    default="tiny",
+    show_default=True,
+    help="Whose settings, model and data.",
+)
 @click.option("--num-gpus", type=int, help="Ranks to start; one for each GPU by default.")
 @click.option("--data", metavar="FILE", help="Training data, rows with `prompt` and `response`.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
@@ -157,10 +164,15 @@ def check(
     request = Request(**options)
     end_with(
         lambda console, _: command.check(
-            rung, request, console, os.environ,
-            goes_on=goes_on, as_json=as_json, timeout_s=timeout_s,
+            rung,
+            request,
+            console,
+            os.environ,
+            goes_on=goes_on,
+            as_json=as_json,
+            timeout_s=timeout_s,
         )
-    )  # fmt: skip
+    )
 
 
 @airlock.command()

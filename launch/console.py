@@ -95,9 +95,11 @@ class LiveView:
     def __init__(self, console: Console) -> None:
         self._started = time.monotonic()
         self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[figures]}"),
             console=console,
-        )  # fmt: skip
+        )
         self._task: TaskID | None = None
         self._live = Live(console=console, transient=True, refresh_per_second=4)
         self._live.start()

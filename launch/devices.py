@@ -90,9 +90,10 @@ def visible_gpus(installed: list[Gpu], cuda_visible_devices: str | None) -> list
 
 def _find_gpu(installed: list[Gpu], entry: str, spec: str) -> Gpu:
     found = [
-        gpu for gpu in installed
+        gpu
+        for gpu in installed
         if entry == str(gpu.index) or (entry.startswith("GPU-") and gpu.uuid.startswith(entry))
-    ]  # fmt: skip
+    ]
     if len(found) == 1:
         return found[0]
     if found:

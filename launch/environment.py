@@ -95,23 +95,36 @@ def rank_variables(
     threads = _threads(config.launch, placement)
     needed = [
         Variable("AIRLOCK_RUN_DIR", str(run.path), "airlock", "where a rank finds its run"),
-        Variable("PYTHONPATH", python_path(own), "airlock",
-                 "the clone comes first, then the user's own"),
-        Variable("PYTHONSAFEPATH", "1", "airlock",
-                 "a train.py in the working directory must not shadow ours"),
-        Variable("PYTHONUNBUFFERED", "1", "airlock",
-                 "a rank that is killed has its last words in its log"),
+        Variable(
+            "PYTHONPATH", python_path(own), "airlock", "the clone comes first, then the user's own"
+        ),
+        Variable(
+            "PYTHONSAFEPATH",
+            "1",
+            "airlock",
+            "a train.py in the working directory must not shadow ours",
+        ),
+        Variable(
+            "PYTHONUNBUFFERED",
+            "1",
+            "airlock",
+            "a rank that is killed has its last words in its log",
+        ),
         *([_visible_gpus(placement)] if own_trainer else _for_script(config, environ)),
         *(threads if config.launch.threads_per_rank else []),
-    ]  # fmt: skip
+    ]
     defaults = [
         *([] if config.launch.threads_per_rank else threads),
         *_shares(placement),
-        Variable("PYTORCH_NVML_BASED_CUDA_CHECK", "1", "airlock",
-                 "is_available() asks NVML and makes no context"),
+        Variable(
+            "PYTORCH_NVML_BASED_CUDA_CHECK",
+            "1",
+            "airlock",
+            "is_available() asks NVML and makes no context",
+        ),
         *(_FOR_OUR_TRAINER if own_trainer else []),
         *(_for_nccl(config.launch, run) if placement.device == "cuda" else []),
-    ]  # fmt: skip
+    ]
     set_ = [
         *needed,
         *(_or_the_users(variable, own) for variable in defaults),
@@ -152,13 +165,21 @@ def _shares(placement: Placement) -> list[Variable]:
     """A rank's share of the cores for what compiles in processes of its own."""
     share = str(max(1, usable_cores().number // placement.num_ranks))
     return [
-        Variable("TORCHINDUCTOR_COMPILE_THREADS", share, "airlock",
-                 "a rank's share of the cores: torch.compile would start up to 32 workers in every "
-                 "rank (pytorch#190941)"),
-        Variable("MAX_JOBS", share, "airlock",
-                 "a rank's share of the cores: a build of an extension would start a compiler for "
-                 "each core, in every rank"),
-    ]  # fmt: skip
+        Variable(
+            "TORCHINDUCTOR_COMPILE_THREADS",
+            share,
+            "airlock",
+            "a rank's share of the cores: torch.compile would start up to 32 workers in every "
+            "rank (pytorch#190941)",
+        ),
+        Variable(
+            "MAX_JOBS",
+            share,
+            "airlock",
+            "a rank's share of the cores: a build of an extension would start a compiler for "
+            "each core, in every rank",
+        ),
+    ]
 
 
 def _visible_gpus(placement: Placement) -> Variable:
@@ -172,9 +193,11 @@ def _visible_gpus(placement: Placement) -> Variable:
 _HIDDEN_GPUS = Variable("CUDA_VISIBLE_DEVICES", "", "airlock", "this run is on CPU")
 
 _STORE_OF_EACH_ATTEMPT = Variable(
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1", "airlock",
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
+    "1",
+    "airlock",
     "after a restart, ranks would find addresses of dead ones in the agent's store",
-)  # fmt: skip
+)
 
 _FOR_OUR_TRAINER = [
     Variable("TOKENIZERS_PARALLELISM", "false", "airlock", "its threads do not survive a fork"),
@@ -185,11 +208,15 @@ _FOR_OUR_TRAINER = [
 def _for_script(config: RunConfig, environ: Mapping[str, str]) -> list[Variable]:
     own = json.dumps(_own_python(environ))
     return [
-        Variable("AIRLOCK_SCRIPT_ENVIRONMENT", own, "airlock",
-                 "Python's variables as you have them: a rank restores them for the script"),
+        Variable(
+            "AIRLOCK_SCRIPT_ENVIRONMENT",
+            own,
+            "airlock",
+            "Python's variables as you have them: a rank restores them for the script",
+        ),
         *([_HIDDEN_GPUS] if config.launch.device == "cpu" else []),
         *([_STORE_OF_EACH_ATTEMPT] if config.launch.max_restarts else []),
-    ]  # fmt: skip
+    ]
 
 
 def _own_python(environ: Mapping[str, str]) -> dict[str, str | None]:
@@ -206,20 +233,30 @@ def _for_nccl(launch: LaunchConfig, run: RunDir) -> list[Variable]:
     src/graph/connect.cc and tuning.cc).
     """
     trace = Variable(
-        "TORCH_FR_DUMP_TEMP_FILE", f"{run.incidents}/nccl_trace_rank_", "airlock",
+        "TORCH_FR_DUMP_TEMP_FILE",
+        f"{run.incidents}/nccl_trace_rank_",
+        "airlock",
         "a rank stuck in a collective leaves its last ones here; torch would write to ~/.cache, "
         "over those of other runs",
-    )  # fmt: skip
+    )
     if launch.nccl == "default":
         return [trace]
     return [
         trace,
-        Variable("NCCL_MAX_NCHANNELS", "1", "launch.nccl",
-                 "saves the buffers of all channels but one; costs speed: one multiprocessor of "
-                 "the GPU moves what many did"),
-        Variable("NCCL_BUFFSIZE", "1048576", "launch.nccl",
-                 "saves 3 of the 4 MiB of each buffer; costs speed: data move in smaller steps"),
-    ]  # fmt: skip
+        Variable(
+            "NCCL_MAX_NCHANNELS",
+            "1",
+            "launch.nccl",
+            "saves the buffers of all channels but one; costs speed: one multiprocessor of "
+            "the GPU moves what many did",
+        ),
+        Variable(
+            "NCCL_BUFFSIZE",
+            "1048576",
+            "launch.nccl",
+            "saves 3 of the 4 MiB of each buffer; costs speed: data move in smaller steps",
+        ),
+    ]
 
 
 def _allocator(environ: Mapping[str, str], *, adds: bool) -> list[Variable]:

@@ -105,9 +105,11 @@ def _list(model_id: str, revision: str) -> _Listing:
     from huggingface_hub import HfApi, constants
 
     found = HfApi().model_info(
-        model_id, revision=revision or None, files_metadata=True,
+        model_id,
+        revision=revision or None,
+        files_metadata=True,
         timeout=constants.HF_HUB_ETAG_TIMEOUT,
-    )  # fmt: skip
+    )
     assert found.sha is not None
     files = {
         one.rfilename: File(one.rfilename, one.size or 0, one.lfs.sha256 if one.lfs else None)

@@ -82,9 +82,12 @@ def _fetched(name: DataName) -> tuple[list[str], Path]:
         chosen = converted(files, name) if revision else as_they_are(files, name)
         if chosen:
             snapshot = snapshot_download(
-                name.dataset_id, repo_type="dataset", revision=revision,
-                allow_patterns=[_literal(file) for file in chosen], local_files_only=offline,
-            )  # fmt: skip
+                name.dataset_id,
+                repo_type="dataset",
+                revision=revision,
+                allow_patterns=[_literal(file) for file in chosen],
+                local_files_only=offline,
+            )
             return chosen, Path(snapshot)
     raise UserError(
         f"the dataset {name.dataset_id} has no files of rows",

@@ -64,18 +64,24 @@ def _of_answer(error: Exception, model_id: str, revision: str) -> tuple[str, str
             seen, then = f"the account of {token} has not been let in", "start again"
         return f"{model_id} is gated, and {seen}", f"ask for access at {page}, then {then}"
     if isinstance(error, errors.RevisionNotFoundError):
-        return (f"{model_id} has no revision {revision!r}",
-                f"--set model.revision=NAME, one of {page}/tree/main")  # fmt: skip
+        return (
+            f"{model_id} has no revision {revision!r}",
+            f"--set model.revision=NAME, one of {page}/tree/main",
+        )
     if isinstance(error, errors.RepositoryNotFoundError):
         what = "" if model_id.startswith("datasets/") else "model "
         seen = "there is no HF_TOKEN" if token is None else f"the account of {token} may not see it"
-        return (f"there is no {what}{model_id} at {_endpoint()}, or it is private and {seen}",
-                f"check the name at {page}, or {new_token}")  # fmt: skip
+        return (
+            f"there is no {what}{model_id} at {_endpoint()}, or it is private and {seen}",
+            f"check the name at {page}, or {new_token}",
+        )
     if status == _REFUSED and token is not None:
         return f"the Hub does not accept {token} (401)", f"{new_token}, or go without: unset it"
     if status == _FORBIDDEN:
-        return (f"{token or 'without HF_TOKEN one'} may not read {model_id} (403)",
-                f"{new_token} that may read it")  # fmt: skip
+        return (
+            f"{token or 'without HF_TOKEN one'} may not read {model_id} (403)",
+            f"{new_token} that may read it",
+        )
     later = "wait a while, then start again: what was fetched is kept"
     why = "too many requests" if status == _TOO_MANY else _first_line(error)
     return f"the Hub answers {status} for {model_id}: {why}", later
@@ -83,8 +89,18 @@ def _of_answer(error: Exception, model_id: str, revision: str) -> tuple[str, str
 
 def _of_network(error: Exception, model_id: str) -> tuple[str, str]:
     # Only the name of a proxy's variable is said: its URL may hold a password.
-    proxies = [name for name in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "https_proxy",
-                                 "http_proxy", "all_proxy") if os.environ.get(name)]  # fmt: skip
+    proxies = [
+        name
+        for name in (
+            "HTTPS_PROXY",
+            "HTTP_PROXY",
+            "ALL_PROXY",
+            "https_proxy",
+            "http_proxy",
+            "all_proxy",
+        )
+        if os.environ.get(name)
+    ]
     cause = list(_causes(error))[-1]
     through = f" through the proxy of {proxies[0]}" if proxies else ""
     why = f"{type(cause).__name__}: {_first_line(cause)}"

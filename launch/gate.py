@@ -73,9 +73,14 @@ class Gate:
     """The way of one visitor through the gate. `on_wait` gets no text at first, then reminders."""
 
     def __init__(
-        self, folder: Path, visitor: Visitor, *,
-        admit: Admit, timeout_s: float, on_wait: Callable[[str], None],
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        visitor: Visitor,
+        *,
+        admit: Admit,
+        timeout_s: float,
+        on_wait: Callable[[str], None],
+    ) -> None:
         self._folder, self._visitor, self._admit = folder, visitor, admit
         self._run = folder / "runs" / visitor.run_id
         known = visitor.known_as and f"{visitor.known_as}-{visitor.kind}"
@@ -210,9 +215,11 @@ class Gate:
         self._entry = own_entry(self._visitor.run_id, self._visitor.who)
         if growth := admission.growth:
             self._entry = dataclasses.replace(
-                self._entry, exclusive=False,
-                growth_bytes=_with_margin(growth.peak_bytes), cores=growth.cores,
-            )  # fmt: skip
+                self._entry,
+                exclusive=False,
+                growth_bytes=_with_margin(growth.peak_bytes),
+                cores=growth.cores,
+            )
         stack.enter_context(self._ledger.entered(self._entry))
 
     @contextlib.contextmanager

@@ -53,9 +53,14 @@ class MemoryGuard:
     """Guards one run, from `start` to `stop`."""
 
     def __init__(
-        self, limits: LimitsConfig, *, state: RunState, events: EventWriter,
-        processes: OwnProcesses, console: Console,
-    ) -> None:  # fmt: skip
+        self,
+        limits: LimitsConfig,
+        *,
+        state: RunState,
+        events: EventWriter,
+        processes: OwnProcesses,
+        console: Console,
+    ) -> None:
         self._state, self._events, self._processes = state, events, processes
         self._console = console
         self._memory = HostMemory()

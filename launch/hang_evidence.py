@@ -59,13 +59,16 @@ def _rank(run: RunDir, rank: int, pid: int, now: float) -> dict[str, Any]:
     pulse = read_pulse(run.pulse(rank))
     alive_s = None if pulse is None else round(now - pulse.alive_mono, 1)
     return {
-        "rank": rank, "pid": pid, "state": letter, "waits_in": waits_in,
+        "rank": rank,
+        "pid": pid,
+        "state": letter,
+        "waits_in": waits_in,
         "step": None if pulse is None else pulse.step,
         "phase": None if pulse is None else pulse.phase,
         "count": None if pulse is None else pulse.count,
         "alive_s": alive_s,  # since Python code last ran in it
         "can_answer": letter in ("R", "S") and alive_s is not None and alive_s < _FLIGHT_PATIENCE_S,
-    }  # fmt: skip
+    }
 
 
 def _ask_for_flight_records(run: RunDir, ranks: Iterable[int]) -> None:

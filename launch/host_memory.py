@@ -146,8 +146,9 @@ def memory_groups(proc: Path = PROC) -> list[Group]:
         found = own_groups("memory", proc)
     except FileNotFoundError:  # not Linux
         return []
-    return [Group(folder, version) for folder, version in found
-            if (folder / files[version]).exists()]  # fmt: skip
+    return [
+        Group(folder, version) for folder, version in found if (folder / files[version]).exists()
+    ]
 
 
 def _fields(path: Path) -> dict[str, int]:

@@ -28,17 +28,57 @@ _TAIL_BYTES = 32 << 10
 _EVENTS_BYTES = 2 << 20  # of the launcher's: some two hours
 _NUM_MEMORY_ROWS = 12
 _PACKAGES = (
-    "torch", "transformers", "peft", "accelerate", "datasets", "safetensors", "tokenizers",
-    "bitsandbytes", "flash-attn", "triton", "numpy", "pyarrow", "nvidia-nccl-cu12",
+    "torch",
+    "transformers",
+    "peft",
+    "accelerate",
+    "datasets",
+    "safetensors",
+    "tokenizers",
+    "bitsandbytes",
+    "flash-attn",
+    "triton",
+    "numpy",
+    "pyarrow",
+    "nvidia-nccl-cu12",
     "nvidia-nccl-cu13",
-)  # fmt: skip
+)
 # Of the user's variables those are shown that change what a run does.
 _TELLING = (
-    "AIRLOCK_", "AWS_", "CONDA_PREFIX", "CUDA", "GLOO", "HF_", "HTTP", "KMP_", "LANG", "LC_ALL",
-    "LD_", "MALLOC_", "MASTER_", "MKL_", "NCCL", "NO_PROXY", "NUM_GPUS", "NVIDIA_", "OMP_",
-    "PYTHON", "PYTORCH", "RANK", "RUN_", "SLURM_", "TMPDIR", "TOKENIZERS_", "TORCH",
-    "TRANSFORMERS_", "VIRTUAL_ENV", "WANDB_", "WORLD_SIZE", "http", "no_proxy",
-)  # fmt: skip
+    "AIRLOCK_",
+    "AWS_",
+    "CONDA_PREFIX",
+    "CUDA",
+    "GLOO",
+    "HF_",
+    "HTTP",
+    "KMP_",
+    "LANG",
+    "LC_ALL",
+    "LD_",
+    "MALLOC_",
+    "MASTER_",
+    "MKL_",
+    "NCCL",
+    "NO_PROXY",
+    "NUM_GPUS",
+    "NVIDIA_",
+    "OMP_",
+    "PYTHON",
+    "PYTORCH",
+    "RANK",
+    "RUN_",
+    "SLURM_",
+    "TMPDIR",
+    "TOKENIZERS_",
+    "TORCH",
+    "TRANSFORMERS_",
+    "VIRTUAL_ENV",
+    "WANDB_",
+    "WORLD_SIZE",
+    "http",
+    "no_proxy",
+)
 
 
 def verdict_text(run: RunDir, state: RunState, verdict: Verdict | None, folder: Path) -> str:
@@ -130,11 +170,17 @@ def _ranks(run: RunDir, state: RunState) -> list[str]:
         pulse = read_pulse(run.pulse(row.rank))
         mine = pulse is not None and pulse.attempt == state.status.attempt
         last = "" if row.last_event_t is None else f"{clock(max(0.0, now - row.last_event_t))} ago"
-        rows.append([
-            row.rank, row.pid or "", row.phase, pulse.step if mine and pulse else "",
-            pulse.phase if mine and pulse else "", last,
-            "" if row.rss_bytes is None else f"{row.rss_bytes // MIB:,}",
-        ])  # fmt: skip
+        rows.append(
+            [
+                row.rank,
+                row.pid or "",
+                row.phase,
+                pulse.step if mine and pulse else "",
+                pulse.phase if mine and pulse else "",
+                last,
+                "" if row.rss_bytes is None else f"{row.rss_bytes // MIB:,}",
+            ]
+        )
     return _table(
         ["rank", "pid", "phase", "steps", "last did", "last event", "RSS at start, MiB"], rows
     )
@@ -146,12 +192,14 @@ def _memory(state: RunState, events: Sequence[Event]) -> list[str]:
     some = [*host[::-stride][::-1]]
     rows = [
         [
-            clock(max(0.0, event["t"] - state.status.started_t)), event["num_processes"],
-            f"{event['pss_bytes'] // MIB:,}", f"{event['pss_anon_bytes'] // MIB:,}",
+            clock(max(0.0, event["t"] - state.status.started_t)),
+            event["num_processes"],
+            f"{event['pss_bytes'] // MIB:,}",
+            f"{event['pss_anon_bytes'] // MIB:,}",
             f"{event['available_bytes'] // MIB:,}",
         ]
         for event in some
-    ]  # fmt: skip
+    ]
     head = ["after", "processes", "PSS, MiB", "anonymous, MiB", "available on the host, MiB"]
     peak = f"Peak of the run: {state.peak_pss_bytes // MIB:,} MiB."
     return [*_table(head, rows), "", peak] if rows else []

@@ -65,10 +65,19 @@ def own_entry(run: str, who: str) -> Entry:
     """An entry of this process, exclusive."""
     pid = os.getpid()
     return Entry(
-        run=run, who=who, pid=pid, start_ticks=int(_stat(pid)[19]), boot_id=boot_id(),
-        pid_space=pid_space(), exclusive=True, growth_bytes=0, cores=1.0,
-        anon_before_bytes=anon_bytes(pid), phase="admitted", since_mono=time.monotonic(),
-    )  # fmt: skip
+        run=run,
+        who=who,
+        pid=pid,
+        start_ticks=int(_stat(pid)[19]),
+        boot_id=boot_id(),
+        pid_space=pid_space(),
+        exclusive=True,
+        growth_bytes=0,
+        cores=1.0,
+        anon_before_bytes=anon_bytes(pid),
+        phase="admitted",
+        since_mono=time.monotonic(),
+    )
 
 
 class Ledger:

@@ -19,8 +19,11 @@ RLIMIT_VARIABLE = "AIRLOCK_RLIMIT_AS_BYTES"  # how `launch` hands the limit that
 
 # What the C library's ENOMEM becomes in Python, in torch's CPU allocator and in C++.
 _OUT_OF_MEMORY = (
-    "cannot allocate memory", "can't allocate memory", "bad_alloc", "mps backend out of memory",
-)  # fmt: skip
+    "cannot allocate memory",
+    "can't allocate memory",
+    "bad_alloc",
+    "mps backend out of memory",
+)
 _GPU_ERROR = "OutOfMemoryError"  # torch's, by name: torch may not be there
 _applied: set[int] = set()  # what RLIMIT_AS was set to here, bytes
 _OOM_SCORE = 500  # half of all memory counted on top of its own (proc(5): -1000 to 1000)

@@ -38,9 +38,15 @@ def known_as(config: RunConfig, files: Iterable[Path]) -> str:
     state = [(str(file), (found := file.stat()).st_size, found.st_mtime_ns) for file in files]
     device = [config.launch.device, os.environ.get("CUDA_VISIBLE_DEVICES")]
     parts = [
-        asdict(config.model), config.architecture, config.launch.load, device,
-        config.train.method, config.train.lora_rank, state, library_versions(),
-    ]  # fmt: skip
+        asdict(config.model),
+        config.architecture,
+        config.launch.load,
+        device,
+        config.train.method,
+        config.train.lora_rank,
+        state,
+        library_versions(),
+    ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -9,8 +9,25 @@ from pathlib import Path
 PROC = Path("/proc/self")
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
-_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs",
-            "orangefs", "pvfs2", "panfs", "wekafs", "afs", "9p", "virtiofs"}  # fmt: skip
+_NETWORK = {
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "ceph",
+    "glusterfs",
+    "orangefs",
+    "pvfs2",
+    "panfs",
+    "wekafs",
+    "afs",
+    "9p",
+    "virtiofs",
+}
 _LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.ntfs-3g"}
 
 

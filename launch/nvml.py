@@ -202,8 +202,12 @@ def answer_or(otherwise: T, ask: Callable[..., Any], *args: Any) -> T:
     """What NVML answers, or `otherwise` where this GPU or driver has no such thing."""
     import pynvml
 
-    refusals = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-                pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_INVALID_ARGUMENT)  # fmt: skip
+    refusals = (
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+    )
     try:
         answer: T = ask(*args)
     except pynvml.NVMLError as error:

@@ -30,10 +30,13 @@ def through_gate(
         growth = admission.growth
         with report.events.span("lock.hold"):
             report.events.emit(
-                "mark", "admitted", admit=admit, num_beside=admission.num_beside,
+                "mark",
+                "admitted",
+                admit=admit,
+                num_beside=admission.num_beside,
                 growth_bytes=growth.peak_bytes if growth else None,
                 available_bytes=admission.available_bytes,
-            )  # fmt: skip
+            )
             num = admission.num_beside
             beside = f" beside {num} other{'s' if num > 1 else ''}" if num else ""
             report.line(f"LOCK: acquired! Starting initialization...{beside}")

@@ -14,15 +14,24 @@ _NUM_PICKLES = 4  # before the raw weights of a file older than torch 1.6; the l
 _MAX_PICKLE_BYTES = 1 << 30  # a table of tensors is a thousand times smaller
 # What torch's own weights_only loader lets a checkpoint name, besides what torch rebuilds itself.
 _HARMLESS = {
-    "collections OrderedDict", "collections Counter", "_codecs encode",
-    "builtins set", "builtins bytearray", "builtins complex",
-    "torch Size", "torch Tensor", "torch device", "torch.nn.parameter Parameter",
+    "collections OrderedDict",
+    "collections Counter",
+    "_codecs encode",
+    "builtins set",
+    "builtins bytearray",
+    "builtins complex",
+    "torch Size",
+    "torch Tensor",
+    "torch device",
+    "torch.nn.parameter Parameter",
     "torch.serialization _get_layout",
-}  # fmt: skip
+}
 _STORAGES = {
-    "torch DoubleStorage": "float64", "torch FloatStorage": "float32",
-    "torch HalfStorage": "float16", "torch BFloat16Storage": "bfloat16",
-}  # fmt: skip
+    "torch DoubleStorage": "float64",
+    "torch FloatStorage": "float32",
+    "torch HalfStorage": "float16",
+    "torch BFloat16Storage": "bfloat16",
+}
 _DTYPE = re.compile(r"(b?float|u?int|complex)\d+\w*|bool")
 
 

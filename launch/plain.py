@@ -43,8 +43,15 @@ from rundir.exit_codes import ExitCode
 
 _SOURCE = "one process, without the launcher"
 # What torchrun, or a job's script, has set for ranks of its own.
-_OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
-             "MASTER_PORT")  # fmt: skip
+_OF_RANKS = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -66,9 +73,10 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
     own = {name: value for name, value in environ.items() if name not in _OF_RANKS}
     job = make_job(replace(request, num_gpus=1), own)
     job = replace(
-        job, placement=replace(job.placement, source=_SOURCE),
+        job,
+        placement=replace(job.placement, source=_SOURCE),
         sources=job.sources | {"launch.num_ranks": _SOURCE},
-    )  # fmt: skip
+    )
     require(job.config)
     plain = _PlainRun(job, console, output, own)
     plain.greet(request, own)
@@ -115,10 +123,15 @@ class _PlainRun:
         self._follower = Follower(self.folder, self.state, self._events)
         self._tracking = Tracking(self.folder, job.config, self._env, OwnProcesses(), console)
         self._watch = Watch(
-            run=self.folder, state=self.state, follower=self._follower, tracking=self._tracking,
-            console=console, signals=self._signals,
-            stop_timeout_s=job.config.launch.stop_timeout_s, end_now=self._end_now,
-        )  # fmt: skip
+            run=self.folder,
+            state=self.state,
+            follower=self._follower,
+            tracking=self._tracking,
+            console=console,
+            signals=self._signals,
+            stop_timeout_s=job.config.launch.stop_timeout_s,
+            end_now=self._end_now,
+        )
 
     def greet(self, request: Request, environ: Mapping[str, str]) -> None:
         """Say what runs where, and how more of this machine is used."""
@@ -137,9 +150,14 @@ class _PlainRun:
         self._watch.start()
         try:
             have_prepared(
-                self._job, self.folder, self._console, self._env, self._events, self._signals,
+                self._job,
+                self.folder,
+                self._console,
+                self._env,
+                self._events,
+                self._signals,
                 start="cold",
-            )  # fmt: skip
+            )
             self.state.enter("starting")
             agent_code = self._train()
             self._watch.stop()

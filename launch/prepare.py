@@ -101,9 +101,10 @@ def have_data_of_hub(config: RunConfig, run: RunDir, env: dict[str, str], signal
 def _online(env: dict[str, str]) -> dict[str, str]:
     """Ranks are offline, this child is not, unless the user wants it so."""
     return {
-        key: value for key, value in env.items()
+        key: value
+        for key, value in env.items()
         if key != "HF_HUB_OFFLINE" or os.environ.get(key) == value
-    }  # fmt: skip
+    }
 
 
 def _check(code: int, what: str) -> None:

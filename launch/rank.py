@@ -81,8 +81,10 @@ def bring_up(inherit: Callable[[], Any]) -> int:
     write_output_to(run.rank_log(place.rank, place.attempt), run.stacks(f"rank{place.rank}"))
     events = EventWriter(
         run.event_file(f"rank{place.rank}"),
-        rank=place.rank, node=place.node, attempt=place.attempt,
-    )  # fmt: skip
+        rank=place.rank,
+        node=place.node,
+        attempt=place.attempt,
+    )
     try:
         return _come_up(run, place, Reporter(events, f"Rank {place.rank}"), inherit)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever ends a rank must be told to its launcher
@@ -115,9 +117,13 @@ def _train(
 ) -> None:
     events, loading = report.events, read_prepared(run).loading
     visitor = Visitor(
-        run_id=run.run_id, attempt=place.gate_attempt, who=report.who.lower(),
-        turn=place.local_rank, kind=_kind(loading, place), known_as=loading.known_as,
-    )  # fmt: skip
+        run_id=run.run_id,
+        attempt=place.gate_attempt,
+        who=report.who.lower(),
+        turn=place.local_rank,
+        kind=_kind(loading, place),
+        known_as=loading.known_as,
+    )
     admit = _admit(config.launch, has_model=inherited is not None)
     timeout_s = config.launch.gate_timeout_s
     with through_gate(report, visitor, admit=admit, timeout_s=timeout_s) as gate:

@@ -20,9 +20,14 @@ from rundir.prepared import Loading, Prepared
 
 
 def make_ready(
-    job: Job, folder: RunDir, console: Console, env: dict[str, str],
-    events: EventWriter, signals: Signals, plan: PlanOfRun,
-) -> Prepared:  # fmt: skip
+    job: Job,
+    folder: RunDir,
+    console: Console,
+    env: dict[str, str],
+    events: EventWriter,
+    signals: Signals,
+    plan: PlanOfRun,
+) -> Prepared:
     """Run the tests that were asked for; make model and data ready, and have the run planned.
 
     Raises UserError when it cannot be done or cannot fit, and Interrupted when a stop was asked
@@ -36,9 +41,15 @@ def make_ready(
 
 
 def have_prepared(
-    job: Job, folder: RunDir, console: Console, env: dict[str, str],
-    events: EventWriter, signals: Signals, *, start: str | None = None,
-) -> Prepared:  # fmt: skip
+    job: Job,
+    folder: RunDir,
+    console: Console,
+    env: dict[str, str],
+    events: EventWriter,
+    signals: Signals,
+    *,
+    start: str | None = None,
+) -> Prepared:
     """Make model and data ready, and say what there is to say of them.
 
     `start` is how the model gets loaded, if not as launch.start says. Raises as `make_ready` does.

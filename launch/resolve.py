@@ -71,12 +71,17 @@ def resolve_sections(
         values[section] = cls(
             **{
                 item.name: _resolve_one(
-                    f"{section}.{item.name}", item, hints[item.name],
-                    (table.get(section, {}), layer), environ, options, sources,
+                    f"{section}.{item.name}",
+                    item,
+                    hints[item.name],
+                    (table.get(section, {}), layer),
+                    environ,
+                    options,
+                    sources,
                 )
                 for item in fields(cls)
             }
-        )  # fmt: skip
+        )
     return values, sources
 
 

@@ -61,9 +61,13 @@ class _Run:
     """A run that has its folder, and the parts that bring it to its end."""
 
     def __init__(
-        self, request: Request, job: Job, console: Console, signals: Signals,
+        self,
+        request: Request,
+        job: Job,
+        console: Console,
+        signals: Signals,
         environ: Mapping[str, str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._job, self._console, self._signals = job, console, signals
         processes = OwnProcesses()
         become_subreaper()
@@ -71,21 +75,32 @@ class _Run:
         self._env = self._environment.of_child(environ)
         self._greet()
         self.state = new_state(
-            self.folder.run_id, job.config.profile, job.placement.num_ranks,
+            self.folder.run_id,
+            job.config.profile,
+            job.placement.num_ranks,
             of_script=job.config.script is not None,
-        )  # fmt: skip
+        )
         self._events = EventWriter(self.folder.event_file("launch"))
         self._guard = MemoryGuard(
-            job.config.limits, state=self.state, events=self._events,
-            processes=processes, console=console,
-        )  # fmt: skip
+            job.config.limits,
+            state=self.state,
+            events=self._events,
+            processes=processes,
+            console=console,
+        )
         self._tracking = Tracking(self.folder, job.config, self._env, processes, console)
         self._plan = PlanOfRun(request, job, self.folder, console, environ, signals)
         self._supervisor = Supervisor(
-            run=self.folder, config=job.config.launch, state=self.state, console=console,
-            signals=signals, events=self._events, processes=processes, guard=self._guard,
+            run=self.folder,
+            config=job.config.launch,
+            state=self.state,
+            console=console,
+            signals=signals,
+            events=self._events,
+            processes=processes,
+            guard=self._guard,
             tracking=self._tracking,
-        )  # fmt: skip
+        )
 
     def to_its_end(self) -> ExitCode:
         """Make ready, start the ranks, supervise. Raises UserError for what a person can mend."""
@@ -125,10 +140,15 @@ class _Run:
             return None
         return mapped_files(
             make_ready(
-                self._job, self.folder, self._console, self._env,
-                self._events, self._signals, self._plan,
+                self._job,
+                self.folder,
+                self._console,
+                self._env,
+                self._events,
+                self._signals,
+                self._plan,
             )
-        )  # fmt: skip
+        )
 
     def _limit_ranks(self, files: list[Path] | None) -> None:
         """Limit their address space; say so if the limit predicted does not hold."""
@@ -159,11 +179,15 @@ def show(request: Request, console: Console, environ: Mapping[str, str]) -> Exit
     console.out("\n".join([banner(job, folder), "", "this machine:", *found, ""]), highlight=False)
     code = show_plan_of(job, console, environ)
     lines = [
-        "", config_text(job.config, job.sources),
-        "environment of the ranks:", *environment_lines(environment),
+        "",
+        config_text(job.config, job.sources),
+        "environment of the ranks:",
+        *environment_lines(environment),
         *left_out_lines(environment, job.config.launch.keep_env),
-        "", f"the same with torch's own{what}:", torchrun_line_of(job, folder, environment),
-    ]  # fmt: skip
+        "",
+        f"the same with torch's own{what}:",
+        torchrun_line_of(job, folder, environment),
+    ]
     console.out("\n".join(lines), highlight=False)
     return code
 

@@ -41,9 +41,13 @@ def run_script(config: RunConfig, run: RunDir, place: Any, report: Reporter) -> 
     parent = zygote.current
     is_fork = parent is not None
     gate = ScriptGate(
-        report, config.launch, run_id=run.run_id, attempt=place.gate_attempt,
-        local_rank=place.local_rank, num_ranks=place.local_world_size,
-    )  # fmt: skip
+        report,
+        config.launch,
+        run_id=run.run_id,
+        attempt=place.gate_attempt,
+        local_rank=place.local_rank,
+        num_ranks=place.local_world_size,
+    )
     entered = gate.enter()
     entered.phase("importing")
     if not is_fork:
@@ -89,9 +93,10 @@ def _step_aside(path: Path, gate: ScriptGate) -> None:
         else:
             os.environ[name] = value
     ours = {
-        name for name, module in sys.modules.items()
+        name
+        for name, module in sys.modules.items()
         if getattr(module, "__file__", None) == str(ROOT / name / "__init__.py")
-    }  # fmt: skip
+    }
     for name in list(sys.modules):
         if name.partition(".")[0] in ours:
             del sys.modules[name]

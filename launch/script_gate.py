@@ -30,9 +30,15 @@ class ScriptGate:
     """
 
     def __init__(
-        self, report: Reporter, launch: LaunchConfig, *,
-        run_id: str, attempt: str, local_rank: int, num_ranks: int,
-    ) -> None:  # fmt: skip
+        self,
+        report: Reporter,
+        launch: LaunchConfig,
+        *,
+        run_id: str,
+        attempt: str,
+        local_rank: int,
+        num_ranks: int,
+    ) -> None:
         self._report, self._launch = report, launch
         self._run_id, self._attempt = run_id, attempt
         self._local_rank, self._num_ranks = local_rank, num_ranks
@@ -120,9 +126,12 @@ class ScriptGate:
 
     def _passage(self, attempt: str, kind: str) -> contextlib.AbstractContextManager[Gate]:
         visitor = Visitor(
-            run_id=self._run_id, attempt=attempt, who=self._report.who.lower(),
-            turn=self._local_rank, kind=kind,
-        )  # fmt: skip
+            run_id=self._run_id,
+            attempt=attempt,
+            who=self._report.who.lower(),
+            turn=self._local_rank,
+            kind=kind,
+        )
         admit, timeout_s = self._launch.admit, self._launch.gate_timeout_s
         return through_gate(self._report, visitor, admit=admit, timeout_s=timeout_s)
 

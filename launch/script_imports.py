@@ -21,11 +21,35 @@ from rundir.paths import ROOT
 _CUDA = "it initialises CUDA when it is imported"
 _RANK = "it asks for its rank when it is imported"
 LEFT_OUT = {
-    **dict.fromkeys(("bitsandbytes", "deepspeed", "vllm", "unsloth", "transformer_engine",
-                     "flash_attn", "apex", "cupy", "jax", "flax", "tensorflow"), _CUDA),
-    **dict.fromkeys(("lightning", "lightning_fabric", "lightning_utilities", "pytorch_lightning",
-                     "torchmetrics", "horovod", "mpi4py"), _RANK),
-}  # fmt: skip
+    **dict.fromkeys(
+        (
+            "bitsandbytes",
+            "deepspeed",
+            "vllm",
+            "unsloth",
+            "transformer_engine",
+            "flash_attn",
+            "apex",
+            "cupy",
+            "jax",
+            "flax",
+            "tensorflow",
+        ),
+        _CUDA,
+    ),
+    **dict.fromkeys(
+        (
+            "lightning",
+            "lightning_fabric",
+            "lightning_utilities",
+            "pytorch_lightning",
+            "torchmetrics",
+            "horovod",
+            "mpi4py",
+        ),
+        _RANK,
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +240,8 @@ def _may_set_variables(node: ast.stmt) -> bool:
                 return True
         elif isinstance(part, ast.Call):
             name = ast.unparse(part.func)
-            if name.endswith(("environ.update", "environ.setdefault", "environ.pop", "os.putenv",
-                              "load_dotenv")):  # fmt: skip
+            if name.endswith(
+                ("environ.update", "environ.setdefault", "environ.pop", "os.putenv", "load_dotenv")
+            ):
                 return True
     return False

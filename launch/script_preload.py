@@ -14,8 +14,9 @@ from rundir.config import ScriptConfig
 
 # What differs between ranks: a library that asks for it while it loads would have the same answer
 # in all of them, or none.
-_OF_A_RANK = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
-                        "MASTER_ADDR", "MASTER_PORT"})  # fmt: skip
+_OF_A_RANK = frozenset(
+    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+)
 
 
 class UnfitError(Exception):

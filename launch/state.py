@@ -21,9 +21,16 @@ _HANG = int(ExitCode.HANG)
 _ROOT, _LIKELY, _UNKNOWN, _CASCADE, _ENDED_BY_US = range(5)
 
 # What a healthy rank says when another one is gone: never the cause, whichever comes first.
-_CASCADES = ("connection closed by peer", "connection reset", "connection refused", "broken pipe",
-             "socket closed", "connection was aborted", "remote process exited", "nccl communicator"
-             )  # fmt: skip
+_CASCADES = (
+    "connection closed by peer",
+    "connection reset",
+    "connection refused",
+    "broken pipe",
+    "socket closed",
+    "connection was aborted",
+    "remote process exited",
+    "nccl communicator",
+)
 # Signals that come from outside or from a crash of the rank's own, never from a lost peer.
 _ROOT_SIGNALS = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
 

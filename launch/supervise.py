@@ -35,10 +35,18 @@ class Supervisor:
     """Runs the agent of one run to its end."""
 
     def __init__(  # noqa: PLR0913 - the parts of a run, each by its name
-        self, *, run: RunDir, config: LaunchConfig, state: RunState, console: Console,
-        signals: Signals, events: EventWriter, processes: OwnProcesses, guard: MemoryGuard,
+        self,
+        *,
+        run: RunDir,
+        config: LaunchConfig,
+        state: RunState,
+        console: Console,
+        signals: Signals,
+        events: EventWriter,
+        processes: OwnProcesses,
+        guard: MemoryGuard,
         tracking: Tracking,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._run, self._config, self._state, self._console = run, config, state, console
         self._signals, self._events, self._processes = signals, events, processes
         self._workload: Workload = UserScript(run) if state.of_script else OwnTrainer(run)
@@ -130,10 +138,16 @@ class Supervisor:
         if verdict is not None:
             rank, cause = verdict.rank, verdict.cause
             title = verdict.title.removeprefix(f"Rank {rank} ").removeprefix("The run ")
-        self._emit_hang({
-            "failed_rank": rank, "cause": cause, "title": title, "still_s": hang.still_s,
-            "limit_s": hang.limit_s, "ends": ends,
-        })  # fmt: skip
+        self._emit_hang(
+            {
+                "failed_rank": rank,
+                "cause": cause,
+                "title": title,
+                "still_s": hang.still_s,
+                "limit_s": hang.limit_s,
+                "ends": ends,
+            }
+        )
         who = "the run" if rank is None else f"rank {rank}"
         what = "the run is ended" if ends else "it is left to go on (launch.on_hang)"
         self._console.out(

@@ -109,9 +109,12 @@ def _transfer_one(model_id: str, commit: str, file: File, blobs: Path) -> None:
         while True:
             try:
                 http_get(
-                    hf_hub_url(model_id, file.name, revision=commit), out, resume_size=at_bytes,
-                    headers=build_hf_headers(), expected_size=file.size_bytes,
-                )  # fmt: skip
+                    hf_hub_url(model_id, file.name, revision=commit),
+                    out,
+                    resume_size=at_bytes,
+                    headers=build_hf_headers(),
+                    expected_size=file.size_bytes,
+                )
                 break
             except Exception as error:
                 if not is_network_error(error) or out.tell() == at_bytes:

@@ -24,9 +24,17 @@ class Watch:
     """Watches one run, from `start` to `stop`. `end_now` ends the process, and is its last call."""
 
     def __init__(  # noqa: PLR0913 - the parts of a run, each by its name
-        self, *, run: RunDir, state: RunState, follower: Follower, tracking: Tracking,
-        console: Console, signals: Signals, stop_timeout_s: float, end_now: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        run: RunDir,
+        state: RunState,
+        follower: Follower,
+        tracking: Tracking,
+        console: Console,
+        signals: Signals,
+        stop_timeout_s: float,
+        end_now: Callable[[], None],
+    ) -> None:
         self._run, self._state, self._follower, self._console = run, state, follower, console
         self._tracking = tracking
         self._signals, self._stop_timeout_s, self._end_now = signals, stop_timeout_s, end_now

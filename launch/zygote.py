@@ -36,11 +36,12 @@ from rundir.starts import start_of
 # A parallel region leaves worker threads behind, and with them locks that no fork can free. The
 # libraries read these when they are loaded; a rank gets its own number of threads after the fork.
 _ONE_THREAD = {
-    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
-                     "NUMEXPR_NUM_THREADS"), "1"),
+    **dict.fromkeys(
+        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
+    ),
     "HF_DEACTIVATE_ASYNC_LOAD": "1",  # transformers would read weights in a pool of threads
     "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow's allocator tidies up in one
-}  # fmt: skip
+}
 
 
 @dataclass(slots=True)
@@ -91,9 +92,12 @@ def warm_up() -> None:
     sys.stderr.flush()
     num_lost = events.num_lost
     events.emit(
-        "mark", "zygote.ready", unfit=current.unfit,
-        num_threads=found.num_threads, cuda_touched=found.cuda_touched,
-    )  # fmt: skip
+        "mark",
+        "zygote.ready",
+        unfit=current.unfit,
+        num_threads=found.num_threads,
+        cuda_touched=found.cuda_touched,
+    )
     if events.num_lost > num_lost:
         os._exit(1)  # a full disk: the agent has not read it, but sees that this process ends
     events.close()

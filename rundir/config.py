@@ -70,9 +70,10 @@ class DataConfig:
         "what is too large for that",
     )
     shuffle_mib: int = _field(
-        16, "streaming: rows within so much of the data, MiB, are shuffled with each other",
+        16,
+        "streaming: rows within so much of the data, MiB, are shuffled with each other",
         at_least=1,
-    )  # fmt: skip
+    )
     packing: bool = _field(
         True, "rows of up to max_seq_length tokens, of several samples that do not see each other"
     )

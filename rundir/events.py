@@ -45,9 +45,15 @@ class EventWriter:
         if os.getpid() != self._pid:
             return
         event = {
-            "v": VERSION, "t": time.time(), "mono": time.monotonic(),
-            **self._base, "pid": self._pid, "kind": kind, "name": name, **fields,
-        }  # fmt: skip
+            "v": VERSION,
+            "t": time.time(),
+            "mono": time.monotonic(),
+            **self._base,
+            "pid": self._pid,
+            "kind": kind,
+            "name": name,
+            **fields,
+        }
         line = (json.dumps(_finite(event)) + "\n").encode()
         start = b"\n" if self._is_torn else b""  # what is left of a torn line stays by itself
         try:

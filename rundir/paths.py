@@ -163,8 +163,12 @@ def create_run(profile: str) -> RunDir:
     parent.mkdir(parents=True, exist_ok=True)
     run = _new_run(parent, profile)
     for folder in (
-        run.events, run.control, run.checkpoints, run.incidents, run.agent_log.parent,
-    ):  # fmt: skip
+        run.events,
+        run.control,
+        run.checkpoints,
+        run.incidents,
+        run.agent_log.parent,
+    ):
         folder.mkdir()
     _point_latest_at(run)
     return run

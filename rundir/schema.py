@@ -51,9 +51,10 @@ _MEMORY = {
     "gpu_used_bytes": "memory in use on this rank's GPU, by anyone; null without CUDA",
 }
 _AVAILABLE = {
-    "available_bytes": "what could still be had", "limit_bytes": "of how much in all",
+    "available_bytes": "what could still be had",
+    "limit_bytes": "of how much in all",
     "where": "the host, or the cgroup with that limit",
-}  # fmt: skip
+}
 _GPU_MAY_BE_NULL = frozenset({"gpu_used_bytes"})
 
 
@@ -63,9 +64,13 @@ def _span(name: str, writer: str, meaning: str, **fields: str) -> EventSpec:
 
 def _memory_mark(name: str, meaning: str) -> EventSpec:
     return EventSpec(
-        name=name, kind="mark", writer="rank, zygote", meaning=meaning,
-        fields=_MEMORY, optional=_GPU_MAY_BE_NULL,
-    )  # fmt: skip
+        name=name,
+        kind="mark",
+        writer="rank, zygote",
+        meaning=meaning,
+        fields=_MEMORY,
+        optional=_GPU_MAY_BE_NULL,
+    )
 
 
 EVENTS: tuple[EventSpec, ...] = (
@@ -90,7 +95,10 @@ EVENTS: tuple[EventSpec, ...] = (
     _memory_mark("mem.post_import", "after the heavy imports"),
     _memory_mark("mem.post_model", "after the model is loaded"),
     EventSpec(
-        name="zygote.ready", kind="mark", writer="zygote", meaning="it has done what it could",
+        name="zygote.ready",
+        kind="mark",
+        writer="zygote",
+        meaning="it has done what it could",
         fields={
             "unfit": "why ranks must not be forked from it; null when they may",
             "num_threads": "threads it has",
@@ -99,10 +107,16 @@ EVENTS: tuple[EventSpec, ...] = (
         optional=frozenset({"unfit"}),
     ),
     EventSpec(
-        name="attempt", kind="mark", writer="agent", meaning="an attempt begins: no rank is left",
+        name="attempt",
+        kind="mark",
+        writer="agent",
+        meaning="an attempt begins: no rank is left",
     ),
     EventSpec(
-        name="start", kind="mark", writer="agent", meaning="how the ranks are started",
+        name="start",
+        kind="mark",
+        writer="agent",
+        meaning="how the ranks are started",
         fields={
             "start": "warm, imports or cold",
             "reason": "why it is not as launch.start says; null when it is",
@@ -110,7 +124,10 @@ EVENTS: tuple[EventSpec, ...] = (
         optional=frozenset({"reason"}),
     ),
     EventSpec(
-        name="restart", kind="mark", writer="launch", meaning="all ranks are started again",
+        name="restart",
+        kind="mark",
+        writer="launch",
+        meaning="all ranks are started again",
         fields={
             "cause": "the failure that ended the attempt before",
             "num_restarts": "restarts so far, this one included",
@@ -118,7 +135,10 @@ EVENTS: tuple[EventSpec, ...] = (
         },
     ),
     EventSpec(
-        name="admitted", kind="mark", writer="rank, zygote", meaning="let in by the gate",
+        name="admitted",
+        kind="mark",
+        writer="rank, zygote",
+        meaning="let in by the gate",
         fields={
             "admit": "serial, auto or open",
             "num_beside": "processes inside already, of all runs of the node",
@@ -128,12 +148,17 @@ EVENTS: tuple[EventSpec, ...] = (
         optional=frozenset({"growth_bytes"}),
     ),
     EventSpec(
-        name="memory.low", kind="mark", writer="launch",
+        name="memory.low",
+        kind="mark",
+        writer="launch",
         meaning="memory is short, but the run holds too little of it for ending one to help",
         fields={"run_held_bytes": "anonymous memory of its processes", **_AVAILABLE},
     ),
     EventSpec(
-        name="limits", kind="mark", writer="rank", meaning="resource limits as they now are",
+        name="limits",
+        kind="mark",
+        writer="rank",
+        meaning="resource limits as they now are",
         fields={
             "rlimit_as_bytes": "address-space limit; null is none",
             "rlimit_nofile": "open files; null is no limit",
@@ -141,7 +166,9 @@ EVENTS: tuple[EventSpec, ...] = (
         optional=frozenset({"rlimit_as_bytes", "rlimit_nofile"}),
     ),
     EventSpec(
-        name="data.streamed", kind="mark", writer="rank 0",
+        name="data.streamed",
+        kind="mark",
+        writer="rank 0",
         meaning="with data.streaming, what has become of the rows of this attempt's steps",
         fields={
             "num_rows": "rows read, over all ranks",
@@ -152,7 +179,10 @@ EVENTS: tuple[EventSpec, ...] = (
         },
     ),
     EventSpec(
-        name="train.plan", kind="mark", writer="rank 0", meaning="what will be trained",
+        name="train.plan",
+        kind="mark",
+        writer="rank 0",
+        meaning="what will be trained",
         fields={
             "total_steps": "steps in all",
             "first_step": "steps already done by the run that is resumed, else 0",
@@ -163,7 +193,10 @@ EVENTS: tuple[EventSpec, ...] = (
         },
     ),
     EventSpec(
-        name="train.result", kind="mark", writer="rank 0", meaning="the loop has ended well",
+        name="train.result",
+        kind="mark",
+        writer="rank 0",
+        meaning="the loop has ended well",
         fields={
             "result": "done or stopped",
             "step": "steps trained",
@@ -176,7 +209,10 @@ EVENTS: tuple[EventSpec, ...] = (
         optional=frozenset({"tokens_per_s", "mfu", "gpu_peak_bytes", "checkpoint"}),
     ),
     EventSpec(
-        name="train", kind="metric", writer="rank 0", meaning="progress, every log_every_steps",
+        name="train",
+        kind="metric",
+        writer="rank 0",
+        meaning="progress, every log_every_steps",
         fields={
             "step": "steps trained",
             "loss": "mean loss per answer token, over all ranks and the steps since the last",
@@ -195,7 +231,10 @@ EVENTS: tuple[EventSpec, ...] = (
         optional=frozenset({"mfu", "time_forward_s", "time_backward_s", "time_optimizer_s"}),
     ),
     EventSpec(
-        name="eval", kind="metric", writer="rank 0", meaning="held-out data, every sample once",
+        name="eval",
+        kind="metric",
+        writer="rank 0",
+        meaning="held-out data, every sample once",
         fields={
             "step": "steps trained",
             "loss": "mean loss per answer token",
@@ -204,7 +243,10 @@ EVENTS: tuple[EventSpec, ...] = (
         optional=frozenset({"exact_match"}),
     ),
     EventSpec(
-        name="host", kind="metric", writer="launch", meaning="host memory of the run",
+        name="host",
+        kind="metric",
+        writer="launch",
+        meaning="host memory of the run",
         fields={
             "pss_bytes": "proportional set size, summed over every process of the run",
             "pss_anon_bytes": "its anonymous part",
@@ -213,43 +255,64 @@ EVENTS: tuple[EventSpec, ...] = (
         },
     ),
     EventSpec(
-        name="gpu", kind="metric", writer="launch", meaning="reserved: one GPU of the run",
+        name="gpu",
+        kind="metric",
+        writer="launch",
+        meaning="reserved: one GPU of the run",
         fields={
-            "index": "as nvidia-smi numbers it", "used_bytes": "memory in use by anyone",
-            "total_bytes": "memory it has", "utilization_percent": "share of time a kernel ran",
+            "index": "as nvidia-smi numbers it",
+            "used_bytes": "memory in use by anyone",
+            "total_bytes": "memory it has",
+            "utilization_percent": "share of time a kernel ran",
         },
     ),
     EventSpec(
-        name="line", kind="log", writer="any", meaning="a line for people, as it was printed",
+        name="line",
+        kind="log",
+        writer="any",
+        meaning="a line for people, as it was printed",
         fields={"text": "the line"},
     ),
     EventSpec(
-        name="rank.exception", kind="error", writer="rank", meaning="a rank ends by an exception",
+        name="rank.exception",
+        kind="error",
+        writer="rank",
+        meaning="a rank ends by an exception",
         fields={
-            "exception": "its class", "message": "its text", "traceback": "as Python prints it",
+            "exception": "its class",
+            "message": "its text",
+            "traceback": "as Python prints it",
             "exit_code": "what the run would exit with, were this the root cause",
         },
     ),
     EventSpec(
-        name="rank.gone", kind="error", writer="launch",
+        name="rank.gone",
+        kind="error",
+        writer="launch",
         meaning="a rank's process is gone although the training is not over",
         fields={"failed_rank": "the rank"},
     ),
     EventSpec(
-        name="rank.exit", kind="error", writer="agent, rank",
+        name="rank.exit",
+        kind="error",
+        writer="agent, rank",
         meaning="a rank ended, and not with 0; a script's own exit code comes from the rank",
         fields={
-            "failed_rank": "the rank", "exitcode": "its exit code, negative for a signal",
+            "failed_rank": "the rank",
+            "exitcode": "its exit code, negative for a signal",
             "signal": "the signal's name, or null",
         },
         optional=frozenset({"signal"}),
     ),
     EventSpec(
-        name="hang", kind="error", writer="launch",
+        name="hang",
+        kind="error",
+        writer="launch",
         meaning="no rank has made progress for long; what was found lies in incidents/",
         fields={
             "failed_rank": "the rank that the others wait for; null where that cannot be told",
-            "cause": "as the doctor names it", "title": "what that rank does, or the run",
+            "cause": "as the doctor names it",
+            "title": "what that rank does, or the run",
             "still_s": "seconds without progress, while the launcher itself ran",
             "limit_s": "how many were allowed",
             "ends": "whether the launcher ends the ranks for it",
@@ -257,11 +320,14 @@ EVENTS: tuple[EventSpec, ...] = (
         optional=frozenset({"failed_rank"}),
     ),
     EventSpec(
-        name="memory.guard", kind="error", writer="launch",
+        name="memory.guard",
+        kind="error",
+        writer="launch",
         meaning="a process was ended because memory ran short",
         fields={
             "failed_rank": "the rank; null for a process that is none",
-            "who": "the same in words", "phase": "what it did: a rank's phase, or preparing",
+            "who": "the same in words",
+            "phase": "what it did: a rank's phase, or preparing",
             "held_bytes": "its anonymous memory, with swap and its children's",
             "run_held_bytes": "that of all processes of the run",
             **_AVAILABLE,
@@ -269,12 +335,16 @@ EVENTS: tuple[EventSpec, ...] = (
         optional=frozenset({"failed_rank"}),
     ),
     EventSpec(
-        name="memory.oom_kill", kind="error", writer="launch",
+        name="memory.oom_kill",
+        kind="error",
+        writer="launch",
         meaning="the kernel has killed for want of memory, and a process of the run ended so",
         fields={"num_kills": "by how much its count has risen", **_AVAILABLE},
     ),
     EventSpec(
-        name="zygote.exit", kind="error", writer="agent",
+        name="zygote.exit",
+        kind="error",
+        writer="agent",
         meaning="the zygote ended while it was needed",
         fields={
             "exitcode": "its exit code, negative for a signal",
@@ -282,7 +352,7 @@ EVENTS: tuple[EventSpec, ...] = (
         },
         optional=frozenset({"signal"}),
     ),
-)  # fmt: skip
+)
 
 _BY_NAME: dict[tuple[str, str], EventSpec] = {(spec.kind, spec.name): spec for spec in EVENTS}
 

@@ -30,8 +30,9 @@ sys.dont_write_bytecode = False
 # A shell starts what it puts into the background deaf to Ctrl-C, nohup what it starts deaf to a
 # terminal's end, and so all that tests start.
 for number, handler in (
-    (signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL),
-):  # fmt: skip
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
@@ -132,9 +133,13 @@ def plain(environ: dict[str, str], tmp_path: Path) -> Callable[..., Start]:
     def start(*args: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "train", *args],
-            cwd=tmp_path, env=environ | (env or {}), text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            cwd=tmp_path,
+            env=environ | (env or {}),
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     return start  # type: ignore[return-value]
 
@@ -165,9 +170,11 @@ def to_its_end(airlock: Start, environ: dict[str, str], tmp_path: Path) -> ToIts
     """Runs `airlock run ARGS` to its end; `meanwhile` is called with it when it has begun."""
 
     def run(
-        *args: str, env: dict[str, str] | None = None, within: Sequence[str] = (),
+        *args: str,
+        env: dict[str, str] | None = None,
+        within: Sequence[str] = (),
         meanwhile: Callable[[subprocess.Popen[str]], None] = lambda _: None,
-    ) -> End:  # fmt: skip
+    ) -> End:
         open_gate = ("--set", "launch.admit=open")
         with ended(airlock("run", *open_gate, *args, env=env, within=within)) as process:
             meanwhile(process)

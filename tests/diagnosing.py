@@ -37,8 +37,11 @@ def environment(*path: Path, root: Path = ROOT, **variables: str) -> dict[str, s
 def diagnose(name: str, *arguments: str, env: dict[str, str] | None = None) -> Ended:
     done = subprocess.run(
         [sys.executable, "-P", "-m", f"diagnostics.{name}", "--json", *arguments],
-        env=env or environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=env or environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     last = done.stdout.strip().rpartition("\n")[2]
     summary = json.loads(last) if last.startswith("{") else {}
     return Ended(done.returncode, done.stdout + done.stderr, summary)

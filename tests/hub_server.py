@@ -40,11 +40,16 @@ class Model:
         """Its files as /tree lists them."""
         return [
             {"type": "file", "path": name, "size": len(data), "oid": _oid(data)}
-            | ({"lfs": {"oid": _sha256(data), "size": len(data), "pointerSize": 130},
-                "xetHash": _sha256(data)}
-               if name.endswith(_LARGE) else {})
+            | (
+                {
+                    "lfs": {"oid": _sha256(data), "size": len(data), "pointerSize": 130},
+                    "xetHash": _sha256(data),
+                }
+                if name.endswith(_LARGE)
+                else {}
+            )
             for name, data in self.files.items()
-        ]  # fmt: skip
+        ]
 
 
 @dataclass
@@ -185,12 +190,23 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             siblings = [
                 {"rfilename": one["path"], "size": one["size"], "blobId": one["oid"]}
-                | ({"lfs": {"sha256": one["lfs"]["oid"], "size": one["size"], "pointerSize": 130}}
-                   if "lfs" in one else {})
+                | (
+                    {"lfs": {"sha256": one["lfs"]["oid"], "size": one["size"], "pointerSize": 130}}
+                    if "lfs" in one
+                    else {}
+                )
                 for one in model.listing()
-            ]  # fmt: skip
-            answer = {"id": model_id, "modelId": model_id, "sha": model.commit, "private": False,
-                      "downloads": 0, "likes": 0, "tags": [], "siblings": siblings}  # fmt: skip
+            ]
+            answer = {
+                "id": model_id,
+                "modelId": model_id,
+                "sha": model.commit,
+                "private": False,
+                "downloads": 0,
+                "likes": 0,
+                "tags": [],
+                "siblings": siblings,
+            }
         self._answer(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
     def _file(self, model_id: str, revision: str, name: str, asked: Request) -> None:
@@ -207,9 +223,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, headers | {"X-Error-Code": "EntryNotFound"})
         elif name.endswith(_LARGE):
             port = urlsplit(self.state.url).port
-            headers |= {"X-Linked-Etag": f'"{_sha256(data)}"', "X-Linked-Size": str(len(data)),
-                        "X-Xet-Hash": _sha256(data),
-                        "Location": f"http://localhost:{port}/cdn/{_sha256(data)}"}  # fmt: skip
+            headers |= {
+                "X-Linked-Etag": f'"{_sha256(data)}"',
+                "X-Linked-Size": str(len(data)),
+                "X-Xet-Hash": _sha256(data),
+                "Location": f"http://localhost:{port}/cdn/{_sha256(data)}",
+            }
             self._answer(302, b"", headers)
         else:
             self._answer(200, data, headers | {"ETag": f'"{_oid(data)}"'})

@@ -9,13 +9,31 @@ import pytest
 
 # By file, without `test_`; what is in none is of the part that is named like its folder.
 PARTS = {
-    "start": ("warm_start", "cold_instead", "script_start", "gate_in_runs", "loading",
-              "environment_of_ranks", "fetched_model", "tiny", "runs", "scripts"),
-    "kills": ("kill_everything", "failures", "script_failures", "restarts", "exact_resume",
-              "interruption", "checkpoint_kills", "prepare_kills"),
+    "start": (
+        "warm_start",
+        "cold_instead",
+        "script_start",
+        "gate_in_runs",
+        "loading",
+        "environment_of_ranks",
+        "fetched_model",
+        "tiny",
+        "runs",
+        "scripts",
+    ),
+    "kills": (
+        "kill_everything",
+        "failures",
+        "script_failures",
+        "restarts",
+        "exact_resume",
+        "interruption",
+        "checkpoint_kills",
+        "prepare_kills",
+    ),
     "hangs": ("hangs",),
     "sabotage": ("sabotage", "sabotage_of_trainer", "out_of_memory", "incident", "doctor"),
-}  # fmt: skip
+}
 _OF_FILE = {file: part for part, files in PARTS.items() for file in files}
 
 
@@ -28,9 +46,12 @@ def part_of(nodeid: str) -> str:
 
 def add_option(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--only", action="append", metavar="PART", default=[],
+        "--only",
+        action="append",
+        metavar="PART",
+        default=[],
         help="of the tests run those of PART alone; may be given several times",
-    )  # fmt: skip
+    )
 
 
 def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:

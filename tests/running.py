@@ -27,22 +27,35 @@ COLD = ("--set", "launch.start=cold")
 
 # A run that only stops when it is told to, and says something at every step.
 ENDLESS = (
-    "run", "tiny", *_OPEN,
-    "--set", "train.max_steps=1000000",
-    "--set", "train.log_every_steps=1",
-    "--set", "train.eval_generate=false",
-    "--set", "train.global_batch_size=4",
-    "--set", "data.eval_path=",
-)  # fmt: skip
+    "run",
+    "tiny",
+    *_OPEN,
+    "--set",
+    "train.max_steps=1000000",
+    "--set",
+    "train.log_every_steps=1",
+    "--set",
+    "train.eval_generate=false",
+    "--set",
+    "train.global_batch_size=4",
+    "--set",
+    "data.eval_path=",
+)
 
 # A whole run, export and all, in a few steps.
 SHORT = (
-    "run", "tiny", *_OPEN,
-    "--set", "train.max_steps=4",
-    "--set", "train.log_every_steps=1",
-    "--set", "train.eval_generate=false",
-    "--set", "train.global_batch_size=8",
-)  # fmt: skip
+    "run",
+    "tiny",
+    *_OPEN,
+    "--set",
+    "train.max_steps=4",
+    "--set",
+    "train.log_every_steps=1",
+    "--set",
+    "train.eval_generate=false",
+    "--set",
+    "train.global_batch_size=8",
+)
 
 
 # True in the zygote itself, and in none of its forks.

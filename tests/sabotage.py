@@ -198,11 +198,28 @@ def scary(folder: Path) -> None:
 FAILURES: dict[str, Callable[[Path], None]] = {
     one.__name__.replace("_", "-"): one
     for one in (
-        sleep, mismatched_shape, sigstop, sigkill, gil_deadlock, uneven_data, full_disk, tiny_shm,
-        low_address_space, low_open_files, low_pids, memory, port_in_use, stale_build_lock,
-        fork_after_cuda, partial_shard, python_error, none, slow, scary,
+        sleep,
+        mismatched_shape,
+        sigstop,
+        sigkill,
+        gil_deadlock,
+        uneven_data,
+        full_disk,
+        tiny_shm,
+        low_address_space,
+        low_open_files,
+        low_pids,
+        memory,
+        port_in_use,
+        stale_build_lock,
+        fork_after_cuda,
+        partial_shard,
+        python_error,
+        none,
+        slow,
+        scary,
     )
-}  # fmt: skip
+}
 
 
 def main() -> None:

@@ -257,8 +257,11 @@ def test_ci_gives_shellcheck_every_script_of_the_project(ci: Clone) -> None:
     is_ours = re.compile(r"\.(sh|bash)$|^airlock$|^\.ci/")
     tracked = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"],
-        cwd=SOURCE, capture_output=True, text=True, check=True,
-    ).stdout.splitlines()  # fmt: skip
+        cwd=SOURCE,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
     assert set(filter(is_ours.search, tracked)) == set(listed[1].split())
 
 

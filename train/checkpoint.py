@@ -31,9 +31,14 @@ from train.ranks import Ranks
 
 
 def save(
-    folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer,
-    ranks: Ranks, *, keep: int,
-) -> Path:  # fmt: skip
+    folder: Path,
+    step: int,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    ranks: Ranks,
+    *,
+    keep: int,
+) -> Path:
     """Save after `step` steps; called by all ranks. The last `keep` stay, and the best.
 
     Only trained weights are saved: of a LoRA run the adapters. States of the optimizer are written

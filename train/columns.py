@@ -14,10 +14,17 @@ Kind = Literal["text", "pair", "messages"]
 # In this order: what is more certain to be meant comes first.
 _MESSAGES = ("messages", "conversations", "conversation")
 _PAIRS = (
-    ("prompt", "response"), ("prompt", "completion"), ("instruction", "output"),
-    ("instruction", "response"), ("question", "answer"), ("query", "response"),
-    ("query", "answer"), ("input", "output"), ("source", "target"), ("prompt", "answer"),
-)  # fmt: skip
+    ("prompt", "response"),
+    ("prompt", "completion"),
+    ("instruction", "output"),
+    ("instruction", "response"),
+    ("question", "answer"),
+    ("query", "response"),
+    ("query", "answer"),
+    ("input", "output"),
+    ("source", "target"),
+    ("prompt", "answer"),
+)
 _TEXTS = ("text", "content")
 _MORE = "input"  # what an instruction may be about, in data like Alpaca's
 

@@ -28,9 +28,16 @@ class Evaluator:
     """Evaluates the model of `loss` on `samples`, divided among the ranks."""
 
     def __init__(
-        self, *, loss: SummedLoss, prepared: PreparedData, tokenizer: Any, ranks: Ranks,
-        events: EventWriter, run: RunDir, config: RunConfig,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        loss: SummedLoss,
+        prepared: PreparedData,
+        tokenizer: Any,
+        ranks: Ranks,
+        events: EventWriter,
+        run: RunDir,
+        config: RunConfig,
+    ) -> None:
         self.samples = samples = SampleFile(prepared)
         model: Any = loss.model
         self._summed_loss, self._model, self._tokenizer = loss, model, tokenizer
@@ -52,9 +59,9 @@ class Evaluator:
             examples = self._examples(step) if self._generate else []
         exact_match = None
         if self._generate:
-            correct, count = self._ranks.sum([
-                sum(example["exact_match"] for example in examples), len(examples)
-            ])  # fmt: skip
+            correct, count = self._ranks.sum(
+                [sum(example["exact_match"] for example in examples), len(examples)]
+            )
             exact_match = correct / count if count else None
             gathered = [row for rows in self._ranks.gather(examples) for row in rows]
             if self._ranks.is_first:
@@ -93,11 +100,15 @@ class Evaluator:
     def _example(self, index: int, step: int, answer: str) -> dict[str, Any]:
         prompt, expected = self.samples.texts(index)
         return {
-            "example_id": index, "step": step, "input": prompt, "expected_output": expected,
-            "model_output": answer, "exact_match": answer.strip() == expected.strip(),
+            "example_id": index,
+            "step": step,
+            "input": prompt,
+            "expected_output": expected,
+            "model_output": answer,
+            "exact_match": answer.strip() == expected.strip(),
             "output_length": len(answer),
             "similarity": round(difflib.SequenceMatcher(None, answer, expected).ratio(), 4),
-        }  # fmt: skip
+        }
 
     def _answers(self, indices: list[int]) -> list[str]:
         prompts = [self.samples[i][0][: self._num_prompt_tokens(i)] for i in indices]

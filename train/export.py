@@ -24,9 +24,13 @@ from train.quantize import without_bitsandbytes
 _NUM_COMPARED = 16  # tokens
 # What belongs to the tokenizer is copied as it is: writing it anew could change it.
 _COPIED = (
-    "tokenizer*", "special_tokens_map.json", "chat_template*", "vocab*", "merges.txt",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "chat_template*",
+    "vocab*",
+    "merges.txt",
     "added_tokens.json",
-)  # fmt: skip
+)
 
 
 def write_results(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> None:

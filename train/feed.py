@@ -66,9 +66,13 @@ class Feed:
     """
 
     def __init__(
-        self, samples: Samples, config: RunConfig, rank: int, world_size: int,
+        self,
+        samples: Samples,
+        config: RunConfig,
+        rank: int,
+        world_size: int,
         order: Steps | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._samples, self._rank, self._world_size = samples, rank, world_size
         self._size = config.train.micro_batch_size
         self._row_tokens = config.data.max_seq_length

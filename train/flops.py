@@ -23,8 +23,13 @@ from train.model import plain_model
 
 _MATRIX_DIMS = 2
 _FULL = ("full_attention", "sliding_attention")
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts",
-            "num_experts_per_tok")  # fmt: skip
+_EXPERTS = (
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+    "num_experts_per_tok",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

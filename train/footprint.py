@@ -28,9 +28,14 @@ from train.model import load_architecture, new_model, num_weights
 from train.trace import Trace, trace
 
 _MOMENTS: dict[str, Moment] = {
-    "wrap": "forward", "forward": "forward", "loss": "loss", "loss backward": "backward",
-    "layers backward": "backward", "embedding backward": "backward", "optimizer": "optimizer",
-}  # fmt: skip
+    "wrap": "forward",
+    "forward": "forward",
+    "loss": "loss",
+    "loss backward": "backward",
+    "layers backward": "backward",
+    "embedding backward": "backward",
+    "optimizer": "optimizer",
+}
 
 
 def footprint(config: RunConfig, device: Device) -> Footprint:

@@ -49,8 +49,9 @@ def _caller() -> str:
     library = str(Path(os.__file__).parent)
     frames = [frame for frame in traceback.extract_stack() if frame.filename not in _OURS]
     outside = [
-        frame for frame in frames
+        frame
+        for frame in frames
         if not frame.filename.startswith(library) or "site-packages" in frame.filename
-    ]  # fmt: skip
+    ]
     frame = (outside or frames)[-1]
     return f"{frame.filename}:{frame.lineno} (in {frame.name}: {frame.line})"

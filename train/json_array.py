@@ -24,9 +24,10 @@ def elements(file: Any, source: Source) -> Iterator[tuple[int, bytes | dict[str,
     except ValueError as error:
         line = found_in.line
         raise wrong(
-            source.path, f"is not valid JSON at line {line}: {error}",
+            source.path,
+            f"is not valid JSON at line {line}: {error}",
             f"sed -n {line}p {source.path}",
-        ) from error  # fmt: skip
+        ) from error
 
 
 class _Elements:

@@ -39,9 +39,14 @@ def kernels_of(device: Device) -> Iterator[None]:
 
 
 def _attention_on_cuda(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
-    is_causal: bool = False, **more: Any,
-) -> Any:  # fmt: skip
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **more: Any,
+) -> Any:
     """As ATen's transformers/cuda/sdp_utils.cpp chooses: flash, memory-efficient, else math.
 
     (cuDNN's, which newer GPUs prefer to flash, keeps the same for backward.)
@@ -53,9 +58,11 @@ def _attention_on_cuda(
             query, key, value, dropout_p, is_causal, False, scale=more.get("scale")
         )[0]
     if query.shape[1] == key.shape[1]:
-        bias = None if attn_mask is None else _bias(attn_mask, query).expand(
-            *query.shape[:3], key.shape[2]
-        )  # fmt: skip
+        bias = (
+            None
+            if attn_mask is None
+            else _bias(attn_mask, query).expand(*query.shape[:3], key.shape[2])
+        )
         return _ATEN._scaled_dot_product_efficient_attention(
             query, key, value, bias, True, dropout_p, is_causal, scale=more.get("scale")
         )[0]
@@ -65,9 +72,14 @@ def _attention_on_cuda(
 
 
 def _attention_on_cpu(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
-    is_causal: bool = False, **more: Any,
-) -> Any:  # fmt: skip
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **more: Any,
+) -> Any:
     """As ATen's transformers/sdp_utils_cpp.cpp chooses: flash, unless there is dropout."""
     if dropout_p == 0 and query.shape[-1] == key.shape[-1] == value.shape[-1]:
         bias = None if attn_mask is None else _bias(attn_mask, query)
@@ -88,7 +100,9 @@ def _bias(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 def _dropout_on_cuda(
     input: torch.Tensor,  # noqa: A002 - F.dropout's own name
-    p: float = 0.5, training: bool = True, inplace: bool = False,  # noqa: ARG001
-) -> torch.Tensor:  # fmt: skip
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,  # noqa: ARG001
+) -> torch.Tensor:
     """One fused kernel, which keeps a mask of a byte for each value."""
     return _ATEN.native_dropout(input, p, True)[0] if training and p > 0 else input

@@ -75,11 +75,13 @@ def _describe(model: nn.Module) -> dict[str, _Tensor]:
     keys: dict[int, str] = {}
     return {
         name: _Tensor(
-            key=keys.setdefault(id(tensor), name), shape=tuple(tensor.shape),
-            dtype=tensor.dtype, requires_grad=tensor.requires_grad,
+            key=keys.setdefault(id(tensor), name),
+            shape=tuple(tensor.shape),
+            dtype=tensor.dtype,
+            requires_grad=tensor.requires_grad,
         )
         for name, tensor in chain(
             model.named_parameters(remove_duplicate=False),
             model.named_buffers(remove_duplicate=False),
         )
-    }  # fmt: skip
+    }

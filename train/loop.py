@@ -55,10 +55,16 @@ class Trainer:
     """One rank's share of the training. Every method is called by all ranks together."""
 
     def __init__(
-        self, *, config: RunConfig, run: RunDir, ranks: Ranks, events: EventWriter,
-        model: DistributedDataParallel | Undistributed, samples: SampleFile | Stream,
+        self,
+        *,
+        config: RunConfig,
+        run: RunDir,
+        ranks: Ranks,
+        events: EventWriter,
+        model: DistributedDataParallel | Undistributed,
+        samples: SampleFile | Stream,
         evaluator: Evaluator | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._config, self._run, self._ranks, self._events = config.train, run, ranks, events
         self._model, self._samples, self._evaluator = model, samples, evaluator
         self._trainable = [p for p in model.parameters() if p.requires_grad]
@@ -99,13 +105,15 @@ class Trainer:
             self._samples.begin(self._step)
         if self._ranks.is_first:
             self._events.emit(
-                "mark", "train.plan",
-                total_steps=self._total_steps, first_step=self._step,
+                "mark",
+                "train.plan",
+                total_steps=self._total_steps,
+                first_step=self._step,
                 num_parameters=num_weights(self._model),
                 num_trainable=sum(p.numel() for p in self._trainable),
                 num_train_samples=len(self._samples),
                 num_eval_samples=len(self._evaluator.samples) if self._evaluator else 0,
-            )  # fmt: skip
+            )
 
     def train(self) -> Result:
         """Run every step that is left, with evaluations and checkpoints; "stopped" if asked to."""
@@ -139,11 +147,15 @@ class Trainer:
         if self._ranks.is_first:
             saved = self._checkpointed
             self._events.emit(
-                "mark", "train.result", result=result, step=self._step,
-                tokens_per_s=self._progress.total_tokens_per_s, mfu=self._progress.total_mfu,
+                "mark",
+                "train.result",
+                result=result,
+                step=self._step,
+                tokens_per_s=self._progress.total_tokens_per_s,
+                mfu=self._progress.total_mfu,
                 gpu_peak_bytes=self._progress.gpu_peak_bytes,
                 checkpoint=None if saved is None else str(saved.relative_to(self._run.path)),
-            )  # fmt: skip
+            )
 
     def _one_step(self) -> bool:
         """Train one step; True when a stop was asked for, which all ranks learn together."""
@@ -152,10 +164,12 @@ class Trainer:
         with timer("data"):
             batches = self._feed.step(self._step)
         with timer("comm"):
-            *sums, stop = self._ranks.sum([
-                *map(sum, zip(*(batch.work for batch in batches), strict=True)),
-                self._ranks.is_first and is_asked(self._run, "stop"),
-            ])  # fmt: skip
+            *sums, stop = self._ranks.sum(
+                [
+                    *map(sum, zip(*(batch.work for batch in batches), strict=True)),
+                    self._ranks.is_first and is_asked(self._run, "stop"),
+                ]
+            )
         work = Work(*sums)
         loss_sum = self.gradients(batches, work.num_labels)
         with timer("optimizer"):
@@ -216,6 +230,10 @@ class Trainer:
         span = self._events.span("checkpoint", step=self._step) if is_first else nullcontext()
         with span:
             self._checkpointed = checkpoint.save(
-                self._run.checkpoints, self._step, self._model.module, self.optimizer,
-                self._ranks, keep=self._config.keep_checkpoints,
-            )  # fmt: skip
+                self._run.checkpoints,
+                self._step,
+                self._model.module,
+                self.optimizer,
+                self._ranks,
+                keep=self._config.keep_checkpoints,
+            )

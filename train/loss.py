@@ -37,9 +37,12 @@ class SummedLoss(nn.Module):
         self.in_chunks = in_chunks
 
     def forward(
-        self, input_ids: torch.Tensor, position_ids: torch.Tensor | None,
-        where: torch.Tensor, targets: torch.Tensor,
-    ) -> torch.Tensor:  # fmt: skip
+        self,
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor | None,
+        where: torch.Tensor,
+        targets: torch.Tensor,
+    ) -> torch.Tensor:
         """Summed cross-entropy, a scalar in float32 (float64 for a model in float64).
 
         `input_ids` and `position_ids` are (rows, tokens); `where` are the flat indices of the
@@ -91,9 +94,12 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
         targets: torch.Tensor,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> torch.Tensor:
         exact = _exact(hidden.dtype)
         needed = ctx.needs_input_grad[:3]
         of_hidden, of_weight, of_bias = gradients = [

@@ -12,9 +12,13 @@ _MATRIX_DIMS = 2
 
 
 def make_optimizer(
-    parameters: Sequence[torch.nn.Parameter], *, learning_rate: float, weight_decay: float,
-    is_sharded: bool = False, in_8_bits: bool = False,
-) -> torch.optim.Optimizer:  # fmt: skip
+    parameters: Sequence[torch.nn.Parameter],
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    is_sharded: bool = False,
+    in_8_bits: bool = False,
+) -> torch.optim.Optimizer:
     """AdamW over `parameters`; norms and biases, which have one dimension, do not decay.
 
     Fused, because it needs no temporary of the size of all parameters. `is_sharded`: each rank has

@@ -21,9 +21,15 @@ from train.sources import Source
 
 # `file` is the place in the list of files. `start` is where the piece begins: in bytes of plain
 # text, else the rows of the file before it. `number` is the place of its first row for people.
-PIECE = np.dtype([
-    ("file", "<i4"), ("group", "<i4"), ("start", "<i8"), ("number", "<i8"), ("num_rows", "<i4"),
-])  # fmt: skip
+PIECE = np.dtype(
+    [
+        ("file", "<i4"),
+        ("group", "<i4"),
+        ("start", "<i8"),
+        ("number", "<i8"),
+        ("num_rows", "<i4"),
+    ]
+)
 _TABLE, _ABOUT = "pieces.npy", "stream.json"
 
 
@@ -41,9 +47,11 @@ class StreamFile:
         """As it is now. Raises OSError."""
         found = source.path.stat()
         return cls(
-            source=source, size_bytes=found.st_size, mtime_ns=found.st_mtime_ns,
+            source=source,
+            size_bytes=found.st_size,
+            mtime_ns=found.st_mtime_ns,
             inode=found.st_ino,
-        )  # fmt: skip
+        )
 
 
 def begins_anywhere(source: Source) -> bool:
@@ -77,9 +85,11 @@ class Pieces:
         folder.mkdir(parents=True)
         np.save(folder / _TABLE, self.table)
         about = {
-            "fingerprint": self.fingerprint, "piece_bytes": self.piece_bytes,
-            "columns": asdict(self.columns), "files": [_as_json(file) for file in self.files],
-        }  # fmt: skip
+            "fingerprint": self.fingerprint,
+            "piece_bytes": self.piece_bytes,
+            "columns": asdict(self.columns),
+            "files": [_as_json(file) for file in self.files],
+        }
         (folder / _ABOUT).write_text(json.dumps(about), encoding="ascii")
 
     @classmethod
@@ -89,9 +99,10 @@ class Pieces:
         named = about["columns"]
         return cls(
             files=[_from_json(file) for file in about["files"]],
-            table=np.load(folder / _TABLE, mmap_mode="r"), piece_bytes=about["piece_bytes"],
+            table=np.load(folder / _TABLE, mmap_mode="r"),
+            piece_bytes=about["piece_bytes"],
             columns=Columns(named["kind"], tuple(named["names"]), named["more"]),
-        )  # fmt: skip
+        )
 
 
 def saved_fingerprint(folder: Path) -> str | None:

@@ -48,9 +48,7 @@ def in_order(
         return
     _work = work
     ours, theirs = os.pipe()
-    pool = ProcessPoolExecutor(
-        processes, get_context("fork"), _begin, (ours, theirs, processes)
-    )  # fmt: skip
+    pool = ProcessPoolExecutor(processes, get_context("fork"), _begin, (ours, theirs, processes))
     waiting: deque[Future[Done]] = deque()
     try:
         for item in items:

@@ -67,16 +67,22 @@ def recipes(config: RunConfig) -> tuple[Recipe, Recipe]:
     """How training and held-out data are to be prepared."""
     data = config.data
     of_train = Recipe(
-        max_seq_length=data.max_seq_length, max_samples=data.max_samples, columns=data.columns,
-        on_long_row=data.on_long_row, on_bad_row=data.on_bad_row,
+        max_seq_length=data.max_seq_length,
+        max_samples=data.max_samples,
+        columns=data.columns,
+        on_long_row=data.on_long_row,
+        on_bad_row=data.on_bad_row,
         eval_fraction=0.0 if data.eval_path else data.eval_fraction,
         # Another seed makes other tokens only where it decides what is held out.
         seed=config.train.seed if data.eval_fraction and not data.eval_path else 0,
-    )  # fmt: skip
+    )
     of_evaluation = Recipe(
-        max_seq_length=data.max_seq_length, columns=data.columns, on_long_row=data.on_long_row,
-        on_bad_row=data.on_bad_row, with_texts=True,
-    )  # fmt: skip
+        max_seq_length=data.max_seq_length,
+        columns=data.columns,
+        on_long_row=data.on_long_row,
+        on_bad_row=data.on_bad_row,
+        with_texts=True,
+    )
     return of_train, of_evaluation
 
 
@@ -122,9 +128,12 @@ def prepare_file(
 
 def _prepared(file: Path, counts: dict[str, Any], num_samples: int) -> PreparedData:
     return PreparedData(
-        path=str(file), num_samples=num_samples, num_too_long=counts["num_too_long"],
-        longest=counts["longest_kept"], end_token_id=counts["end_token_id"],
-    )  # fmt: skip
+        path=str(file),
+        num_samples=num_samples,
+        num_too_long=counts["num_too_long"],
+        longest=counts["longest_kept"],
+        end_token_id=counts["end_token_id"],
+    )
 
 
 def _summary(path: Path, counts: dict[str, Any], recipe: Recipe) -> str:
@@ -141,7 +150,7 @@ def _summary(path: Path, counts: dict[str, Any], recipe: Recipe) -> str:
         ("num_split", "{:,} long rows split"),
         ("num_rewritten", "{:,} conversations made a sample for each answer (turns are rewritten)"),
         ("num_duplicates", "{:,} rows are the same as an earlier one"),
-    ):  # fmt: skip
+    ):
         if counts[name]:
             parts.append(what.format(counts[name]))
     return "; ".join(parts)

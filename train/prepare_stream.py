@@ -50,11 +50,14 @@ def prepare_stream(
     folder = run.data / _FOLDER
     pieces.save(folder)
     prepared = PreparedData(
-        path=str(folder), num_samples=pieces.num_rows, num_too_long=0,
-        longest=recipe.max_seq_length, end_token_id=end_token_id_of(columns, *tools),
+        path=str(folder),
+        num_samples=pieces.num_rows,
+        num_too_long=0,
+        longest=recipe.max_seq_length,
+        end_token_id=end_token_id_of(columns, *tools),
         is_streamed=True,
         mapped=[str(source.path) for source in used if source.format == "arrow"],
-    )  # fmt: skip
+    )
     return prepared, shown, _summary(path, pieces, len(used), recipe, counts)
 
 

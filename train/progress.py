@@ -82,12 +82,19 @@ class Progress:
         elapsed_s = time.monotonic() - self._since
         if self._ranks.is_first:
             self._events.emit(
-                "metric", "train", step=step, loss=loss, lr=self._lr,
-                grad_norm=float(self._grad_norm), tokens_per_s=self._work.num_inputs / elapsed_s,
+                "metric",
+                "train",
+                step=step,
+                loss=loss,
+                lr=self._lr,
+                grad_norm=float(self._grad_norm),
+                tokens_per_s=self._work.num_inputs / elapsed_s,
                 mfu=self._mfu(self._work, elapsed_s),
-                **{f"time_{part}_s": None if sum_s is None else round(sum_s / self._num_steps, 6)
-                   for part, sum_s in self._stopwatch.seconds().items()},
-            )  # fmt: skip
+                **{
+                    f"time_{part}_s": None if sum_s is None else round(sum_s / self._num_steps, 6)
+                    for part, sum_s in self._stopwatch.seconds().items()
+                },
+            )
         self._reset()
 
     def _mfu(self, work: Work, elapsed_s: float) -> float | None:

@@ -96,9 +96,11 @@ def _remembered(source: Source, piece_bytes: int, tell: Callable[[int, int], Non
 
 
 def scan(
-    source: Source, piece_bytes: int, tell: Callable[[int, int], None] = lambda *_: None,
+    source: Source,
+    piece_bytes: int,
+    tell: Callable[[int, int], None] = lambda *_: None,
     max_rows: int = sys.maxsize,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """The pieces of a file, or those that its first rows are in.
 
     Raises UserError when it is damaged, and OSError.

@@ -18,9 +18,15 @@ Format = Literal["jsonl", "json", "csv", "tsv", "parquet", "arrow", "text"]
 Compression = Literal["", "gzip", "zstd"]
 
 FORMATS: dict[str, Format] = {
-    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "tsv",
-    ".parquet": "parquet", ".arrow": "arrow", ".txt": "text",
-}  # fmt: skip
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".txt": "text",
+}
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 _BINARY: tuple[Format, ...] = ("parquet", "arrow")
 NEEDED = "JSONL, JSON, CSV, TSV, Parquet or text lines, also .gz or .zst; or a folder of these"
@@ -34,7 +40,7 @@ _FOREIGN = {
     b"\xff\xfe": ("UTF-16 text", "iconv -f UTF-16 -t UTF-8 {} > utf8.jsonl"),
     b"\xfe\xff": ("UTF-16 text", "iconv -f UTF-16 -t UTF-8 {} > utf8.jsonl"),
     b"version https://git-lfs": ("a git-lfs pointer", "git lfs pull"),
-}  # fmt: skip
+}
 _OF_DATASETS = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
 
 
@@ -137,10 +143,13 @@ def _of_folder(folder: Path) -> list[Source]:
     if (folder / "state.json").is_file():
         return _saved(folder)
     paths = sorted(
-        path for path in folder.rglob("*")
-        if _suffix(path) in FORMATS and path.is_file() and path.name not in _OF_DATASETS
+        path
+        for path in folder.rglob("*")
+        if _suffix(path) in FORMATS
+        and path.is_file()
+        and path.name not in _OF_DATASETS
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )  # fmt: skip
+    )
     if not paths:
         raise wrong(folder, "is a folder without files of rows", f"--data PATH: {NEEDED}")
     return [_source(path, path.stat().st_mode) for path in paths]
@@ -168,9 +177,10 @@ def bad_row(source: Source, number: int, what: str, do: str = "") -> UserError:
     """The error of a row, with the command that shows it unless `do` is better."""
     name = shlex.quote(str(source.path))
     look = {
-        "": f"sed -n {number}p {name}", "gzip": f"zcat {name} | sed -n {number}p",
+        "": f"sed -n {number}p {name}",
+        "gzip": f"zcat {name} | sed -n {number}p",
         "zstd": f"zstdcat {name} | sed -n {number}p",
-    }[source.compression]  # fmt: skip
+    }[source.compression]
     skip = "--set data.on_bad_row=skip leaves out such rows"
     return UserError(
         f"{source.path}:{number}: the row {what}",

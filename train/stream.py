@@ -31,9 +31,14 @@ class Stream:
     """The samples of one step at a time. Every method is called by all ranks together."""
 
     def __init__(
-        self, *, config: RunConfig, run: RunDir, prepared: Prepared, ranks: Ranks,
+        self,
+        *,
+        config: RunConfig,
+        run: RunDir,
+        prepared: Prepared,
+        ranks: Ranks,
         events: EventWriter,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Open what was written beside the run. Raises OSError when it is gone."""
         self._config, self._run, self._ranks, self._events = config, run, ranks, events
         self._model_path = Path(prepared.model_path)
@@ -59,9 +64,14 @@ class Stream:
         if self._ahead is not None:
             self._ahead.close()
         made = shares(
-            self._pieces, self._config, self._model_path, first_step=step,
-            rank=self._ranks.rank, world_size=self._ranks.world_size, say=self._say,
-        )  # fmt: skip
+            self._pieces,
+            self._config,
+            self._model_path,
+            first_step=step,
+            rank=self._ranks.rank,
+            world_size=self._ranks.world_size,
+            say=self._say,
+        )
         self._ahead, self._next_step = Ahead(made, _NUM_AHEAD), step
 
     def step_indices(self, step: int) -> Sequence[int]:
@@ -94,10 +104,14 @@ class Stream:
         if self._ranks.is_first:
             counts = self._counts
             self._events.emit(
-                "mark", "data.streamed", num_rows=counts.num_rows, num_bad=counts.num_bad,
-                num_too_long=counts.num_too_long, num_split=counts.num_split,
+                "mark",
+                "data.streamed",
+                num_rows=counts.num_rows,
+                num_bad=counts.num_bad,
+                num_too_long=counts.num_too_long,
+                num_split=counts.num_split,
                 num_rewritten=counts.num_rewritten,
-            )  # fmt: skip
+            )
             self._say(_summary(counts, self._config.data.max_seq_length))
 
     def _list(self, share: Share, step: int) -> None:
@@ -130,7 +144,7 @@ def _summary(counts: Counts, max_seq_length: int) -> str:
         ("num_too_long", f"{{:,}} samples left out: more than {max_seq_length:,} tokens"),
         ("num_split", "{:,} long rows split"),
         ("num_rewritten", "{:,} conversations made a sample for each answer"),
-    ):  # fmt: skip
+    ):
         if number := getattr(counts, name):
             parts.append(what.format(number))
     return "; ".join(parts)

@@ -55,9 +55,12 @@ class StreamOrder:
         # Not [seed, epoch, 0]: that is the same as [seed, epoch], which permutes the pieces.
         draw = np.random.default_rng([self._seed, epoch, 1 + number])
         return Window(
-            epoch=epoch, begin=begin, end=begin + num_rows,
-            pieces=self._table[self._pieces[first:last]], _rows=draw.permutation(num_rows),
-        )  # fmt: skip
+            epoch=epoch,
+            begin=begin,
+            end=begin + num_rows,
+            pieces=self._table[self._pieces[first:last]],
+            _rows=draw.permutation(num_rows),
+        )
 
     def _permuted(self, epoch: int) -> np.ndarray:
         """The places in the table, those of a group side by side."""

@@ -30,9 +30,14 @@ class StreamRows:
     """
 
     def __init__(
-        self, order: StreamOrder, reader: PieceReader, *, batch_size: int, rank: int,
+        self,
+        order: StreamOrder,
+        reader: PieceReader,
+        *,
+        batch_size: int,
+        rank: int,
         world_size: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._order, self._reader = order, reader
         self._batch_size, self._rank, self._world_size = batch_size, rank, world_size
 

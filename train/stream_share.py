@@ -95,9 +95,15 @@ def _error_of(text: bytes) -> UserError | None:
 
 
 def shares(
-    pieces: Pieces, config: RunConfig, model_path: Path, *, first_step: int, rank: int,
-    world_size: int, say: Callable[[str], None],
-) -> Generator[Share]:  # fmt: skip
+    pieces: Pieces,
+    config: RunConfig,
+    model_path: Path,
+    *,
+    first_step: int,
+    rank: int,
+    world_size: int,
+    say: Callable[[str], None],
+) -> Generator[Share]:
     """A rank's share of `first_step` (from 0), and of all steps after it.
 
     Raises UserError for a row that is wrong, if that is to end a run, for a file that is no longer
@@ -108,9 +114,12 @@ def shares(
     order, most = StreamOrder(pieces.table, config.train.seed, each), Counts()
     with closing(PieceReader(pieces.files, say)) as reader:
         rows = StreamRows(
-            order, reader, batch_size=config.train.global_batch_size, rank=rank,
+            order,
+            reader,
+            batch_size=config.train.global_batch_size,
+            rank=rank,
             world_size=world_size,
-        )  # fmt: skip
+        )
         for places, some in rows.steps(first_step):
             share = _share_of(places, some, tokeniser)
             if share.bad and config.data.on_bad_row == "stop":
@@ -127,9 +136,12 @@ def _share_of(places: Sequence[int], rows: Sequence[Row], tokeniser: Tokeniser) 
     made = tokeniser.encoded((i, row.raw) for i, row in enumerate(rows))
     return Share(
         samples=[
-            (places[one.row],
-             (np.array(one.ids, np.int32), np.array(one.ranges, np.int32).reshape(-1, 2)))
+            (
+                places[one.row],
+                (np.array(one.ids, np.int32), np.array(one.ranges, np.int32).reshape(-1, 2)),
+            )
             for one in made.samples
         ],
-        counts=made.counts, bad=[(rows[i], error) for i, error in made.bad],
-    )  # fmt: skip
+        counts=made.counts,
+        bad=[(rows[i], error) for i, error in made.bad],
+    )

@@ -91,9 +91,12 @@ class Template:
 
         try:
             text: str = self._template.render(
-                messages=list(messages), tools=None, documents=None,
-                add_generation_prompt=add_generation_prompt, **self._tokens,
-            )  # fmt: skip
+                messages=list(messages),
+                tools=None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **self._tokens,
+            )
         except TemplateError as error:
             raise _unusable(error) from error
         return text

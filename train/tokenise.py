@@ -22,10 +22,14 @@ _ENCODED_BYTES = 1 << 18  # at once: the tokenizer holds some hundred bytes for 
 
 # loss_ranges: begin and end, begin and end, … of the tokens with loss. Texts are for people, and
 # there where answers will be compared.
-SCHEMA = pa.schema([
-    ("input_ids", pa.list_(pa.int32())), ("loss_ranges", pa.list_(pa.int32())),
-    ("prompt", pa.string()), ("response", pa.string()),
-])  # fmt: skip
+SCHEMA = pa.schema(
+    [
+        ("input_ids", pa.list_(pa.int32())),
+        ("loss_ranges", pa.list_(pa.int32())),
+        ("prompt", pa.string()),
+        ("response", pa.string()),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +118,14 @@ class Tokeniser:
         return Tokenised(
             # The rows themselves have had their use.
             Block(block.path, [], [], block.at_bytes),
-            self._batch([one for one in made.samples if not one.is_held_out],
-                        self._recipe.with_texts),
+            self._batch(
+                [one for one in made.samples if not one.is_held_out], self._recipe.with_texts
+            ),
             self._batch([one for one in made.samples if one.is_held_out], with_texts=True),
-            made.counts, np.frombuffer(b"".join(made.digests), dtype=np.uint64), made.bad,
-        )  # fmt: skip
+            made.counts,
+            np.frombuffer(b"".join(made.digests), dtype=np.uint64),
+            made.bad,
+        )
 
     def encoded(self, rows: Iterable[tuple[int, Raw]]) -> Encoded:
         """All samples of rows with their places."""
@@ -198,16 +205,21 @@ class Tokeniser:
         pieces = [sample.ids[start : start + limit] for start in range(0, length, limit)]
         return [
             Sample(one, [0, len(one)], sample.example, sample.is_held_out, sample.row)
-            for one in pieces if len(one) > 1  # a token alone predicts none
-        ]  # fmt: skip
+            for one in pieces
+            if len(one) > 1  # a token alone predicts none
+        ]
 
     def _batch(self, samples: list[Sample], with_texts: bool) -> pa.RecordBatch:
         texts = [texts_of(one.example) if with_texts else (None, None) for one in samples]
-        return pa.record_batch([
-            _lists([one.ids for one in samples]), _lists([one.ranges for one in samples]),
-            pa.array([one for one, _ in texts], pa.string()),
-            pa.array([one for _, one in texts], pa.string()),
-        ], schema=SCHEMA)  # fmt: skip
+        return pa.record_batch(
+            [
+                _lists([one.ids for one in samples]),
+                _lists([one.ranges for one in samples]),
+                pa.array([one for one, _ in texts], pa.string()),
+                pa.array([one for _, one in texts], pa.string()),
+            ],
+            schema=SCHEMA,
+        )
 
 
 def texts_of(example: Example) -> tuple[str, str]:

@@ -103,9 +103,14 @@ def _trainer(config: RunConfig, wrapped: Any, ranks: Ranks) -> Trainer:
     """The trainer as a rank has it, without data, and with a run folder that it does not touch."""
     samples: Any = range(config.train.global_batch_size)
     return Trainer(
-        config=config, run=RunDir(Path(os.devnull)), ranks=ranks, model=wrapped, samples=samples,
-        events=EventWriter(Path(os.devnull)), evaluator=None,
-    )  # fmt: skip
+        config=config,
+        run=RunDir(Path(os.devnull)),
+        ranks=ranks,
+        model=wrapped,
+        samples=samples,
+        events=EventWriter(Path(os.devnull)),
+        evaluator=None,
+    )
 
 
 class _Full(Batch):

@@ -107,10 +107,14 @@ def train(
     torch.manual_seed(config.train.seed + ranks.rank)  # however the model came, and its own dropout
     samples = _samples(config, run, ranks, events)
     trainer = Trainer(
-        config=config, run=run, ranks=ranks, events=events, model=wrapped,
+        config=config,
+        run=run,
+        ranks=ranks,
+        events=events,
+        model=wrapped,
         samples=samples,
         evaluator=_evaluator(config, run, ranks, events, model, in_chunks=in_chunks),
-    )  # fmt: skip
+    )
     trainer.warm_up()
     if ranks.is_first:
         remove_half_written(run)  # by an attempt before this one; all its ranks are gone
@@ -161,9 +165,14 @@ def _samples(
 
 
 def _evaluator(
-    config: RunConfig, run: RunDir, ranks: Ranks, events: EventWriter, model: Any,
-    *, in_chunks: bool,
-) -> Evaluator | None:  # fmt: skip
+    config: RunConfig,
+    run: RunDir,
+    ranks: Ranks,
+    events: EventWriter,
+    model: Any,
+    *,
+    in_chunks: bool,
+) -> Evaluator | None:
     prepared = read_prepared(run)
     if prepared.evaluation is None:
         return None
@@ -171,6 +180,11 @@ def _evaluator(
         Path(prepared.model_path), trust_remote_code=config.model.trust_remote_code
     )
     return Evaluator(
-        loss=SummedLoss(model, in_chunks=in_chunks), prepared=prepared.evaluation,
-        tokenizer=tokenizer, ranks=ranks, events=events, run=run, config=config,
-    )  # fmt: skip
+        loss=SummedLoss(model, in_chunks=in_chunks),
+        prepared=prepared.evaluation,
+        tokenizer=tokenizer,
+        ranks=ranks,
+        events=events,
+        run=run,
+        config=config,
+    )

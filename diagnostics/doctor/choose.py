@@ -18,14 +18,24 @@ _OF_LAUNCHER = frozenset({"rank-failed", "rank-terminated-by-launcher"})
 # How processes end, and what other ranks see of it. Such lines often stand right below an
 # exception, as if they were more of its message.
 _OF_OTHERS = _OF_LAUNCHER | {
-    "killed-by-sigkill", "terminated-by-sigterm", "aborted", "segmentation-fault", "bus-error",
-    "nccl-watchdog-timeout", "nccl-watchdog-stuck", "worker-pool-broken",
-}  # fmt: skip
+    "killed-by-sigkill",
+    "terminated-by-sigterm",
+    "aborted",
+    "segmentation-fault",
+    "bus-error",
+    "nccl-watchdog-timeout",
+    "nccl-watchdog-stuck",
+    "worker-pool-broken",
+}
 
 _RAISED = Rule(
-    cause=EXCEPTION, title="", role="symptom", match=(), confidence=0.5,
+    cause=EXCEPTION,
+    title="",
+    role="symptom",
+    match=(),
+    confidence=0.5,
     why="The program raised this exception, and no rule knows it: what it says is what there is.",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +53,15 @@ def suspects(found: Found) -> list[Suspect]:
     confidence.
     """
     named = [
-        Suspect(one, one.rule) for one in found.sightings
+        Suspect(one, one.rule)
+        for one in found.sightings
         if one.rule is not None and _holds(one.rule, found)
-    ]  # fmt: skip
+    ]
     raised = [
-        Suspect(one, _RAISED) for one in found.sightings
+        Suspect(one, _RAISED)
+        for one in found.sightings
         if one.rule is None and not _is_explained(one, named)
-    ]  # fmt: skip
+    ]
     named = [one for one in named if one.rule.cause != EXCEPTION or not _is_told(one, named)]
     everything = [one for one in (*named, *raised) if not _is_survived(one, found)]
     unbeaten = _unbeaten(everything)
@@ -105,9 +117,10 @@ def _unbeaten(everything: Sequence[Suspect]) -> list[Suspect]:
             role = ROLES.index(one.rule.role)
             beaten[cause] = min(role, beaten.get(cause, role))
     return [
-        one for one in everything
+        one
+        for one in everything
         if beaten.get(one.rule.cause, len(ROLES)) > ROLES.index(one.rule.role)
-    ]  # fmt: skip
+    ]
 
 
 def _has_times(everything: Sequence[Suspect]) -> bool:

@@ -56,9 +56,15 @@ def verdict_of(ordered: Sequence[Suspect], found: Found) -> Verdict:
         title = seen.exception
         fix = seen.own.show if seen.own else "look at the traceback above this line"
     return Verdict(
-        cause=rule.cause, title=title, why=why, fix=fix, confidence=confidence, rank=rank,
-        evidence=tuple(_evidence(first, ordered)), role=rule.role,
-    )  # fmt: skip
+        cause=rule.cause,
+        title=title,
+        why=why,
+        fix=fix,
+        confidence=confidence,
+        rank=rank,
+        evidence=tuple(_evidence(first, ordered)),
+        role=rule.role,
+    )
 
 
 def _rank(first: Suspect, ordered: Sequence[Suspect], found: Found) -> int | None:

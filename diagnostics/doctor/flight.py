@@ -79,9 +79,12 @@ def _differing(group: str, last: Mapping[int, dict[str, Entry]]) -> Missing | No
     others = [rank for rank in entries if rank not in ranks]
     theirs, ours = entries[others[0]], entries[ranks[0]]
     return Missing(
-        ranks=tuple(ranks), others=tuple(others), called=_named(theirs, with_sizes=True),
-        where=_where(theirs), instead=f"{_named(ours, with_sizes=True)} at {_where(ours)}",
-    )  # fmt: skip
+        ranks=tuple(ranks),
+        others=tuple(others),
+        called=_named(theirs, with_sizes=True),
+        where=_where(theirs),
+        instead=f"{_named(ours, with_sizes=True)} at {_where(ours)}",
+    )
 
 
 _SAME_SIZES = ("all_reduce", "broadcast", "barrier", "reduce", "allreduce_coalesced")

@@ -34,16 +34,26 @@ def of_hang(folder: Path) -> Verdict | None:
         return None
     seen = _Seen(folder, about)
     deciders = (
-        _stopped, _in_kernel, _holds_the_gil, _known, _collectives, _does_not_wait, _wait_apart,
+        _stopped,
+        _in_kernel,
+        _holds_the_gil,
+        _known,
+        _collectives,
+        _does_not_wait,
+        _wait_apart,
         _is_behind,
-    )  # fmt: skip
+    )
     for decide in deciders:
         if verdict := decide(seen):
             return verdict
     return _alone(seen) or seen.verdict(
-        "hang", "makes no progress", "No rank can be told from the others.", ranks=(),
-        fix=seen.show_all(), confidence=_UNSURE,
-    )  # fmt: skip
+        "hang",
+        "makes no progress",
+        "No rank can be told from the others.",
+        ranks=(),
+        fix=seen.show_all(),
+        confidence=_UNSURE,
+    )
 
 
 class _Seen:
@@ -57,9 +67,15 @@ class _Seen:
         self.missing: Missing | None = missing(read_records(folder))
 
     def verdict(
-        self, cause: str, title: str, why: str, *, ranks: tuple[int, ...], fix: str,
+        self,
+        cause: str,
+        title: str,
+        why: str,
+        *,
+        ranks: tuple[int, ...],
+        fix: str,
         confidence: float,
-    ) -> Verdict:  # fmt: skip
+    ) -> Verdict:
         """`title` is what the first of `ranks` does, or the run when there are none."""
         still = f"No rank made progress for {clock(self.about['still_s'])}"
         who = [*ranks, *(rank for rank in self.stacks if rank not in ranks)][:4]
@@ -72,9 +88,14 @@ class _Seen:
             evidence = (*_line_of(self.folder / "hang.json", text), *evidence)
         subject = f"Rank {ranks[0]}" if ranks else "The run"
         return Verdict(
-            cause=cause, rank=ranks[0] if ranks else None, title=f"{subject} {title}",
-            why=f"{still}. {why}".strip(), fix=fix, confidence=confidence, evidence=evidence,
-        )  # fmt: skip
+            cause=cause,
+            rank=ranks[0] if ranks else None,
+            title=f"{subject} {title}",
+            why=f"{still}. {why}".strip(),
+            fix=fix,
+            confidence=confidence,
+            evidence=evidence,
+        )
 
     def where(self, rank: int) -> str:
         """At which line a rank is, as a part of a sentence."""
@@ -101,13 +122,15 @@ def _stopped(seen: _Seen) -> Verdict | None:
             continue
         by = "was stopped (SIGSTOP)" if one["state"] == "T" else "is held by a debugger or tracer"
         return seen.verdict(
-            "rank-stopped", by,
+            "rank-stopped",
+            by,
             f"The kernel has process {one['pid']} in state {one['state']}: it does not run at all."
             + seen.others(rank),
-            ranks=(rank,), fix=f"kill -CONT {one['pid']}   # while it is there; and find who sends "
+            ranks=(rank,),
+            fix=f"kill -CONT {one['pid']}   # while it is there; and find who sends "
             "SIGSTOP: a person, a batch system that suspends jobs, a checkpointing tool",
             confidence=_CONFIDENT,
-        )  # fmt: skip
+        )
     return None
 
 
@@ -116,11 +139,14 @@ def _in_kernel(seen: _Seen) -> Verdict | None:
         if one["state"] == "D" and one["stays"]:
             where = f" in {one['waits_in']}" if one["waits_in"] else ""
             return seen.verdict(
-                "rank-in-kernel", f"waits in the kernel{where}, and cannot be interrupted",
+                "rank-in-kernel",
+                f"waits in the kernel{where}, and cannot be interrupted",
                 f"Process {one['pid']} is in state D: {seen.where(rank)}.{seen.others(rank)}",
-                ranks=(rank,), fix="sudo dmesg -T | tail -50   # a disk, a network mount or a "
-                "driver does not answer", confidence=_LIKELY,
-            )  # fmt: skip
+                ranks=(rank,),
+                fix="sudo dmesg -T | tail -50   # a disk, a network mount or a "
+                "driver does not answer",
+                confidence=_LIKELY,
+            )
     return None
 
 
@@ -130,12 +156,17 @@ def _holds_the_gil(seen: _Seen) -> Verdict | None:
         return None
     rank = deaf[0]
     return seen.verdict(
-        "gil-held", f"holds the GIL in C code: {seen.where(rank)}",
+        "gil-held",
+        f"holds the GIL in C code: {seen.where(rank)}",
         f"No other thread of it has run for {clock(seen.ranks[rank]['alive_s'])}: native code that "
         f"was called there does not return, and does not let go of the GIL.{seen.others(rank)}",
-        ranks=(rank,), fix=seen.show(rank, "a native extension called there blocks, or "
-        "deadlocks with a thread that needs the GIL"), confidence=_LIKELY,
-    )  # fmt: skip
+        ranks=(rank,),
+        fix=seen.show(
+            rank,
+            "a native extension called there blocks, or deadlocks with a thread that needs the GIL",
+        ),
+        confidence=_LIKELY,
+    )
 
 
 def _known(seen: _Seen) -> Verdict | None:
@@ -161,20 +192,30 @@ def _collectives(seen: _Seen) -> Verdict | None:
     rank, others = found.ranks[0], ", ".join(map(str, found.others))
     if found.instead:
         return seen.verdict(
-            "collective-mismatch", f"called {found.instead}, the others {found.called}",
+            "collective-mismatch",
+            f"called {found.instead}, the others {found.called}",
             f"Ranks must call the same collectives in the same order. Rank {others} called "
             f"{found.called} at {found.where}.",
-            ranks=found.ranks, fix=seen.show(rank, "look for a branch that only some ranks "
-            "take: on the rank, on the data, on a loss"), confidence=_LIKELY,
-        )  # fmt: skip
+            ranks=found.ranks,
+            fix=seen.show(
+                rank,
+                "look for a branch that only some ranks take: on the rank, on the data, on a loss",
+            ),
+            confidence=_LIKELY,
+        )
     return seen.verdict(
-        "rank-behind", f"did not enter {found.called}: {seen.where(rank)}",
+        "rank-behind",
+        f"did not enter {found.called}: {seen.where(rank)}",
         f"Rank {others} called {found.called} at {found.where}, and waits there for rank "
         f"{', '.join(map(str, found.ranks))}.",
-        ranks=found.ranks, fix=seen.show(rank, "what does it wait for that the other ranks do "
-        "not? A file, a lock, a network, more data than others have, a branch of one rank only"),
+        ranks=found.ranks,
+        fix=seen.show(
+            rank,
+            "what does it wait for that the other ranks do "
+            "not? A file, a lock, a network, more data than others have, a branch of one rank only",
+        ),
         confidence=_CONFIDENT if rank in seen.stacks else _LIKELY,
-    )  # fmt: skip
+    )
 
 
 def _does_not_wait(seen: _Seen) -> Verdict | None:
@@ -182,10 +223,13 @@ def _does_not_wait(seen: _Seen) -> Verdict | None:
     if not late or len(late) == len(seen.stacks):
         return None
     return seen.verdict(
-        "rank-behind", f"keeps the others waiting: {seen.where(late[0])}",
+        "rank-behind",
+        f"keeps the others waiting: {seen.where(late[0])}",
         f"The others wait in a collective, and rank {', '.join(map(str, late))} is in none.",
-        ranks=late, fix=seen.show(late[0], "what does it wait for?"), confidence=_LIKELY,
-    )  # fmt: skip
+        ranks=late,
+        fix=seen.show(late[0], "what does it wait for?"),
+        confidence=_LIKELY,
+    )
 
 
 def _wait_apart(seen: _Seen) -> Verdict | None:
@@ -205,13 +249,15 @@ def _wait_apart(seen: _Seen) -> Verdict | None:
     return seen.verdict(
         "collective-mismatch",
         f"waits in another collective than the others: {seen.where(ranks[0])}"
-        if ranks else "has ranks that wait in different collectives",
+        if ranks
+        else "has ranks that wait in different collectives",
         f"All wait, {told}: ranks must call the same collectives in the same order.",
-        ranks=ranks, fix="give every rank the same number of batches (DistributedSampler("
+        ranks=ranks,
+        fix="give every rank the same number of batches (DistributedSampler("
         "drop_last=True), or torch.distributed.algorithms.join.Join), and let no branch that only "
         "some ranks take have a collective; TORCH_DISTRIBUTED_DEBUG=DETAIL names both calls",
         confidence=_PROBABLE,
-    )  # fmt: skip
+    )
 
 
 def _is_behind(seen: _Seen) -> Verdict | None:
@@ -222,10 +268,14 @@ def _is_behind(seen: _Seen) -> Verdict | None:
         return None
     one = seen.ranks[late[0]]
     return seen.verdict(
-        "rank-behind", f"got less far than the others, to {one['phase']} after step {one['step']}: "
-        f"{seen.where(late[0])}", "", ranks=late, fix=seen.show_all(),
+        "rank-behind",
+        f"got less far than the others, to {one['phase']} after step {one['step']}: "
+        f"{seen.where(late[0])}",
+        "",
+        ranks=late,
+        fix=seen.show_all(),
         confidence=_UNSURE,
-    )  # fmt: skip
+    )
 
 
 def _alone(seen: _Seen) -> Verdict | None:
@@ -234,9 +284,13 @@ def _alone(seen: _Seen) -> Verdict | None:
         return None
     (rank,) = seen.ranks
     return seen.verdict(
-        "hang", f"makes no progress: {seen.where(rank)}", "", ranks=(rank,),
-        fix=seen.show(rank, "what does it wait for?"), confidence=_PROBABLE,
-    )  # fmt: skip
+        "hang",
+        f"makes no progress: {seen.where(rank)}",
+        "",
+        ranks=(rank,),
+        fix=seen.show(rank, "what does it wait for?"),
+        confidence=_PROBABLE,
+    )
 
 
 def _line_of(path: Path, text: str) -> tuple[Evidence, ...]:

@@ -58,9 +58,12 @@ def _goes_on(state: RunState, what: str) -> Verdict:
     status = state.status
     step = f", step {status.step} of {status.total_steps}" if status.total_steps else ""
     return Verdict(
-        cause="running", title=f"The run goes on: {status.phase}{step}",
-        why=what[0].upper() + what[1:] + ".", fix="nothing need be done", confidence=1.0,
-    )  # fmt: skip
+        cause="running",
+        title=f"The run goes on: {status.phase}{step}",
+        why=what[0].upper() + what[1:] + ".",
+        fix="nothing need be done",
+        confidence=1.0,
+    )
 
 
 def _is_stuck(one: Standing, now_t: float) -> bool:
@@ -109,10 +112,14 @@ def _silent(
     step = f" since step {state.status.step}" if state.status.step else ""
     if verdict is None:
         return Verdict(
-            cause="hang", title=f"The run hangs: no progress{step}", confidence=0.4,
+            cause="hang",
+            title=f"The run hangs: no progress{step}",
+            confidence=0.4,
             why=f"Nothing was reported for {clock(silent_s)}; {clock(limit_s)} would be much.",
-            fix=_stop(run), evidence=_last_event(run, 0), role="symptom",
-        )  # fmt: skip
+            fix=_stop(run),
+            evidence=_last_event(run, 0),
+            role="symptom",
+        )
     is_stopped = verdict.cause == "rank-stopped"  # one that goes on again as if nothing had been
     fix = verdict.fix if is_stopped else f"{verdict.fix}\n  {_stop(run)}"
     return replace(verdict, title=f"The run hangs{step}: {verdict.title}", fix=fix)
@@ -124,11 +131,15 @@ def _stuck(
     """A run that does not come to train."""
     first = stuck[0]
     return Verdict(
-        cause="hang", rank=first.rank, role="symptom", confidence=0.6,
+        cause="hang",
+        rank=first.rank,
+        role="symptom",
+        confidence=0.6,
         title=f"The run hangs: {ranks_of(stuck)} got no farther than the others",
         why=f"{told(found, now_t)}. In that time it has neither computed nor read anything.",
-        fix=_stop(run), evidence=_last_event(run, first.rank),
-    )  # fmt: skip
+        fix=_stop(run),
+        evidence=_last_event(run, first.rank),
+    )
 
 
 def _last_event(run: RunDir, rank: int) -> tuple[Evidence, ...]:

@@ -128,13 +128,18 @@ def _rule(row: dict[str, Any]) -> Rule:
         for key in ("match", "needs", "unless")
     }
     return Rule(
-        cause=row["cause"], title=row["title"], role=row["role"],
-        why=" ".join(row.get("why", "").split()), fix=row.get("fix", "").strip(),
+        cause=row["cause"],
+        title=row["title"],
+        role=row["role"],
+        why=" ".join(row.get("why", "").split()),
+        fix=row.get("fix", "").strip(),
         confidence=float(row.get("confidence", 0.9)),
-        beats=frozenset(row.get("beats", ())), source=tuple(row.get("source", ())),
-        example=row.get("example", ""), covers_traceback=row.get("covers_traceback", False),
+        beats=frozenset(row.get("beats", ())),
+        source=tuple(row.get("source", ())),
+        example=row.get("example", ""),
+        covers_traceback=row.get("covers_traceback", False),
         **patterns,
-    )  # fmt: skip
+    )
 
 
 def _check_fields(row: dict[str, Any]) -> None:

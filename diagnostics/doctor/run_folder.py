@@ -181,22 +181,29 @@ def _waited_for(run: RunDir, attempt: int) -> Verdict | None:
 def _hang(run: RunDir, root: Failure) -> Verdict:
     """A run that hung, of which no more than that could be kept."""
     return Verdict(
-        cause="hang", title=root.title, rank=root.rank, confidence=0.5, role="symptom",
+        cause="hang",
+        title=root.title,
+        rank=root.rank,
+        confidence=0.5,
+        role="symptom",
         why="No rank made progress, and what was found of them could not be written.",
         fix=f"read {shown(run.rank_log(root.rank or 0, 0).parent)}",
         evidence=_lines_of(run.event_file("launch"), '"name": "hang"'),
-    )  # fmt: skip
+    )
 
 
 def _cut_off(run: RunDir, state: RunState) -> Verdict:
     phase = state.status.phase
     return Verdict(
-        cause="launcher-killed", title=f"The launcher died while the run was {phase}",
+        cause="launcher-killed",
+        title=f"The launcher died while the run was {phase}",
         why="It has not written how the run ended, and no process of it is there: it was killed "
         "(SIGKILL, the OOM killer, a closed session, a reboot), and its ranks ended with it.",
-        fix=_resume(run, state), confidence=0.8,
-        evidence=_lines_of(run.status, '"launch_pid"'), role="symptom",
-    )  # fmt: skip
+        fix=_resume(run, state),
+        confidence=0.8,
+        evidence=_lines_of(run.status, '"launch_pid"'),
+        role="symptom",
+    )
 
 
 def _refused(run: RunDir, state: RunState) -> Verdict:
@@ -205,10 +212,13 @@ def _refused(run: RunDir, state: RunState) -> Verdict:
     code = ExitCode(status.exit_code or ExitCode.RANK_FAILED)
     cause, fix = _REFUSALS.get(code, ("run-failed", f"less {shlex.quote(shown(run.agent_log))}"))
     return Verdict(
-        cause=cause, title=status.error or "", why=f"Exit code {int(code)}: {code.meaning}.",
-        fix=fix.format(profile=status.profile or "PROFILE"), confidence=0.9,
+        cause=cause,
+        title=status.error or "",
+        why=f"Exit code {int(code)}: {code.meaning}.",
+        fix=fix.format(profile=status.profile or "PROFILE"),
+        confidence=0.9,
         evidence=_lines_of(run.status, '"error"'),
-    )  # fmt: skip
+    )
 
 
 def _agent_ended(run: RunDir, ordered: Sequence[Suspect], found: Found) -> Verdict:
@@ -216,12 +226,15 @@ def _agent_ended(run: RunDir, ordered: Sequence[Suspect], found: Found) -> Verdi
     if ordered:
         return verdict_of(ordered, found)
     return Verdict(
-        cause="agent-ended", title="torch's agent ended before its ranks did", role="symptom",
+        cause="agent-ended",
+        title="torch's agent ended before its ranks did",
+        role="symptom",
         why="No rank has failed: the process that starts and watches them was ended, and the ranks "
         "with it.",
         fix=f"read {shown(run.agent_log)}, and sudo journalctl -k | grep -iE 'oom|killed process'",
-        confidence=0.5, evidence=_lines_of(run.status, '"exit_code"'),
-    )  # fmt: skip
+        confidence=0.5,
+        evidence=_lines_of(run.status, '"exit_code"'),
+    )
 
 
 def _fine(title: str, fix: str) -> Verdict:

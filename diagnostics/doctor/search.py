@@ -77,9 +77,14 @@ class Search:
                 self._num_seen[rule] += 1
                 if self._num_seen[rule] <= _MOST_OF_A_RULE:
                     seen = sighting_of(
-                        log=log, place=place, segments=segments, segment=segment, rule=rule,
-                        groups=groups, stack=owners.get(start),
-                    )  # fmt: skip
+                        log=log,
+                        place=place,
+                        segments=segments,
+                        segment=segment,
+                        rule=rule,
+                        groups=groups,
+                        stack=owners.get(start),
+                    )
                     seen = replace(seen, num_signs=self.found.num_signs[log.name])
                     self.found.sightings.append(seen)
                     self._has_warned |= seen.is_warning

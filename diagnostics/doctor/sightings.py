@@ -55,9 +55,15 @@ class Sighting:
 
 
 def sighting_of(
-    *, log: Log, place: tuple[int, int], segments: Segments, segment: Segment, rule: Rule | None,
-    groups: Groups, stack: Traceback | None,
-) -> Sighting:  # fmt: skip
+    *,
+    log: Log,
+    place: tuple[int, int],
+    segments: Segments,
+    segment: Segment,
+    rule: Rule | None,
+    groups: Groups,
+    stack: Traceback | None,
+) -> Sighting:
     """The sighting of `segment`; `stack` is the traceback whose exception it tells, if it does."""
     rank = segment.stripped.rank
     if groups.get("rank"):
@@ -67,13 +73,19 @@ def sighting_of(
         rank = _summary_rank(segments, segment) if told is None else told
     end = stack.rest[-1] if stack is not None and stack.rest else segment
     return Sighting(
-        rule=rule, log=log, line=segments.line_of(segment), text=_shortened(segment.raw),
-        position=(*place, segment.start), rank=log.rank if rank is None else rank,
-        time=_time(segments, segment), groups=groups,
+        rule=rule,
+        log=log,
+        line=segments.line_of(segment),
+        text=_shortened(segment.raw),
+        position=(*place, segment.start),
+        rank=log.rank if rank is None else rank,
+        time=_time(segments, segment),
+        groups=groups,
         own=_own_call(segments, stack),
-        exception=_shortened(segment.stripped.text), last_line=segments.line_of(end),
+        exception=_shortened(segment.stripped.text),
+        last_line=segments.line_of(end),
         is_warning=stack is None and _WARNING.search(segment.raw) is not None,
-    )  # fmt: skip
+    )
 
 
 def _own_call(segments: Segments, stack: Traceback | None) -> Call | None:
@@ -82,9 +94,11 @@ def _own_call(segments: Segments, stack: Traceback | None) -> Call | None:
         return None
     code = f"{frame.file}, line {frame.line}" + (f", in {frame.where}" if frame.where else "")
     return Call(
-        segments.line_of(frame.segment), _shortened(frame.segment.raw), code,
+        segments.line_of(frame.segment),
+        _shortened(frame.segment.raw),
+        code,
         show_code(frame.file, frame.line),
-    )  # fmt: skip
+    )
 
 
 def first_failed_rank(segments: Segments) -> int | None:

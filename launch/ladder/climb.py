@@ -42,9 +42,12 @@ class Climbed:
 
 
 def climb(
-    rung: Rung, request: Request, environ: Mapping[str, str], signals: Signals,
+    rung: Rung,
+    request: Request,
+    environ: Mapping[str, str],
+    signals: Signals,
     timeout_s: float | None = None,
-) -> Climbed:  # fmt: skip
+) -> Climbed:
     """Run a rung to its end. Raises Interrupted when a stop was asked for."""
     longest_s = timeout_s or rung.timeout_s
     begun = time.monotonic()
@@ -62,8 +65,15 @@ def climb(
             if child.poll() is None:
                 children.end(child)
             _remove_trials(child.pid)
-        return _judge(rung, request, child.returncode, log, peaks, time.monotonic() - begun,
-                      is_silent=is_silent)  # fmt: skip
+        return _judge(
+            rung,
+            request,
+            child.returncode,
+            log,
+            peaks,
+            time.monotonic() - begun,
+            is_silent=is_silent,
+        )
 
 
 def options_of(request: Request) -> list[str]:
@@ -98,9 +108,15 @@ def _remove_trials(pid: int) -> None:
 
 
 def _judge(
-    rung: Rung, request: Request, code: int, log: Path, peaks: Peaks, seconds: float,
-    *, is_silent: bool,
-) -> Climbed:  # fmt: skip
+    rung: Rung,
+    request: Request,
+    code: int,
+    log: Path,
+    peaks: Peaks,
+    seconds: float,
+    *,
+    is_silent: bool,
+) -> Climbed:
     text = log.read_text(encoding="utf-8", errors="replace")
     about: dict[str, Any] = {"rung": rung, "seconds": seconds, "peaks": peaks}
     summary = _summary(text)
@@ -108,8 +124,13 @@ def _judge(
         red = next((row for row in summary["findings"] if not row["ok"]), None)
         is_ok = summary["ok"] and code == 0
         line = summary["line"] if is_ok or red else f"it found all right, and ended with {code}"
-        return Climbed(ok=is_ok, line=line, do=red["do"] if red else alone(rung, request),
-                       findings=summary["findings"], **about)  # fmt: skip
+        return Climbed(
+            ok=is_ok,
+            line=line,
+            do=red["do"] if red else alone(rung, request),
+            findings=summary["findings"],
+            **about,
+        )
     how = "it said nothing any more, and was ended" if is_silent else f"it {how_it_ended(code)}"
     words = quoted(last_words(text))
     return Climbed(ok=False, line=how, do=alone(rung, request), last_words=words, **about)

@@ -20,9 +20,15 @@ _ROW = "{:<12} {:<5} {:>8} {:>11} {:>11}  {}"
 
 
 def check(
-    rung: str | None, request: Request, console: Console, environ: Mapping[str, str], *,
-    goes_on: bool, as_json: bool, timeout_s: float | None = None,
-) -> ExitCode:  # fmt: skip
+    rung: str | None,
+    request: Request,
+    console: Console,
+    environ: Mapping[str, str],
+    *,
+    goes_on: bool,
+    as_json: bool,
+    timeout_s: float | None = None,
+) -> ExitCode:
     """Climb all rungs, or one; stop at the first red unless it `goes_on`. PREFLIGHT if one is red.
 
     Raises UserError when the request itself is wrong.
@@ -108,12 +114,17 @@ def _summary(done: Sequence[Climbed], not_reached: Sequence[Rung], request: Requ
         "profile": request.profile,
         "rungs": [
             {
-                "rung": one.rung.name, "ok": one.ok, "line": one.line,
-                "do": "" if one.ok else one.do, "seconds": round(one.seconds, 3),
-                "peak_rss_bytes": one.peaks.rss_bytes, "vm_peak_bytes": one.peaks.vm_bytes,
-                "findings": one.findings, "last_words": one.last_words,
+                "rung": one.rung.name,
+                "ok": one.ok,
+                "line": one.line,
+                "do": "" if one.ok else one.do,
+                "seconds": round(one.seconds, 3),
+                "peak_rss_bytes": one.peaks.rss_bytes,
+                "vm_peak_bytes": one.peaks.vm_bytes,
+                "findings": one.findings,
+                "last_words": one.last_words,
             }
             for one in done
         ],
         "not_reached": [one.name for one in not_reached],
-    }  # fmt: skip
+    }

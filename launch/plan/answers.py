@@ -37,8 +37,12 @@ def _file(question: Question) -> Path:
 def _is_sound(footprint: Footprint) -> bool:
     """Whether its parts are numbers that add up, as the contract has it."""
     parts = (
-        footprint.weights_bytes, footprint.gradients_bytes, footprint.optimizer_bytes,
-        footprint.ddp_bytes, footprint.activations_bytes, footprint.logits_bytes,
-    )  # fmt: skip
+        footprint.weights_bytes,
+        footprint.gradients_bytes,
+        footprint.optimizer_bytes,
+        footprint.ddp_bytes,
+        footprint.activations_bytes,
+        footprint.logits_bytes,
+    )
     numbers = (*parts, footprint.num_parameters, footprint.num_trainable)
     return all(type(one) is int for one in numbers) and sum(parts) == footprint.peak_bytes

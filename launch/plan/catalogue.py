@@ -38,21 +38,40 @@ CATALOGUE = (
     _kind("V100-16G", 15.78, f"{_OOM}kchengiva/Shift-GCN/issues/34"),
     _kind("A10G-24G", 21.99, f"{_OOM}zai-org/CogVLM/issues/236 (an A10)", "A10G", "A10", "A10-24G"),
     _kind("L4-24G", 21.99, "taken to be an A10's: NVML lists both with about 23,030 MiB", "L4"),
-    _kind("24G", 23.5, f"the least of such cards, as an A30: {_OOM}google/RB-Modulation/issues/5",
-          "A30", "A30-24G", "RTX3090", "3090", "A5000", "RTXA5000"),
+    _kind(
+        "24G",
+        23.5,
+        f"the least of such cards, as an A30: {_OOM}google/RB-Modulation/issues/5",
+        "A30",
+        "A30-24G",
+        "RTX3090",
+        "3090",
+        "A5000",
+        "RTXA5000",
+    ),
     _kind("4090", 23.64, f"{_OOM}ali-vilab/VGen/issues/104", "RTX4090", "4090-24G"),
-    _kind("5090", 31.36, f"{_OOM}TrajectoryCrafter/TrajectoryCrafter/issues/20",
-          "RTX5090", "5090-32G"),
+    _kind(
+        "5090", 31.36, f"{_OOM}TrajectoryCrafter/TrajectoryCrafter/issues/20", "RTX5090", "5090-32G"
+    ),
     _kind("V100-32G", 31.74, f"{_OOM}liucongg/ChatGLM-Finetuning/issues/73", "V100", "32G"),
     _kind("A100-40G", 39.5, f"{_OOM}TianheWu/CoSeR/issues/10", "40G"),
-    _kind("48G", 44.4, f"the least of such cards, as an L40: {_OOM}QwenLM/Qwen3-VL/issues/2097",
-          "L40", "L40-48G", "A40", "A40-48G", "A6000", "RTXA6000"),
+    _kind(
+        "48G",
+        44.4,
+        f"the least of such cards, as an L40: {_OOM}QwenLM/Qwen3-VL/issues/2097",
+        "L40",
+        "L40-48G",
+        "A40",
+        "A40-48G",
+        "A6000",
+        "RTXA6000",
+    ),
     _kind("L40S-48G", 44.53, f"{_OOM}Wan-Video/Wan2.1/issues/205", "L40S"),
     _kind("A100-80G", 79.1, f"{_OOM}lianqi1008/Control-GIC/issues/6", "A100", "80G"),
     _kind("H100-80G", 79.1, _NO_SOURCE, "H100", "H800", "H800-80G"),
     _kind("H200-141G", 139.8, _NO_SOURCE, "H200", "141G"),
     _kind("B200-180G", 178.0, _NO_SOURCE, "B200", "180G"),
-)  # fmt: skip
+)
 COLUMNS = ("24G", "48G", "H100-80G", "H200-141G", "B200-180G")
 
 

@@ -69,8 +69,9 @@ def _smaller_steps(config: RunConfig) -> list[Group]:
     sizes = sorted({max(1, at_once // part) for part in (*_SHARES, at_once)}, reverse=True)
     micro = [
         _changed(config, "fewer samples at once, as many a step", _micro(size))
-        for size in sizes if size < at_once
-    ]  # fmt: skip
+        for size in sizes
+        if size < at_once
+    ]
     groups: list[Group] = [micro]
     least = _least(config)
     if not config.model.gradient_checkpointing:
@@ -99,8 +100,9 @@ def _shorter(config: RunConfig, settings: dict[str, str], more: str) -> Group:
     what = f"longer samples left out{more}"
     return [
         _changed(config, what, settings | {"data.max_seq_length": str(length)})
-        for length in lengths if length >= _LEAST_TOKENS
-    ]  # fmt: skip
+        for length in lengths
+        if length >= _LEAST_TOKENS
+    ]
 
 
 def _adapters(config: RunConfig, device: Device) -> list[Group]:
@@ -133,10 +135,11 @@ def _fewer_ranks(config: RunConfig) -> Group:
     num = config.launch.num_ranks
     fewer = sorted({max(1, num // part) for part in (*_SHARES, num)} - {num}, reverse=True)
     return [
-        Change(what="fewer ranks, slower", config=with_ranks(config, one),
-               options={"num_gpus": one})
+        Change(
+            what="fewer ranks, slower", config=with_ranks(config, one), options={"num_gpus": one}
+        )
         for one in fewer
-    ]  # fmt: skip
+    ]
 
 
 def _other_profiles(
@@ -152,8 +155,9 @@ def _other_profiles(
         is_like = other.launch.needs_gpu == config.launch.needs_gpu
         if file.stem != config.profile and is_like and other.architecture:
             other = with_ranks(other, config.launch.num_ranks)
-            found.append(Change(what="a smaller model", config=other,
-                                options={"profile": file.stem}))  # fmt: skip
+            found.append(
+                Change(what="a smaller model", config=other, options={"profile": file.stem})
+            )
     return found
 
 

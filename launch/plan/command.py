@@ -65,16 +65,23 @@ def plan(
 
 
 def make_plan(
-    config: RunConfig, target: Target, footprint: Footprint, host: Host,
+    config: RunConfig,
+    target: Target,
+    footprint: Footprint,
+    host: Host,
     model_folder: Path | None = None,
-) -> Plan:  # fmt: skip
+) -> Plan:
     """The plan of a configuration that was traced."""
     folder = model_folder or fetched_model_folder(config)
     made = folder if config.model.path else made_model_folder(config)
     return Plan(
-        config=config, target=target, footprint=footprint, host=host,
-        weights=_weights(config, made), model_folder=folder,
-    )  # fmt: skip
+        config=config,
+        target=target,
+        footprint=footprint,
+        host=host,
+        weights=_weights(config, made),
+        model_folder=folder,
+    )
 
 
 def _weights(config: RunConfig, folder: Path | None) -> Weights:
@@ -84,8 +91,10 @@ def _weights(config: RunConfig, folder: Path | None) -> Weights:
     except UserError as error:
         return Weights(
             load="mmap" if config.launch.load == "auto" else config.launch.load,
-            is_converted=False, reading_bytes=0, note=str(error.args[0]),
-        )  # fmt: skip
+            is_converted=False,
+            reading_bytes=0,
+            note=str(error.args[0]),
+        )
 
 
 def plan_text(made: Plan, instead: list[Instead] | None) -> str:

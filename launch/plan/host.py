@@ -98,9 +98,12 @@ def host_phases(
     saving += _export_bytes(footprint, config, device, is_shared=is_warm or is_mapped)
     mapped = footprint.weights_bytes if is_mapped else 0
     return (
-        Phase("imports", imports, 0), Phase("model", model, mapped), Phase("ranks up", up, mapped),
-        Phase("training", training, mapped, slack), Phase("saving", saving, mapped, slack),
-    )  # fmt: skip
+        Phase("imports", imports, 0),
+        Phase("model", model, mapped),
+        Phase("ranks up", up, mapped),
+        Phase("training", training, mapped, slack),
+        Phase("saving", saving, mapped, slack),
+    )
 
 
 def _export_bytes(

@@ -45,9 +45,14 @@ class PlanOfRun:
     """The plan of one run that trains a profile; of a script there is none."""
 
     def __init__(
-        self, request: Request, job: Job, folder: RunDir, console: Console,
-        environ: Mapping[str, str], signals: Signals,
-    ) -> None:  # fmt: skip
+        self,
+        request: Request,
+        job: Job,
+        folder: RunDir,
+        console: Console,
+        environ: Mapping[str, str],
+        signals: Signals,
+    ) -> None:
         self._request = request
         self._config, self._target = job.config, target_of_placement(job.placement)
         self._folder, self._console, self._environ = folder, console, environ

@@ -117,17 +117,24 @@ class Plan:
                 for kind in (column_kinds() if target.device == "cuda" and gpu is None else [])
             ],
             "host": {
-                "start": launch.start, "load": self.weights.load, "weights": self.weights.note,
+                "start": launch.start,
+                "load": self.weights.load,
+                "weights": self.weights.note,
                 "phases": [asdict(phase) for phase in self.phases],
-                "least_bytes": self.host_need.least_bytes, "most_bytes": self.host_need.most_bytes,
-                **asdict(self.host.now), "available_with_swap_bytes": self.host.with_swap_bytes,
-                "would_run_here": target.is_here, "verdict": self.host_verdict,
+                "least_bytes": self.host_need.least_bytes,
+                "most_bytes": self.host_need.most_bytes,
+                **asdict(self.host.now),
+                "available_with_swap_bytes": self.host.with_swap_bytes,
+                "would_run_here": target.is_here,
+                "verdict": self.host_verdict,
             },
-        }  # fmt: skip
+        }
 
 
 def _gpu_json(kind: GpuKind, verdict: Verdict) -> dict[str, Any]:
     return {
-        "name": kind.name, "memory_bytes": kind.memory_bytes, "source": kind.source,
+        "name": kind.name,
+        "memory_bytes": kind.memory_bytes,
+        "source": kind.source,
         "verdict": verdict,
-    }  # fmt: skip
+    }

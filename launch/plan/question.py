@@ -47,18 +47,19 @@ def question_of(config: RunConfig, device: Device, model_folder: Path | None = N
     asked = RunConfig(
         profile=config.profile,
         model=replace(config.model, path=folder, compile=False),
-        data=DataConfig(
-            max_seq_length=config.data.max_seq_length, packing=config.data.packing
-        ),
+        data=DataConfig(max_seq_length=config.data.max_seq_length, packing=config.data.packing),
         train=TrainConfig(
-            method=train.method, lora_rank=train.lora_rank, micro_batch_size=at_once,
-            optimizer=train.optimizer, shard_optimizer=train.shard_optimizer,
+            method=train.method,
+            lora_rank=train.lora_rank,
+            micro_batch_size=at_once,
+            optimizer=train.optimizer,
+            shard_optimizer=train.shard_optimizer,
             global_batch_size=at_once * few_ranks * (2 if accumulates else 1),
         ),
         launch=LaunchConfig(num_ranks=few_ranks, device=device, needs_gpu=device == "cuda"),
         limits=LimitsConfig(),
         architecture=architecture,
-    )  # fmt: skip
+    )
     return Question(asked, device, _key(asked, device))
 
 

@@ -22,9 +22,12 @@ _PARTS = (
     ("logits", "logits_bytes"),
 )
 _PHASES = {
-    "imports": "imports", "model": "the model is built", "ranks up": "all ranks up",
-    "training": "training", "saving": "checkpoint, export",
-}  # fmt: skip
+    "imports": "imports",
+    "model": "the model is built",
+    "ranks up": "all ranks up",
+    "training": "training",
+    "saving": "checkpoint, export",
+}
 
 
 def show_plan(console: Console, plan: Plan) -> None:
@@ -51,9 +54,10 @@ def instead_lines(found: Sequence[Instead]) -> list[str]:
     """One line each; each can be typed as it stands."""
     if not found:
         return ["nothing that Airlock knows to change makes it fit"]
-    return ["what would fit, the cheapest first:", *(
-        f"  {one.command}   # {one.what}" for one in found
-    )]  # fmt: skip
+    return [
+        "what would fit, the cheapest first:",
+        *(f"  {one.command}   # {one.what}" for one in found),
+    ]
 
 
 def _rank_table(plan: Plan) -> Table:

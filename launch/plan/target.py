@@ -40,9 +40,12 @@ def target_of_placement(placement: Placement) -> Target:
         visible = int(least.memory_bytes * VISIBLE_SHARE)
         gpu = GpuKind(least.name, visible, "NVML's total, less what the driver keeps")
     return Target(
-        device=placement.device, num_ranks=placement.num_ranks, source=placement.source,
-        gpu=gpu, is_here=True,
-    )  # fmt: skip
+        device=placement.device,
+        num_ranks=placement.num_ranks,
+        source=placement.source,
+        gpu=gpu,
+        is_here=True,
+    )
 
 
 def choose_target(

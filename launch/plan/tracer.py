@@ -31,9 +31,11 @@ class Tracer:
     """
 
     def __init__(
-        self, questions: Sequence[Question], environ: Mapping[str, str],
+        self,
+        questions: Sequence[Question],
+        environ: Mapping[str, str],
         timeout_s: float = TIMEOUT_S,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Starts the child if there is anything to ask. Raises UserError when it cannot."""
         self._questions = questions
         self._kept = {one.key: kept_answer(one) for one in questions}
@@ -59,9 +61,14 @@ class Tracer:
         device = self._open[0].device
         with (self._folder / "output").open("wb") as output:
             self._child = children.start(
-                "train.footprint", self._folder / "out.json", *files, "--device", device,
-                env=_environment(environ), output=output,
-            )  # fmt: skip
+                "train.footprint",
+                self._folder / "out.json",
+                *files,
+                "--device",
+                device,
+                env=_environment(environ),
+                output=output,
+            )
 
     def poll(self) -> bool:
         """Whether all is known, or will not be."""

@@ -31,11 +31,13 @@ def check(ground: Ground) -> list[Finding]:
         if age_s >= _OLD_S and lock.resolve() not in held:
             found.append(
                 warning(
-                    NAME, f"{lock} is {clock(age_s)} old and nobody holds it: whoever loads the "
+                    NAME,
+                    f"{lock} is {clock(age_s)} old and nobody holds it: whoever loads the "
                     f"extension {lock.parent.name} waits for it without end",
-                    f"rm {shlex.quote(str(lock))}", age_s=age_s,
+                    f"rm {shlex.quote(str(lock))}",
+                    age_s=age_s,
                 )
-            )  # fmt: skip
+            )
     return found or [fine(NAME, f"none of {len(locks)} is left over")]
 
 

@@ -36,9 +36,18 @@ from rundir.finding import Finding
 
 TIMEOUT_S = 2.0
 CHECKS: tuple[ModuleType, ...] = (
-    gpus, driver, packages, leftovers, shared_memory, disk, limits, build_locks, clock, loopback,
+    gpus,
+    driver,
+    packages,
+    leftovers,
+    shared_memory,
+    disk,
+    limits,
+    build_locks,
+    clock,
+    loopback,
     tracking,
-)  # fmt: skip
+)
 
 
 def find(
@@ -48,9 +57,12 @@ def find(
     deadline = time.monotonic() + TIMEOUT_S
     state = Asked(nvml.driver_state) if job.placement.device == "cuda" else None
     ground = Ground(
-        config=job.config, sources=job.sources, placement=job.placement, environ=environ,
+        config=job.config,
+        sources=job.sources,
+        placement=job.placement,
+        environ=environ,
         driver=lambda: state.answer(deadline) if state else None,
-    )  # fmt: skip
+    )
     asked = [(check.NAME, Asked(partial(check.check, ground))) for check in checks]
     return [finding for name, one in asked for finding in _findings_of(name, one, deadline)]
 
@@ -79,8 +91,9 @@ def make_sure(job: Job, environ: Mapping[str, str], console: Console, *, force: 
         lines = "\n".join(f"  {one.check}: {one.text}\n    → {one.do}" for one in errors)
         raise UserError(
             f"this machine is not ready for the run\n{lines}",
-            do="--force goes on all the same", code=ExitCode.PREFLIGHT,
-        )  # fmt: skip
+            do="--force goes on all the same",
+            code=ExitCode.PREFLIGHT,
+        )
     _print([finding for finding in found if finding.level != "ok"], console)
 
 

@@ -25,9 +25,11 @@ def check(ground: Ground) -> list[Finding]:
     needed = _LEAST_BYTES + checkpoints_bytes(ground.config, ground.sources)
     elsewhere = "AIRLOCK_RUNS_DIR=/elsewhere"
     runs = _judge(
-        runs_folder(), needed, _what(ground.config, ground.sources),
+        runs_folder(),
+        needed,
+        _what(ground.config, ground.sources),
         f"free some, or {elsewhere}, or keep fewer checkpoints: --set train.keep_checkpoints=1",
-    )  # fmt: skip
+    )
     temporary = _judge(
         Path(tempfile.gettempdir()), _TEMPORARY_BYTES, "temporary files", "free some, or TMPDIR=/x"
     )

@@ -43,16 +43,19 @@ def judge(build: TorchBuild, driver: DriverState, gpus: list[GpuState]) -> Findi
     install = _install(build, driver, gpus)
     if driver.cuda is None:
         return error(
-            NAME, f"the driver is {driver.version}, but its libcuda.so.1 is not here: this "
+            NAME,
+            f"the driver is {driver.version}, but its libcuda.so.1 is not here: this "
             "container may look at its GPUs, and not compute on them",
             "start it with -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-        )  # fmt: skip
+        )
     has = f"the driver {driver.version} serves CUDA {_text(driver.cuda)}"
     if build.cuda is None:
         return error(
-            NAME, f"torch {build.version} is built for CPU only; the run is to be on {len(gpus)} "
-            f"NVIDIA GPUs, and {has}", install,
-        )  # fmt: skip
+            NAME,
+            f"torch {build.version} is built for CPU only; the run is to be on {len(gpus)} "
+            f"NVIDIA GPUs, and {has}",
+            install,
+        )
     needs = f"torch {build.version} is built for CUDA {_text(build.cuda)}"
     if driver.cuda[0] < build.cuda[0]:
         least = _NEEDS_DRIVER.get(build.cuda[0])

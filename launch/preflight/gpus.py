@@ -33,11 +33,13 @@ def check(ground: Ground) -> list[Finding]:
     lost = [state for state in driver.gpus if state.fault]
     found = [
         warning(
-            NAME, f"GPU {state.index} does not answer, and is left out: {state.fault}",
-            f"sudo nvidia-smi --gpu-reset -i {state.index}   # or reboot", gpu=state.index,
+            NAME,
+            f"GPU {state.index} does not answer, and is left out: {state.fault}",
+            f"sudo nvidia-smi --gpu-reset -i {state.index}   # or reboot",
+            gpu=state.index,
         )
         for state in lost
-    ]  # fmt: skip
+    ]
     for gpu in chosen:
         found += judge(gpu, now.get(gpu.uuid), needed_bytes, len(chosen))
     if found:
@@ -58,10 +60,12 @@ def judge(gpu: Gpu, state: GpuState | None, needed_bytes: int, num_gpus: int) ->
         text = f"GPU {gpu.index} has had {state.num_uncorrected} uncorrectable memory errors"
         what = " and waits for a reset to replace bad rows" if state.needs_reset else ""
         yield warning(
-            NAME, text + what,
+            NAME,
+            text + what,
             f"sudo nvidia-smi --gpu-reset -i {gpu.index}, and see `nvidia-smi -q -d ECC`",
-            gpu=gpu.index, num_uncorrected=state.num_uncorrected,
-        )  # fmt: skip
+            gpu=gpu.index,
+            num_uncorrected=state.num_uncorrected,
+        )
 
 
 def _mode(state: GpuState, num_gpus: int) -> Iterator[Finding]:
@@ -71,9 +75,11 @@ def _mode(state: GpuState, num_gpus: int) -> Iterator[Finding]:
     elif state.compute_mode == "exclusive" and state.users:
         pids = ", ".join(str(user.pid) for user in state.users)
         yield error(
-            NAME, f"GPU {index} is in compute mode EXCLUSIVE_PROCESS, and process {pids} is on it",
-            f"{do}, or end that process", gpu=index,
-        )  # fmt: skip
+            NAME,
+            f"GPU {index} is in compute mode EXCLUSIVE_PROCESS, and process {pids} is on it",
+            f"{do}, or end that process",
+            gpu=index,
+        )
     if state.is_mig:
         text = f"GPU {index} is cut into parts (MIG): a rank gets one of them"
         do = f"sudo nvidia-smi -i {index} -mig 0"
@@ -94,10 +100,14 @@ def _memory(gpu: Gpu, state: GpuState, needed_bytes: int) -> Iterator[Finding]:
     if lacks:
         text += f", and the weights alone take {needed_bytes // MIB:,}"
     yield (error if lacks else warning)(
-        NAME, f"{text}; held by {by}", _way_out(gpu, state.users), gpu=gpu.index,
-        free_mib=state.free_bytes // MIB, total_mib=state.total_bytes // MIB,
+        NAME,
+        f"{text}; held by {by}",
+        _way_out(gpu, state.users),
+        gpu=gpu.index,
+        free_mib=state.free_bytes // MIB,
+        total_mib=state.total_bytes // MIB,
         needed_mib=needed_bytes // MIB,
-    )  # fmt: skip
+    )
 
 
 def _holder(user: GpuUser) -> str:

@@ -30,7 +30,9 @@ def _left_over(one: RunProcesses) -> Finding:
     named = "; ".join(describe(process) for process in one.processes[:_MOST])
     more = f"; and {len(pids) - _MOST} more" if len(pids) > _MOST else ""
     return warning(
-        NAME, f"run {one.run.run_id} is dead and has left {one.how_many}: {named}{more}",
+        NAME,
+        f"run {one.run.run_id} is dead and has left {one.how_many}: {named}{more}",
         f"./airlock stop {one.run.run_id}   # ends exactly these",
-        run=one.run.run_id, pids=[str(pid) for pid in pids],
-    )  # fmt: skip
+        run=one.run.run_id,
+        pids=[str(pid) for pid in pids],
+    )

@@ -39,10 +39,12 @@ def _open_files() -> Finding:
     now = _raise(resource.RLIMIT_NOFILE, _FILES, most=_MOST_FILES)
     if now < _FILES:
         return warning(
-            NAME, f"a process may open {now:,} files, and the limit cannot be raised; a rank may "
-            f"need {_FILES:,}", f"ulimit -Hn {_FILES} as root, or docker run --ulimit nofile=65536",
+            NAME,
+            f"a process may open {now:,} files, and the limit cannot be raised; a rank may "
+            f"need {_FILES:,}",
+            f"ulimit -Hn {_FILES} as root, or docker run --ulimit nofile=65536",
             open_files=now,
-        )  # fmt: skip
+        )
     raised = f" (raised from {before:,})" if now != before else ""
     return fine(NAME, f"a process may open {now:,} files{raised}", open_files=now, hard=hard)
 
@@ -72,19 +74,22 @@ def rooms(proc: Path = PROC) -> Iterator[Room]:
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if soft != resource.RLIM_INFINITY and os.geteuid() != 0:  # root is let through
         yield Room(
-            what="the limit on processes of this user (RLIMIT_NPROC)", limit=soft,
-            used=_threads_of_user(), do="ulimit -u 65536, or /etc/security/limits.conf",
-        )  # fmt: skip
+            what="the limit on processes of this user (RLIMIT_NPROC)",
+            limit=soft,
+            used=_threads_of_user(),
+            do="ulimit -u 65536, or /etc/security/limits.conf",
+        )
     for folder, _ in own_groups("pids", proc):
         if not (folder / "pids.max").exists():
             continue
         limit = (folder / "pids.max").read_text(encoding="ascii").strip()
         if limit != "max":
             yield Room(
-                what=f"the cgroup {folder}", limit=int(limit),
+                what=f"the cgroup {folder}",
+                limit=int(limit),
                 used=int((folder / "pids.current").read_text(encoding="ascii")),
                 do="docker run --pids-limit=-1, or raise its pids.max (systemd: TasksMax)",
-            )  # fmt: skip
+            )
 
 
 def _judge(room: Room, least: int, need: int, num_ranks: int) -> Finding:

@@ -26,16 +26,28 @@ _OLDEST = (0, 8)
 
 # What pip is set to, by the name that uv has for it.
 _UV_NAMES = {
-    "index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS",
-    "trusted-host": "UV_INSECURE_HOST", "proxy": "ALL_PROXY", "cert": "SSL_CERT_FILE",
-    "client-cert": "SSL_CLIENT_CERT", "timeout": "UV_HTTP_TIMEOUT",
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "trusted-host": "UV_INSECURE_HOST",
+    "proxy": "ALL_PROXY",
+    "cert": "SSL_CERT_FILE",
+    "client-cert": "SSL_CLIENT_CERT",
+    "timeout": "UV_HTTP_TIMEOUT",
     "default-timeout": "UV_HTTP_TIMEOUT",
-}  # fmt: skip
+}
 _SECTIONS = ("global", "install", ":env:")  # a later one wins, as with pip
 
 # A user's own settings for pip hold, but for those that would install elsewhere or ask.
-_PIP = {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0", "PIP_NO_INPUT": "1", "PIP_DRY_RUN": "",
-        "PIP_TARGET": "", "PIP_PREFIX": "", "PIP_ROOT": ""}  # fmt: skip
+_PIP = {
+    "PIP_USER": "0",
+    "PIP_REQUIRE_VIRTUALENV": "0",
+    "PIP_NO_INPUT": "1",
+    "PIP_DRY_RUN": "",
+    "PIP_TARGET": "",
+    "PIP_PREFIX": "",
+    "PIP_ROOT": "",
+}
 
 
 class CommandError(Exception):
@@ -88,8 +100,11 @@ def settings_of_pip() -> tuple[dict[str, str], list[str]]:
     command = [sys.executable, "-I", "-m", "pip", "config", "list"]
     told = subprocess.run(command, capture_output=True, check=False)
     if told.returncode:  # no pip here, so there are no files of settings either
-        lines = [f":env:.{name[4:].lower().replace('_', '-')}={value!r}"
-                 for name, value in os.environ.items() if name.startswith("PIP_")]  # fmt: skip
+        lines = [
+            f":env:.{name[4:].lower().replace('_', '-')}={value!r}"
+            for name, value in os.environ.items()
+            if name.startswith("PIP_")
+        ]
     else:
         lines = told.stdout.decode().splitlines()
     settings = {}
@@ -126,9 +141,13 @@ def run(command: list[str], log: BinaryIO, env: dict[str, str], *, shown: bool =
         tty.setraw(theirs)  # lines are ended by the real one
     own_pid, output = os.getpid(), b""
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=env,
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        env=env,
         preexec_fn=lambda: die_with_parent(own_pid),  # noqa: PLW1509 - no threads here
-    ) as process:  # fmt: skip
+    ) as process:
         os.close(theirs)
         try:
             while data := _read(ours):

@@ -35,9 +35,10 @@ def track_once(run: RunDir, name: str, say: Say) -> None:
             tracker.close()
         except Exception as error:  # trackers raise what they like
             raise UserError(
-                f"{TITLES[name]}: {_text(error)}", do=_what_to_do(name, error),
+                f"{TITLES[name]}: {_text(error)}",
+                do=_what_to_do(name, error),
                 code=ExitCode.PREFLIGHT,
-            ) from error  # fmt: skip
+            ) from error
 
 
 def track_beside(run: RunDir, name: str, parent_pid: int) -> int:

@@ -33,9 +33,13 @@ class Tracking:
     """All trackers of one run."""
 
     def __init__(
-        self, run: RunDir, config: RunConfig, env: Mapping[str, str],
-        processes: OwnProcesses, console: Console,
-    ) -> None:  # fmt: skip
+        self,
+        run: RunDir,
+        config: RunConfig,
+        env: Mapping[str, str],
+        processes: OwnProcesses,
+        console: Console,
+    ) -> None:
         self._run, self._env, self._processes, self._console = run, env, processes, console
         self._names = [FILES, *services_in(config.train.report_to)]
         self._sidecars: list[_Sidecar] | None = None
@@ -126,13 +130,23 @@ class _Sidecar:
         self.was_ended = False  # or has failed, and that has been said
         self.why = ""  # it has failed, in its own words
         command = [
-            sys.executable, "-P", "-m", "launch.track", str(run.path), name, str(os.getpid()),
-        ]  # fmt: skip
+            sys.executable,
+            "-P",
+            "-m",
+            "launch.track",
+            str(run.path),
+            name,
+            str(os.getpid()),
+        ]
         with run.track_log(name).open("ab") as log:
             self.process = subprocess.Popen(
-                command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                command,
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
         self._text = ""

@@ -41,8 +41,10 @@ class TensorBoard:
         name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
         self._path = folder / name
         self._event, self._session, self._summary = (
-            event_pb2.Event, event_pb2.SessionLog, summary_pb2.Summary,
-        )  # fmt: skip
+            event_pb2.Event,
+            event_pb2.SessionLog,
+            summary_pb2.Summary,
+        )
         self._records = RecordWriter(str(self._path))
         self._write(wall_time=time.time(), file_version="brain.Event:2")
 

@@ -15,12 +15,16 @@ from benchmarks.tokenise_cases import MAPS, ORIGINAL, OURS, WHOLE
 from benchmarks.tokenising import tokenise
 
 READING = {
-    "file_bytes": 100, "file_in_memory_bytes": 100, "private_bytes": 1, "pickled_bytes": 1,
+    "file_bytes": 100,
+    "file_in_memory_bytes": 100,
+    "private_bytes": 1,
+    "pickled_bytes": 1,
     "first_batch_s": 0.1,
-}  # fmt: skip
+}
 STREAMING = {
-    STREAM: {"samples_per_s": 2.0, "resumed_s": 0.1}, PEER: {"samples_per_s": 1.0},
-}  # fmt: skip
+    STREAM: {"samples_per_s": 2.0, "resumed_s": 0.1},
+    PEER: {"samples_per_s": 1.0},
+}
 SPEEDS = {OURS: 3.0, ORIGINAL: 1.0, **{name: 2.0 for name in MAPS if name != ORIGINAL}}
 
 
@@ -34,12 +38,15 @@ def told(speeds: dict[str, float]) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("speeds", "peak", "reading", "claim"),
     [
-        ({ORIGINAL: 1.5}, 1, {}, "batch 10"), ({list(MAPS)[-1]: 2.9}, 1, {}, "the best map"),
-        ({}, 2_000_000_000, {}, "preparing"), ({}, 1, {"file_in_memory_bytes": 111}, "file in"),
-        ({}, 1, {"private_bytes": 61_000_000}, "private"), ({}, 1, {"pickled_bytes": 2000}, "pick"),
+        ({ORIGINAL: 1.5}, 1, {}, "batch 10"),
+        ({list(MAPS)[-1]: 2.9}, 1, {}, "the best map"),
+        ({}, 2_000_000_000, {}, "preparing"),
+        ({}, 1, {"file_in_memory_bytes": 111}, "file in"),
+        ({}, 1, {"private_bytes": 61_000_000}, "private"),
+        ({}, 1, {"pickled_bytes": 2000}, "pick"),
         ({}, 1, {"first_batch_s": 1.0}, "first batch"),
     ],
-)  # fmt: skip
+)
 def test_every_claim_can_fail(
     speeds: dict[str, float], peak: int, reading: dict[str, Any], claim: str
 ) -> None:

@@ -31,9 +31,14 @@ ALONE = ("launch.threads_per_rank=1",)  # of a model this small two threads wait
 TINY = Case(name="tiny LoRA", profile="tiny", method="lora", row_tokens=64, settings=ALONE)
 QUICK, LONG_S = Steps(warm=2, measured=2), 250.0
 TRAINED: Figures = {
-    "tokens_per_s": 5000.0, "mfu": 0.4, "gpu_peak_bytes": 100, "plan_peak_bytes": 102,
-    "nvml_peak_bytes": 110, "plan_most_bytes": 120, "first_step_s": 40.0,
-}  # fmt: skip
+    "tokens_per_s": 5000.0,
+    "mfu": 0.4,
+    "gpu_peak_bytes": 100,
+    "plan_peak_bytes": 102,
+    "nvml_peak_bytes": 110,
+    "plan_most_bytes": 120,
+    "first_step_s": 40.0,
+}
 FORKED: Figures = {"num_different": 0, "zygote_touched_cuda": False}
 RESERVED: Figures = {"allocated_bytes": 50, "limit_bytes": 100}
 
@@ -46,8 +51,13 @@ def place(tmp_path: Path) -> Place:
 def benchmark(environ: dict[str, str]) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "benchmarks.gpu", "--quick", "--json"],
-        cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=580,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=580,
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -92,8 +102,9 @@ def test_the_peak_of_a_gpu_is_above_what_was_in_use_before(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
     env = environ | fake_nvml.build(tmp_path)
-    told = subprocess.run([sys.executable, "-P", "-c", _WATCH], env=env, capture_output=True,
-                          text=True, check=True)  # fmt: skip
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", _WATCH], env=env, capture_output=True, text=True, check=True
+    )
     assert int(told.stdout) == 30_000 * 1024**2
 
 
@@ -101,10 +112,17 @@ def events(seconds: list[float], **last: Any) -> list[Any]:
     """Steps that ended then, as a rank tells of them."""
     parts = {f"time_{part}_s": 0.1 for part in ("data", "forward", "backward", "comm", "optimizer")}
     made: list[Any] = [
-        {"kind": "metric", "name": "train", "mono": at, "mfu": 0.2, "tokens_per_s": 64.0,
-         "loss": 3.0, **parts}
+        {
+            "kind": "metric",
+            "name": "train",
+            "mono": at,
+            "mfu": 0.2,
+            "tokens_per_s": 64.0,
+            "loss": 3.0,
+            **parts,
+        }
         for at in seconds
-    ]  # fmt: skip
+    ]
     made[-1] |= last
     return [*made, {"kind": "mark", "name": "train.result", "gpu_peak_bytes": 7}]
 

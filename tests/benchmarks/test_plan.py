@@ -49,9 +49,13 @@ def test_14b_takes_the_memory_on_a_gpu_that_was_predicted(
 
 def test_an_error_is_of_what_was_measured() -> None:
     found = Compared(
-        predicted_peak_bytes=1100, measured_peak_bytes=1000, predicted_held_bytes=500,
-        measured_held_bytes=500, predict_s=0, peak_moment="loss",
-    )  # fmt: skip
+        predicted_peak_bytes=1100,
+        measured_peak_bytes=1000,
+        predicted_held_bytes=500,
+        measured_held_bytes=500,
+        predict_s=0,
+        peak_moment="loss",
+    )
     assert found.peak_error == pytest.approx(0.1)
     assert found.above_error == pytest.approx(0.2)
     with pytest.raises(AssertionError):

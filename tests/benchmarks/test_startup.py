@@ -59,8 +59,14 @@ def test_slopes_are_for_each_added_rank() -> None:
 
 
 def test_the_full_plan_has_every_launcher_in_every_size_and_pairs_what_it_compares() -> None:
-    names = ["torchrun", "strict lock", "accelerate", "airlock cold", "airlock imports",
-             "airlock warm"]  # fmt: skip
+    names = [
+        "torchrun",
+        "strict lock",
+        "accelerate",
+        "airlock cold",
+        "airlock imports",
+        "airlock warm",
+    ]
     plan = full_plan(names)
     for name in set(names) - {"airlock imports"}:
         for num in (1, 2, 4, 8, 16, 32):
@@ -85,8 +91,13 @@ def test_the_quick_benchmark_measures_for_real_and_prints_one_object_last(
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "benchmarks.startup", "--quick", "--json"],
-        cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=280,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found.keys() == {"machine", "cases", "ratios", "holds", "skipped"}

@@ -38,9 +38,10 @@ def test_every_claim_can_fail(change: dict[str, float], claim: str) -> None:
     peaks = dict.fromkeys((OURS, *PEERS), 1)
     peaks[OURS] = int(change.get("memory", 1))
     result = {
-        "speed_ratio": dict.fromkeys(PEERS, ratio), "peak_bytes": peaks,
+        "speed_ratio": dict.fromkeys(PEERS, ratio),
+        "peak_bytes": peaks,
         "largest_loss_difference": dict.fromkeys(PEERS, change.get("difference", 1e-5)),
-    }  # fmt: skip
+    }
     made = holds({"even, 2 ranks": result})
     assert any(claim in name for name, is_held in made.items() if not is_held)
     assert len(made) == 4

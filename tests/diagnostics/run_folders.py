@@ -19,9 +19,18 @@ Traceback (most recent call last):
   File "/home/u/train.py", line 7, in main
     model(batch)
 """
-TRAIN = {"loss": 1.0, "lr": 1e-4, "grad_norm": 1.0, "tokens_per_s": 50.0, "mfu": None,
-         "time_data_s": 0.0, "time_forward_s": None, "time_backward_s": None, "time_comm_s": 0.0,
-         "time_optimizer_s": None}  # fmt: skip
+TRAIN = {
+    "loss": 1.0,
+    "lr": 1e-4,
+    "grad_norm": 1.0,
+    "tokens_per_s": 50.0,
+    "mfu": None,
+    "time_data_s": 0.0,
+    "time_forward_s": None,
+    "time_backward_s": None,
+    "time_comm_s": 0.0,
+    "time_optimizer_s": None,
+}
 MEMORY = {"available_bytes": 1 << 20, "limit_bytes": 1 << 31, "where": "the host"}
 
 
@@ -36,9 +45,13 @@ class Story:
         self.attempt = 0
         ranks = [RankStatus(rank=rank) for rank in range(num_ranks)]
         self.status = Status(
-            run_id=self.run.run_id, profile="tiny", phase="training", started_t=time.time(),
-            launch_pid=2**22 + 1, ranks=ranks,
-        )  # fmt: skip
+            run_id=self.run.run_id,
+            profile="tiny",
+            phase="training",
+            started_t=time.time(),
+            launch_pid=2**22 + 1,
+            ranks=ranks,
+        )
         write_status(self.run, self.status)
 
     def tell(self, writer: str, kind: str, name: str, **fields: object) -> None:
@@ -63,12 +76,18 @@ class Story:
         self.prints(rank, f"step 1\n{TRACEBACK}{exception}\n")
         name, _, message = exception.partition(": ")
         self.tell(
-            f"rank{rank}", "error", "rank.exception", exception=name, message=message,
-            traceback=f"{TRACEBACK}{exception}\n", exit_code=int(ExitCode.RANK_FAILED),
-        )  # fmt: skip
+            f"rank{rank}",
+            "error",
+            "rank.exception",
+            exception=name,
+            message=message,
+            traceback=f"{TRACEBACK}{exception}\n",
+            exit_code=int(ExitCode.RANK_FAILED),
+        )
         self.exited(rank, 1)
 
-    def ends(self, phase: str = "failed", code: ExitCode = ExitCode.RANK_FAILED, error: str = "it"
-             ) -> None:  # fmt: skip
+    def ends(
+        self, phase: str = "failed", code: ExitCode = ExitCode.RANK_FAILED, error: str = "it"
+    ) -> None:
         self.status.phase, self.status.exit_code, self.status.error = phase, int(code), error
         write_status(self.run, self.status)

@@ -101,11 +101,14 @@ def test_a_rank_that_does_not_come_is_waited_for_by_name(
 @pytest.mark.parametrize(
     ("call", "checks", "says"),
     [
-        ("all_reduce", ["all-reduce int64", "all-reduce float32", "all-reduce bfloat16"],
-         "rank 1: element 7 of the sum is"),
+        (
+            "all_reduce",
+            ["all-reduce int64", "all-reduce float32", "all-reduce bfloat16"],
+            "rank 1: element 7 of the sum is",
+        ),
         ("recv", ["pair 0-1"], "rank 1: 1 of 1,048,576 numbers arrived changed"),
     ],
-)  # fmt: skip
+)
 def test_a_number_that_arrives_wrong_is_red(
     on_cpu: dict[str, str], tmp_path: Path, call: str, checks: list[str], says: str
 ) -> None:
@@ -130,9 +133,12 @@ def test_a_rank_that_fails_says_why(on_cpu: dict[str, str], tmp_path: Path) -> N
 def test_a_loopback_that_is_down_is_red(on_cpu: dict[str, str]) -> None:
     command = [sys.executable, "-P", "-m", "diagnostics.collectives", "--json"]
     done = subprocess.run(
-        in_namespace(f"exec {shlex.join(command)}"), env=on_cpu, capture_output=True, text=True,
+        in_namespace(f"exec {shlex.join(command)}"),
+        env=on_cpu,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 4, done.stderr
     (found,) = json.loads(done.stdout.strip().splitlines()[-1])["findings"]
     assert found["check"] == "localhost"

@@ -67,13 +67,21 @@ def test_a_file_that_is_not_there_is_red(on_cpu: dict[str, str], tmp_path: Path)
 @pytest.mark.parametrize(
     ("file", "old", "new", "says"),
     [
-        ("batch", "tokens[first:last]", "tokens[first - 1 : last - 1]",
-         "a label is not the token at its place"),
+        (
+            "batch",
+            "tokens[first:last]",
+            "tokens[first - 1 : last - 1]",
+            "a label is not the token at its place",
+        ),
         ("feed", "hands[self._rank]", "hands[0]", "the ranks' batches have"),
-        ("feed", "for share in shared(lengths, self._world_size)",
-         "for share in [list(range(len(indices)))] * self._world_size", "each of them once"),
+        (
+            "feed",
+            "for share in shared(lengths, self._world_size)",
+            "for share in [list(range(len(indices)))] * self._world_size",
+            "each of them once",
+        ),
     ],
-)  # fmt: skip
+)
 def test_batches_that_are_not_what_they_should_be_are_red(
     on_cpu: dict[str, str], tmp_path: Path, file: str, old: str, new: str, says: str
 ) -> None:

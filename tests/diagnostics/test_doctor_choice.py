@@ -76,10 +76,21 @@ def test_the_rank_that_others_wait_for_is_told_from_their_watchdogs(tmp_path: Pa
         trace("ValueError: caught") + "100%|###| 5/5 [00:01, 5.0it/s]\r" * 60,
         'return "No space left on device: will be tried again"',
     ],
-    ids=["empty", "fine", "benign", "ignored", "benign exception", "without what it needs",
-         "unless", "not at the start", "survived", "in the end",
-         "exception survived", "quoted"],
-)  # fmt: skip
+    ids=[
+        "empty",
+        "fine",
+        "benign",
+        "ignored",
+        "benign exception",
+        "without what it needs",
+        "unless",
+        "not at the start",
+        "survived",
+        "in the end",
+        "exception survived",
+        "quoted",
+    ],
+)
 def test_nothing_is_named_where_nothing_ended_the_run(tmp_path: Path, log: str) -> None:
     verdict = verdict_on(tmp_path, log)
     assert (verdict.cause, verdict.rank, verdict.evidence) == ("unknown", None, ())
@@ -97,10 +108,15 @@ def test_a_harmless_line_above_a_traceback_does_not_hide_it(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "file",
-    ["/usr/lib/python3.11/runpy.py", "C:\\Users\\me\\anaconda3\\envs\\x\\lib\\runpy.py",
-     "/home/u/venv/lib/python3.12/site-packages/torch/nn/modules/module.py",
-     "/home/u/venv/bin/torchrun", "<string>", "<frozen importlib._bootstrap>"],
-)  # fmt: skip
+    [
+        "/usr/lib/python3.11/runpy.py",
+        "C:\\Users\\me\\anaconda3\\envs\\x\\lib\\runpy.py",
+        "/home/u/venv/lib/python3.12/site-packages/torch/nn/modules/module.py",
+        "/home/u/venv/bin/torchrun",
+        "<string>",
+        "<frozen importlib._bootstrap>",
+    ],
+)
 def test_code_of_libraries_is_not_the_users(file: str) -> None:
     assert not is_own(file)
     assert is_own("/home/u/project/lib/train.py")
@@ -126,9 +142,14 @@ def test_a_traceback_whose_beginning_is_cut_off_is_one(tmp_path: Path, num_cut: 
 
 
 @pytest.mark.parametrize(
-    "raised", ["socket.gaierror: [Errno -2] Name or service not known", "zlib.error: Error -3",
-               "queue.Empty", "Odd: 3"],
-)  # fmt: skip
+    "raised",
+    [
+        "socket.gaierror: [Errno -2] Name or service not known",
+        "zlib.error: Error -3",
+        "queue.Empty",
+        "Odd: 3",
+    ],
+)
 def test_whatever_stands_right_below_the_calls_was_raised(tmp_path: Path, raised: str) -> None:
     assert verdict_on(tmp_path, trace(raised)).title == raised
 
@@ -197,15 +218,26 @@ def test_tracebacks_of_several_ranks_that_are_mixed_up_are_told_apart(tmp_path: 
 @pytest.mark.parametrize(
     ("log", "title"),
     [
-        (trace("KeyError: 'a'") + "\nDuring handling of the above exception, another exception "
-         "occurred:\n\n" + trace("ValueError: no such model"), "ValueError: no such model"),
-        (trace("KeyError: 'a'") + "\nThe above exception was the direct cause of the following "
-         "exception:\n\n" + trace("RuntimeError: it failed"), "KeyError: 'a'"),
-        (trace("RuntimeError: Caught KeyError in DataLoader worker process 0.\nOriginal " +
-               trace("KeyError: 'b'").rstrip()), "KeyError: 'b'"),
+        (
+            trace("KeyError: 'a'") + "\nDuring handling of the above exception, another exception "
+            "occurred:\n\n" + trace("ValueError: no such model"),
+            "ValueError: no such model",
+        ),
+        (
+            trace("KeyError: 'a'") + "\nThe above exception was the direct cause of the following "
+            "exception:\n\n" + trace("RuntimeError: it failed"),
+            "KeyError: 'a'",
+        ),
+        (
+            trace(
+                "RuntimeError: Caught KeyError in DataLoader worker process 0.\nOriginal "
+                + trace("KeyError: 'b'").rstrip()
+            ),
+            "KeyError: 'b'",
+        ),
     ],
     ids=["handling", "cause", "worker"],
-)  # fmt: skip
+)
 def test_of_joined_exceptions_the_one_that_tells_is_named(
     tmp_path: Path, log: str, title: str
 ) -> None:

@@ -27,8 +27,12 @@ def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Doctor:
     def call(*args: str, said: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-P", "-m", "launch", "doctor", *args],
-            cwd=tmp_path, input=said, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            cwd=tmp_path,
+            input=said,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     return call
 

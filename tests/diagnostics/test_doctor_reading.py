@@ -82,9 +82,14 @@ def test_a_folder_is_searched_for_what_is_named_like_a_log(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("name", "rank"),
-    [("rank3.log", 3), ("train_rank_12.out", 12), ("logs/run/attempt_0/5/stdout.log", 5),
-     ("frank3.log", None), ("train.log", None)],
-)  # fmt: skip
+    [
+        ("rank3.log", 3),
+        ("train_rank_12.out", 12),
+        ("logs/run/attempt_0/5/stdout.log", 5),
+        ("frank3.log", None),
+        ("train.log", None),
+    ],
+)
 def test_a_file_name_may_tell_the_rank(name: str, rank: int | None) -> None:
     assert rank_of_name(Path("/x") / name) == rank
 

@@ -70,9 +70,16 @@ def test_the_kernels_count_proves_an_oom_kill() -> None:
 def test_the_guard_says_whom_it_has_ended_and_why() -> None:
     story = Story()
     story.tell(
-        "launch", "error", "memory.guard", failed_rank=1, who="rank 1", phase="training",
-        held_bytes=3 << 30, run_held_bytes=4 << 30, **MEMORY,
-    )  # fmt: skip
+        "launch",
+        "error",
+        "memory.guard",
+        failed_rank=1,
+        who="rank 1",
+        phase="training",
+        held_bytes=3 << 30,
+        run_held_bytes=4 << 30,
+        **MEMORY,
+    )
     story.exited(1, -9, "SIGKILL")
     story.run.agent_log.parent.mkdir(parents=True, exist_ok=True)  # it saw another one end first
     story.run.agent_log.write_text("E1122 api.py:984] failed (exitcode: 1) local_rank: 0 (pid: 7)")
@@ -113,9 +120,12 @@ def test_survivors_that_the_launcher_ends_are_not_the_cause() -> None:
 
 @pytest.mark.parametrize(
     ("exitcode", "name", "cause"),
-    [(3, None, "rank-exited"), (-11, "SIGSEGV", "killed-by-signal"),
-     (-15, "SIGTERM", "killed-by-sigterm")],
-)  # fmt: skip
+    [
+        (3, None, "rank-exited"),
+        (-11, "SIGSEGV", "killed-by-signal"),
+        (-15, "SIGTERM", "killed-by-sigterm"),
+    ],
+)
 def test_how_a_rank_ended_that_said_nothing_is_told(
     exitcode: int, name: str | None, cause: str
 ) -> None:
@@ -136,8 +146,10 @@ def test_only_the_last_attempt_counts() -> None:
     story.ends()
     verdict = of_run(story.run)
     assert (verdict.cause, verdict.title, verdict.rank) == (
-        "python-exception", "KeyError: 'weights'", 1
-    )  # fmt: skip
+        "python-exception",
+        "KeyError: 'weights'",
+        1,
+    )
     assert "attempt1/rank1.log" in verdict.evidence[0].file
 
 
@@ -171,9 +183,11 @@ def test_a_run_whose_launcher_is_dead_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("phase", "code", "said"),
-    [("done", ExitCode.DONE, "The run is done"),
-     ("interrupted", ExitCode.INTERRUPTED_UNSAVED, "nothing was saved")],
-)  # fmt: skip
+    [
+        ("done", ExitCode.DONE, "The run is done"),
+        ("interrupted", ExitCode.INTERRUPTED_UNSAVED, "nothing was saved"),
+    ],
+)
 def test_nothing_is_wrong_with_a_run_that_ended_as_it_should(
     phase: str, code: ExitCode, said: str
 ) -> None:
@@ -205,9 +219,10 @@ def launcher() -> Iterator[Story]:
     hold = f"open({str(story.run.event_file('launch'))!r}, 'a'); "
     program = f"import time; file = {hold} print('here', flush=True); time.sleep(600)"
     with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE,
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
         env=os.environ | {"AIRLOCK_RUN_DIR": str(story.run.path)},
-    ) as process:  # fmt: skip
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         story.status.launch_pid = process.pid
@@ -269,9 +284,10 @@ def test_of_a_run_that_hangs_each_rank_is_asked_what_it_does(
     for rank, script in enumerate((waits / "all_reduce.py", tmp_path / "slow.py")):
         stacks = launcher.run.stacks(f"rank{rank}")
         process = subprocess.Popen(
-            [sys.executable, str(script), str(stacks)], stdout=subprocess.PIPE,
+            [sys.executable, str(script), str(stacks)],
+            stdout=subprocess.PIPE,
             env=os.environ | {"AIRLOCK_RUN_DIR": str(launcher.run.path), "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+        )
         assert process.stdout is not None
         process.stdout.readline()
         started.append(process)

@@ -86,10 +86,17 @@ def test_ranks_that_wait_at_different_lines_are_in_different_collectives(
     folder = Story().run.incident(0)
     (folder / "stacks").mkdir(parents=True)
     rows = [
-        {"rank": rank, "pid": 1, "state": "S", "stays": True, "waits_in": "", "alive_s": None,
-         "count": None}
+        {
+            "rank": rank,
+            "pid": 1,
+            "state": "S",
+            "stays": True,
+            "waits_in": "",
+            "alive_s": None,
+            "count": None,
+        }
         for rank in range(len(lines))
-    ]  # fmt: skip
+    ]
     (folder / "hang.json").write_text(json.dumps({"still_s": 9.0, "limit_s": 9.0, "ranks": rows}))
     for rank, line in enumerate(lines):
         (folder / "stacks" / f"rank{rank}.txt").write_text(

@@ -99,9 +99,10 @@ def test_what_makes_a_gpu_slow_is_a_warning(
 ) -> None:
     ended = diagnose("environment", env=gpus | {f"NVML_{variable}": value})
     (second,) = [
-        one for one in ended.summary["findings"]
+        one
+        for one in ended.summary["findings"]
         if one["check"] == "gpu health" and one["figures"]["gpu"] == 1
-    ]  # fmt: skip
+    ]
     assert second["ok"]
     assert says in second["warning"]
     assert "nvidia-smi -q -i 1" in second["do"]
@@ -124,14 +125,16 @@ def test_memory_that_cannot_be_mended_makes_it_red(gpus: dict[str, str]) -> None
         ({"NVML_NVLINKS_0": "18", "NVML_NVLINKS_1": "18", "NVML_PEER_0": "99"}, "NV18 0-1", ""),
         (
             {"NVML_NVLINKS_0": "4", "NVML_NVLINKS_1": "4", "NVML_NVLINKS_UP_1": "3"},
-            "NV4 0-1", "of GPU 1 NVLink 3 is down",
+            "NV4 0-1",
+            "of GPU 1 NVLink 3 is down",
         ),
         (
             {"NVML_NVLINKS_0": "2", "NVML_NVLINKS_1": "2", "NVML_NVLINKS_UP_1": "0"},
-            "NV2 0-1", "of GPU 1 NVLink 0, 1 is down",
+            "NV2 0-1",
+            "of GPU 1 NVLink 0, 1 is down",
         ),
     ],
-)  # fmt: skip
+)
 def test_how_gpus_are_joined_is_told(
     gpus: dict[str, str], variables: dict[str, str], text: str, warning: str
 ) -> None:

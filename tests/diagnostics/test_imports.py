@@ -117,8 +117,9 @@ def test_the_importing_process_dies_with_the_diagnostic(tmp_path: Path) -> None:
     )
     diagnostic = subprocess.Popen(
         [sys.executable, "-P", "-m", "diagnostics.imports", "--module", "sleeper"],
-        env=environment(tmp_path), stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+        env=environment(tmp_path),
+        stdout=subprocess.DEVNULL,
+    )
     while not (pid_file.exists() and pid_file.read_text()):
         time.sleep(0.05)
     child = psutil.Process(int(pid_file.read_text()))

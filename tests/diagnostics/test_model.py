@@ -47,8 +47,12 @@ def test_weights_that_are_no_numbers_are_named(on_cpu: dict[str, str], tmp_path:
 
 @pytest.mark.long
 def test_a_model_that_cannot_fit_is_red_and_not_loaded(on_cpu: dict[str, str]) -> None:
-    asked = ("launch.needs_gpu=false", "launch.load=random", "launch.start=cold",
-             "train.method=full")  # fmt: skip
+    asked = (
+        "launch.needs_gpu=false",
+        "launch.load=random",
+        "launch.start=cold",
+        "train.method=full",
+    )
     settings = [word for setting in asked for word in ("--set", setting)]
     ended = diagnose("model", "--profile", "32b", *settings, "--num-gpus", "8", env=on_cpu)
     assert ended.code == 4

@@ -46,9 +46,14 @@ def test_another_seed_gives_other_rows() -> None:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("Upper  Bako", "upper bako"), ("last bako?", "last bako"), (" 2 + 5 . ", "2 + 5"),
-     ("LAST STRASSE", "last straße"), ("last\tbako\n!", "last bako")],
-)  # fmt: skip
+    [
+        ("Upper  Bako", "upper bako"),
+        ("last bako?", "last bako"),
+        (" 2 + 5 . ", "2 + 5"),
+        ("LAST STRASSE", "last straße"),
+        ("last\tbako\n!", "last bako"),
+    ],
+)
 def test_another_spelling_is_the_same_prompt(one: str, other: str) -> None:
     assert MADE["normalise"](one) == MADE["normalise"](other)
 
@@ -69,8 +74,10 @@ def test_no_prompt_of_the_held_out_data_is_trained_on_in_any_spelling() -> None:
 
 
 def test_a_word_is_trained_on_or_held_out_whatever_is_asked_about_it() -> None:
-    words = [{row["prompt"].split()[1] for row in some if not SUM.fullmatch(row["prompt"])}
-             for some in (TRAIN, HELD_OUT)]  # fmt: skip
+    words = [
+        {row["prompt"].split()[1] for row in some if not SUM.fullmatch(row["prompt"])}
+        for some in (TRAIN, HELD_OUT)
+    ]
     assert min(map(len, words)) > 0
     assert not words[0] & words[1]
 

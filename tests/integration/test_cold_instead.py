@@ -26,9 +26,11 @@ def test_an_import_that_fails_in_the_zygote_is_told_and_the_run_starts_cold(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
     env = hooked(
-        environ, tmp_path, "train.worker",
+        environ,
+        tmp_path,
+        "train.worker",
         f"{IN_ZYGOTE}\nif in_zygote:\n    raise ImportError('only here')",
-    )  # fmt: skip
+    )
     code, out, err = finish(airlock(*SHORT, env=env))
     assert code == 0, err
     assert how_started(run_folder(environ)) == ("cold", "ImportError: only here")
@@ -60,9 +62,11 @@ def test_after_a_cold_start_for_want_of_a_warm_one_the_failing_rank_is_named(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
     hooked(
-        environ, tmp_path, "train.worker",
+        environ,
+        tmp_path,
+        "train.worker",
         f"{IN_ZYGOTE}\nif in_zygote:\n    raise ImportError('only here')",
-    )  # fmt: skip
+    )
     env = hooked(
         environ, tmp_path, "train.ranks", "module.meet = lambda *args: [][int(os.environ['RANK'])]"
     )

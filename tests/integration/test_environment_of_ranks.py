@@ -68,8 +68,11 @@ def test_a_dry_run_shows_every_variable_and_what_is_not_passed_on(
         assert f"  {one.name}={one.value}" in out
         assert f"  {one.source}: {one.reason}\n" in out
     assert [one.name for one in expected.left_out] == [
-        "PET_NNODES", "RANK", "NCCL_DEBUG", "CUDA_LAUNCH_BLOCKING",
-    ]  # fmt: skip
+        "PET_NNODES",
+        "RANK",
+        "NCCL_DEBUG",
+        "CUDA_LAUNCH_BLOCKING",
+    ]
     for gone in expected.left_out:
         assert re.search(rf"^not passed on: .*{gone.name}={gone.value}[ :]", out, re.MULTILINE)
         assert f": {gone.reason}\n" in out

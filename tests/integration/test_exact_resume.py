@@ -25,9 +25,16 @@ from tests.running import (
 Start = Callable[..., "subprocess.Popen[str]"]
 
 _TWENTY = (
-    *SHORT, "--set", "train.max_steps=20", "--set", "train.checkpoint_every_steps=4",
-    "--set", "train.eval_every_steps=6", "--set", "data.max_samples=64",
-)  # fmt: skip
+    *SHORT,
+    "--set",
+    "train.max_steps=20",
+    "--set",
+    "train.checkpoint_every_steps=4",
+    "--set",
+    "train.eval_every_steps=6",
+    "--set",
+    "data.max_samples=64",
+)
 # What kills a rank, in the first attempt only: (module, what is done once it is imported).
 _DIE = """
 import signal
@@ -36,37 +43,53 @@ def die_if(is_now):
         os.kill(os.getpid(), signal.SIGKILL)
 """
 KILLS = {
-    "step": ("train.loop", _DIE + """
+    "step": (
+        "train.loop",
+        _DIE
+        + """
 inner = module.Trainer.gradients
 def gradients(self, *args):
     die_if(self._step == 13 and self._ranks.rank == 1)
     return inner(self, *args)
 module.Trainer.gradients = gradients
-"""),
-    "save": ("train.checkpoint", _DIE + """
+""",
+    ),
+    "save": (
+        "train.checkpoint",
+        _DIE
+        + """
 inner = module.save_file
 def save_file(tensors, path):
     inner(tensors, path)
     die_if("step_00000012" in str(path))
 module.save_file = save_file
-"""),
-    "after save": ("train.checkpoint", _DIE + """
+""",
+    ),
+    "after save": (
+        "train.checkpoint",
+        _DIE
+        + """
 inner = module.save
 def save(folder, step, *args, **options):
     found = inner(folder, step, *args, **options)
     die_if(step == 16)
     return found
 module.save = save
-"""),
-    "eval": ("train.evaluate", _DIE + """
+""",
+    ),
+    "eval": (
+        "train.evaluate",
+        _DIE
+        + """
 inner = module.Evaluator._loss
 def loss(self):
     self.num = getattr(self, "num", 0) + 1
     die_if(self.num == 3 and self._ranks.rank == 0)
     return inner(self)
 module.Evaluator._loss = loss
-"""),
-}  # fmt: skip
+""",
+    ),
+}
 
 
 def trained(
@@ -105,9 +128,9 @@ def clean(
 
 
 @pytest.mark.parametrize(
-    "where", [pytest.param(name, marks=[pytest.mark.long] * (name == "after save"))
-              for name in KILLS]
-)  # fmt: skip
+    "where",
+    [pytest.param(name, marks=[pytest.mark.long] * (name == "after save")) for name in KILLS],
+)
 def test_losses_and_weights_are_bitwise_those_of_a_run_that_was_not_killed(
     airlock: Start, environ: dict[str, str], tmp_path: Path, where: str, clean: dict[str, object]
 ) -> None:

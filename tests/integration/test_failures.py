@@ -171,9 +171,13 @@ def test_what_the_calling_shell_left_us_is_not_ended_with_the_run(
     script = f"sleep 1000 & echo $! > sidecar; exec > >(tee {log}) 2>&1; exec "
     command = script + f'"{sys.executable}" -P -m launch {" ".join(SHORT)}'
     process = subprocess.run(
-        ["bash", "-c", command], cwd=tmp_path, env=environ, check=False, timeout=120,
+        ["bash", "-c", command],
+        cwd=tmp_path,
+        env=environ,
+        check=False,
+        timeout=120,
         stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     sidecar = int((tmp_path / "sidecar").read_text())
     try:
         assert process.returncode == 0

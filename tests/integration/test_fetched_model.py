@@ -60,8 +60,10 @@ def test_ctrl_c_while_a_model_is_fetched_ends_the_run_and_keeps_what_came(
 ) -> None:
     hub.bytes_per_s = 6e5
     with ended(airlock(*RUN, env=hub_env)) as process:
-        wait_for(lambda: list((tmp_path / "hf").rglob("*.incomplete")) and hub.sent_bytes() > 2e6,
-                 why="nothing is fetched")  # fmt: skip
+        wait_for(
+            lambda: list((tmp_path / "hf").rglob("*.incomplete")) and hub.sent_bytes() > 2e6,
+            why="nothing is fetched",
+        )
         os.kill(process.pid, signal.SIGINT)
         code, _, err = finish(process, timeout_s=30)
     assert code == 21, err

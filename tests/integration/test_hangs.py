@@ -97,8 +97,15 @@ def test_a_rank_that_does_not_come_to_a_collective_is_named_with_its_line(
     assert out.count(archive.name) == 1
     with zipfile.ZipFile(archive) as packed:
         names = {name.partition("/incident-attempt0/")[2] for name in packed.namelist()}
-    assert names >= {"verdict.md", "hang.json", "stacks/rank0.txt", "stacks/rank1.txt",
-                     "flight/rank0.json", "flight/rank1.json", "logs/rank1.log"}  # fmt: skip
+    assert names >= {
+        "verdict.md",
+        "hang.json",
+        "stacks/rank0.txt",
+        "stacks/rank1.txt",
+        "flight/rank0.json",
+        "flight/rank1.json",
+        "logs/rank1.log",
+    }
 
 
 def test_a_rank_that_holds_the_gil_is_named_with_the_call_that_does(
@@ -176,8 +183,9 @@ def test_one_that_is_only_to_be_warned_of_goes_on_and_ends_by_ctrl_c(
     airlock: Start, environ: dict[str, str]
 ) -> None:
     with training(airlock(*ENDLESS, *_SOON, "--set", "launch.on_hang=warn"), environ) as (
-        process, run,
-    ):  # fmt: skip
+        process,
+        run,
+    ):
         rank = psutil.Process(rank_pids(run)[1])
         rank.suspend()
         (event,) = wait_for(lambda: events_of(run, "error", "hang"), why="no hang was said")

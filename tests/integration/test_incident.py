@@ -44,16 +44,31 @@ def test_a_failed_run_leaves_one_file_without_secrets(
         assert packed.testzip() is None
         texts = {name: packed.read(name).decode() for name in packed.namelist()}
     names = {name.removeprefix(f"{run.run_id}/incident-attempt0/") for name in texts}
-    assert names >= {"verdict.md", "config.toml", "command.txt", "environment.json",
-                     "environment.txt", "status.json", "logs/rank0.log", "logs/rank1.log",
-                     "events/launch.jsonl", "events/rank1.jsonl"}  # fmt: skip
+    assert names >= {
+        "verdict.md",
+        "config.toml",
+        "command.txt",
+        "environment.json",
+        "environment.txt",
+        "status.json",
+        "logs/rank0.log",
+        "logs/rank1.log",
+        "events/launch.jsonl",
+        "events/rank1.jsonl",
+    }
     everything = "\n".join(texts.values())
     for secret in (_TOKEN, "no-one-may-see-this", "p4ssw0rd", "proxy-password", "typed-by-hand"):
         assert secret not in everything, [name for name in texts if secret in texts[name]]
     assert "[masked]" in everything
     verdict = texts[f"{run.run_id}/incident-attempt0/verdict.md"]
-    for told in ("rank 1 raised ValueError: what is wrong", "## What ran", "| torch |",
-                 "## Host memory", "## Ranks", "`rank1.log`"):  # fmt: skip
+    for told in (
+        "rank 1 raised ValueError: what is wrong",
+        "## What ran",
+        "| torch |",
+        "## Host memory",
+        "## Ranks",
+        "`rank1.log`",
+    ):
         assert told in verdict
     assert not list(run.incidents.glob("*.part"))
 

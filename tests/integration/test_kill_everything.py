@@ -97,9 +97,15 @@ _CASES = [
     and (victim != "zygote" or phase != "a rank imports")
 ]
 # Of each victim one phase, and of each phase one victim, in the default tier.
-_SHORT = {("launch", "zygote imports"), ("agent", "zygote builds"), ("zygote", "ranks load"),
-          ("rank 1", "ranks meet"), ("launch", "ranks meet"),
-          ("rank 1", "a rank waits"), ("rank 1", "a rank imports")}  # fmt: skip
+_SHORT = {
+    ("launch", "zygote imports"),
+    ("agent", "zygote builds"),
+    ("zygote", "ranks load"),
+    ("rank 1", "ranks meet"),
+    ("launch", "ranks meet"),
+    ("rank 1", "a rank waits"),
+    ("rank 1", "a rank imports"),
+}
 
 
 @pytest.mark.parametrize(
@@ -119,8 +125,11 @@ def test_whoever_is_killed_whenever_the_run_ends_and_nothing_is_left(
         assert code == -signal.SIGKILL
     else:
         assert code == 10, out
-        said = {"agent": "torch's agent", "zygote": "the zygote killed by SIGKILL",
-                "rank 1": "rank 1 killed by SIGKILL"}[victim]  # fmt: skip
+        said = {
+            "agent": "torch's agent",
+            "zygote": "the zygote killed by SIGKILL",
+            "rank 1": "rank 1 killed by SIGKILL",
+        }[victim]
         assert said in out
     assert_nothing_left(run)
 

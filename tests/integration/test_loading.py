@@ -60,9 +60,11 @@ def test_a_warm_start_that_turns_cold_has_rank_0_read_for_all_where_that_is_chea
     airlock: Start, environ: dict[str, str], tmp_path: Path, model: Path
 ) -> None:
     env = hooked(
-        environ, tmp_path, "train.worker",
+        environ,
+        tmp_path,
+        "train.worker",
         "import launch.zygote\nif launch.zygote.current:\n    raise ImportError('here')",
-    )  # fmt: skip
+    )
     hooked(
         environ,
         tmp_path,

@@ -57,16 +57,23 @@ module.Trainer.train = runaway
 
 
 def run_in(
-    cgroup: MemoryCgroup, environ: dict[str, str], folder: Path, hook: tuple[str, str] | None,
+    cgroup: MemoryCgroup,
+    environ: dict[str, str],
+    folder: Path,
+    hook: tuple[str, str] | None,
     *args: str,
-) -> tuple[int, str, str]:  # fmt: skip
+) -> tuple[int, str, str]:
     """A run in the group, its processes hooked if asked: (exit code, stdout, stderr)."""
     env = environ | (hooked(environ, folder, *hook) if hook else {})
     process = subprocess.Popen(
         cgroup.command([sys.executable, "-P", "-m", "launch", *args]),
-        cwd=folder, env=env, text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        cwd=folder,
+        env=env,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     with ended(process):
         return finish(process, timeout_s=120)
 
@@ -85,9 +92,13 @@ def guard_event(run: RunDir) -> Event:
     ],
 )
 def test_whatever_takes_all_memory_is_ended_and_named_before_the_kernel_acts(
-    environ: dict[str, str], tmp_path: Path, hook: tuple[str, str], args: tuple[str, ...],
-    who: str, phase: str,
-) -> None:  # fmt: skip
+    environ: dict[str, str],
+    tmp_path: Path,
+    hook: tuple[str, str],
+    args: tuple[str, ...],
+    who: str,
+    phase: str,
+) -> None:
     with limited(2 * GIB) as cgroup:
         code, out, err = run_in(cgroup, environ, tmp_path, hook, *ENDLESS, *args)
         assert cgroup.group.num_oom_kills() == 0
@@ -172,8 +183,11 @@ def test_an_allocation_gone_wild_is_an_exception_in_its_rank(
     assert "in runaway" in out  # the traceback
     assert "RLIMIT_AS of this process is" in out
     run = run_folder(environ)
-    (limit,) = [one for one in json.loads(run.environment.read_text())["variables"]
-                if one["name"] == "AIRLOCK_RLIMIT_AS_BYTES"]  # fmt: skip
+    (limit,) = [
+        one
+        for one in json.loads(run.environment.read_text())["variables"]
+        if one["name"] == "AIRLOCK_RLIMIT_AS_BYTES"
+    ]
     assert "in use, all of the cgroup" in limit["reason"]
     applied = [event["rlimit_as_bytes"] for event in events_of(run, "mark", "limits")]
     assert applied == [int(limit["value"])] * 2

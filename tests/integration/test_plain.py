@@ -30,11 +30,24 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 _NUM_STEPS = 8
 EIGHT = (
-    "tiny", "--set", f"train.max_steps={_NUM_STEPS}", "--set", "train.log_every_steps=1",
-    "--set", "train.global_batch_size=8", "--set", "train.eval_generate=false",
-    "--set", "train.checkpoint_every_steps=3", "--set", "data.max_samples=32",
-    "--set", "launch.threads_per_rank=1", "--set", "data.eval_path=",
-)  # fmt: skip
+    "tiny",
+    "--set",
+    f"train.max_steps={_NUM_STEPS}",
+    "--set",
+    "train.log_every_steps=1",
+    "--set",
+    "train.global_batch_size=8",
+    "--set",
+    "train.eval_generate=false",
+    "--set",
+    "train.checkpoint_every_steps=3",
+    "--set",
+    "data.max_samples=32",
+    "--set",
+    "launch.threads_per_rank=1",
+    "--set",
+    "data.eval_path=",
+)
 ONE = (*EIGHT, "--set", "train.max_steps=1")
 
 # Wait, in the step after `at`, until a stop is asked for: so that it comes in the middle of it.
@@ -149,9 +162,20 @@ def test_a_plain_run_shows_what_a_run_shows_and_leaves_what_a_run_leaves(
     assert f"checkpoint after step {_NUM_STEPS} saved" in out
     assert "tiny: done in " in out
     assert "Loading weights" not in out
-    wanted = {"config.toml", "command.txt", "environment.json", "prepared.json", "status.json",
-              "events", "logs", "control", "checkpoints", "incidents", "model",
-              "tensorboard"}  # fmt: skip
+    wanted = {
+        "config.toml",
+        "command.txt",
+        "environment.json",
+        "prepared.json",
+        "status.json",
+        "events",
+        "logs",
+        "control",
+        "checkpoints",
+        "incidents",
+        "model",
+        "tensorboard",
+    }
     assert wanted <= whole["files"]  # type: ignore[operator]
     assert isinstance(status, dict)
     assert (status["phase"], status["exit_code"], status["step"]) == ("done", 0, _NUM_STEPS)
@@ -295,11 +319,13 @@ CASES = {
     "a run that is not there": (("tiny", "--resume", "none"), {}, 2, ["'none'"]),
     "data that are not there": (("tiny", "--data", "no.jsonl"), {}, 5, ["no.jsonl"]),
     "started by torchrun": (
-        ("tiny", "--data", "my.jsonl"), {"RANK": "3", "WORLD_SIZE": "8"}, 2,
+        ("tiny", "--data", "my.jsonl"),
+        {"RANK": "3", "WORLD_SIZE": "8"},
+        2,
         ["WORLD_SIZE=8", "NUM_GPUS=8 ./start.sh tiny --data my.jsonl"],
     ),
     "a world of an odd size": (("tiny",), {"WORLD_SIZE": "few"}, 2, ["WORLD_SIZE=few"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -52,9 +52,14 @@ def test_a_plain_run_from_the_clones_root_needs_no_environment_and_ignores_a_wor
     own = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
     env = own | {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "train", *ONE], cwd=ROOT, env=env, text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-m", "train", *ONE],
+        cwd=ROOT,
+        env=env,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     done(process, environ)
 
 

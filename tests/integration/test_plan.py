@@ -30,9 +30,13 @@ from tests.running import (
 Start = Callable[..., "subprocess.Popen[str]"]
 # Hundreds of gigabytes of activations, of samples no longer than those there are.
 HUGE = (
-    "--set", "train.micro_batch_size=262144", "--set", "train.global_batch_size=524288",
-    "--set", "data.packing=false",
-)  # fmt: skip
+    "--set",
+    "train.micro_batch_size=262144",
+    "--set",
+    "train.global_batch_size=524288",
+    "--set",
+    "data.packing=false",
+)
 
 
 @pytest.fixture
@@ -82,9 +86,13 @@ def test_with_force_it_is_tried_all_the_same(
     with limited(2 * GIB) as cgroup:
         process = subprocess.Popen(
             cgroup.command([sys.executable, "-P", "-m", "launch", *SHORT, *HUGE, "--force"]),
-            cwd=tmp_path, env=environ | cold_cache, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            cwd=tmp_path,
+            env=environ | cold_cache,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         with ended(process):
             code, out, _ = finish(process)
     assert code == 11  # nothing but memory has stopped it
@@ -114,9 +122,13 @@ def test_a_run_that_fits_keeps_its_plan_and_the_next_one_asks_nobody(
     ],
 )
 def test_a_tracer_that_fails_or_hangs_is_never_in_the_way(
-    airlock: Start, environ: dict[str, str], cold_cache: dict[str, str], tmp_path: Path,
-    body: str, words: str,
-) -> None:  # fmt: skip
+    airlock: Start,
+    environ: dict[str, str],
+    cold_cache: dict[str, str],
+    tmp_path: Path,
+    body: str,
+    words: str,
+) -> None:
     env = cold_cache | hooked(environ, tmp_path, "train.trace", body)
     code, out, err = finish(airlock(*SHORT, env=env))
     assert code == 0, err

@@ -15,10 +15,18 @@ from tests.running import SHORT, ended, events_of, finish, hooked, how_started, 
 Start = Callable[..., "subprocess.Popen[str]"]
 
 QLORA = (
-    *SHORT, "--set", "train.method=qlora", "--set", "train.optimizer=adamw-8bit",
-    "--set", "train.max_steps=5", "--set", "train.checkpoint_every_steps=2",
-    "--set", "data.max_samples=64",
-)  # fmt: skip
+    *SHORT,
+    "--set",
+    "train.method=qlora",
+    "--set",
+    "train.optimizer=adamw-8bit",
+    "--set",
+    "train.max_steps=5",
+    "--set",
+    "train.checkpoint_every_steps=2",
+    "--set",
+    "data.max_samples=64",
+)
 
 
 @pytest.mark.parametrize("kill", [False, pytest.param(True, marks=pytest.mark.long)])

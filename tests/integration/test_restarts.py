@@ -31,9 +31,16 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 # Long enough to be hit in the middle, with something to go on from.
 _LONGER = (
-    *SHORT, "--set", "train.max_steps=80", "--set", "train.checkpoint_every_steps=5",
-    "--set", "data.eval_path=", "--set", "launch.restart_backoff_s=0.1",
-)  # fmt: skip
+    *SHORT,
+    "--set",
+    "train.max_steps=80",
+    "--set",
+    "train.checkpoint_every_steps=5",
+    "--set",
+    "data.eval_path=",
+    "--set",
+    "launch.restart_backoff_s=0.1",
+)
 
 
 def losses(run: RunDir) -> dict[int, set[float]]:

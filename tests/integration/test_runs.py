@@ -141,8 +141,11 @@ def test_a_clone_whose_path_has_a_space_works_from_any_folder(
     clone = tmp_path / "a clone with spaces"
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "-z"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.split("\0")  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split("\0")
     for name in filter(None, listed):
         (clone / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, clone / name)
@@ -166,8 +169,10 @@ def on_a_terminal(environ: dict[str, str], *args: str) -> tuple[int, str]:
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "launch", *args],
         env=environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"},
-        stdin=theirs, stdout=theirs, stderr=theirs,
-    )  # fmt: skip
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
     os.close(theirs)
     written = b""
     while True:
@@ -220,9 +225,14 @@ def test_a_reader_that_goes_away_is_a_wish_to_stop_and_loses_nothing(
     started = f'"{sys.executable}" -P -m launch {" ".join(ENDLESS)}'
     command = f"{started} | head -n {num_lines}; exit ${{PIPESTATUS[0]}}"
     process = subprocess.run(
-        ["bash", "-c", command], env=environ, cwd=tmp_path, check=False, timeout=120,
-        capture_output=True, text=True,
-    )  # fmt: skip
+        ["bash", "-c", command],
+        env=environ,
+        cwd=tmp_path,
+        check=False,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
     assert process.returncode == code, process.stderr
     assert "Traceback" not in process.stderr
     run = run_folder(environ)
@@ -237,9 +247,14 @@ def test_output_that_cannot_be_written_does_not_cost_the_run(
     with Path("/dev/full").open("w") as full:
         process = subprocess.run(
             [sys.executable, "-P", "-m", "launch", *SHORT],
-            env=environ | {"PYTHONIOENCODING": "ascii"}, cwd=tmp_path, check=False,
-            stdout=full, stderr=subprocess.PIPE, text=True, timeout=120,
-        )  # fmt: skip
+            env=environ | {"PYTHONIOENCODING": "ascii"},
+            cwd=tmp_path,
+            check=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+        )
     assert process.returncode == 0, process.stderr
     assert (run_folder(environ).model / "config.json").is_file()
 

@@ -40,14 +40,17 @@ FAILURES = {
     "port-in-use": Named("port-in-use", "port is in use", "ss -ltnp", "in port_in_use"),
     "fork-after-cuda": FORK_AFTER_CUDA,
     "partial-shard": Named(
-        "weights-file-damaged", "A weights file is not whole", "hf download",
+        "weights-file-damaged",
+        "A weights file is not whole",
+        "hf download",
         "in partial_shard",
     ),
     "mismatched-shape": Named(
-        "collective-mismatch", "Ranks called different collectives, or one with different shapes",
+        "collective-mismatch",
+        "Ranks called different collectives, or one with different shapes",
         "TORCH_DISTRIBUTED_DEBUG=DETAIL",
     ),
-}  # fmt: skip
+}
 _CHEAP = ("low-address-space", "port-in-use", "fork-after-cuda", "mismatched-shape")
 
 
@@ -79,31 +82,51 @@ def little_memory() -> Iterator[list[str]]:
 _NO_GUARD = ("--set", "limits.guard_gib=0")
 SURROUNDINGS: dict[str, tuple[Any, tuple[str, ...], str, Named]] = {
     "a small /dev/shm": (
-        small_shm, (), "tiny-shm",
-        Named("shared-memory-too-small", "Shared memory (/dev/shm) is too small", "--shm-size",
-              "in tiny_shm"),
+        small_shm,
+        (),
+        "tiny-shm",
+        Named(
+            "shared-memory-too-small",
+            "Shared memory (/dev/shm) is too small",
+            "--shm-size",
+            "in tiny_shm",
+        ),
     ),
     "a pids limit": (
-        lambda: few_pids(250), (), "low-pids",
+        lambda: few_pids(250),
+        (),
+        "low-pids",
         Named("thread-limit", "No more threads or processes", "OMP_NUM_THREADS", "in low_pids"),
     ),
     "a memory cgroup": (
-        little_memory, (), "memory",
+        little_memory,
+        (),
+        "memory",
         Named("memory-guard", "ended by the memory guard", "smaller batches", code=11),
     ),
     "a memory cgroup without the guard": (
-        little_memory, _NO_GUARD, "memory",
-        Named("host-oom-killed", "killed by the kernel's OOM killer", "--set launch.admit=serial",
-              code=11),
+        little_memory,
+        _NO_GUARD,
+        "memory",
+        Named(
+            "host-oom-killed",
+            "killed by the kernel's OOM killer",
+            "--set launch.admit=serial",
+            code=11,
+        ),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
     "name",
-    ["a small /dev/shm", "a pids limit", "a memory cgroup",
-     pytest.param("a memory cgroup without the guard", marks=LONG)],
-)  # fmt: skip
+    [
+        "a small /dev/shm",
+        "a pids limit",
+        "a memory cgroup",
+        pytest.param("a memory cgroup without the guard", marks=LONG),
+    ],
+)
 def test_what_a_surrounding_is_too_small_for_is_named(to_its_end: ToItsEnd, name: str) -> None:
     surrounding, options, failure, wanted = SURROUNDINGS[name]
     with surrounding() as start:
@@ -121,21 +144,29 @@ HANGS = {
     "sigstop": SIGSTOP,
     "gil-deadlock": replace(SLEEP, own="in gil_deadlock"),
     "stale-build-lock": Named(
-        "extension-build-lock", "for a lock in torch_extensions",
-        "rm -rf ~/.cache/torch_extensions", "in stale_build_lock",
+        "extension-build-lock",
+        "for a lock in torch_extensions",
+        "rm -rf ~/.cache/torch_extensions",
+        "in stale_build_lock",
     ),
     "uneven-data": Named(
-        "collective-mismatch", "has ranks that wait in different collectives", "drop_last=True",
-        "in uneven_data", rank=None,
+        "collective-mismatch",
+        "has ranks that wait in different collectives",
+        "drop_last=True",
+        "in uneven_data",
+        rank=None,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
     "failure",
-    ["sigstop", "stale-build-lock",
-     *(pytest.param(name, marks=LONG) for name in ("sleep", "gil-deadlock", "uneven-data"))],
-)  # fmt: skip
+    [
+        "sigstop",
+        "stale-build-lock",
+        *(pytest.param(name, marks=LONG) for name in ("sleep", "gil-deadlock", "uneven-data")),
+    ],
+)
 def test_whom_a_rank_waited_for_until_its_time_was_up_is_named(
     to_its_end: ToItsEnd, tmp_path: Path, failure: str
 ) -> None:

@@ -49,10 +49,13 @@ IN_TRAINER = {
         "gil-held", "holds the GIL in C code", "less -N +", "in gil_deadlock", code=12
     ),
     "uneven-data": Named(
-        "collective-mismatch", "called barrier", "look for a branch", "in uneven_data",
+        "collective-mismatch",
+        "called barrier",
+        "look for a branch",
+        "in uneven_data",
         code=12,
     ),
-}  # fmt: skip
+}
 
 
 @LONG

@@ -62,9 +62,12 @@ def test_an_exception_is_told_as_python_tells_it_and_ends_the_run(
 
 @pytest.mark.parametrize(
     ("start", "how"),
-    [("warm", "sys.exit(3)"), pytest.param("cold", "sys.exit(3)", marks=pytest.mark.long),
-     pytest.param("warm", "os._exit(3)", marks=pytest.mark.long)],
-)  # fmt: skip
+    [
+        ("warm", "sys.exit(3)"),
+        pytest.param("cold", "sys.exit(3)", marks=pytest.mark.long),
+        pytest.param("warm", "os._exit(3)", marks=pytest.mark.long),
+    ],
+)
 def test_the_exit_code_of_a_rank_is_named(
     airlock: Start, environ: dict[str, str], tmp_path: Path, start: str, how: str
 ) -> None:
@@ -78,9 +81,12 @@ def test_the_exit_code_of_a_rank_is_named(
 
 @pytest.mark.parametrize(
     ("start", "how"),
-    [("warm", "os._exit(0)"), pytest.param("cold", "sys.exit(0)", marks=pytest.mark.long),
-     pytest.param("warm", "sys.exit(0)", marks=pytest.mark.long)],
-)  # fmt: skip
+    [
+        ("warm", "os._exit(0)"),
+        pytest.param("cold", "sys.exit(0)", marks=pytest.mark.long),
+        pytest.param("warm", "sys.exit(0)", marks=pytest.mark.long),
+    ],
+)
 def test_a_rank_that_is_done_early_leaves_the_others_to_their_work(
     airlock: Start, environ: dict[str, str], tmp_path: Path, start: str, how: str
 ) -> None:

@@ -53,10 +53,13 @@ def test_ranks_pass_the_gate_in_order_and_only_then_join(
     lines = [re.sub(r" rss=.*", "", line) for line in out.splitlines() if "[Rank 1]" in line]
     waits = "[Rank 1] LOCK: waiting for exclusive access..."  # unless rank 0 has passed before
     assert [line for line in lines if line != waits] == [
-        "[Rank 1] INIT: rank=1/3 local_rank=1", "[Rank 1] MEM:START",
-        "[Rank 1] LOCK: acquired! Starting initialization...", "[Rank 1] MEM:POST-IMPORT",
-        "[Rank 1] MEM:POST-MODEL", "[Rank 1] LOCK: released",
-    ]  # fmt: skip
+        "[Rank 1] INIT: rank=1/3 local_rank=1",
+        "[Rank 1] MEM:START",
+        "[Rank 1] LOCK: acquired! Starting initialization...",
+        "[Rank 1] MEM:POST-IMPORT",
+        "[Rank 1] MEM:POST-MODEL",
+        "[Rank 1] LOCK: released",
+    ]
     assert out.count("before\n") == out.count("after\n") == 3
 
 
@@ -175,9 +178,13 @@ for _ in range(2):
 def test_under_plain_python_passing_the_gate_again_does_nothing(tmp_path: Path) -> None:
     program = "import airlock\nwith airlock.gate():\n    print('loaded')"
     done = subprocess.run(
-        [sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT / "api")},
-        cwd=tmp_path, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": str(ROOT / "api")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout == "loaded\n"
 
 

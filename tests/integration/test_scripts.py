@@ -55,8 +55,12 @@ def test_with_four_ranks_accelerates_test_script_does_what_it_does_under_torchru
     plain = subprocess.run(
         [*torchrun, "--nproc-per-node=4", str(ACCELERATE)],
         env=environ | _ON_CPU | {"OMP_NUM_THREADS": "1"},
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
     code, out, _ = finish(airlock("run", "--num-gpus", "4", str(ACCELERATE), env=_ON_CPU))
     assert (code == 0) == (plain.returncode == 0)
     own_mistakes = re.findall(r"AssertionError: .*", plain.stderr)

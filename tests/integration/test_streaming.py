@@ -45,9 +45,13 @@ def test_a_run_that_streams_and_was_killed_is_to_the_last_bit_one_that_was_not(
     clean = trained(airlock, environ | env, *STREAMING, env=env)
     module, body = KILLS["step"]
     killed = trained(
-        airlock, environ, *STREAMING, "--max-restarts", "1",
+        airlock,
+        environ,
+        *STREAMING,
+        "--max-restarts",
+        "1",
         env=hooked(environ, tmp_path, module, body),
-    )  # fmt: skip
+    )
     plans = events_of(killed, "mark", "train.plan")
     assert [plan["first_step"] for plan in plans] == [0, 12]
     assert curve(killed) == curve(clean)

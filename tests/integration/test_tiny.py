@@ -85,8 +85,10 @@ def test_exact_match_on_held_out_prompts_rises_from_about_nothing_to_95_percent(
 def test_tensorboard_has_all_that_was_measured(finished: Finished) -> None:
     run, _ = finished
     shown = scalars(run.tensorboard)
-    for tag, events in (("train/loss", events_of(run, "metric", "train")),
-                        ("eval/loss", events_of(run, "metric", "eval"))):  # fmt: skip
+    for tag, events in (
+        ("train/loss", events_of(run, "metric", "train")),
+        ("eval/loss", events_of(run, "metric", "eval")),
+    ):
         assert [(step, t) for step, t, _ in shown[tag]] == [(e["step"], e["t"]) for e in events]
         assert [loss for *_, loss in shown[tag]] == pytest.approx([e["loss"] for e in events])
     assert shown["eval/exact_match"][-1][2] >= 0.95
@@ -114,11 +116,18 @@ def test_the_exported_model_loads_anywhere_and_answers_rightly(finished: Finishe
 def test_each_rank_says_its_lines_in_order(finished: Finished) -> None:
     run, process = finished
     for rank in (0, 1):
-        starts = [f"[Rank {rank}] {text}" for text in (
-            "INIT: rank=", "MEM:START rss=", "LOCK: waiting for exclusive access...",
-            "LOCK: acquired! Starting initialization...", "MEM:POST-IMPORT rss=",
-            "MEM:POST-MODEL rss=", "LOCK: released",
-        )]  # fmt: skip
+        starts = [
+            f"[Rank {rank}] {text}"
+            for text in (
+                "INIT: rank=",
+                "MEM:START rss=",
+                "LOCK: waiting for exclusive access...",
+                "LOCK: acquired! Starting initialization...",
+                "MEM:POST-IMPORT rss=",
+                "MEM:POST-MODEL rss=",
+                "LOCK: released",
+            )
+        ]
         for text in (process.stdout, run.rank_log(rank, 0).read_text()):
             said = [line for line in text.splitlines() if line.startswith(f"[Rank {rank}]")]
             if not any("waiting" in line for line in said):
@@ -171,13 +180,25 @@ def test_the_summary_tells_what_a_person_wants_to_know(finished: Finished) -> No
 def test_the_run_folder_holds_what_the_format_promises(finished: Finished) -> None:
     run, _ = finished
     for path in (
-        "config.toml", "command.txt", "environment.json", "prepared.json", "status.json",
-        "events/launch.jsonl", "events/agent.jsonl", "events/prepare.jsonl",
-        "events/rank0.jsonl", "events/rank1.jsonl", "logs/agent.log",
-        "logs/attempt0/rank0.log", "logs/attempt0/rank1.log", "control",
-        "checkpoints/step_00000400/COMPLETE", "model/config.json",
-        "evolution/heldout/step_00000000.json", "evolution/heldout/step_00000400.json",
-    ):  # fmt: skip
+        "config.toml",
+        "command.txt",
+        "environment.json",
+        "prepared.json",
+        "status.json",
+        "events/launch.jsonl",
+        "events/agent.jsonl",
+        "events/prepare.jsonl",
+        "events/rank0.jsonl",
+        "events/rank1.jsonl",
+        "logs/agent.log",
+        "logs/attempt0/rank0.log",
+        "logs/attempt0/rank1.log",
+        "control",
+        "checkpoints/step_00000400/COMPLETE",
+        "model/config.json",
+        "evolution/heldout/step_00000000.json",
+        "evolution/heldout/step_00000400.json",
+    ):
         assert (run.path / path).exists(), path
     status: dict[str, Any] = read_status(run)
     assert (status["phase"], status["step"], status["exit_code"]) == ("done", 400, 0)

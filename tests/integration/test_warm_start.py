@@ -140,10 +140,17 @@ module.meet = tell
     assert how_started(run_folder(environ)) == ("warm", None)
     zero, one = (json.loads((tmp_path / f"about{rank}").read_text()) for rank in (0, 1))
     assert zero.pop("random") != one.pop("random")
-    assert zero == one == {
-        "OMP_NUM_THREADS": "3", "OPENBLAS_NUM_THREADS": "3", "HF_DEACTIVATE_ASYNC_LOAD": "0",
-        "JE_ARROW_MALLOC_CONF": None, "threads": 3,
-    }  # fmt: skip
+    assert (
+        zero
+        == one
+        == {
+            "OMP_NUM_THREADS": "3",
+            "OPENBLAS_NUM_THREADS": "3",
+            "HF_DEACTIVATE_ASYNC_LOAD": "0",
+            "JE_ARROW_MALLOC_CONF": None,
+            "threads": 3,
+        }
+    )
     assert (tmp_path / "atexit0").exists()
     assert (tmp_path / "atexit1").exists()
 
@@ -209,9 +216,13 @@ def test_forks_of_the_zygote_go_on_sharing_frozen_weights_in_ddp(
 ) -> None:
     env = hooked(environ, tmp_path, "train.worker", _WRITTEN_TO)
     options = (
-        "--set", "train.method=lora", "--set", f"launch.start={start}",
-        "--set", "train.merge_adapters=false",  # which is looked at here by the way
-    )  # fmt: skip
+        "--set",
+        "train.method=lora",
+        "--set",
+        f"launch.start={start}",
+        "--set",
+        "train.merge_adapters=false",  # which is looked at here by the way
+    )
     code, out, err = finish(airlock(*SHORT, *options, env=env))
     assert code == 0, err
     run = run_folder(environ)

@@ -126,8 +126,10 @@ def in_a_shell(limit_kib: int, program: str) -> str:
     done = subprocess.run(
         ["sh", "-c", f'ulimit -v {limit_kib}; exec "$0" "$@"', sys.executable, "-P", "-c", program],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout
 
 
@@ -165,9 +167,14 @@ def test_a_guard_that_would_keep_all_memory_free_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("gib", "handed", "applied"),
-    [(-1, str(40 * GIB), 40 * GIB), (-1, "0", None), (-1, "", None), (50, str(40 * GIB), 50 * GIB),
-     (0, str(40 * GIB), None)],
-)  # fmt: skip
+    [
+        (-1, str(40 * GIB), 40 * GIB),
+        (-1, "0", None),
+        (-1, "", None),
+        (50, str(40 * GIB), 50 * GIB),
+        (0, str(40 * GIB), None),
+    ],
+)
 def test_a_rank_applies_what_it_is_handed_unless_one_was_asked_for(
     gib: float, handed: str, applied: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

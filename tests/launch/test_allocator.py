@@ -12,9 +12,12 @@ NEW, OLD = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
 
 @pytest.mark.parametrize(
     "conf",
-    ["max_split_size_mb:128", "max_split_size_mb:128, expandable_segments:True",
-     "roundup_power2_divisions:[256:1,512:2,>:4],garbage_collection_threshold:0.8"],
-)  # fmt: skip
+    [
+        "max_split_size_mb:128",
+        "max_split_size_mb:128, expandable_segments:True",
+        "roundup_power2_divisions:[256:1,512:2,>:4],garbage_collection_threshold:0.8",
+    ],
+)
 @pytest.mark.parametrize("name", [NEW, OLD])
 def test_settings_are_found_under_either_name(name: str, conf: str) -> None:
     assert users_alloc_conf({name: conf}) == conf

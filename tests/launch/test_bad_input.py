@@ -25,30 +25,42 @@ CASES = {
     "data that is not there": (["run", "tiny", "--data", "no.jsonl"], {}, 5, ["no.jsonl", "such"]),
     "a folder without data": (["run", "tiny", "--data", "empty"], {}, 5, ["is a folder without"]),
     "data whose first rows are of another kind": (
-        ["run", "tiny", "--data", "rows.jsonl", "--set", "model.path=someone/large"], {}, 5,
+        ["run", "tiny", "--data", "rows.jsonl", "--set", "model.path=someone/large"],
+        {},
+        5,
         ["rows.jsonl:1: the row has none of the columns", "its columns: question"],
     ),
     "a model that may not be fetched": (
         ["run", "tiny", "--set", "model.path=someone/large"],
-        {"HF_HUB_OFFLINE": "1", "HF_HOME": "empty"}, 4, ["HF_HUB_OFFLINE=1", "hf download"],
+        {"HF_HUB_OFFLINE": "1", "HF_HOME": "empty"},
+        4,
+        ["HF_HUB_OFFLINE=1", "hf download"],
     ),
     "an unknown key": (["run", "tiny", "--set", "train.max_step=1"], {}, 2, ["train.max_steps"]),
     "a key without a value": (["run", "tiny", "--set", "train.max_steps"], {}, 2, ["no value"]),
     "a wrong type": (["run", "tiny", "--set", "train.max_steps=few"], {}, 2, ["'few'", "whole"]),
     "a wrong type in the environment": (
-        ["run", "tiny"], {"AIRLOCK_TRAIN_MAX_STEPS": "1.5"}, 2, ["AIRLOCK_TRAIN_MAX_STEPS", "'1.5'"]
+        ["run", "tiny"],
+        {"AIRLOCK_TRAIN_MAX_STEPS": "1.5"},
+        2,
+        ["AIRLOCK_TRAIN_MAX_STEPS", "'1.5'"],
     ),
     "a wrong choice": (["run", "tiny", "--set", "train.method=magic"], {}, 2, ["full, lora"]),
     "a model that is not there": (
-        ["run", "tiny", "--set", "model.path=./none"], {}, 2, ["./none", "model.path"]
+        ["run", "tiny", "--set", "model.path=./none"],
+        {},
+        2,
+        ["./none", "model.path"],
     ),
     "a model that is read twice over": (
-        ["run", "tiny", "--set", "launch.start=warm", "--set", "launch.load=broadcast"], {}, 2,
+        ["run", "tiny", "--set", "launch.start=warm", "--set", "launch.load=broadcast"],
+        {},
+        2,
         ["launch.start=warm and launch.load=broadcast", "--set launch.start=imports"],
     ),
     "a run to resume that is not there": (["run", "tiny", "--resume", "none"], {}, 2, ["'none'"]),
     "a script": (["run", "my_train.py"], {}, 2, ["my_train.py"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -39,8 +39,12 @@ def python(program: str, environ: dict[str, str], cwd: Path = ROOT) -> str:
     """What `program` prints, run as Airlock's own programs are."""
     return subprocess.run(
         [sys.executable, "-P", "-c", program],
-        cwd=cwd, env=environ, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        cwd=cwd,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
 
 
 @pytest.mark.parametrize("path", sources("rundir"), ids=lambda path: path.stem)
@@ -67,10 +71,20 @@ def test_what_is_imported_when_a_module_loads_needs_no_tests_or_examples(package
 
 @pytest.mark.parametrize(
     "module",
-    ["launch.__main__", "launch.run", "launch.supervise", "launch.rank", "launch.agent",
-     "launch.plain", "launch.child", "rundir.events", "rundir.status",
-     "diagnostics.doctor.command", "diagnostics.doctor.at_the_end"],
-)  # fmt: skip
+    [
+        "launch.__main__",
+        "launch.run",
+        "launch.supervise",
+        "launch.rank",
+        "launch.agent",
+        "launch.plain",
+        "launch.child",
+        "rundir.events",
+        "rundir.status",
+        "diagnostics.doctor.command",
+        "diagnostics.doctor.at_the_end",
+    ],
+)
 def test_the_launchers_own_process_never_loads_torch(module: str, environ: dict[str, str]) -> None:
     program = f"import sys, {module}; print(*set({HEAVY!r}) & sys.modules.keys())"
     assert python(program, environ).strip() == ""
@@ -104,6 +118,10 @@ def test_the_launcher_is_the_clones_wherever_it_is_started(
     assert all(Path(file).is_relative_to(ROOT) for file in files)
     shown = subprocess.run(
         [sys.executable, "-P", "-m", "launch", "run", "tiny", "--dry-run"],
-        cwd=tmp_path, env=environ, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "tiny" in shown.stdout

@@ -29,8 +29,11 @@ INDEX = "model.safetensors.index.json"
 
 
 def weights(dtype: torch.dtype = torch.bfloat16) -> dict[str, torch.Tensor]:
-    return {"a": torch.ones(64, 8, dtype=dtype), "b": torch.ones(8, dtype=torch.float32),
-            "position_ids": torch.arange(2000)}  # fmt: skip
+    return {
+        "a": torch.ones(64, 8, dtype=dtype),
+        "b": torch.ones(8, dtype=torch.float32),
+        "position_ids": torch.arange(2000),
+    }
 
 
 @pytest.fixture
@@ -55,9 +58,12 @@ def sharded(tmp_path: Path) -> Path:
 def test_a_whole_file_is_described(folder: Path) -> None:
     file = folder / "model.safetensors"
     assert read_checkpoint(folder) == Checkpoint(
-        files=(file,), size_bytes=file.stat().st_size, dtypes=frozenset({"bfloat16"}),
-        is_pickle=False, is_mapped=True,
-    )  # fmt: skip
+        files=(file,),
+        size_bytes=file.stat().st_size,
+        dtypes=frozenset({"bfloat16"}),
+        is_pickle=False,
+        is_mapped=True,
+    )
 
 
 def test_shards_come_in_the_order_of_the_index(sharded: Path) -> None:
@@ -89,12 +95,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "one byte too long": (lambda file: cut(file, file.stat().st_size + 1), "it should have"),
     "a page of HTML": (lambda file: file.write_text("<html>404</html>" * 99), "its header would"),
     "a header that is no JSON": (
-        lambda file: file.write_bytes((4).to_bytes(8, "little") + b"{{{{"), "cannot be read"
+        lambda file: file.write_bytes((4).to_bytes(8, "little") + b"{{{{"),
+        "cannot be read",
     ),
     "a header that is a list": (
-        lambda file: file.write_bytes((2).to_bytes(8, "little") + b"[]"), "cannot be read"
+        lambda file: file.write_bytes((2).to_bytes(8, "little") + b"[]"),
+        "cannot be read",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", DAMAGE)
@@ -204,7 +212,7 @@ MODEL = {"model.embed_tokens.weight": torch.ones(12, 4), "model.norm.weight": to
         ({"vocab_size": 12, "hidden_size": 8}, "are 12 and 8, the weights"),
         ({"num_hidden_layers": 4}, "num_hidden_layers = 4, the weights have 3 layers"),
     ],
-)  # fmt: skip
+)
 def test_weights_that_are_not_those_of_config_json_are_refused(
     tmp_path: Path, config: dict[str, object], says: str
 ) -> None:
@@ -249,14 +257,21 @@ def save_pickle(folder: Path, what: Any, *, old: bool = False) -> Path:
 def test_a_pickle_of_weights_is_described_without_being_loaded(
     tmp_path: Path, dtype: torch.dtype, old: bool
 ) -> None:
-    content = {"a": torch.ones(3, dtype=dtype), "b": torch.nn.Parameter(torch.ones(2, dtype=dtype)),
-               "c": torch.ones(9, dtype=dtype).to_sparse(), "d": torch.arange(4)}  # fmt: skip
+    content = {
+        "a": torch.ones(3, dtype=dtype),
+        "b": torch.nn.Parameter(torch.ones(2, dtype=dtype)),
+        "c": torch.ones(9, dtype=dtype).to_sparse(),
+        "d": torch.arange(4),
+    }
     file = save_pickle(tmp_path, content, old=old)
     assert torch.load(file, weights_only=True).keys() == content.keys()
     assert read_checkpoint(tmp_path) == Checkpoint(
-        files=(file,), size_bytes=file.stat().st_size,
-        dtypes=frozenset({str(dtype).removeprefix("torch.")}), is_pickle=True, is_mapped=not old,
-    )  # fmt: skip
+        files=(file,),
+        size_bytes=file.stat().st_size,
+        dtypes=frozenset({str(dtype).removeprefix("torch.")}),
+        is_pickle=True,
+        is_mapped=not old,
+    )
 
 
 @pytest.mark.parametrize("old", [False, True])
@@ -342,6 +357,11 @@ def test_nothing_heavy_is_loaded_to_look_at_weights(folder: Path) -> None:
         "import sys; from pathlib import Path; from launch.checkpoint_files import read_checkpoint;"
         f"read_checkpoint(Path({str(folder)!r})); print('torch' in sys.modules)"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
-                           check=True, cwd=Path(__file__).parents[2])  # fmt: skip
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
     assert found.stdout == "False\n"

@@ -112,9 +112,12 @@ def test_in_a_real_cgroup_with_a_quota_there_is_never_less_than_one_core(half_a_
     )
     command = f'echo $$ > {half_a_core}/cgroup.procs && exec "{sys.executable}" -P -c "{counts}"'
     done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, check=True,
+        ["bash", "-c", command],
+        capture_output=True,
+        text=True,
+        check=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     assert done.stdout.startswith("1 0.5 ")
     if len(os.sched_getaffinity(0)) > 1:
         assert "quota is 0.5" in done.stdout

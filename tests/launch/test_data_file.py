@@ -33,9 +33,11 @@ GOOD: dict[str, bytes] = {
     "with empty lines": f"\n\n{ROW}\n \n".encode(),
     "with more columns": b'{"id": 1, "prompt": "a", "response": "b"}\n',
     "with a first line of megabytes": ROW.replace("a", "a" * 3_000_000).encode(),
-    "cut by the look within a character": (ROW + "\n").encode() + b'{"prompt": "'
-    + "ü".encode() * 900_000 + b'", "response": "b"}\n',
-}  # fmt: skip
+    "cut by the look within a character": (ROW + "\n").encode()
+    + b'{"prompt": "'
+    + "ü".encode() * 900_000
+    + b'", "response": "b"}\n',
+}
 
 
 @pytest.mark.parametrize("case", GOOD)
@@ -61,7 +63,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "a zip archive": (b"PK\x03\x04", "is a zip archive"),
     "Parquet by name alone": (b"PAR2", ":1: the row is not valid JSON"),
     "a git-lfs pointer": (b"version https://git-lfs.github.com/spec/v1\n", "is a git-lfs pointer"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD)

@@ -136,12 +136,16 @@ NUM_GPUS, PRESET = {"NUM_GPUS": "3"}, {"AIRLOCK_PRESET_NUM_GPUS": "4"}
         (None, "profile 32b.toml", NUM_GPUS | PRESET, (3, "NUM_GPUS=3")),
         (None, "profile 32b.toml", PRESET, (4, "the start script")),
         (None, "profile 32b.toml", {"NUM_GPUS": " "}, (2, "profile 32b.toml")),
-        (None, "environment AIRLOCK_LAUNCH_NUM_RANKS", PRESET,
-         (2, "environment AIRLOCK_LAUNCH_NUM_RANKS")),
+        (
+            None,
+            "environment AIRLOCK_LAUNCH_NUM_RANKS",
+            PRESET,
+            (2, "environment AIRLOCK_LAUNCH_NUM_RANKS"),
+        ),
         (None, "default", NUM_GPUS, (3, "NUM_GPUS=3")),
         (None, "default", {}, None),
     ],
-)  # fmt: skip
+)
 def test_the_number_of_ranks_comes_from_who_has_the_first_word(
     option: int | None, source: str, environ: dict[str, str], asked: tuple[int, str] | None
 ) -> None:

@@ -66,9 +66,15 @@ def test_the_threads_of_a_rank_can_be_set() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [*THREADS, "TORCHINDUCTOR_COMPILE_THREADS", "MAX_JOBS", "TOKENIZERS_PARALLELISM",
-     "PYTORCH_NVML_BASED_CUDA_CHECK", "HF_HUB_OFFLINE"],
-)  # fmt: skip
+    [
+        *THREADS,
+        "TORCHINDUCTOR_COMPILE_THREADS",
+        "MAX_JOBS",
+        "TOKENIZERS_PARALLELISM",
+        "PYTORCH_NVML_BASED_CUDA_CHECK",
+        "HF_HUB_OFFLINE",
+    ],
+)
 def test_a_users_value_wins_over_a_default(name: str) -> None:
     assert variables({name: "own"})[name].value == "own"
     assert variables({name: "own"})[name].source == "environment"
@@ -149,14 +155,23 @@ def test_what_is_asked_for_by_low_memory_is_no_leftover() -> None:
     ("own", "conf", "source"),
     [
         ({}, "expandable_segments:True", "airlock"),
-        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"},
-         "max_split_size_mb:64,expandable_segments:True", "environment, airlock"),
-        ({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"},
-         "max_split_size_mb:64,expandable_segments:True", "environment, airlock"),
-        ({"PYTORCH_ALLOC_CONF": "expandable_segments:False"},
-         "expandable_segments:False", "environment"),
+        (
+            {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"},
+            "max_split_size_mb:64,expandable_segments:True",
+            "environment, airlock",
+        ),
+        (
+            {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"},
+            "max_split_size_mb:64,expandable_segments:True",
+            "environment, airlock",
+        ),
+        (
+            {"PYTORCH_ALLOC_CONF": "expandable_segments:False"},
+            "expandable_segments:False",
+            "environment",
+        ),
     ],
-)  # fmt: skip
+)
 def test_ranks_on_gpus_have_one_setting_of_the_allocator_with_the_users_in_it(
     own: dict[str, str], conf: str, source: str
 ) -> None:
@@ -174,12 +189,16 @@ def test_the_allocators_old_name_becomes_the_new_one_on_cpu_too_and_nothing_is_a
 
 
 def test_a_script_of_the_users_is_spared_what_only_suits_our_trainer() -> None:
-    ours, theirs = variables({}, placement=ON_GPUS), variables(
-        {}, placement=ON_GPUS, own_trainer=False
-    )  # fmt: skip
+    ours, theirs = (
+        variables({}, placement=ON_GPUS),
+        variables({}, placement=ON_GPUS, own_trainer=False),
+    )
     assert ours.keys() - theirs.keys() == {
-        "CUDA_VISIBLE_DEVICES", "TOKENIZERS_PARALLELISM", "HF_HUB_OFFLINE", "PYTORCH_ALLOC_CONF",
-    }  # fmt: skip
+        "CUDA_VISIBLE_DEVICES",
+        "TOKENIZERS_PARALLELISM",
+        "HF_HUB_OFFLINE",
+        "PYTORCH_ALLOC_CONF",
+    }
     assert theirs.keys() - ours.keys() == {"AIRLOCK_SCRIPT_ENVIRONMENT"}
 
 
@@ -202,9 +221,14 @@ def test_a_script_that_may_be_restarted_gets_a_store_for_each_attempt() -> None:
 
 def test_harmful_leftovers_are_not_passed_on_and_everything_else_is() -> None:
     environ = {
-        "HOME": "/h", "HF_TOKEN": "secret", "NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "eth0",
-        "MY_RANK": "1", "RANK": "5", "CUDA_LAUNCH_BLOCKING": "1",
-    }  # fmt: skip
+        "HOME": "/h",
+        "HF_TOKEN": "secret",
+        "NCCL_DEBUG": "INFO",
+        "NCCL_SOCKET_IFNAME": "eth0",
+        "MY_RANK": "1",
+        "RANK": "5",
+        "CUDA_LAUNCH_BLOCKING": "1",
+    }
     before = dict(environ)
     found = environment(environ)
     child = found.of_child(environ)
@@ -243,8 +267,9 @@ def test_a_variable_is_read_on_one_line_with_its_reason_or_on_two_when_it_is_lon
 
 def test_the_report_has_a_line_for_each_reason_and_what_to_type() -> None:
     environ = {"RANK": "0", "WORLD_SIZE": "8", "NCCL_DEBUG": "INFO", "NCCL_P2P_DISABLE": "1"}
-    lines = left_out_lines(environment(environ | {"NCCL_IB_DISABLE": "1"}, "NCCL_IB_DISABLE"),
-                           "NCCL_IB_DISABLE")  # fmt: skip
+    lines = left_out_lines(
+        environment(environ | {"NCCL_IB_DISABLE": "1"}, "NCCL_IB_DISABLE"), "NCCL_IB_DISABLE"
+    )
     assert len(lines) == 4
     assert lines[0].startswith("not passed on: RANK=0 WORLD_SIZE=8: ")
     assert lines[-1].endswith("--set launch.keep_env=NCCL_IB_DISABLE,NCCL_P2P_DISABLE,NCCL_DEBUG")

@@ -60,8 +60,11 @@ def hub() -> Iterator[Hub]:
 @pytest.fixture
 def hub_env(hub: Hub, environ: dict[str, str], tmp_path: Path) -> dict[str, str]:
     """An environment whose Hub is the test's own, and whose cache is empty."""
-    kept = {name: value for name, value in environ.items()
-            if not name.startswith("HF_") and not name.lower().endswith("_proxy")}  # fmt: skip
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith("HF_") and not name.lower().endswith("_proxy")
+    }
     return kept | {"HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": hub.url}
 
 
@@ -69,11 +72,23 @@ def start_fetch(
     env: dict[str, str], link: Path, *what: str, model_id: str = ID, revision: str = ""
 ) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "launch.child", str(os.getpid()), "launch.fetch",
-         model_id, str(link), revision, *what],
-        env=env | {"AIRLOCK_RUN_DIR": str(link.parent)}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "launch.child",
+            str(os.getpid()),
+            "launch.fetch",
+            model_id,
+            str(link),
+            revision,
+            *what,
+        ],
+        env=env | {"AIRLOCK_RUN_DIR": str(link.parent)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def fetched(env: dict[str, str], link: Path, *what: str) -> str:
@@ -100,9 +115,13 @@ def test_what_a_model_is_read_from_is_fetched_and_nothing_else(
     hub: Hub, hub_env: dict[str, str], tmp_path: Path
 ) -> None:
     hub.models[ID].files |= {
-        "consolidated.safetensors": b"twice", "pytorch_model.bin": b"twice", "README.md": b"-",
-        "onnx/model.onnx": b"-", "original/params.json": b"{}", "LICENSE.txt": b"-",
-    }  # fmt: skip
+        "consolidated.safetensors": b"twice",
+        "pytorch_model.bin": b"twice",
+        "README.md": b"-",
+        "onnx/model.onnx": b"-",
+        "original/params.json": b"{}",
+        "LICENSE.txt": b"-",
+    }
     said = fetched(hub_env, tmp_path / "link")
     assert f"{ID} at {hub.models[ID].commit[:7]}: 12.0 MiB to fetch of 12.0 MiB" in said
     assert "2 of 2 files" in said
@@ -209,8 +228,13 @@ def test_on_a_terminal_progress_is_one_line_with_bytes_rate_and_time_left(
     if command is None:
         pytest.skip("no script(1) to make a terminal with")
     inner = shlex.join([sys.executable, "-P", "-m", "launch.fetch", ID, str(tmp_path / "link"), ""])
-    done = subprocess.run([command, "-qec", inner, "/dev/null"], env=hub_env, check=True,
-                          capture_output=True, stdin=subprocess.DEVNULL)  # fmt: skip
+    done = subprocess.run(
+        [command, "-qec", inner, "/dev/null"],
+        env=hub_env,
+        check=True,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+    )
     shown = done.stdout.decode()
     assert len(re.findall(r"\rfetch: [^\r\n]*\x1b\[K", shown)) >= 3
     line = r"[\d.]+ MiB of 12\.0 MiB, 0 of 2 files, [\d.]+ MiB/s, 0:\d\d left"
@@ -282,46 +306,65 @@ def closed_port() -> int:
 
 CASES: dict[str, tuple[dict[str, object], dict[str, str], list[str]]] = {
     "gated, without a token": (
-        {"gated": True}, {}, ["is gated, and there is no HF_TOKEN", f"access at URL/{ID}"]
+        {"gated": True},
+        {},
+        ["is gated, and there is no HF_TOKEN", f"access at URL/{ID}"],
     ),
     "gated, with a token": (
-        {"gated": True}, {"HF_TOKEN": "hf_good"},
+        {"gated": True},
+        {"HF_TOKEN": "hf_good"},
         ["the account of HF_TOKEN has not been let in", f"access at URL/{ID}"],
     ),
     "private, without a token": (
-        {"private": True}, {}, [f"no model {ID} at URL, or it is private", "no HF_TOKEN",
-                                "URL/settings/tokens"]
+        {"private": True},
+        {},
+        [f"no model {ID} at URL, or it is private", "no HF_TOKEN", "URL/settings/tokens"],
     ),
     "not there, with a token": (
-        {"id": "someone/none"}, {"HF_TOKEN": "hf_good"},
+        {"id": "someone/none"},
+        {"HF_TOKEN": "hf_good"},
         ["no model someone/none", "HF_TOKEN may not see it"],
     ),
     "a token that is none": (
-        {}, {"HF_TOKEN": "hf_old"}, ["does not accept HF_TOKEN (401)", "URL/settings/tokens"]
+        {},
+        {"HF_TOKEN": "hf_old"},
+        ["does not accept HF_TOKEN (401)", "URL/settings/tokens"],
     ),
     "another revision": ({"revision": "v9"}, {}, [f"{ID} has no revision 'v9'", "model.revision"]),
     "a name that is none": ({"id": "some one/small"}, {}, ["'some one/small' is no name"]),
     "a shard that the Hub lacks": (
-        {"without": "model-2-of-2.safetensors"}, {}, ["is not whole at the Hub", "model-2-of-2"]
+        {"without": "model-2-of-2.safetensors"},
+        {},
+        ["is not whole at the Hub", "model-2-of-2"],
     ),
     "no weights": (
-        {"without": "model.safetensors.index.json"}, {}, ["no weights to train", "GGUF"]
+        {"without": "model.safetensors.index.json"},
+        {},
+        ["no weights to train", "GGUF"],
     ),
     "a Hub that is down": ({"status": 503}, {}, ["the Hub answers 503", "start again"]),
     "no Hub": ({"is_html": True}, {}, ["does not answer as the Hub does", "HF_ENDPOINT"]),
     "a Hub that never answers": (
-        {"hangs": True}, {"HF_HUB_ETAG_TIMEOUT": "1"}, ["from URL: ", "imed", "curl -sI URL"]
+        {"hangs": True},
+        {"HF_HUB_ETAG_TIMEOUT": "1"},
+        ["from URL: ", "imed", "curl -sI URL"],
     ),
     "nobody at that port": (
-        {}, {"HF_ENDPOINT": "http://127.0.0.1:CLOSED"}, ["refused", "hf download someone/small"]
+        {},
+        {"HF_ENDPOINT": "http://127.0.0.1:CLOSED"},
+        ["refused", "hf download someone/small"],
     ),
     "no name server": (
-        {}, {"HF_ENDPOINT": "http://hub.invalid"}, ["from http://hub.invalid: ", "=FOLDER"]
+        {},
+        {"HF_ENDPOINT": "http://hub.invalid"},
+        ["from http://hub.invalid: ", "=FOLDER"],
     ),
     "a proxy that is not there": (
-        {}, {"HTTP_PROXY": "http://me:secret@127.0.0.1:CLOSED"}, ["through the proxy of HTTP_PROXY"]
+        {},
+        {"HTTP_PROXY": "http://me:secret@127.0.0.1:CLOSED"},
+        ["through the proxy of HTTP_PROXY"],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -337,9 +380,11 @@ def test_what_stands_in_the_way_is_said_in_two_lines_with_what_to_do(
     model.files = {name: data for name, data in model.files.items() if name != state.get("without")}
     env = {name: value.replace("CLOSED", str(closed_port())) for name, value in env.items()}
     process = start_fetch(
-        hub_env | env, tmp_path / "link",
-        model_id=str(state.get("id", ID)), revision=str(state.get("revision", "")),
-    )  # fmt: skip
+        hub_env | env,
+        tmp_path / "link",
+        model_id=str(state.get("id", ID)),
+        revision=str(state.get("revision", "")),
+    )
     code, _, said = finish(process)
     assert code == 4, said
     for part in parts:

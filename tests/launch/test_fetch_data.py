@@ -20,9 +20,11 @@ from train.sources import find_sources
 
 ID = "someone/rows"
 FILES = {
-    "README.md": b"-", "data/train-0.jsonl": b'{"text": "a"}\n{"text": "b"}\n',
-    "data/train-1.jsonl": b'{"text": "c"}\n', "data/test.jsonl": b'{"text": "d"}\n',
-}  # fmt: skip
+    "README.md": b"-",
+    "data/train-0.jsonl": b'{"text": "a"}\n{"text": "b"}\n',
+    "data/train-1.jsonl": b'{"text": "c"}\n',
+    "data/test.jsonl": b'{"text": "d"}\n',
+}
 
 
 @pytest.fixture
@@ -33,8 +35,11 @@ def hub() -> Iterator[Hub]:
 
 @pytest.fixture
 def hub_env(hub: Hub, environ: dict[str, str], tmp_path: Path) -> dict[str, str]:
-    kept = {name: value for name, value in environ.items()
-            if not name.startswith("HF_") and not name.lower().endswith("_proxy")}  # fmt: skip
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith("HF_") and not name.lower().endswith("_proxy")
+    }
     return kept | {"HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": hub.url}
 
 
@@ -43,9 +48,12 @@ def fetch(env: dict[str, str], name: str, folder: Path) -> tuple[int, str]:
     command = [sys.executable, "-P", "-m", "launch.child", str(os.getpid()), "launch.fetch_data"]
     quiet = env | {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     process = subprocess.Popen(
-        [*command, name, str(folder)], env=quiet, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [*command, name, str(folder)],
+        env=quiet,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     code, _, said = finish(process)
     return code, said
 
@@ -63,8 +71,11 @@ def test_the_files_of_a_split_are_fetched_and_read_also_offline(
     code, said = fetch(hub_env | {"HF_HUB_OFFLINE": "1"}, name, tmp_path / "second")
     assert (code, hub.requests) == (0, []), said
     for folder in ("first", "second"):
-        lines = [line for source in find_sources(tmp_path / folder)
-                 for line in source.path.read_text().splitlines()]  # fmt: skip
+        lines = [
+            line
+            for source in find_sources(tmp_path / folder)
+            for line in source.path.read_text().splitlines()
+        ]
         assert [json.loads(line)["text"] for line in lines] == texts
     names = {path.name for path in (tmp_path / "hf").rglob("*") if path.is_file()}
     assert ("test.jsonl" in names) == (texts == ["d"])

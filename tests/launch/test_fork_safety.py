@@ -21,8 +21,11 @@ def look(environ: dict[str, str], before: str = "") -> dict[str, object]:
     """What `inspect` finds in a process that has run `before`."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", before + LOOK],
-        env=environ, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     found: dict[str, object] = json.loads(done.stdout)
     return found
 
@@ -73,7 +76,7 @@ def test_the_threads_of_a_parallel_region_are_found_after_it_has_ended(
         ("import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)", True),
         ("import torch; assert torch.cuda.is_available()", False),  # asked through NVML
     ],
-)  # fmt: skip
+)
 def test_cuda_is_found_whoever_initialised_it(
     environ: dict[str, str], before: str, touched: bool
 ) -> None:

@@ -76,9 +76,12 @@ check_gate()
 
 def test_a_folder_in_which_locks_are_void_is_refused(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-P", "-c", _NO_EXCLUSION], check=False, capture_output=True, text=True,
+        [sys.executable, "-P", "-c", _NO_EXCLUSION],
+        check=False,
+        capture_output=True,
+        text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT), "AIRLOCK_GATE_DIR": str(tmp_path / "gate")},
-    )  # fmt: skip
+    )
     assert done.returncode != 0
     assert "two processes could hold the same lock in it at once" in done.stderr
 

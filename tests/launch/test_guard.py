@@ -69,8 +69,9 @@ def start_guarded(
     return subprocess.Popen(
         cgroup.command([sys.executable, "-P", "-c", GUARDED, *args]),
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-        text=True, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        text=True,
+        stdout=subprocess.PIPE,
+    )
 
 
 def guarded(folder: Path, *programs: str, guard_gib: float = -1) -> tuple[list[Event], str, int]:

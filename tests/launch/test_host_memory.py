@@ -31,8 +31,10 @@ def python(cgroup: MemoryCgroup, program: str) -> list[str]:
     done = subprocess.run(
         cgroup.command([sys.executable, "-P", "-c", program]),
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.split(maxsplit=3)
 
 
@@ -40,11 +42,14 @@ def make_v2(folder: Path, **files: str) -> Group:
     """A copy of what cgroup v2 shows of one group."""
     folder.mkdir(parents=True)
     usual = {
-        "memory.max": "1073741824", "memory.high": "max", "memory.current": "600",
+        "memory.max": "1073741824",
+        "memory.high": "max",
+        "memory.current": "600",
         "memory.stat": "anon 100\ninactive_file 200\nactive_file 50\nslab_reclaimable 8\n",
         "memory.events": "low 0\nhigh 0\nmax 31\noom 4\noom_kill 3\noom_group_kill 0\n",
-        "memory.swap.max": "max", "memory.swap.current": "10",
-    }  # fmt: skip
+        "memory.swap.max": "max",
+        "memory.swap.current": "10",
+    }
     for name, text in (
         usual | {key.replace("_", "."): text for key, text in files.items()}
     ).items():

@@ -8,32 +8,70 @@ from launch.leftovers import RULES, check_keep_env, find_leftovers
 from rundir.errors import UserError
 
 HARMFUL = [
-    ("NCCL_IB_DISABLE", "1"), ("NCCL_SOCKET_IFNAME", "lo"), ("NCCL_SOCKET_IFNAME", "=lo"),
-    ("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1"), ("NCCL_P2P_LEVEL", "NVL"),
-    ("NCCL_P2P_LEVEL", "LOC"), ("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG", "trace"),
-    ("NCCL_NTHREADS", "16"), ("NCCL_NTHREADS", "64"), ("NCCL_NTHREADS", "300"),
-    ("NCCL_BUFFSIZE", "1048576"), ("NCCL_MAX_NCHANNELS", "1"), ("NCCL_MAX_CTAS", "2"),
-    ("TORCH_DISTRIBUTED_DEBUG", "DETAIL"), ("CUDA_LAUNCH_BLOCKING", "1"),
-    ("TORCH_NCCL_BLOCKING_WAIT", "1"), ("NCCL_BLOCKING_WAIT", "true"),
-    ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"), ("TORCH_NCCL_ENABLE_MONITORING", "0"),
-    ("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000"), ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "/x/trace_"),
+    ("NCCL_IB_DISABLE", "1"),
+    ("NCCL_SOCKET_IFNAME", "lo"),
+    ("NCCL_SOCKET_IFNAME", "=lo"),
+    ("NCCL_P2P_DISABLE", "1"),
+    ("NCCL_SHM_DISABLE", "1"),
+    ("NCCL_P2P_LEVEL", "NVL"),
+    ("NCCL_P2P_LEVEL", "LOC"),
+    ("NCCL_DEBUG", "INFO"),
+    ("NCCL_DEBUG", "trace"),
+    ("NCCL_NTHREADS", "16"),
+    ("NCCL_NTHREADS", "64"),
+    ("NCCL_NTHREADS", "300"),
+    ("NCCL_BUFFSIZE", "1048576"),
+    ("NCCL_MAX_NCHANNELS", "1"),
+    ("NCCL_MAX_CTAS", "2"),
+    ("TORCH_DISTRIBUTED_DEBUG", "DETAIL"),
+    ("CUDA_LAUNCH_BLOCKING", "1"),
+    ("TORCH_NCCL_BLOCKING_WAIT", "1"),
+    ("NCCL_BLOCKING_WAIT", "true"),
+    ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"),
+    ("TORCH_NCCL_ENABLE_MONITORING", "0"),
+    ("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000"),
+    ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "/x/trace_"),
     ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64"),
-]  # fmt: skip
+]
 ANOTHER_LAUNCHERS = [
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "PYTHON_EXEC",
-    "MASTER_ADDR", "MASTER_PORT", "ROLE_RANK", "PET_NPROC_PER_NODE", "PET_RDZV_ENDPOINT",
-    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE",
-]  # fmt: skip
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "PYTHON_EXEC",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "ROLE_RANK",
+    "PET_NPROC_PER_NODE",
+    "PET_RDZV_ENDPOINT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_USE_AGENT_STORE",
+]
 HARMLESS = [
-    ("NCCL_IB_DISABLE", "0"), ("NCCL_IB_DISABLE", ""), ("NCCL_SOCKET_IFNAME", "eth0"),
-    ("NCCL_P2P_DISABLE", "0"), ("NCCL_P2P_LEVEL", "SYS"), ("NCCL_P2P_LEVEL", ""),
-    ("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG", "VERSION"), ("NCCL_NTHREADS", "512"),
-    ("NCCL_BUFFSIZE", "4194304"), ("NCCL_BUFFSIZE", "large"), ("NCCL_MAX_NCHANNELS", "16"),
-    ("TORCH_DISTRIBUTED_DEBUG", "INFO"), ("CUDA_LAUNCH_BLOCKING", "0"),
-    ("TORCH_NCCL_BLOCKING_WAIT", "0"), ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"),
-    ("TORCH_FR_BUFFER_SIZE", "2000"), ("NCCL_SOCKET_IFNAME", "lo0"), ("MY_RANK", "1"),
-    ("RANKS", "1"), ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
-]  # fmt: skip
+    ("NCCL_IB_DISABLE", "0"),
+    ("NCCL_IB_DISABLE", ""),
+    ("NCCL_SOCKET_IFNAME", "eth0"),
+    ("NCCL_P2P_DISABLE", "0"),
+    ("NCCL_P2P_LEVEL", "SYS"),
+    ("NCCL_P2P_LEVEL", ""),
+    ("NCCL_DEBUG", "WARN"),
+    ("NCCL_DEBUG", "VERSION"),
+    ("NCCL_NTHREADS", "512"),
+    ("NCCL_BUFFSIZE", "4194304"),
+    ("NCCL_BUFFSIZE", "large"),
+    ("NCCL_MAX_NCHANNELS", "16"),
+    ("TORCH_DISTRIBUTED_DEBUG", "INFO"),
+    ("CUDA_LAUNCH_BLOCKING", "0"),
+    ("TORCH_NCCL_BLOCKING_WAIT", "0"),
+    ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"),
+    ("TORCH_FR_BUFFER_SIZE", "2000"),
+    ("NCCL_SOCKET_IFNAME", "lo0"),
+    ("MY_RANK", "1"),
+    ("RANKS", "1"),
+    ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
+]
 
 
 @pytest.mark.parametrize(("name", "value"), HARMFUL)
@@ -75,9 +113,12 @@ def test_what_is_set_or_may_do_harm_can_be_kept(keep_env: str) -> None:
 
 @pytest.mark.parametrize(
     ("keep_env", "do"),
-    [("NCCL_P2P_DISABEL", "perhaps NCCL_P2P_DISABLE?"), ("MY_OWM", "perhaps MY_OWN?"),
-     ("NCCL_DEBUG,XYZ", "set it, or take XYZ out")],
-)  # fmt: skip
+    [
+        ("NCCL_P2P_DISABEL", "perhaps NCCL_P2P_DISABLE?"),
+        ("MY_OWM", "perhaps MY_OWN?"),
+        ("NCCL_DEBUG,XYZ", "set it, or take XYZ out"),
+    ],
+)
 def test_a_slip_of_the_pen_is_answered_with_the_nearest_name(keep_env: str, do: str) -> None:
     with pytest.raises(UserError, match="which is not set") as raised:
         check_keep_env(keep_env, {"MY_OWN": "1"})

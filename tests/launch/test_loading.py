@@ -23,9 +23,12 @@ from rundir.prepared import read_prepared
 from rundir.starts import STARTS, start_of
 
 WHOLE = Checkpoint(
-    files=(Path("/m/1.safetensors"), Path("/m/2.safetensors")), size_bytes=60 * GIB,
-    dtypes=frozenset({"bfloat16"}), is_pickle=False, is_mapped=True,
-)  # fmt: skip
+    files=(Path("/m/1.safetensors"), Path("/m/2.safetensors")),
+    size_bytes=60 * GIB,
+    dtypes=frozenset({"bfloat16"}),
+    is_pickle=False,
+    is_mapped=True,
+)
 PICKLE = replace(WHOLE, files=(Path("/m/pytorch_model.bin"),), is_pickle=True)
 
 
@@ -46,14 +49,18 @@ CASES: dict[str, tuple[dict[str, Any], Checkpoint, str, int, str, str]] = {
     "a pickle that is mapped": ({}, PICKLE, "ext4", 61, "mmap", "share"),
     "an old pickle": ({}, replace(PICKLE, is_mapped=False), "ext4", 61, "broadcast", "old pickle"),
     "a pickle of two types": (
-        {}, replace(PICKLE, dtypes=frozenset({"bfloat16", "float32"})), "ext4", 61, "broadcast",
+        {},
+        replace(PICKLE, dtypes=frozenset({"bfloat16", "float32"})),
+        "ext4",
+        61,
+        "broadcast",
         "bfloat16 and float32",
     ),
     "larger than memory": ({}, WHOLE, "ext4", 59, "broadcast", "61,440 MiB and 60,416 MiB"),
     "one rank": ({"ranks": 1, "dtype": "float32"}, WHOLE, "nfs", 1, "mmap", "one rank"),
     "mmap asked for": ({"load": "mmap"}, WHOLE, "nfs", 1, "mmap", "launch.load=mmap"),
     "broadcast asked for": ({"load": "broadcast"}, WHOLE, "xfs", 99, "broadcast", "launch.load="),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -77,9 +84,17 @@ def test_only_local_files_that_fit_into_memory_are_read_ahead(
 
 @pytest.mark.parametrize(
     ("kind", "expected"),
-    [("nfs", True), ("lustre", True), ("fuse.sshfs", True), ("fuse.juicefs", True),
-     ("ext4", False), ("tmpfs", False), ("fuseblk", False), ("fuse.fuse-overlayfs", False)],
-)  # fmt: skip
+    [
+        ("nfs", True),
+        ("lustre", True),
+        ("fuse.sshfs", True),
+        ("fuse.juicefs", True),
+        ("ext4", False),
+        ("tmpfs", False),
+        ("fuseblk", False),
+        ("fuse.fuse-overlayfs", False),
+    ],
+)
 def test_network_filesystems_are_known_by_type(kind: str, expected: bool) -> None:
     assert is_network(kind) == expected
 

@@ -29,8 +29,13 @@ def story(tmp_path: Path) -> Story:
 
 
 def ended_by_guard(story: Story, rank: int | None = 1, **changed: Any) -> None:
-    told = {"failed_rank": rank, "who": "the zygote" if rank is None else f"rank {rank}",
-            "phase": "training", "held_bytes": 700 * MIB, "run_held_bytes": 900 * MIB}  # fmt: skip
+    told = {
+        "failed_rank": rank,
+        "who": "the zygote" if rank is None else f"rank {rank}",
+        "phase": "training",
+        "held_bytes": 700 * MIB,
+        "run_held_bytes": 900 * MIB,
+    }
     story.tell("error", "memory.guard", **(told | LEFT | changed))
 
 

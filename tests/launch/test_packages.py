@@ -23,7 +23,10 @@ def test_a_model_is_not_compiled_where_the_path_of_torch_has_a_space(
     (torch / "__init__.py").write_text("raise SystemExit('imported')")
     path = os.pathsep.join([str(torch.parent), environ["PYTHONPATH"]])
     told = subprocess.run(
-        [sys.executable, "-P", "-c", _MISSING], env=environ | {"PYTHONPATH": path},
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        [sys.executable, "-P", "-c", _MISSING],
+        env=environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert f"cannot link in a path with a space: {torch} -> AIRLOCK_PYTHON=PATH" in told

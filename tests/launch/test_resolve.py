@@ -48,8 +48,12 @@ def test_an_option_beats_the_environment_beats_the_profile_beats_the_default(
 ) -> None:
     (profiles / "p.toml").write_bytes((ROOT / "profiles" / "tiny.toml").read_bytes())
     (profiles / "none.toml").touch()
-    given = {"train.max_steps": ("7", 7), "train.learning_rate": ("0.5", 0.5),
-             "train.method": ("lora", "lora"), "train.eval_generate": ("no", False)}  # fmt: skip
+    given = {
+        "train.max_steps": ("7", 7),
+        "train.learning_rate": ("0.5", 0.5),
+        "train.method": ("lora", "lora"),
+        "train.eval_generate": ("no", False),
+    }
     text, meant = given[key]
     other = {"train.method": "full", "train.eval_generate": "yes"}.get(key, "3")
     section, _, name = key.partition(".")
@@ -109,9 +113,13 @@ def test_a_profile_is_only_ever_a_name(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "near"),
-    [("train.learningrate=1", "train.learning_rate"), ("max_steps=1", "train.max_steps"),
-     ("data.pth=x", "data.path"), ("Train.Seed=1", "train.seed")],
-)  # fmt: skip
+    [
+        ("train.learningrate=1", "train.learning_rate"),
+        ("max_steps=1", "train.max_steps"),
+        ("data.pth=x", "data.path"),
+        ("Train.Seed=1", "train.seed"),
+    ],
+)
 def test_an_unknown_key_is_answered_with_the_nearest(setting: str, near: str) -> None:
     with pytest.raises(UserError, match="--set: unknown key") as raised:
         resolve("tiny", [setting], {})

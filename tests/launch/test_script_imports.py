@@ -47,8 +47,11 @@ def test_torch_comes_first_and_the_rest_as_written(folder: Path) -> None:
         import never
     """
     assert steps(folder, script) == [
-        Import("torch"), Import("b.c"), Import("a"), Import("numpy.linalg", ("norm", "inv")),
-    ]  # fmt: skip
+        Import("torch"),
+        Import("b.c"),
+        Import("a"),
+        Import("numpy.linalg", ("norm", "inv")),
+    ]
 
 
 def test_branches_that_may_run_are_read(folder: Path) -> None:
@@ -106,8 +109,11 @@ def test_what_is_not_safe_to_fork_is_left_out_unless_asked_for(folder: Path) -> 
     assert [name for name, _ in plan.left_out] == ["bitsandbytes", "numpy", "deepspeed"]
     in_rank = plan_imports(config, safe_to_fork=False)
     assert [step.name for step in in_rank.steps] == [
-        "torch", "bitsandbytes", "deepspeed.ops", "einops",
-    ]  # fmt: skip
+        "torch",
+        "bitsandbytes",
+        "deepspeed.ops",
+        "einops",
+    ]
     asked = ScriptConfig(path=config.path, preload=("bitsandbytes",))
     assert Import("bitsandbytes") in plan_imports(asked, safe_to_fork=True).steps
 
@@ -122,8 +128,12 @@ def test_variables_are_set_where_the_script_sets_them(folder: Path) -> None:
     import b
     """
     assert steps(folder, script) == [
-        Import("torch"), Import("a"), Setting("X", "1"), Setting("ALREADY", "mine"), Import("b"),
-    ]  # fmt: skip
+        Import("torch"),
+        Import("a"),
+        Setting("X", "1"),
+        Setting("ALREADY", "mine"),
+        Import("b"),
+    ]
 
 
 @pytest.mark.parametrize(

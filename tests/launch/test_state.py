@@ -14,11 +14,24 @@ from launch.state import RunState, new_state
 from rundir.events import Event, EventWriter, read_events
 from rundir.exit_codes import ExitCode
 
-TRAIN = {"lr": 1e-4, "grad_norm": 1.0, "tokens_per_s": 50.0, "time_data_s": 0.0,
-         "time_forward_s": None, "time_backward_s": None, "time_comm_s": 0.0,
-         "time_optimizer_s": None}  # fmt: skip
-PLAN = {"total_steps": 10, "first_step": 0, "num_parameters": 1, "num_trainable": 1,
-        "num_train_samples": 1, "num_eval_samples": 1}  # fmt: skip
+TRAIN = {
+    "lr": 1e-4,
+    "grad_norm": 1.0,
+    "tokens_per_s": 50.0,
+    "time_data_s": 0.0,
+    "time_forward_s": None,
+    "time_backward_s": None,
+    "time_comm_s": 0.0,
+    "time_optimizer_s": None,
+}
+PLAN = {
+    "total_steps": 10,
+    "first_step": 0,
+    "num_parameters": 1,
+    "num_trainable": 1,
+    "num_train_samples": 1,
+    "num_eval_samples": 1,
+}
 REAL, GONE = "CUDA out of memory", "[gloo/pair.cc:534] Connection closed by peer [127.0.0.1]:1"
 
 
@@ -45,8 +58,15 @@ class Story:
         return event
 
     def raised(self, rank: int, message: str, code: ExitCode = ExitCode.RANK_FAILED) -> None:
-        self.tell("error", "rank.exception", rank, exception="RuntimeError", message=message,
-                  traceback=f"Traceback of {rank}", exit_code=int(code))  # fmt: skip
+        self.tell(
+            "error",
+            "rank.exception",
+            rank,
+            exception="RuntimeError",
+            message=message,
+            traceback=f"Traceback of {rank}",
+            exit_code=int(code),
+        )
 
     def exited(self, rank: int, exitcode: int, signal: str | None) -> None:
         self.tell(
@@ -108,13 +128,29 @@ def test_a_rank_that_ended_with_nothing_to_say_is_the_root_of_those_killed_for_i
 def test_a_ranks_phase_follows_its_events(story: Story) -> None:
     row = story.state.status.ranks[1]
     seen = [row.phase]
-    for kind, name in [("start", "lock.wait"), ("end", "lock.wait"), ("start", "lock.hold"),
-                       ("start", "import"), ("start", "model.load"), ("end", "lock.hold"),
-                       ("start", "pg.init"), ("end", "ddp.wrap")]:  # fmt: skip
+    for kind, name in [
+        ("start", "lock.wait"),
+        ("end", "lock.wait"),
+        ("start", "lock.hold"),
+        ("start", "import"),
+        ("start", "model.load"),
+        ("end", "lock.hold"),
+        ("start", "pg.init"),
+        ("end", "ddp.wrap"),
+    ]:
         story.tell(kind, name, 1)
         seen.append(row.phase)
-    assert seen == ["spawn", "waiting", "waiting", "importing", "importing", "loading", "ready",
-                    "ready", "training"]  # fmt: skip
+    assert seen == [
+        "spawn",
+        "waiting",
+        "waiting",
+        "importing",
+        "importing",
+        "loading",
+        "ready",
+        "ready",
+        "training",
+    ]
     story.raised(1, REAL)
     story.tell("end", "lock.hold", 1)  # on its way out
     assert row.phase == "failed"
@@ -123,8 +159,16 @@ def test_a_ranks_phase_follows_its_events(story: Story) -> None:
 
 def test_a_ranks_memory_is_that_of_its_last_mark(story: Story) -> None:
     for rss in (10, 20):
-        event = story.tell("mark", "mem.start", 2, rss_bytes=rss, pss_anon_bytes=5, vms_bytes=1,
-                           host_available_bytes=1, gpu_used_bytes=None)  # fmt: skip
+        event = story.tell(
+            "mark",
+            "mem.start",
+            2,
+            rss_bytes=rss,
+            pss_anon_bytes=5,
+            vms_bytes=1,
+            host_available_bytes=1,
+            gpu_used_bytes=None,
+        )
     row = story.state.status.ranks[2]
     assert (row.rss_bytes, row.pss_anon_bytes, row.gpu_used_bytes) == (20, 5, None)
     assert (row.pid, row.last_event_t) == (event["pid"], event["t"])
@@ -143,8 +187,17 @@ def test_a_run_trains_and_finishes(story: Story) -> None:
     assert state.first_loss == 2.0
     story.tell("end", "checkpoint", 0, step=10, duration_s=0.1, ok=True)
     story.tell("metric", "eval", 0, step=10, loss=1.0, exact_match=0.5)
-    story.tell("mark", "train.result", 0, result="done", step=10, tokens_per_s=9.0, mfu=None,
-               gpu_peak_bytes=None, checkpoint="c")  # fmt: skip
+    story.tell(
+        "mark",
+        "train.result",
+        0,
+        result="done",
+        step=10,
+        tokens_per_s=9.0,
+        mfu=None,
+        gpu_peak_bytes=None,
+        checkpoint="c",
+    )
     assert (state.last_checkpoint, status.exact_match, len(state.evals)) == (10, 0.5, 2)
     code = exit_code(state, 0, Signals())
     state.end(code)
@@ -183,8 +236,9 @@ def test_a_run_that_is_stopping_stays_so_until_it_has_ended(story: Story) -> Non
 
 def test_the_peak_of_host_memory_is_kept(story: Story) -> None:
     for pss in (5, 9, 7):
-        story.tell("metric", "host", pss_bytes=pss, pss_anon_bytes=1, num_processes=1,
-                   available_bytes=1)  # fmt: skip
+        story.tell(
+            "metric", "host", pss_bytes=pss, pss_anon_bytes=1, num_processes=1, available_bytes=1
+        )
     assert story.state.peak_pss_bytes == 9
 
 
@@ -252,9 +306,17 @@ def test_a_new_attempt_starts_without_the_failures_of_the_last(story: Story) -> 
     state = story.state
     story.tell("mark", "train.plan", 0, **PLAN)
     story.tell("end", "checkpoint", 0, step=5, duration_s=0.1, ok=True)
-    story.tell("mark", "train.result", 0, result="stopped", step=5, tokens_per_s=9.0,
-               mfu=None, gpu_peak_bytes=None,
-               checkpoint="c")  # fmt: skip
+    story.tell(
+        "mark",
+        "train.result",
+        0,
+        result="stopped",
+        step=5,
+        tokens_per_s=9.0,
+        mfu=None,
+        gpu_peak_bytes=None,
+        checkpoint="c",
+    )
     story.raised(0, GONE)
     story.exited(1, -9, "SIGKILL")
     story.attempt = 1

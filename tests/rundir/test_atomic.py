@@ -71,8 +71,11 @@ def start(environ: dict[str, str]) -> Iterator[Start]:
         def start_program(program: str, *args: object) -> subprocess.Popen[str]:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-c", program, *map(str, args)],
-                env=environ, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            )  # fmt: skip
+                env=environ,
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
             started.callback(end, process)
             return process
 

@@ -59,10 +59,11 @@ def test_many_processes_writing_to_one_file_never_interleave(
     writers = [
         subprocess.Popen(
             [sys.executable, "-P", "-c", WRITER, str(file), str(number), str(num_events)],
-            env=environ, stdin=subprocess.PIPE,
+            env=environ,
+            stdin=subprocess.PIPE,
         )
         for number in range(num_writers)
-    ]  # fmt: skip
+    ]
     for writer in writers:
         assert writer.stdin is not None
         writer.stdin.close()

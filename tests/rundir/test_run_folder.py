@@ -69,10 +69,13 @@ def test_runs_made_at_once_are_distinct_and_latest_is_one_of_the_last(
     creators = [
         subprocess.Popen(
             [sys.executable, "-P", "-c", CREATOR],
-            env=environ, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env=environ,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         for _ in range(4)
-    ]  # fmt: skip
+    ]
     for creator in creators:
         assert creator.stdin is not None
         creator.stdin.close()
@@ -122,8 +125,11 @@ def test_runs_and_cache_lie_in_the_clone_unless_told(monkeypatch: pytest.MonkeyP
 
 def test_no_two_things_of_a_run_share_a_path(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    named = [getattr(run, name) for name, kind in vars(RunDir).items() if isinstance(kind, property)
-             and name != "run_id"]  # fmt: skip
+    named = [
+        getattr(run, name)
+        for name, kind in vars(RunDir).items()
+        if isinstance(kind, property) and name != "run_id"
+    ]
     named += [run.event_file("launch"), run.event_file("rank0"), run.event_file("rank1")]
     named += [run.rank_log(rank, attempt) for rank in (0, 1) for attempt in (0, 1)]
     named += [run.evolution("a", 1), run.evolution("a", 2), run.evolution("b", 1)]
@@ -197,10 +203,11 @@ def test_what_was_prepared_is_read_again(with_evaluation: bool) -> None:
         path="/cache/größe.arrow", num_samples=5, num_too_long=2, longest=3, end_token_id=9
     )
     prepared = Prepared(
-        model_path="/m", train=data,
+        model_path="/m",
+        train=data,
         evaluation=data if with_evaluation else None,
         resume_from=None if with_evaluation else "/c",
-    )  # fmt: skip
+    )
     write_prepared(run, prepared)
     assert read_prepared(run) == prepared
     assert (

@@ -101,17 +101,25 @@ def test_training_goes_on_as_if_it_had_never_stopped(
 def test_only_what_is_trained_is_saved(tmp_path: Path, ranks: Ranks) -> None:
     path = Training().save(tmp_path, 1, ranks)
     assert set(load_file(path / "model.safetensors")) == {
-        "0.weight", "0.bias", "3.weight", "3.bias",
-    }  # fmt: skip
+        "0.weight",
+        "0.bias",
+        "3.weight",
+        "3.bias",
+    }
     assert (path / MARKER).is_file()
 
 
 def test_of_a_lora_model_only_the_adapters_are_saved(tmp_path: Path, ranks: Ranks) -> None:
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, head_dim=16,
-        num_attention_heads=2, num_key_value_heads=1,
-    )  # fmt: skip
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        head_dim=16,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+    )
     model = add_method(Qwen3ForCausalLM(config), TrainConfig(method="lora", lora_rank=4))
     trained = [p for p in model.parameters() if p.requires_grad]
     path = checkpoint.save(tmp_path, 1, model, torch.optim.AdamW(trained), ranks, keep=1)
@@ -170,9 +178,11 @@ def test_one_without_its_marker_is_replaced_by_the_one_of_that_step(
 
 
 MODELS: dict[str, Callable[[], Training]] = {
-    "one": Training, "other layers": other_layers,
-    "wider": lambda: Training(width=16), "of width 1": lambda: Training(width=1),
-}  # fmt: skip
+    "one": Training,
+    "other layers": other_layers,
+    "wider": lambda: Training(width=16),
+    "of width 1": lambda: Training(width=1),
+}
 
 
 @pytest.mark.parametrize(

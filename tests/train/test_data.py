@@ -38,10 +38,14 @@ def arrow_file(path: Path, num_samples: int, batch_rows: int) -> PreparedData:
 def arrow_of(path: Path, lengths: list[int], batch_rows: int = 100) -> PreparedData:
     """As `arrow_file`, with samples of these lengths; only the last token has loss."""
     rows = [
-        {"input_ids": [i] * length, "loss_ranges": [length - 1, length],
-         "prompt": f"p{i}", "response": f"r{i}"}
+        {
+            "input_ids": [i] * length,
+            "loss_ranges": [length - 1, length],
+            "prompt": f"p{i}",
+            "response": f"r{i}",
+        }
         for i, length in enumerate(lengths)
-    ]  # fmt: skip
+    ]
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
         for start in range(0, len(rows), batch_rows):
             chosen = rows[start : start + batch_rows]
@@ -167,8 +171,10 @@ def test_a_rank_does_not_load_pandas_where_that_is_installed(tmp_path: Path) -> 
     found = subprocess.run(
         [sys.executable, "-P", "-c", program],
         env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert found.stdout == "[22, 22, 22, 22]\n"
     assert not (tmp_path / "loaded").exists()
 

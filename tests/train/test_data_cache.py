@@ -105,8 +105,10 @@ def test_memory_does_not_grow_with_the_data(
             out.writelines(json.dumps({"text": f"{i} " * 30}) + "\n" for i in range(num_rows))
         done = subprocess.run(
             [sys.executable, "-P", "-c", PEAK, str(file), str(model)],
-            env=environ | {"AIRLOCK_CACHE_DIR": str(tmp_path / "c")}, check=True,
-            capture_output=True, text=True,
-        )  # fmt: skip
+            env=environ | {"AIRLOCK_CACHE_DIR": str(tmp_path / "c")},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         peaks.append(int(done.stdout.split()[-1]))
     assert peaks[1] < peaks[0] + 60e6  # of 60 MB more text

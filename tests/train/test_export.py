@@ -27,14 +27,22 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """A model folder, as `tiny` starts from one."""
     folder = tmp_path_factory.mktemp("base") / "model"
     architecture = {
-        "model_type": "qwen3", "vocab_size": 260, "hidden_size": 32, "intermediate_size": 64,
-        "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,
+        "model_type": "qwen3",
+        "vocab_size": 260,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
         "tie_word_embeddings": request.param,
-    }  # fmt: skip
+    }
     config = RunConfig(
-        profile="p", model=ModelConfig(dtype="float32"), architecture=architecture,
+        profile="p",
+        model=ModelConfig(dtype="float32"),
+        architecture=architecture,
         train=TrainConfig(seed=1),
-    )  # fmt: skip
+    )
     make_checkpoint(config, folder)
     return folder
 

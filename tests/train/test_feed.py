@@ -99,8 +99,10 @@ def fill(config: RunConfig, samples: SampleFile, world_size: int, num_steps: int
     """The share of real tokens in all that is computed, and waited for, by all ranks."""
     feed, real, computed = Feed(samples, config, 0, world_size), 0, 0
     for step in range(num_steps):
-        hands = [[[sum(map(samples.length, row)) for row in batch] for batch in hand]
-                 for hand in feed.hands(step)]  # fmt: skip
+        hands = [
+            [[sum(map(samples.length, row)) for row in batch] for batch in hand]
+            for hand in feed.hands(step)
+        ]
         real += sum(tokens for hand in hands for batch in hand for tokens in batch)
         computed += world_size * max(
             sum(len(batch) * max(batch) for batch in hand) for hand in hands

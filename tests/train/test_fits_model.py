@@ -33,10 +33,15 @@ def check(folder: Path, model: Path, *, tokens: dict[str, Any] | None = None, **
 
 @pytest.mark.parametrize(
     "config",
-    [{}, {"eos_token_id": 259}, {"eos_token_id": [259, 258], "pad_token_id": 256},
-     {"bos_token_id": None, "pad_token_id": -1}, {"vocab_size": 300},
-     {"vocab_size": 3, "text_config": {"vocab_size": 260, "eos_token_id": 259}}],
-)  # fmt: skip
+    [
+        {},
+        {"eos_token_id": 259},
+        {"eos_token_id": [259, 258], "pad_token_id": 256},
+        {"bos_token_id": None, "pad_token_id": -1},
+        {"vocab_size": 300},
+        {"vocab_size": 3, "text_config": {"vocab_size": 260, "eos_token_id": 259}},
+    ],
+)
 def test_a_tokenizer_that_belongs_to_its_model_is_nothing_to_speak_of(
     tmp_path: Path, saved_tokenizer: Path, config: dict[str, Any]
 ) -> None:
@@ -45,11 +50,13 @@ def test_a_tokenizer_that_belongs_to_its_model_is_nothing_to_speak_of(
 
 @pytest.mark.parametrize(
     ("config", "says"),
-    [({"eos_token_id": 65}, "eos_token_id = 65, which is the ordinary word"),
-     ({"bos_token_id": 1, "eos_token_id": 2, "vocab_size": 32000}, "bos_token_id = 1"),
-     ({"eos_token_id": 151643, "vocab_size": 152064}, "is no token of the 260 there"),
-     ({"eos_token_id": 50256, "vocab_size": 300}, "beyond the model's own vocabulary of 300")],
-)  # fmt: skip
+    [
+        ({"eos_token_id": 65}, "eos_token_id = 65, which is the ordinary word"),
+        ({"bos_token_id": 1, "eos_token_id": 2, "vocab_size": 32000}, "bos_token_id = 1"),
+        ({"eos_token_id": 151643, "vocab_size": 152064}, "is no token of the 260 there"),
+        ({"eos_token_id": 50256, "vocab_size": 300}, "beyond the model's own vocabulary of 300"),
+    ],
+)
 def test_the_tokenizer_of_another_model_is_refused(
     tmp_path: Path, saved_tokenizer: Path, config: dict[str, Any], says: str
 ) -> None:

@@ -21,18 +21,29 @@ from train.model import add_method, new_model
 from train.peak import peak_flops_per_s, peak_of
 
 SMALL = {
-    "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
-}  # fmt: skip
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
 SHAPES: dict[str, dict[str, Any]] = {
     "qwen2": SMALL | {"model_type": "qwen2", "tie_word_embeddings": False},
     "qwen3": SMALL | {"model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": True},
     "llama": SMALL | {"model_type": "llama"},
     "mistral": SMALL | {"model_type": "mistral"},
     "gemma": SMALL | {"model_type": "gemma", "head_dim": 16},
-    "gpt2": {"model_type": "gpt2", "vocab_size": 96, "n_embd": 32, "n_layer": 2, "n_head": 4,
-             "n_positions": 64},
-}  # fmt: skip
+    "gpt2": {
+        "model_type": "gpt2",
+        "vocab_size": 96,
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 64,
+    },
+}
 LENGTHS, NUM_PROMPT = (24, 9, 17), 4
 # peft asks transformers by a name that it has renamed, and finds out by itself what is transposed.
 pytestmark = [
@@ -53,9 +64,10 @@ def one_thread() -> Iterator[None]:
 def made(shape: dict[str, Any], method: str = "full", *, checkpointing: bool = False) -> Any:
     train = TrainConfig(method=method, lora_rank=4)  # type: ignore[arg-type]
     model = ModelConfig(
-        dtype="float32", gradient_checkpointing=checkpointing,
+        dtype="float32",
+        gradient_checkpointing=checkpointing,
         attention="eager",  # whose products torch counts
-    )  # fmt: skip
+    )
     config = RunConfig(profile="test", model=model, train=train)
     own = dict(shape)
     described = CONFIG_MAPPING[own.pop("model_type")](**own)
@@ -203,9 +215,15 @@ def test_a_gpu_is_known_by_the_name_that_cuda_gives(name: str, teraflops: float 
 
 @pytest.mark.parametrize(
     "name",
-    ["NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA A10G", "Orin",
-     "NVIDIA H100 80GB HBM3 MIG 3g.40gb", "NVIDIA GeForce RTX 3090 Ti"],
-)  # fmt: skip
+    [
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA A10G",
+        "Orin",
+        "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
+        "NVIDIA GeForce RTX 3090 Ti",
+    ],
+)
 def test_of_other_gpus_nothing_is_claimed(name: str) -> None:
     assert peak_of(name) is None
 

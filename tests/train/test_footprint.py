@@ -19,26 +19,42 @@ from train.model import add_method, new_model
 from train.trace import Trace, trace
 
 SMALL = {
-    "vocab_size": 300, "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 6,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
+    "vocab_size": 300,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
     "tie_word_embeddings": False,
-}  # fmt: skip
+}
 QWEN2 = SMALL | {"model_type": "qwen2"}
 QWEN3 = SMALL | {"model_type": "qwen3", "head_dim": 32}
 GPT2 = {
-    "model_type": "gpt2", "vocab_size": 300, "n_embd": 64, "n_layer": 6, "n_head": 4,
+    "model_type": "gpt2",
+    "vocab_size": 300,
+    "n_embd": 64,
+    "n_layer": 6,
+    "n_head": 4,
     "n_positions": 256,
-}  # fmt: skip
+}
 GEMMA3 = SMALL | {  # every third layer sees everything, the others 16 tokens
-    "model_type": "gemma3_text", "head_dim": 32, "sliding_window": 16, "num_hidden_layers": 9,
+    "model_type": "gemma3_text",
+    "head_dim": 32,
+    "sliding_window": 16,
+    "num_hidden_layers": 9,
     "layer_types": (["sliding_attention"] * 2 + ["full_attention"]) * 3,
-}  # fmt: skip
+}
 UNALIKE = QWEN2 | {"use_sliding_window": True, "max_window_layers": 2, "sliding_window": 16}
 ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "qwen2": QWEN2, "qwen3": QWEN3, "llama": SMALL | {"model_type": "llama"},
-    "mistral": SMALL | {"model_type": "mistral"}, "gpt2": GPT2, "gemma3": GEMMA3,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
+    "llama": SMALL | {"model_type": "llama"},
+    "mistral": SMALL | {"model_type": "mistral"},
+    "gpt2": GPT2,
+    "gemma3": GEMMA3,
     "qwen2, two kinds of layers": UNALIKE,
-}  # fmt: skip
+}
 # transformers' word for checkpointing is new, and peft still has the old one.
 # That adapters of GPT-2's layers are transposed, peft finds out by itself.
 pytestmark = [
@@ -52,7 +68,7 @@ REAL = {
     "Qwen2.5-32B": ("qwen2", 27648, 64, 40, 152064, 32_763_876_352, 134_217_728),
     "Qwen3-14B": ("qwen3", 17408, 40, 40, 151936, 14_768_307_200, 64_225_280),
     "Qwen3-32B": ("qwen3", 25600, 64, 64, 151936, 32_762_123_264, 134_217_728),
-}  # fmt: skip
+}
 
 
 def configured(architecture: dict[str, Any], **train: Any) -> RunConfig:
@@ -75,25 +91,33 @@ def random_config(seed: int) -> RunConfig:
     draw, kind = random.Random(seed), KINDS[seed % len(KINDS)]
     head_dim, kv_heads, groups = draw.choice([16, 32]), draw.randint(1, 3), draw.randint(1, 3)
     shape = {
-        "vocab_size": draw.randint(300, 5000), "num_hidden_layers": draw.randint(1, 9),
-        "hidden_size": head_dim * kv_heads * groups, "intermediate_size": draw.randint(10, 900),
-        "num_attention_heads": kv_heads * groups, "num_key_value_heads": kv_heads,
+        "vocab_size": draw.randint(300, 5000),
+        "num_hidden_layers": draw.randint(1, 9),
+        "hidden_size": head_dim * kv_heads * groups,
+        "intermediate_size": draw.randint(10, 900),
+        "num_attention_heads": kv_heads * groups,
+        "num_key_value_heads": kv_heads,
         "tie_word_embeddings": draw.random() < 0.5,
-    }  # fmt: skip
+    }
     if kind == "gpt2":
         shape = {
-            "vocab_size": shape["vocab_size"], "n_layer": shape["num_hidden_layers"],
-            "n_embd": shape["hidden_size"], "n_head": shape["num_attention_heads"],
-            "n_inner": shape["intermediate_size"], "n_positions": 64,
+            "vocab_size": shape["vocab_size"],
+            "n_layer": shape["num_hidden_layers"],
+            "n_embd": shape["hidden_size"],
+            "n_head": shape["num_attention_heads"],
+            "n_inner": shape["intermediate_size"],
+            "n_positions": 64,
             "tie_word_embeddings": shape["tie_word_embeddings"],
-        }  # fmt: skip
+        }
     elif kind == "qwen3":
         shape["head_dim"] = draw.choice([8, 24])
     return configured(
-        shape | {"model_type": kind}, method=draw.choice(["full", "lora"]),
-        dtype=draw.choice(["float32", "bfloat16"]), lora_rank=draw.randint(1, 20),
+        shape | {"model_type": kind},
+        method=draw.choice(["full", "lora"]),
+        dtype=draw.choice(["float32", "bfloat16"]),
+        lora_rank=draw.randint(1, 20),
         max_seq_length=8,
-    )  # fmt: skip
+    )
 
 
 def built(config: RunConfig) -> Any:
@@ -129,12 +153,21 @@ def real(name: str, **train: Any) -> RunConfig:
     kind, intermediate, layers, heads, vocabulary, _, _ = REAL[name]
     return configured(
         {
-            "model_type": kind, "vocab_size": vocabulary, "hidden_size": 5120,
-            "intermediate_size": intermediate, "num_hidden_layers": layers,
-            "num_attention_heads": heads, "num_key_value_heads": 8, "tie_word_embeddings": False,
-        } | ({"head_dim": 128} if kind == "qwen3" else {}),
-        dtype="bfloat16", gradient_checkpointing=True, max_seq_length=4096, **train,
-    )  # fmt: skip
+            "model_type": kind,
+            "vocab_size": vocabulary,
+            "hidden_size": 5120,
+            "intermediate_size": intermediate,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "num_key_value_heads": 8,
+            "tie_word_embeddings": False,
+        }
+        | ({"head_dim": 128} if kind == "qwen3" else {}),
+        dtype="bfloat16",
+        gradient_checkpointing=True,
+        max_seq_length=4096,
+        **train,
+    )
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -199,11 +232,12 @@ def test_adapters_of_a_real_model_have_the_bytes_of_the_model_built_whole(name: 
     [
         ("cpu", {}),
         pytest.param(
-            "cuda", {"method": "lora", "gradient_checkpointing": True, "dtype": "bfloat16"},
+            "cuda",
+            {"method": "lora", "gradient_checkpointing": True, "dtype": "bfloat16"},
             marks=pytest.mark.long,
         ),
     ],
-)  # fmt: skip
+)
 def test_few_layers_tell_what_the_whole_model_tells(
     name: str, device: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,9 +265,13 @@ def test_parts_add_up_to_the_peak() -> None:
     for config in (configured(GPT2), configured(QWEN3, method="lora", global_batch_size=8)):
         found = footprint(config, "cuda")
         parts = (
-            found.weights_bytes, found.gradients_bytes, found.optimizer_bytes, found.ddp_bytes,
-            found.activations_bytes, found.logits_bytes,
-        )  # fmt: skip
+            found.weights_bytes,
+            found.gradients_bytes,
+            found.optimizer_bytes,
+            found.ddp_bytes,
+            found.activations_bytes,
+            found.logits_bytes,
+        )
         assert all(part >= 0 for part in parts)
         assert sum(parts) == found.peak_bytes
 

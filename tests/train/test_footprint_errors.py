@@ -59,10 +59,21 @@ def ask(folder: Path, *configs: RunConfig) -> subprocess.CompletedProcess[str]:
         files.append(folder / f"{i}.toml")
         files[-1].write_text(config_text(config, {}), encoding="utf-8")
     return subprocess.run(
-        [sys.executable, "-P", "-m", "train.footprint", folder / "out.json", *files,
-         "--device", "cpu"],
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "train.footprint",
+            folder / "out.json",
+            *files,
+            "--device",
+            "cpu",
+        ],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.mark.runs

@@ -68,7 +68,11 @@ fork()
 print(json.dumps([before, len(said)]))
 """
     done = subprocess.run(
-        [sys.executable, "-P", "-c", program], env=environ, cwd=tmp_path,
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-P", "-c", program],
+        env=environ,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert json.loads(done.stdout) == [0, 1]

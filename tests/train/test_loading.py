@@ -38,16 +38,26 @@ pytestmark = pytest.mark.runs  # starts groups of real ranks
 
 STEPS = 20
 SMALL = {
-    "vocab_size": 260, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-    "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 128,
-}  # fmt: skip
+    "vocab_size": 260,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 128,
+}
 QWEN3 = SMALL | {"model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": True}
 LLAMA = SMALL | {"model_type": "llama", "tie_word_embeddings": False}
 # Layers of their own kind, dropout, and attention masks and biases where others have none.
 GPT2 = {
-    "model_type": "gpt2", "vocab_size": 260, "n_embd": 32, "n_layer": 2, "n_head": 2,
-    "n_positions": 128, "tie_word_embeddings": True,
-}  # fmt: skip
+    "model_type": "gpt2",
+    "vocab_size": 260,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_positions": 128,
+    "tie_word_embeddings": True,
+}
 MOE = SMALL | {"model_type": "mixtral", "num_local_experts": 4, "tie_word_embeddings": False}
 
 
@@ -128,19 +138,27 @@ def case_config(folder: Path, case: Case) -> RunConfig:
         config,
         architecture=case.architecture,
         model=replace(
-            config.model, dtype=case.dtype, gradient_checkpointing=case.recompute  # type: ignore[arg-type]
+            config.model,
+            dtype=case.dtype,  # type: ignore[arg-type]
+            gradient_checkpointing=case.recompute,
         ),
         train=replace(
-            config.train, method=case.method, max_steps=STEPS, lora_rank=4,  # type: ignore[arg-type]
-            micro_batch_size=2, checkpoint_every_steps=STEPS // 2,
+            config.train,
+            method=case.method,  # type: ignore[arg-type]
+            max_steps=STEPS,
+            lora_rank=4,
+            micro_batch_size=2,
+            checkpoint_every_steps=STEPS // 2,
         ),
-    )  # fmt: skip
+    )
 
 
 def main(folder: Path, *, is_long: bool) -> None:
     """Train such cases, loaded in each of their ways; and go on from a checkpoint half-way."""
-    rows = (f'{{"prompt": "{i} {"ab" * (i % 7)}", "response": "{"xyz" * (i % 4 + 1)}"}}\n'
-            for i in range(11))  # fmt: skip
+    rows = (
+        f'{{"prompt": "{i} {"ab" * (i % 7)}", "response": "{"xyz" * (i % 4 + 1)}"}}\n'
+        for i in range(11)
+    )
     Path(configured(folder).data.path).write_text("".join(rows), encoding="utf-8")
     for name, case in CASES.items():
         if case.is_long != is_long:
@@ -182,8 +200,12 @@ def done(folders: dict[bool, Path], request: pytest.FixtureRequest) -> Path:
 
 def run_cases(folder: Path, *, is_long: bool) -> Path:
     root = str(Path(__file__).resolve().parents[2])
-    env = os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
-                        "AIRLOCK_CACHE_DIR": str(folder / "cache")}  # fmt: skip
+    env = os.environ | {
+        "PYTHONPATH": root,
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "AIRLOCK_CACHE_DIR": str(folder / "cache"),
+    }
     subprocess.run(
         [sys.executable, "-P", __file__, str(folder), "long" * is_long or "quick"],
         env=env,
@@ -245,8 +267,11 @@ def test_a_run_that_goes_on_from_a_checkpoint_goes_on_as_it_would_have(
 def test_ranks_without_the_files_generate_answers_as_the_others_do(done: Path, name: str) -> None:
     def answers(load: str) -> list[str]:
         folder = done / f"{name} {load}" / "evolution"
-        return [path.read_text().partition('"examples"')[2] for path in sorted(folder.rglob("*"))
-                if path.is_file()]  # fmt: skip
+        return [
+            path.read_text().partition('"examples"')[2]
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        ]
 
     assert len(answers("mmap")) == 2
     assert answers("broadcast") == answers("mmap")

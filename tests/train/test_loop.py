@@ -49,16 +49,30 @@ WAYS = ["padded", "packed"]
 ROW_TOKENS = 32  # three rows for the first step's samples
 EMPTY = {"padded": [0, 0, 1, 1], "packed": [0, 0, 0, 0]}  # micro-batches of 4 ranks
 ARCHITECTURE = {
-    "model_type": "qwen3", "vocab_size": 260, "hidden_size": 32, "intermediate_size": 64,
-    "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,
-    "max_position_embeddings": 128, "tie_word_embeddings": True,
-}  # fmt: skip
+    "model_type": "qwen3",
+    "vocab_size": 260,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": True,
+}
 
 # Without the norms that most others compute in float32, whatever they are given.
 EXACT_ARCHITECTURE = {
-    "model_type": "gpt2", "vocab_size": 260, "n_embd": 32, "n_layer": 2, "n_head": 2,
-    "n_positions": 128, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
-}  # fmt: skip
+    "model_type": "gpt2",
+    "vocab_size": 260,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_positions": 128,
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+}
 
 
 def configured(folder: Path) -> RunConfig:
@@ -68,10 +82,17 @@ def configured(folder: Path) -> RunConfig:
         model=replace(config.model, dtype="float32"),
         data=replace(config.data, path=str(folder / "a.jsonl"), eval_path=str(folder / "a.jsonl")),
         train=replace(
-            config.train, method="full", max_steps=NUM_STEPS, global_batch_size=BATCH,
-            micro_batch_size=1, learning_rate=1e-2, warmup_steps=2, eval_generate=True, seed=3,
+            config.train,
+            method="full",
+            max_steps=NUM_STEPS,
+            global_batch_size=BATCH,
+            micro_batch_size=1,
+            learning_rate=1e-2,
+            warmup_steps=2,
+            eval_generate=True,
+            seed=3,
         ),
-    )  # fmt: skip
+    )
 
 
 def new_run(folder: Path, name: str, config: RunConfig, prepared: Prepared) -> RunDir:
@@ -97,8 +118,15 @@ def gradients_rank(run: RunDir, rank: int) -> None:
     ranks = meet(torch.device("cpu"), events, 60.0)
     samples = SampleFile(read_prepared(run).train)
     ddp = DistributedDataParallel(SummedLoss(model), gradient_as_bucket_view=True)
-    trainer = Trainer(config=config, run=run, ranks=ranks, events=events, model=ddp,
-                      samples=samples, evaluator=None)  # fmt: skip
+    trainer = Trainer(
+        config=config,
+        run=run,
+        ranks=ranks,
+        events=events,
+        model=ddp,
+        samples=samples,
+        evaluator=None,
+    )
     trainer.warm_up()
     batches = Feed(samples, config, ranks.rank, ranks.world_size).step(0)
     (num_labels,) = ranks.sum([sum(batch.num_label_tokens for batch in batches)])
@@ -111,12 +139,17 @@ def gradients_rank(run: RunDir, rank: int) -> None:
     whole_loss = SummedLoss(model)(*whole.arguments()) / whole.num_label_tokens
     whole_loss.backward()
     torch.save(
-        {"accumulated": accumulated, "whole": flat_gradient(model), "loss_sum": loss_sum,
-         "whole_loss": float(whole_loss), "num_labels": num_labels,
-         "num_batches": len(batches),
-         "num_empty": sum(batch.num_input_tokens == 0 for batch in batches)},
+        {
+            "accumulated": accumulated,
+            "whole": flat_gradient(model),
+            "loss_sum": loss_sum,
+            "whole_loss": float(whole_loss),
+            "num_labels": num_labels,
+            "num_batches": len(batches),
+            "num_empty": sum(batch.num_input_tokens == 0 for batch in batches),
+        },
         run.path / f"gradients{rank}.pt",
-    )  # fmt: skip
+    )
     ranks.wait()
 
 
@@ -186,15 +219,22 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which every group of ranks has run."""
     folder = tmp_path_factory.mktemp("loop")
     root = str(Path(__file__).resolve().parents[2])
-    env = os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
-                        "AIRLOCK_CACHE_DIR": str(folder / "cache")}  # fmt: skip
+    env = os.environ | {
+        "PYTHONPATH": root,
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "AIRLOCK_CACHE_DIR": str(folder / "cache"),
+    }
     subprocess.run([sys.executable, "-P", __file__, str(folder)], env=env, check=True)
     return folder
 
 
 def told(run: Path, kind: str, name: str) -> list[Event]:
-    return [event for event in read_events(run / "events")
-            if (event["kind"], event["name"]) == (kind, name)]  # fmt: skip
+    return [
+        event
+        for event in read_events(run / "events")
+        if (event["kind"], event["name"]) == (kind, name)
+    ]
 
 
 def curve(run: Path) -> list[tuple[float, float, float]]:

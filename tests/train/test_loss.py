@@ -21,9 +21,15 @@ LENGTHS = [9, 3, 17, 2, 5]
 def model() -> Any:
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, head_dim=16,
-        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=64,
-    )  # fmt: skip
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        head_dim=16,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+    )
     made: Any = Qwen3ForCausalLM(config)
     return made.eval()
 

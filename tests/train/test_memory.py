@@ -84,8 +84,15 @@ def steps(*, warm: bool) -> dict[str, float]:
     started = held_bytes()
     wrapped = nn.parallel.DistributedDataParallel(layers, gradient_as_bucket_view=True)
     samples: Any = range(8)
-    trainer = Trainer(config=config, run=RunDir(Path(os.devnull)), ranks=ranks, events=events,
-                      model=wrapped, samples=samples, evaluator=None)  # fmt: skip
+    trainer = Trainer(
+        config=config,
+        run=RunDir(Path(os.devnull)),
+        ranks=ranks,
+        events=events,
+        model=wrapped,
+        samples=samples,
+        evaluator=None,
+    )
     ids = torch.ones((2, 8), dtype=torch.long)
     batches = [Batch(ids, ids, 16)] * 2
     if warm:
@@ -100,8 +107,10 @@ def steps(*, warm: bool) -> dict[str, float]:
         in_optimizer = max(in_optimizer, rise - (0 if step else 2 * weights_bytes(layers)))
         if not warm:
             trainer.optimizer.zero_grad()  # frees them, as loops commonly do
-    return {"gradients": in_backward / weights_bytes(layers),
-            "optimizer": in_optimizer / weights_bytes(layers)}  # fmt: skip
+    return {
+        "gradients": in_backward / weights_bytes(layers),
+        "optimizer": in_optimizer / weights_bytes(layers),
+    }
 
 
 def weights_bytes(model: nn.Module) -> int:
@@ -151,9 +160,11 @@ CASES: dict[str, Callable[[], dict[str, float]]] = {
 
 def measured(case: str) -> dict[str, float]:
     env = os.environ | {
-        "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
         "MALLOC_MMAP_THRESHOLD_": "65536",
-    }  # fmt: skip
+    }
     command = [sys.executable, "-P", __file__, case]
     done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])

@@ -19,17 +19,32 @@ from train.model import add_method, new_model
 from train.selftest import check_packing, takes_loss_in_chunks
 
 SMALL: dict[str, Any] = {
-    "vocab_size": 300, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-    "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 128,
-}  # fmt: skip
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 128,
+}
 GPT2: dict[str, Any] = {
-    "vocab_size": 300, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 128,
-    "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
-}  # fmt: skip
+    "vocab_size": 300,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_positions": 128,
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+}
 SHAPES: dict[str, dict[str, Any]] = {
-    "qwen2": SMALL, "qwen3": SMALL | {"head_dim": 16}, "llama": SMALL, "mistral": SMALL,
-    "gemma": SMALL | {"head_dim": 16}, "gpt2": GPT2,
-}  # fmt: skip
+    "qwen2": SMALL,
+    "qwen3": SMALL | {"head_dim": 16},
+    "llama": SMALL,
+    "mistral": SMALL,
+    "gemma": SMALL | {"head_dim": 16},
+    "gpt2": GPT2,
+}
 # peft asks transformers by a name that it has renamed, and finds out by itself what is transposed.
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{what}")
@@ -102,9 +117,12 @@ def test_under_adapters_it_is_the_same(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "shape"),
-    [("gemma2", {"head_dim": 16, "final_logit_softcapping": 5.0}), ("cohere", {"logit_scale": 0.2}),
-     ("granite", {"logits_scaling": 4.0})],
-)  # fmt: skip
+    [
+        ("gemma2", {"head_dim": 16, "final_logit_softcapping": 5.0}),
+        ("cohere", {"logit_scale": 0.2}),
+        ("granite", {"logits_scaling": 4.0}),
+    ],
+)
 def test_a_model_that_does_more_to_its_logits_is_found_out(kind: str, shape: Any) -> None:
     assert not takes_loss_in_chunks(made(kind, **shape))
 

@@ -17,11 +17,16 @@ def model() -> nn.Sequential:
 def test_only_matrices_decay_and_no_parameter_is_left_out() -> None:
     made = model()
     optimizer = make_optimizer(list(made.parameters()), learning_rate=1.0, weight_decay=0.1)
-    decay = {id(p): group["weight_decay"] for group in optimizer.param_groups
-             for p in group["params"]}  # fmt: skip
+    decay = {
+        id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]
+    }
     assert {name: decay[id(p)] for name, p in made.named_parameters()} == {
-        "0.weight": 0.1, "1.weight": 0.0, "1.bias": 0.0, "2.weight": 0.1, "2.bias": 0.0,
-    }  # fmt: skip
+        "0.weight": 0.1,
+        "1.weight": 0.0,
+        "1.bias": 0.0,
+        "2.weight": 0.1,
+        "2.bias": 0.0,
+    }
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.5])

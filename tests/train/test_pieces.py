@@ -38,8 +38,9 @@ def files_at(path: Path) -> list[StreamFile]:
 
 def all_rows(path: Path) -> list[Numbered]:
     """For each file what preparing would read of it."""
-    return [[pair for block in read_blocks(source) for pair in block]
-            for source in find_sources(path)]  # fmt: skip
+    return [
+        [pair for block in read_blocks(source) for pair in block] for source in find_sources(path)
+    ]
 
 
 def picked(
@@ -75,8 +76,10 @@ def test_pieces_have_all_rows_and_their_places_whatever_is_read_first(
         order = draw.permutation(len(table))
         wanted = [np.flatnonzero(draw.random(n) < 0.3) for n in table["num_rows"][order]]
         found = picked(files, table[order], wanted)
-        assert found == [[rows[starts[piece] + i] for i in some]
-                         for piece, some in zip(order, wanted, strict=True)]  # fmt: skip
+        assert found == [
+            [rows[starts[piece] + i] for i in some]
+            for piece, some in zip(order, wanted, strict=True)
+        ]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet", "arrow stream"])
@@ -130,8 +133,12 @@ def test_any_number_of_files_is_one_table_and_a_limit_ends_it(
 def test_what_was_saved_is_loaded_and_a_fingerprint_tells_other_rows(tmp_path: Path) -> None:
     files = files_at(write("csv", tmp_path))
     for size in (SMALL, 2 * SMALL):
-        pieces = Pieces(files=files, table=scan_all(files, size, 0), piece_bytes=size,
-                        columns=Columns("pair", ("prompt", "response"), "input"))  # fmt: skip
+        pieces = Pieces(
+            files=files,
+            table=scan_all(files, size, 0),
+            piece_bytes=size,
+            columns=Columns("pair", ("prompt", "response"), "input"),
+        )
         pieces.save(tmp_path / f"saved{size}")
         loaded = Pieces.load(tmp_path / f"saved{size}")
         assert (loaded.files, loaded.columns, loaded.piece_bytes) == (files, pieces.columns, size)

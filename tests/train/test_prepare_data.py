@@ -73,10 +73,14 @@ def decoded(prepared: PreparedData, model: Path) -> list[tuple[str, str]]:
 
     tokenizer, samples = Tokenizer.from_file(str(model / "tokenizer.json")), SampleFile(prepared)
     return [
-        (tokenizer.decode(tokens[: ranges[0, 0]].tolist(), skip_special_tokens=False),
-         tokenizer.decode(tokens[ranges[0, 0] : ranges[0, 1]].tolist(), skip_special_tokens=False))
+        (
+            tokenizer.decode(tokens[: ranges[0, 0]].tolist(), skip_special_tokens=False),
+            tokenizer.decode(
+                tokens[ranges[0, 0] : ranges[0, 1]].tolist(), skip_special_tokens=False
+            ),
+        )
         for tokens, ranges in (samples[i] for i in range(len(samples)))
-    ]  # fmt: skip
+    ]
 
 
 PAIRS = [("2 + 5", "7"), ("größe 你好", "🚀"), (" \n spaces \t", "\n a")]
@@ -86,13 +90,16 @@ PAIRS = [("2 + 5", "7"), ("größe 你好", "🚀"), (" \n spaces \t", "\n a")]
 def test_rows_become_the_tokens_of_prompt_and_answer_in_their_order(
     file: Path, model: Path, ensure_ascii: bool
 ) -> None:
-    lines = [json.dumps({"response": r, "id": 7, "prompt": p}, ensure_ascii=ensure_ascii)
-             for p, r in PAIRS]  # fmt: skip
+    lines = [
+        json.dumps({"response": r, "id": 7, "prompt": p}, ensure_ascii=ensure_ascii)
+        for p, r in PAIRS
+    ]
     file.write_text("\ufeff" + "\n\n \n".join(lines), encoding="utf-8")  # gaps, no last newline
     prepared = prepare_file(file, model, 0, 100)
     assert (prepared.num_samples, prepared.num_too_long) == (3, 0)
-    assert decoded(prepared, model) == [(f"<|user|>{p}<|assistant|>", f"{r}<|end|>")
-                                        for p, r in PAIRS]  # fmt: skip
+    assert decoded(prepared, model) == [
+        (f"<|user|>{p}<|assistant|>", f"{r}<|end|>") for p, r in PAIRS
+    ]
     assert [SampleFile(prepared).texts(i) for i in range(3)] == PAIRS
 
 
@@ -203,8 +210,9 @@ def test_the_second_time_nothing_is_made_again(file: Path, model: Path, cache: P
 def test_whatever_the_tokens_depend_on_makes_another_file(file: Path, model: Path) -> None:
     file.write_text(rows(*PAIRS), encoding="utf-8")
     made = [prepare_file(file, model, limit, longest) for limit in (0, 2) for longest in (90, 100)]
-    (model / "chat_template.jinja").write_text("{{ messages[0].content }}{% for m in messages[1:] "
-                                               "%}{{ m.content }}<|end|>{% endfor %}")  # fmt: skip
+    (model / "chat_template.jinja").write_text(
+        "{{ messages[0].content }}{% for m in messages[1:] %}{{ m.content }}<|end|>{% endfor %}"
+    )
     made.append(prepare_file(file, model, 0, 100))
     file.write_text(rows(*PAIRS[::-1]), encoding="utf-8")
     made.append(prepare_file(file, model, 0, 100))
@@ -220,10 +228,13 @@ def test_two_processes_preparing_the_same_data_both_get_it(
     started = [
         subprocess.Popen(
             [sys.executable, "-P", "-c", PREPARE, str(file), str(model)],
-            env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env=env,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         for _ in range(2)
-    ]  # fmt: skip
+    ]
     for process in started:
         assert process.stdin is not None
         process.stdin.close()
@@ -271,19 +282,33 @@ def test_a_model_without_a_fast_tokenizer_is_answered_with_how_to_make_one(
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_the_program_prepares_a_run_or_says_in_two_lines_why_not(
-    file: Path, model: Path, environ: dict[str, str], broken: bool,
+    file: Path,
+    model: Path,
+    environ: dict[str, str],
+    broken: bool,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setenv("AIRLOCK_RUNS_DIR", environ["AIRLOCK_RUNS_DIR"])
     run, plain = create_run("tiny"), RunConfig(profile="tiny")
     file.write_text("{" if broken else rows(*PAIRS), encoding="utf-8")
     data = replace(plain.data, path=str(file), eval_path=str(file), max_samples=2)
     run.config.write_text(config_text(replace(plain, data=data), {}), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "launch.child", str(os.getpid()),
-         "train.prepare", str(run.path), str(model)],
-        env=environ, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "launch.child",
+            str(os.getpid()),
+            "train.prepare",
+            str(run.path),
+            str(model),
+        ],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert [event["kind"] for event in read_events(run.events)] == ["start", "end"]
     if broken:
         assert done.returncode == ExitCode.DATA

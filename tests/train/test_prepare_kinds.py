@@ -28,9 +28,11 @@ __all__ = ["cache", "file", "model", "saved_tokenizer"]  # fixtures of theirs
 
 # The byte tokenizer's chat template writes <|user|>…<|assistant|>…<|end|>.
 TURNS = [
-    {"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"},
-    {"role": "user", "content": "d"}, {"role": "assistant", "content": "e"},
-]  # fmt: skip
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "bc"},
+    {"role": "user", "content": "d"},
+    {"role": "assistant", "content": "e"},
+]
 # As Qwen3's does, it leaves something out of all answers but the last.
 REWRITING = (
     "{% for m in messages %}{% if m.role == 'user' %}<|user|>{{ m.content }}{% else %}<|assistant|>"
@@ -67,12 +69,14 @@ PAIR = "<|user|>p<|assistant|>[[r<|end|>]]"
         ({"instruction": "p", "input": "i", "output": "r"}, PAIR.replace("p", "p\n\ni")),
         ({"text": "some text"}, "[[some text<|end|>]]"),
         ({"messages": TURNS[:2]}, "<|user|>a<|assistant|>[[bc<|end|>]]"),
-        ({"messages": TURNS, "prompt": "x"},
-         "<|user|>a<|assistant|>[[bc<|end|>]]<|user|>d<|assistant|>[[e<|end|>]]"),
+        (
+            {"messages": TURNS, "prompt": "x"},
+            "<|user|>a<|assistant|>[[bc<|end|>]]<|user|>d<|assistant|>[[e<|end|>]]",
+        ),
         ({"messages": TURNS[:3]}, "<|user|>a<|assistant|>[[bc<|end|>]]"),
         ({"conversations": [{"from": "human", "value": "p"}, {"from": "gpt", "value": "r"}]}, PAIR),
     ],
-)  # fmt: skip
+)
 def test_columns_are_known_by_their_names_and_answers_have_the_loss(
     file: Path, model: Path, row: dict[str, Any], expected: str
 ) -> None:
@@ -167,9 +171,13 @@ def test_long_texts_are_cut_into_pieces_if_so_asked(
     assert shown(file, model, max_seq_length=8) == ["[[short<|end|>]]"]
     assert "2 left out: more than 8 tokens" in capsys.readouterr().out
     assert shown(file, model, max_seq_length=8, on_long_row="split") == [
-        "[[abcdefgh]]", "[[ijabcdef]]", "[[ghij<|end|>]]", "[[short<|end|>]]",
-        "[[abcdefgh]]", "[[ijklmnop]]",  # the end mark alone would predict nothing
-    ]  # fmt: skip
+        "[[abcdefgh]]",
+        "[[ijabcdef]]",
+        "[[ghij<|end|>]]",
+        "[[short<|end|>]]",
+        "[[abcdefgh]]",
+        "[[ijklmnop]]",  # the end mark alone would predict nothing
+    ]
     assert "2 long rows split" in capsys.readouterr().out
     write(file, {"prompt": "p", "response": "r"})
     with pytest.raises(UserError, match="on_long_row is split, which is for texts"):
@@ -183,9 +191,7 @@ def test_bad_rows_are_skipped_counted_and_listed_if_so_asked(
     run = RunDir(tmp_path / "run")
     run.path.mkdir()
     for _ in range(2):  # the second time out of the cache
-        prepared, _ = prepare_path(
-            file, model, Recipe(max_seq_length=9, on_bad_row="skip"), run
-        )  # fmt: skip
+        prepared, _ = prepare_path(file, model, Recipe(max_seq_length=9, on_bad_row="skip"), run)
         assert prepared.num_samples == 2
         (listed,) = run.data.iterdir()
         rows = [json.loads(line) for line in listed.read_text().splitlines()]
@@ -252,14 +258,21 @@ print(prepare_path(Path(sys.argv[1]), Path(sys.argv[2]), recipe)[0].path)
         env = environ | {"AIRLOCK_CACHE_DIR": str(cache / processes)}
         done = subprocess.run(
             [sys.executable, "-P", "-W", "error", "-c", program, str(file), str(model), processes],
-            env=env, capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            env=env,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert done.stderr == ""
         folder = Path(done.stdout.split()[-1]).parent
         contents.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert contents[0].keys() == {
-        "samples.arrow", "held_out.arrow", "bad_rows.jsonl", "counts.json", ".seal.json",
-    }  # fmt: skip
+        "samples.arrow",
+        "held_out.arrow",
+        "bad_rows.jsonl",
+        "counts.json",
+        ".seal.json",
+    }
     assert contents[0] == contents[1]
     assert json.loads(contents[0]["counts.json"])["num_rows"] == 3450
 

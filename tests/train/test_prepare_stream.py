@@ -49,11 +49,21 @@ def test_rows_are_counted_and_shown_and_only_held_out_data_are_tokenised(
     held_out.write_text(rows(*GOOD[:7]), encoding="utf-8")
     configured(run, file, eval_path=str(held_out))
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "launch.child", str(os.getpid()),
-         "train.prepare", str(run.path), str(model)],
-        env=environ | {"AIRLOCK_CACHE_DIR": str(cache.parent)}, capture_output=True, text=True,
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "launch.child",
+            str(os.getpid()),
+            "train.prepare",
+            str(run.path),
+            str(model),
+        ],
+        env=environ | {"AIRLOCK_CACHE_DIR": str(cache.parent)},
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stderr) == (0, "")
     line = next(line for line in done.stdout.splitlines() if file.name in line)
     assert "streamed: 1,000 rows in 1 files, 256 of them tried" in line
@@ -153,8 +163,10 @@ def test_going_on_with_other_data_is_said(
     checkpoint = str(run.checkpoints / "step_00000004")
     other = create_run("tiny")
     for says, change in (
-        (None, None), ("their files have changed", rows(("p", "r"))), ("they were streamed", ""),
-    ):  # fmt: skip
+        (None, None),
+        ("their files have changed", rows(("p", "r"))),
+        ("they were streamed", ""),
+    ):
         if change:
             with file.open("a", encoding="utf-8") as more:
                 more.write(change)

@@ -181,8 +181,9 @@ def test_rows_of_csv_that_are_too_short_or_too_long_are_bad_ones(tmp_path: Path)
     assert isinstance(short, BadRowError)
     assert isinstance(long, BadRowError)
     assert (short.what, long.what) == (
-        "has 1 fields, the first row has 2", "has 3 fields, the first row has 2",
-    )  # fmt: skip
+        "has 1 fields, the first row has 2",
+        "has 3 fields, the first row has 2",
+    )
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 5, 64])

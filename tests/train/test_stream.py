@@ -96,13 +96,15 @@ def feed_rank(run: RunDir, rank: int) -> None:
     for step in range(FED_STEPS):
         hands = feed.hands(step)
         mine = [stream[i][0].tolist() for batch in hands[ranks.rank] for row in batch for i in row]
-        told.append({
-            "texts": [tokenizer.decode(ids) for ids in mine],
-            "tokens": [
-                sum(stream.length(i) for batch in hand for row in batch for i in row)
-                for hand in hands
-            ],
-        })  # fmt: skip
+        told.append(
+            {
+                "texts": [tokenizer.decode(ids) for ids in mine],
+                "tokens": [
+                    sum(stream.length(i) for batch in hand for row in batch for i in row)
+                    for hand in hands
+                ],
+            }
+        )
     stream.end()
     (run.path / f"fed{rank}.json").write_text(json.dumps(told))
     ranks.wait()
@@ -139,8 +141,12 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which every group of ranks has run."""
     folder = tmp_path_factory.mktemp("stream")
     root = str(Path(__file__).resolve().parents[2])
-    env = os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
-                        "AIRLOCK_CACHE_DIR": str(folder / "cache")}  # fmt: skip
+    env = os.environ | {
+        "PYTHONPATH": root,
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "AIRLOCK_CACHE_DIR": str(folder / "cache"),
+    }
     subprocess.run([sys.executable, "-P", __file__, str(folder)], env=env, check=True)
     return folder
 

@@ -122,14 +122,18 @@ def test_what_ranks_tell_each_other_is_joined_in_the_order_of_the_step() -> None
     def sample(*ids: int) -> Sample:
         return np.array(ids, np.int32), np.array([[1, 2], [3, len(ids)]], np.int32)
 
-    first = Share(samples=[(0, sample(1, 2, 3, 4)), (2, sample(9, 8, 7, 6, 5))],
-                  counts=Counts(num_rows=3, num_bad=1))  # fmt: skip
+    first = Share(
+        samples=[(0, sample(1, 2, 3, 4)), (2, sample(9, 8, 7, 6, 5))],
+        counts=Counts(num_rows=3, num_bad=1),
+    )
     second = Share(samples=[(1, sample(5, 5, 5, 5))], counts=Counts(num_rows=1, num_too_long=2))
     found = joined([one.packed() for one in (first, Share(), second)])
     assert [place for place, _ in found.samples] == [0, 1, 2]
     assert [ids.tolist() for _, (ids, _) in found.samples] == [
-        [1, 2, 3, 4], [5, 5, 5, 5], [9, 8, 7, 6, 5],
-    ]  # fmt: skip
+        [1, 2, 3, 4],
+        [5, 5, 5, 5],
+        [9, 8, 7, 6, 5],
+    ]
     assert found.samples[2][1][1].tolist() == [[1, 2], [3, 5]]
     counts = found.counts
     assert (counts.num_rows, counts.num_bad, counts.num_too_long) == (4, 1, 2)

@@ -118,10 +118,13 @@ BROKEN = "{% for m in messages %}{{ m.content }}"
 
 @pytest.mark.parametrize(
     ("template", "says"),
-    [(CHANGING, "changes the prompt"), (RAISING, "a system message is needed"),
-     (BROKEN, "chat template")],
+    [
+        (CHANGING, "changes the prompt"),
+        (RAISING, "a system message is needed"),
+        (BROKEN, "chat template"),
+    ],
     ids=["changes the prompt", "raises", "does not compile"],
-)  # fmt: skip
+)
 def test_a_template_that_cannot_be_used_is_an_error_in_the_data(
     tmp_path: Path, template: str, says: str
 ) -> None:

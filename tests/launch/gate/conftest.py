@@ -32,9 +32,14 @@ def start(folder: Path, log: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(
-        run: str, rank: int, stay_s: float, *, admit: str = "serial", mib: int = 0,
+        run: str,
+        rank: int,
+        stay_s: float,
+        *,
+        admit: str = "serial",
+        mib: int = 0,
         fork: bool = False,
-    ) -> subprocess.Popen[bytes]:  # fmt: skip
+    ) -> subprocess.Popen[bytes]:
         arguments = [str(folder), run, str(rank), admit, str(stay_s), str(mib), str(fork), str(log)]
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", RANK, *arguments],

@@ -114,14 +114,27 @@ def test_under_a_cap_two_runs_come_up_with_auto_and_not_all_at_once(
     with limited(600 * MIB) as cap:
         processes = [
             subprocess.Popen(
-                cap.command([
-                    sys.executable, "-P", "-c", RANK, folder, run, rank, admit, "2.0", "100",
-                    "False", log,
-                ]),
+                cap.command(
+                    [
+                        sys.executable,
+                        "-P",
+                        "-c",
+                        RANK,
+                        folder,
+                        run,
+                        rank,
+                        admit,
+                        "2.0",
+                        "100",
+                        "False",
+                        log,
+                    ]
+                ),
                 env=os.environ | {"PYTHONPATH": str(ROOT)},
             )
-            for rank in ("0", "1", "2", "3") for run in ("a", "b")
-        ]  # fmt: skip
+            for rank in ("0", "1", "2", "3")
+            for run in ("a", "b")
+        ]
         codes = [process.wait(100) for process in processes]
         num_kills = cap.group.num_oom_kills()
     if admit == "open":  # what auto is there for

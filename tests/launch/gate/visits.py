@@ -47,9 +47,15 @@ def said(log: Path, word: str) -> list[str]:
 
 
 def visit(
-    folder: Path, *, rank: int | None = 0, admit: Admit = "serial", timeout_s: float = 1.0,
-    on_wait: Callable[[str], None] = lambda _: None, run: str = "here", known_as: str = "",
-) -> Gate:  # fmt: skip
+    folder: Path,
+    *,
+    rank: int | None = 0,
+    admit: Admit = "serial",
+    timeout_s: float = 1.0,
+    on_wait: Callable[[str], None] = lambda _: None,
+    run: str = "here",
+    known_as: str = "",
+) -> Gate:
     """This process at the gate."""
     who = "zygote" if rank is None else f"rank {rank}"
     visitor = Visitor(run_id=run, attempt="0", who=who, turn=rank, known_as=known_as)

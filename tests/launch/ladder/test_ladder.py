@@ -58,8 +58,11 @@ class Ladder:
         env = environment(root=self.root, TMPDIR=str(self.tmp), AIRLOCK_RUNS_DIR=str(self.tmp))
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "launch", "check", *args],
-            env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            env=env,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     def check(self, *args: str) -> tuple[int, str]:
         """(exit code, what it printed)."""

@@ -22,11 +22,17 @@ CONFIG = RunConfig(
 FULL = replace(CONFIG, train=TrainConfig(method="full"))
 # 10 G parameters in bfloat16, of which 100 M in float32 are trained.
 FOOTPRINT = Footprint(
-    num_parameters=10_100_000_000, num_trainable=100_000_000, weights_bytes=20_400_000_000,
-    gradients_bytes=400_000_000, optimizer_bytes=800_000_000, ddp_bytes=0,
-    activations_bytes=3_000_000_000, logits_bytes=1_000_000_000, peak_bytes=25_600_000_000,
+    num_parameters=10_100_000_000,
+    num_trainable=100_000_000,
+    weights_bytes=20_400_000_000,
+    gradients_bytes=400_000_000,
+    optimizer_bytes=800_000_000,
+    ddp_bytes=0,
+    activations_bytes=3_000_000_000,
+    logits_bytes=1_000_000_000,
+    peak_bytes=25_600_000_000,
     peak_moment="backward",
-)  # fmt: skip
+)
 
 
 def host_of(gib: float) -> Host:

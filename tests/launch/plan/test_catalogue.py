@@ -12,13 +12,23 @@ from rundir.errors import UserError
 @pytest.mark.parametrize(
     ("spelling", "name"),
     [
-        ("h100", "H100-80G"), ("H100-80G", "H100-80G"), ("h100 80GB", "H100-80G"),
-        ("NVIDIA H100 80GB HBM3", "H100-80G"), ("80G", "A100-80G"), ("80gib", "A100-80G"),
-        ("A100-SXM4-40GB", "A100-40G"), ("NVIDIA GeForce RTX 4090", "4090"), ("4090", "4090"),
-        ("Tesla V100-SXM2-32GB", "V100-32G"), ("l40s", "L40S-48G"), ("NVIDIA H200", "H200-141G"),
-        ("b200", "B200-180G"), ("24g", "24G"), ("a10g", "A10G-24G"),
+        ("h100", "H100-80G"),
+        ("H100-80G", "H100-80G"),
+        ("h100 80GB", "H100-80G"),
+        ("NVIDIA H100 80GB HBM3", "H100-80G"),
+        ("80G", "A100-80G"),
+        ("80gib", "A100-80G"),
+        ("A100-SXM4-40GB", "A100-40G"),
+        ("NVIDIA GeForce RTX 4090", "4090"),
+        ("4090", "4090"),
+        ("Tesla V100-SXM2-32GB", "V100-32G"),
+        ("l40s", "L40S-48G"),
+        ("NVIDIA H200", "H200-141G"),
+        ("b200", "B200-180G"),
+        ("24g", "24G"),
+        ("a10g", "A10G-24G"),
     ],
-)  # fmt: skip
+)
 def test_a_gpu_is_found_however_its_name_is_spelt(spelling: str, name: str) -> None:
     assert gpu_kind(spelling).name == name
 

@@ -40,8 +40,12 @@ def test_a_smaller_micro_batch_comes_before_recomputing_and_that_before_shorter_
 
 def test_what_is_so_already_is_not_proposed() -> None:
     config = replace(CONFIG, model=ModelConfig(gradient_checkpointing=True))
-    keys = {key for group in settings_of(replace(on_gpus("24G"), config=config))
-            for one in group for key in one}  # fmt: skip
+    keys = {
+        key
+        for group in settings_of(replace(on_gpus("24G"), config=config))
+        for one in group
+        for key in one
+    }
     four_bits = {"train.method", "launch.start"} if find_spec("bitsandbytes") else set()
     assert keys == {"data.max_seq_length", "profile"} | four_bits
 

@@ -41,19 +41,33 @@ def write_model(folder: Path, **changes: Any) -> Path:
 
 @pytest.mark.parametrize(
     "setting",
-    ["model.dtype=float32", "model.attention=eager", "model.gradient_checkpointing=false",
-     "data.max_seq_length=2048", "train.method=full", "train.lora_rank=8",
-     "train.micro_batch_size=2", "train.global_batch_size=8"],
-)  # fmt: skip
+    [
+        "model.dtype=float32",
+        "model.attention=eager",
+        "model.gradient_checkpointing=false",
+        "data.max_seq_length=2048",
+        "train.method=full",
+        "train.lora_rank=8",
+        "train.micro_batch_size=2",
+        "train.global_batch_size=8",
+    ],
+)
 def test_what_memory_depends_on_is_another_question(setting: str) -> None:
     assert key_of(setting) != key_of()
 
 
 @pytest.mark.parametrize(
     "setting",
-    ["train.learning_rate=1", "train.max_steps=7", "train.seed=3", "launch.start=cold",
-     "data.path=/some/file", "launch.admit=serial", "train.global_batch_size=128"],
-)  # fmt: skip
+    [
+        "train.learning_rate=1",
+        "train.max_steps=7",
+        "train.seed=3",
+        "launch.start=cold",
+        "data.path=/some/file",
+        "launch.admit=serial",
+        "train.global_batch_size=128",
+    ],
+)
 def test_what_memory_does_not_depend_on_is_the_same_question(setting: str) -> None:
     assert key_of(setting) == key_of()
 

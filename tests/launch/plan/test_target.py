@@ -15,9 +15,12 @@ from rundir.errors import UserError
 from tests.conftest import HAS_GPU
 
 TYPED = Request(
-    profile="32b", num_gpus=4, data="my data.jsonl", settings=("train.lora_rank=8",),
+    profile="32b",
+    num_gpus=4,
+    data="my data.jsonl",
+    settings=("train.lora_rank=8",),
     resume="latest",
-)  # fmt: skip
+)
 
 
 def test_a_named_gpu_is_planned_for_although_it_is_not_here() -> None:
@@ -59,14 +62,31 @@ def test_of_different_gpus_the_smallest_counts_less_what_the_driver_keeps() -> N
 def test_a_command_has_all_that_was_typed_and_the_change() -> None:
     command = TYPED.command(RUN, {"train.micro_batch_size": "1"})
     assert shlex.split(command) == [
-        "./start.sh", "32b", "--num-gpus", "4", "--data", "my data.jsonl",
-        "--set", "train.lora_rank=8", "--set", "train.micro_batch_size=1", "--resume", "latest",
-    ]  # fmt: skip
+        "./start.sh",
+        "32b",
+        "--num-gpus",
+        "4",
+        "--data",
+        "my data.jsonl",
+        "--set",
+        "train.lora_rank=8",
+        "--set",
+        "train.micro_batch_size=1",
+        "--resume",
+        "latest",
+    ]
 
 
 def test_a_change_takes_the_place_of_what_was_typed() -> None:
     command = TYPED.command(PLAN, {"train.lora_rank": "4"}, num_gpus=2, profile="14b")
     assert shlex.split(command) == [
-        "./airlock", "plan", "14b", "--num-gpus", "2", "--data", "my data.jsonl",
-        "--set", "train.lora_rank=4",
-    ]  # fmt: skip
+        "./airlock",
+        "plan",
+        "14b",
+        "--num-gpus",
+        "2",
+        "--data",
+        "my data.jsonl",
+        "--set",
+        "train.lora_rank=4",
+    ]

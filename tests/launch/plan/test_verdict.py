@@ -15,10 +15,14 @@ from tests.launch.plan.made import FOOTPRINT, on_gpus
 @pytest.mark.parametrize(
     ("limit", "at_best", "verdict"),
     [
-        (20, None, Verdict.FITS), (19, None, Verdict.UNCERTAIN), (10, None, Verdict.UNCERTAIN),
-        (9, None, Verdict.DOES_NOT_FIT), (9, 10, Verdict.UNCERTAIN), (20, 5, Verdict.FITS),
+        (20, None, Verdict.FITS),
+        (19, None, Verdict.UNCERTAIN),
+        (10, None, Verdict.UNCERTAIN),
+        (9, None, Verdict.DOES_NOT_FIT),
+        (9, 10, Verdict.UNCERTAIN),
+        (20, 5, Verdict.FITS),
     ],
-)  # fmt: skip
+)
 def test_between_the_least_and_the_most_it_is_not_known(
     limit: int, at_best: int | None, verdict: Verdict
 ) -> None:

@@ -29,9 +29,12 @@ def on_gpus(number: int) -> Placement:
 
 
 def ground(
-    profile: str = "tiny", *settings: str, placement: Placement = ON_CPU,
-    environ: Mapping[str, str] = os.environ, driver: DriverState | None = None,
-) -> Ground:  # fmt: skip
+    profile: str = "tiny",
+    *settings: str,
+    placement: Placement = ON_CPU,
+    environ: Mapping[str, str] = os.environ,
+    driver: DriverState | None = None,
+) -> Ground:
     """What a check looks at."""
     config, sources = resolve(profile, settings, {})
     return Ground(
@@ -46,8 +49,12 @@ class Machine:
         self.environ = environ
 
     def rows(
-        self, *args: str, first: str = "", profile: str = "tiny", env: Mapping[str, str] = {},
-    ) -> dict[str, list[Row]]:  # fmt: skip
+        self,
+        *args: str,
+        first: str = "",
+        profile: str = "tiny",
+        env: Mapping[str, str] = {},
+    ) -> dict[str, list[Row]]:
         """The findings of each check. `first` is done to a namespace of its own, by a shell."""
         command = [sys.executable, "-P", "-m", "launch", "preflight", profile, "--json", *args]
         if first:

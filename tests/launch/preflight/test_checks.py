@@ -51,9 +51,10 @@ def test_a_check_that_hangs_or_breaks_is_a_warning_and_the_others_are_told() -> 
 
     started = time.monotonic()
     found = checks.find(
-        job(), {}, [check_that("first", sleeps), check_that("second", breaks),
-                    check_that("third", knows)],
-    )  # fmt: skip
+        job(),
+        {},
+        [check_that("first", sleeps), check_that("second", breaks), check_that("third", knows)],
+    )
     assert time.monotonic() - started < 30  # not the 60 of the one that hangs
     assert [one.level for one in found] == ["warning", "warning", "ok"]
     assert found[0].warning == "has not answered within 2 s"
@@ -66,9 +67,14 @@ def test_a_thread_that_never_ends_does_not_keep_the_process() -> None:
         "try: within(0.1, lambda: time.sleep(100))\nexcept TimeoutError: print('given up')"
     )
     done = subprocess.run(
-        [sys.executable, "-P", "-c", program], cwd=Path(__file__).parents[3], timeout=60,
-        env=os.environ | {"PYTHONPATH": "."}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-P", "-c", program],
+        cwd=Path(__file__).parents[3],
+        timeout=60,
+        env=os.environ | {"PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout == "given up\n"
 
 
@@ -129,8 +135,14 @@ def test_force_goes_on_with_a_line_for_each_error(environ: dict[str, str], tmp_p
 def test_a_run_on_a_machine_in_order_says_nothing_of_it(
     airlock: Start,
 ) -> None:
-    args = ("--set", "train.max_steps=1", "--set", "data.eval_path=",
-            "--set", "train.global_batch_size=8")  # fmt: skip
+    args = (
+        "--set",
+        "train.max_steps=1",
+        "--set",
+        "data.eval_path=",
+        "--set",
+        "train.global_batch_size=8",
+    )
     code, out, _ = finish(airlock("run", "tiny", *args))
     assert code == 0
     before = out[: out.index("airlock: tiny, 2 ranks on ")].splitlines()

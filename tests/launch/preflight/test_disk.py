@@ -66,9 +66,12 @@ def configured(profile: str, *settings: str) -> tuple[RunConfig, Sources]:
 
 @pytest.mark.parametrize(
     ("profile", "num_parameters", "num_adapters"),
-    [("tiny", 821_120, 155_648), ("14b", 14_770_033_664, 68_812_800),
-     ("32b", 32_763_876_352, 134_217_728)],
-)  # fmt: skip
+    [
+        ("tiny", 821_120, 155_648),
+        ("14b", 14_770_033_664, 68_812_800),
+        ("32b", 32_763_876_352, 134_217_728),
+    ],
+)
 def test_models_are_counted_to_the_last_parameter(
     profile: str, num_parameters: int, num_adapters: int
 ) -> None:
@@ -79,11 +82,16 @@ def test_models_are_counted_to_the_last_parameter(
 
 @pytest.mark.parametrize(
     ("settings", "num_checkpoints"),
-    [((), 2), (("train.checkpoint_every_steps=0",), 1), (("train.keep_checkpoints=1",), 2),
-     (("train.checkpoint_every_steps=10",), 3), (("train.checkpoint_every_steps=300",), 2),
-     (("train.checkpoint_every_steps=10", "train.eval_every_steps=10"), 4),
-     (("train.max_steps=0", "train.epochs=1"), 3)],
-)  # fmt: skip
+    [
+        ((), 2),
+        (("train.checkpoint_every_steps=0",), 1),
+        (("train.keep_checkpoints=1",), 2),
+        (("train.checkpoint_every_steps=10",), 3),
+        (("train.checkpoint_every_steps=300",), 2),
+        (("train.checkpoint_every_steps=10", "train.eval_every_steps=10"), 4),
+        (("train.max_steps=0", "train.epochs=1"), 3),
+    ],
+)
 def test_as_many_checkpoints_are_counted_as_there_are_at_once(
     settings: tuple[str, ...], num_checkpoints: int
 ) -> None:

@@ -20,8 +20,12 @@ def installed(folder: Path, cuda: str | None, version: str = "2.13.0") -> dict[s
     package = folder / "site" / "torch"
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").write_text("raise SystemExit('torch was imported')\n")
-    lines = ("from typing import Optional", f"__version__ = {version!r}",
-             f"cuda: Optional[str] = {cuda!r}", "hip: Optional[str] = None")  # fmt: skip
+    lines = (
+        "from typing import Optional",
+        f"__version__ = {version!r}",
+        f"cuda: Optional[str] = {cuda!r}",
+        "hip: Optional[str] = None",
+    )
     (package / "version.py").write_text("\n".join(lines))
     return {"PYTHONPATH": f"{ROOT}:{package.parent}"}
 

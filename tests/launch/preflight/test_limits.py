@@ -77,9 +77,10 @@ def test_a_limit_on_processes_that_leaves_too_few_threads_is_an_error() -> None:
 def pids_cgroup(limit: int) -> Iterator[list[str]]:
     """A command prefix that starts a program in a real cgroup of so many threads."""
     places = [
-        mount.point for mount in mounts()
+        mount.point
+        for mount in mounts()
         if mount.kind == "cgroup2" or (mount.kind == "cgroup" and "pids" in mount.options)
-    ]  # fmt: skip
+    ]
     for place in places:
         group = place / f"airlock-{os.getpid()}-{secrets.token_hex(2)}"
         try:

@@ -10,9 +10,16 @@ from rundir.events import EventWriter
 from rundir.paths import RunDir
 
 TRAIN = {
-    "lr": 1e-3, "grad_norm": 2.0, "tokens_per_s": 900.0, "mfu": None, "time_data_s": 0.25,
-    "time_forward_s": None, "time_backward_s": None, "time_comm_s": 0.5, "time_optimizer_s": None,
-}  # fmt: skip
+    "lr": 1e-3,
+    "grad_norm": 2.0,
+    "tokens_per_s": 900.0,
+    "mfu": None,
+    "time_data_s": 0.25,
+    "time_forward_s": None,
+    "time_backward_s": None,
+    "time_comm_s": 0.5,
+    "time_optimizer_s": None,
+}
 HOST = {"pss_bytes": 700, "pss_anon_bytes": 600, "num_processes": 5, "available_bytes": 9000}
 
 
@@ -36,6 +43,12 @@ class MadeRun:
         """Rank 0 goes on from the checkpoint after `first_step`."""
         self.rank0.begin_attempt(1)
         self.rank0.emit(
-            "mark", "train.plan", total_steps=9, first_step=first_step, num_parameters=1,
-            num_trainable=1, num_train_samples=1, num_eval_samples=0,
-        )  # fmt: skip
+            "mark",
+            "train.plan",
+            total_steps=9,
+            first_step=first_step,
+            num_parameters=1,
+            num_trainable=1,
+            num_train_samples=1,
+            num_eval_samples=0,
+        )

@@ -44,9 +44,15 @@ def test_every_figure_has_the_name_the_step_and_the_time_it_should(made: MadeRun
     track(made)
     found = scalars(made.run.tensorboard)
     assert found.keys() == {
-        "train/loss", "train/lr", "train/grad_norm", "train/tokens_per_s", "time/data_s",
-        "time/comm_s", "eval/loss", "eval/exact_match",
-    }  # fmt: skip
+        "train/loss",
+        "train/lr",
+        "train/grad_norm",
+        "train/tokens_per_s",
+        "time/data_s",
+        "time/comm_s",
+        "eval/loss",
+        "eval/exact_match",
+    }
     assert [(step, loss) for step, _, loss in found["train/loss"]] == [(1, 1.0), (2, 2.0), (3, 3.0)]
     assert found["time/data_s"][0][2] == 0.25
     events = read_events(made.run.events)
@@ -130,8 +136,10 @@ def test_by_hand_it_takes_one_command(made: MadeRun, airlock: Start) -> None:
     assert (code, err) == (0, "")
     assert f"tensorboard --logdir {made.run.tensorboard}" in out
     assert len(scalars(made.run.tensorboard)["train/loss"]) == 2
-    for args, said in ((("nowhere",), "no run 'nowhere'"),
-                       ((str(made.run.path), "--to", "clouds"), "--to wandb")):  # fmt: skip
+    for args, said in (
+        (("nowhere",), "no run 'nowhere'"),
+        ((str(made.run.path), "--to", "clouds"), "--to wandb"),
+    ):
         code, _, err = finish(airlock("track", *args))
         assert code == 2
         assert said in err
@@ -159,7 +167,11 @@ def test_it_needs_neither_torch_nor_its_memory(made: MadeRun, environ: dict[str,
         "print('tensorboardX' in sys.modules, 'torch' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-P", "-c", program], cwd=ROOT, env=environ, check=True,
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-P", "-c", program],
+        cwd=ROOT,
+        env=environ,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     assert done.stdout.split() == ["True", "False"]

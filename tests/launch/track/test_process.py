@@ -32,9 +32,12 @@ class Beside:
         self.made, self.run, self._text = made, made.run, io.StringIO()
         config = RunConfig(profile="tiny", train=TrainConfig(report_to=report_to))
         self.tracking = Tracking(
-            made.run, config, environ | {"AIRLOCK_RUN_DIR": str(made.run.path)},
-            OwnProcesses(), Console(file=self._text, width=1000),
-        )  # fmt: skip
+            made.run,
+            config,
+            environ | {"AIRLOCK_RUN_DIR": str(made.run.path)},
+            OwnProcesses(),
+            Console(file=self._text, width=1000),
+        )
 
     def look(self) -> None:
         """As the launcher does at every turn."""
@@ -106,9 +109,12 @@ def test_it_has_a_session_of_its_own_and_nothing_open_but_its_own(beside: Beside
     pid = beside.pid()
     assert os.getsid(pid) == pid
     opened = {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}
-    assert all(str(beside.run.track_log("tensorboard")) in path
-               or str(beside.run.tensorboard) in path or path.startswith("pipe:")
-               for path in opened), opened  # fmt: skip
+    assert all(
+        str(beside.run.track_log("tensorboard")) in path
+        or str(beside.run.tensorboard) in path
+        or path.startswith("pipe:")
+        for path in opened
+    ), opened
 
 
 def test_one_that_is_killed_is_one_line_and_no_more(beside: Beside) -> None:

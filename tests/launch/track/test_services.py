@@ -33,8 +33,10 @@ def at_home(tmp_path: Path, environ: dict[str, str]) -> dict[str, str]:
     """An environment in which the services find no key and keep to the test's folder."""
     kept = {k: v for k, v in environ.items() if not k.startswith(("WANDB_", "TRACKIO_", "HF_"))}
     return kept | {
-        "HOME": str(tmp_path), "TRACKIO_DIR": str(tmp_path / "trackio"), "WANDB_MODE": "offline",
-    }  # fmt: skip
+        "HOME": str(tmp_path),
+        "TRACKIO_DIR": str(tmp_path / "trackio"),
+        "WANDB_MODE": "offline",
+    }
 
 
 def rows_of_wandb(path: Path) -> list[dict[str, Any]]:
@@ -53,10 +55,12 @@ def rows_of_wandb(path: Path) -> list[dict[str, Any]]:
             record, body = Record.FromString(body), b""
             if record.HasField("history"):
                 items = record.history.item
-                found.append({
-                    item.key or "/".join(item.nested_key): json.loads(item.value_json)
-                    for item in items
-                })  # fmt: skip
+                found.append(
+                    {
+                        item.key or "/".join(item.nested_key): json.loads(item.value_json)
+                        for item in items
+                    }
+                )
     return found
 
 
@@ -104,9 +108,10 @@ def test_wandb_that_cannot_be_reached_keeps_the_run_for_later(
 ) -> None:
     del at_home["WANDB_MODE"]
     nowhere = {
-        "WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "0" * 40,
+        "WANDB_BASE_URL": "http://127.0.0.1:9",
+        "WANDB_API_KEY": "0" * 40,
         "WANDB_INIT_TIMEOUT": "5",
-    }  # fmt: skip
+    }
     beside = Beside(MadeRun(tmp_path), at_home | nowhere, "wandb")
     beside.made.steps(1, 3)
     beside.look()
