@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,9 @@ SLEEPS = "import time; time.sleep(1000)"
 DIES = "os.kill(os.getpid(), 9)"
 
 
+Children = Callable[[], list[psutil.Process]]
+
+
 @pytest.fixture(autouse=True)
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, variable in (("cache", "AIRLOCK_CACHE_DIR"), ("tmp", "TMPDIR")):
@@ -30,9 +34,15 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _leaves_nothing(tmp_path: Path) -> object:
-    yield
-    assert not psutil.Process().children(recursive=True)
+def children(tmp_path: Path) -> Iterator[Children]:
+    """The processes that a test has started; none may be left. Other tests may have left theirs."""
+    before = psutil.Process().children(recursive=True)
+
+    def started() -> list[psutil.Process]:
+        return [one for one in psutil.Process().children(recursive=True) if one not in before]
+
+    yield started
+    assert not started()
     assert not list((tmp_path / "tmp").glob("airlock*"))
 
 
@@ -41,16 +51,16 @@ def question(*settings: str) -> Question:
 
 
 def test_several_questions_are_one_call_and_the_next_time_there_is_none(
-    environ: dict[str, str],
+    environ: dict[str, str], children: Children
 ) -> None:
     small, large = question("data.max_seq_length=32"), question()
     tracer = Tracer([large, small, large], environ)
-    assert len(psutil.Process().children()) == 1
+    assert len(children()) == 1
     answers = tracer.wait(Signals())
     assert answers[0] == answers[2]
     assert answers[1].peak_bytes < answers[0].peak_bytes
     again = Tracer([small], environ)
-    assert not psutil.Process().children()
+    assert not children()
     assert again.poll()
     assert again.answers() == [answers[1]]
 
@@ -94,11 +104,13 @@ def test_a_stop_ends_it_at_once(environ: dict[str, str], tmp_path: Path) -> None
 
 
 @pytest.mark.runs
-def test_one_that_does_not_listen_is_killed(environ: dict[str, str], tmp_path: Path) -> None:
+def test_one_that_does_not_listen_is_killed(
+    environ: dict[str, str], tmp_path: Path, children: Children
+) -> None:
     body = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{SLEEPS}"
     env = environ | hooked(environ, tmp_path, "rundir.footprint", body)
     tracer = Tracer([question()], env)
-    child = wait_for(psutil.Process().children, why="no child")[0]
+    child = wait_for(children, why="no child")[0]
     wait_for(lambda: _ignores_sigterm(child.pid), why="it never ignored SIGTERM")
     started = time.monotonic()
     tracer.close()
