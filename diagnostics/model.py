@@ -31,6 +31,8 @@ from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.finding import Finding
 from rundir.footprint import Footprint
+from train.architecture import check_is_causal
+from train.fits_model import raw_config
 
 _MAX_NAMES = 3  # of tensors, in a line
 _ANEW = "take the model's files anew from where it comes"
@@ -62,6 +64,7 @@ def main(findings: Findings, request: Request, _timeout_s: float) -> None:
 
 def check_files(run: OwnRun, folder: Path) -> Finding:
     """What the weights are, and how ranks will get them. Raises UserError for damaged ones."""
+    check_is_causal(raw_config(folder), folder)
     loading = choose_loading(run.config, folder)
     files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
     total = size_text(sum(file.stat().st_size for file in files))
@@ -181,24 +184,23 @@ def try_forward(model: Any, config: RunConfig) -> Finding:
 
     from train.loss import SummedLoss
     from train.model import inference
-    from train.selftest import check_packing, takes_loss_in_chunks, trial_batch
+    from train.selftest import check_causal, check_packing, head_kind, trial_batch
 
+    check_causal(model)
     if config.data.packing:
         check_packing(model, num_rows=min(2, config.train.micro_batch_size))
-    in_chunks = takes_loss_in_chunks(model)
+    head = head_kind(model)
     batch = trial_batch(model)
     with inference(model):
-        loss = SummedLoss(model, in_chunks=in_chunks)(
-            *batch.arguments(next(model.parameters()).device)
-        )
+        loss = SummedLoss(model, head=head)(*batch.arguments(next(model.parameters()).device))
     mean = float(loss) / max(1, batch.num_label_tokens)
     return Finding(
         check="forward",
         ok=bool(torch.isfinite(loss)),
         text=f"loss {mean:.3f} on {batch.num_label_tokens} random tokens"
-        + ("" if in_chunks else "; the logits of a whole batch are held"),
+        + ("" if head != "whole" else "; the logits of a whole batch are held"),
         do=check_device_command(),
-        figures={"loss": mean, "in_chunks": in_chunks},
+        figures={"loss": mean, "head": head},
     )
 
 

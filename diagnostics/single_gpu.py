@@ -161,7 +161,7 @@ def train(model: Any, batch: Any, learning_rate: float) -> Training:
 
     from train.loss import SummedLoss
     from train.optimizer import make_optimizer
-    from train.selftest import takes_loss_in_chunks
+    from train.selftest import head_kind
 
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimizer = make_optimizer(
@@ -170,7 +170,7 @@ def train(model: Any, batch: Any, learning_rate: float) -> Training:
     device = next(model.parameters()).device
     arguments = batch.arguments(device)
     summed, num_labels = (
-        SummedLoss(model, in_chunks=takes_loss_in_chunks(model)),
+        SummedLoss(model, head=head_kind(model)),
         max(1, batch.num_label_tokens),
     )
     training = Training(untouched=set(trainable))

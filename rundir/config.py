@@ -107,6 +107,18 @@ class TrainConfig:
     )
     lora_rank: int = _field(16, "rank of the adapters", at_least=1)
     lora_alpha: int = _field(32, "adapters are scaled by alpha / rank", at_least=0)
+    lora_targets: str = _field(
+        "",
+        "names of the layers that get adapters, separated by commas, such as q_proj,v_proj; empty: "
+        "every matrix of a block, of experts too, but routers",
+    )
+    lora_dropout: float = _field(
+        0.0, "share of an adapter's inputs dropped; above 0, experts get no adapters", at_least=0
+    )
+    lora_dora: bool = _field(
+        False, "weights in magnitude and direction (DoRA): slower; experts get no adapters"
+    )
+    lora_rslora: bool = _field(False, "adapters are scaled by alpha / √rank (rsLoRA)")
     merge_adapters: bool = _field(
         True, "write the whole model as well, adapters merged into it; false: adapters alone"
     )

@@ -85,9 +85,15 @@ def check_fits(model_path: Path, max_token_id: int, longest_kept: int) -> None:
 
 def model_config(model_path: Path) -> dict[str, Any]:
     """config.json; of a model of more than text, the part that is about text."""
-    config: dict[str, Any] = json.loads((model_path / "config.json").read_text(encoding="utf-8"))
+    config = raw_config(model_path)
     inner = config.get("text_config")
     return config | inner if isinstance(inner, dict) else config
+
+
+def raw_config(model_path: Path) -> dict[str, Any]:
+    """config.json as it is."""
+    found: dict[str, Any] = json.loads((model_path / "config.json").read_text(encoding="utf-8"))
+    return found
 
 
 def _named(config: dict[str, Any]) -> Iterator[tuple[str, int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -30,6 +31,9 @@ def kernels_of(device: Device) -> Iterator[None]:
 
         optimizers = sys.modules[torch.optim.Optimizer.__module__]
         replace(optimizers, "_get_fused_kernels_supported_devices", lambda: ["meta"])
+        # peft asks for autocast to be off, on a device that has none.
+        replace(torch, "autocast", partial(_autocast, torch.autocast, device))
+        replace(F, "grouped_mm", partial(_grouped_mm, F.grouped_mm))
         if device == "cuda":
             replace(F, "scaled_dot_product_attention", _attention_on_cuda)
             replace(F, "dropout", _dropout_on_cuda)
@@ -89,6 +93,17 @@ def _attention_on_cpu(
     return _ATEN._scaled_dot_product_attention_math(
         query, key, value, attn_mask, dropout_p, is_causal, **more
     )[0]
+
+
+def _autocast(own: Any, device: Device, device_type: str, *given: Any, **more: Any) -> Any:
+    return own(device if device_type == "meta" else device_type, *given, **more)
+
+
+def _grouped_mm(own: Any, rows: Any, weight: Any, *, offs: Any = None, **more: Any) -> Any:
+    """The matrices of experts. torch's own has a meta kernel for bfloat16 alone."""
+    if rows.dtype == torch.bfloat16:
+        return own(rows, weight, offs=offs, **more)
+    return torch.ops.transformers.grouped_mm_fallback(rows, weight, offs)
 
 
 def _bias(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -20,13 +20,13 @@ from transformers import (
 from rundir.config import ModelConfig, RunConfig, TrainConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from train.attention import choose_attention
+from train.adapters import add_adapters
+from train.attention import choose_attention, refused_attention
 from train.quantize import (
     quantization,
     quantize,
     ready_to_train,
     weights_in,
-    without_bitsandbytes,
 )
 
 
@@ -43,15 +43,17 @@ def load_model(config: RunConfig, model_path: Path, device: torch.device) -> Any
         options["device_map"] = {"": device}
     if config.train.method == "qlora":
         options["quantization_config"] = quantization(dtype)
+    described = load_architecture(config.model, model_path)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            model_path,
-            dtype=dtype,
-            attn_implementation=choose_attention(config),
-            trust_remote_code=config.model.trust_remote_code,
-            weights_only=True,  # a pickle could run any code
-            **options,
-        )
+        with refused_attention(config):
+            model = AutoModelForCausalLM.from_pretrained(
+                model_path,
+                dtype=dtype,
+                attn_implementation=choose_attention(config, described),
+                trust_remote_code=config.model.trust_remote_code,
+                weights_only=True,  # a pickle could run any code
+                **options,
+            )
     except UnpicklingError as error:
         raise UserError(
             f"{model_path}: a .bin file in it is damaged, or holds more than weights",
@@ -68,16 +70,16 @@ def new_model(described: PretrainedConfig, config: RunConfig, device: torch.devi
     """
     torch.manual_seed(config.train.seed)
     dtype = getattr(torch, config.model.dtype)
-    with device:
+    with device, refused_attention(config):
         model = AutoModelForCausalLM.from_config(
             described,
             dtype=dtype,
-            attn_implementation=choose_attention(config),
+            attn_implementation=choose_attention(config, described),
             trust_remote_code=config.model.trust_remote_code,
         )
     if config.train.method == "qlora":
         quantize(model, dtype)
-    return _ready(model, config.model)
+    return _ready(model.to(device), config.model)  # some name a device of their own
 
 
 def load_architecture(config: ModelConfig, model_path: Path) -> PretrainedConfig:
@@ -98,20 +100,7 @@ def _ready(model: Any, config: ModelConfig) -> Any:
 
 def add_method(model: Any, config: TrainConfig) -> Any:
     """Make what `config.method` trains trainable: everything, or adapters on a frozen base."""
-    if config.method == "full":
-        return model
-    torch.manual_seed(config.seed)  # adapters are drawn at random; every rank draws the same
-    model.enable_input_require_grads()  # else checkpointed blocks of a frozen base get no gradient
-    with nullcontext() if config.method == "qlora" else without_bitsandbytes():
-        from peft import LoraConfig, get_peft_model
-
-        adapters = LoraConfig(
-            r=config.lora_rank,
-            lora_alpha=config.lora_alpha,
-            target_modules="all-linear",
-            task_type="CAUSAL_LM",
-        )
-        return get_peft_model(model, adapters)
+    return model if config.method == "full" else add_adapters(model, config)
 
 
 def num_weights(model: Any) -> int:

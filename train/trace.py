@@ -21,13 +21,14 @@ from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train.batch import Batch
+from train.head import layers_of
 from train.kernels import Device, kernels_of
 from train.loop import Trainer
-from train.loss import has_matrix_head
 from train.model import add_method, new_model, num_weights, plain_model
 from train.optimizer import with_own_states
 from train.quantize import states_of
 from train.ranks import Ranks
+from train.selftest import try_step
 from train.storages import Storages
 from train.worker import wrap
 
@@ -63,10 +64,12 @@ def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Tra
     num_base = num_weights(base)
     with _META:  # adapters would be made on the CPU first
         model = add_method(base, config.train)
+    with kernels_of(device), Storages(device, is_packed=False):
+        tried = try_step(model)
     storages = Storages(device, is_packed=config.data.packing and not is_flash)
     storages.assign(_weights(model), "weights")
     with _group(config.launch.num_ranks) as ranks, kernels_of(device), storages:
-        wrapped: Any = wrap(model, ranks, init_sync=False, in_chunks=has_matrix_head(model))
+        wrapped: Any = wrap(model, ranks, init_sync=False, tried=tried)
         # Not annotated: DDP would reject the strings that annotations are here.
         wrapped.register_comm_hook(None, lambda _, bucket: _reduced(bucket))
         _tell(wrapped, storages)
@@ -157,7 +160,7 @@ def _tell(wrapped: Any, storages: Storages) -> None:
     before(wrapped, "wrap")
     before(summed, "forward")
     after(plain.get_input_embeddings(), "forward", "embedding backward")
-    after(plain.base_model, "loss", "layers backward")
+    after(layers_of(plain) or plain.base_model, "loss", "layers backward")
     summed.register_forward_hook(lambda *_: storages.enter("loss backward"))
     for parameter in model.parameters():
         if parameter.requires_grad:

@@ -23,6 +23,7 @@ from train.data import SampleFile
 from train.evaluate import Evaluator
 from train.export import write_results
 from train.forks import watch_forks
+from train.head import Head
 from train.heart import start_heart
 from train.loading import make_room, read_ahead
 from train.loop import Trainer, Undistributed
@@ -35,7 +36,7 @@ from train.model import (
     new_model,
 )
 from train.ranks import Alone, Ranks, meet, part, rank_device
-from train.selftest import try_out
+from train.selftest import Tried, try_out
 from train.stream import Stream
 from train.threads import num_threads
 
@@ -100,10 +101,10 @@ def train(
     with events.span("ddp.wrap"):
         if prepared.loading.load == "broadcast":
             make_room(model, ranks)
-        in_chunks = try_out(model, config, ranks, events)
+        tried = try_out(model, config, ranks, events)
         if config.model.compile:
             compile_blocks(model)
-        wrapped = wrap(model, ranks, init_sync=not is_shared, in_chunks=in_chunks)
+        wrapped = wrap(model, ranks, init_sync=not is_shared, tried=tried)
     torch.manual_seed(config.train.seed + ranks.rank)  # however the model came, and its own dropout
     samples = _samples(config, run, ranks, events)
     trainer = Trainer(
@@ -113,7 +114,7 @@ def train(
         events=events,
         model=wrapped,
         samples=samples,
-        evaluator=_evaluator(config, run, ranks, events, model, in_chunks=in_chunks),
+        evaluator=_evaluator(config, run, ranks, events, model, head=tried.head),
     )
     trainer.warm_up()
     if ranks.is_first:
@@ -140,10 +141,11 @@ def _resume_from(run: RunDir, ranks: Ranks, events: EventWriter) -> str | None:
 
 
 def wrap(
-    model: Any, ranks: Ranks, *, init_sync: bool, in_chunks: bool = True
+    model: Any, ranks: Ranks, *, init_sync: bool, tried: Tried | None = None
 ) -> DistributedDataParallel | Undistributed:
     """With `init_sync` all ranks get rank 0's weights: what is written to is no longer shared."""
-    loss = SummedLoss(model, in_chunks=in_chunks)
+    tried = tried or Tried()
+    loss = SummedLoss(model, head=tried.head)
     if isinstance(ranks, Alone):
         return Undistributed(loss)
     return DistributedDataParallel(
@@ -151,6 +153,7 @@ def wrap(
         device_ids=[ranks.device] if ranks.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
         init_sync=init_sync,
+        find_unused_parameters=bool(tried.unused),
     )
 
 
@@ -171,7 +174,7 @@ def _evaluator(
     events: EventWriter,
     model: Any,
     *,
-    in_chunks: bool,
+    head: Head,
 ) -> Evaluator | None:
     prepared = read_prepared(run)
     if prepared.evaluation is None:
@@ -180,7 +183,7 @@ def _evaluator(
         Path(prepared.model_path), trust_remote_code=config.model.trust_remote_code
     )
     return Evaluator(
-        loss=SummedLoss(model, in_chunks=in_chunks),
+        loss=SummedLoss(model, head=head),
         prepared=prepared.evaluation,
         tokenizer=tokenizer,
         ranks=ranks,

@@ -339,5 +339,5 @@ def test_packed_rows_have_a_mask_besides() -> None:
 def test_a_loss_is_predicted_from_the_trainers_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
     config = configured(QWEN3 | {"vocab_size": 3000}, method="lora")
     whole = footprint(config, "cuda").logits_bytes
-    monkeypatch.setattr("train.loss._LOGITS_BYTES", 6 * 3000 * 4)  # of 47 tokens
+    monkeypatch.setattr("train.head._LOGITS_BYTES", 6 * 3000 * 4)  # of 47 tokens
     assert footprint(config, "cuda").logits_bytes < whole / 3

@@ -25,8 +25,9 @@ from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train.batch import Batch
+from train.head import _LOGITS_BYTES
 from train.loop import Trainer
-from train.loss import _LOGITS_BYTES, SummedLoss
+from train.loss import SummedLoss
 from train.ranks import meet
 
 pytestmark = pytest.mark.runs  # starts real steps, large ones
@@ -117,17 +118,25 @@ def weights_bytes(model: nn.Module) -> int:
     return sum(parameter.nbytes for parameter in model.parameters())
 
 
+class Hidden(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Parameter(torch.randn(1, NUM_LABELS, 64))
+
+    def forward(self, **_inputs: Any) -> tuple[torch.Tensor]:
+        return (self.hidden,)
+
+
 class Head(nn.Module):
     """No layers, and a head: so that the loss is all there is."""
+
+    base_model_prefix = "model"
 
     def __init__(self) -> None:
         super().__init__()
         self.lm_head = nn.Linear(64, VOCABULARY, bias=False)
         self.lm_head.weight.requires_grad_(False)
-        self.hidden = nn.Parameter(torch.randn(1, NUM_LABELS, 64))
-
-    def base_model(self, **_inputs: Any) -> tuple[torch.Tensor]:
-        return (self.hidden,)
+        self.model = Hidden()
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head
@@ -144,7 +153,7 @@ def loss(*, chunked: bool) -> dict[str, float]:
         torch.autograd.backward(summed)
 
     def whole() -> None:
-        logits = model.lm_head(model.hidden).flatten(0, 1).float()
+        logits = model.lm_head(model.model.hidden).flatten(0, 1).float()
         torch.autograd.backward(F.cross_entropy(logits, where, reduction="sum"))
 
     return {"bytes": peak_of(in_chunks if chunked else whole)}

@@ -12,11 +12,13 @@ from transformers import CONFIG_MAPPING
 
 from rundir.config import RunConfig, TrainConfig
 from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
 from train.batch import Batch, collate, collate_rows
 from train.data import Sample, prompted
+from train.head import Head
 from train.loss import SummedLoss
 from train.model import add_method, new_model
-from train.selftest import check_packing, takes_loss_in_chunks
+from train.selftest import check_causal, check_packing, head_kind
 
 SMALL: dict[str, Any] = {
     "vocab_size": 300,
@@ -69,10 +71,10 @@ def samples() -> list[Sample]:
     ]
 
 
-def found(model: Any, batch: Batch, *, in_chunks: bool = True) -> tuple[float, torch.Tensor]:
+def found(model: Any, batch: Batch, *, head: Head = "matrix") -> tuple[float, torch.Tensor]:
     """(loss, gradient) of one batch."""
     model.zero_grad()
-    loss: torch.Tensor = SummedLoss(model, in_chunks=in_chunks)(*batch.arguments())
+    loss: torch.Tensor = SummedLoss(model, head=head)(*batch.arguments())
     torch.autograd.backward(loss)
     trained = (p for p in model.parameters() if p.requires_grad)
     return float(loss.detach()), torch.cat(
@@ -93,14 +95,14 @@ def test_packed_is_unpacked_and_in_chunks_is_whole(
     model = made(kind, tie_word_embeddings=is_tied)
     some = samples()
     packed = collate_rows([[some[0], some[1], some[2]], [some[3], some[4]], [some[5]]])
-    whole = found(model, collate(some), in_chunks=False)
+    whole = found(model, collate(some), head="whole")
     assert whole[1].norm() > 0.1
     assert_same(found(model, collate(some)), whole)
-    assert_same(found(model, packed, in_chunks=False), whole)
-    monkeypatch.setattr("train.loss._LOGITS_BYTES", 7 * 300 * 4)  # of seven tokens
+    assert_same(found(model, packed, head="whole"), whole)
+    monkeypatch.setattr("train.head._LOGITS_BYTES", 7 * 300 * 4)  # of seven tokens
     assert_same(found(model, packed), whole)
     check_packing(model)
-    assert takes_loss_in_chunks(model)
+    assert head_kind(model) == "matrix"
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "gpt2"])
@@ -110,21 +112,45 @@ def test_under_adapters_it_is_the_same(kind: str) -> None:
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(std=0.05)
-    whole = found(model, collate(some), in_chunks=False)
+    whole = found(model, collate(some), head="whole")
     assert_same(found(model, collate_rows([some])), whole)
     assert len(whole[1]) == sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
+@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("kind", "shape"),
     [
         ("gemma2", {"head_dim": 16, "final_logit_softcapping": 5.0}),
         ("cohere", {"logit_scale": 0.2}),
-        ("granite", {"logits_scaling": 4.0}),
+        ("granite", {"logits_scaling": 4.0, "tie_word_embeddings": False}),
+        ("falcon_h1", {"lm_head_multiplier": 0.5, "mamba_d_ssm": 64, "mamba_n_heads": 4}),
+        ("opt", {"ffn_dim": 64, "word_embed_proj_dim": 32, "dropout": 0.0}),
     ],
 )
-def test_a_model_that_does_more_to_its_logits_is_found_out(kind: str, shape: Any) -> None:
-    assert not takes_loss_in_chunks(made(kind, **shape))
+def test_what_a_model_does_to_its_logits_is_done_in_chunks_too(
+    kind: str, shape: Any, dtype: torch.dtype, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = made(kind, method=method, **shape).to(dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(4)  # until a cap is one
+    head = head_kind(model)
+    assert head == ("matrix" if kind == "opt" else "own")
+    whole = found(model, collate(samples()), head="whole")
+    monkeypatch.setattr("train.head._LOGITS_BYTES", 4 * 7 * 300 * 4)  # of seven tokens
+    chunked = found(model, collate(samples()), head=head)
+    assert chunked[0] == pytest.approx(whole[0], rel=1e-6)
+    away = {torch.float32: 1e-5, torch.bfloat16: 0.02}[dtype]
+    assert (chunked[1] - whole[1]).norm() < away * whole[1].norm()
+
+
+def test_a_model_that_is_not_causal_is_refused() -> None:
+    check_causal(made("qwen2"))
+    with pytest.raises(UserError, match="not causal: later tokens change") as raised:
+        check_causal(made("bert"))
+    assert raised.value.code == ExitCode.PREFLIGHT
 
 
 def test_a_model_whose_samples_see_each_other_in_a_row_is_refused() -> None:
@@ -150,7 +176,8 @@ def test_trying_out_leaves_the_model_as_it_was(is_training: bool) -> None:
     expected = torch.rand(2)
     torch.manual_seed(4)
     check_packing(model)
-    takes_loss_in_chunks(model)
+    check_causal(model)
+    head_kind(model)
     assert torch.equal(torch.rand(2), expected)
     assert model.training == is_training
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -1,0 +1,228 @@
+"""What is looked at of one architecture (benchmarks/models.py), in a process of its own."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers.utils import logging
+
+from benchmarks.small_models import VOCABULARY, enlarge, small_config
+from rundir.config import RunConfig
+from rundir.errors import UserError
+from train.architecture import check_is_causal
+from train.batch import collate, collate_rows
+from train.data import Sample, prompted
+from train.loss import SummedLoss
+from train.model import add_method, merged, new_model
+from train.selftest import Tried, check_causal, check_packing, try_step
+from train.trace import trace
+
+Method = Literal["full", "lora"]
+_DTYPES = ("float32", "bfloat16")
+_METHODS: tuple[Method, ...] = ("full", "lora")
+_LENGTHS = (19, 7, 30, 2, 11)
+_LIMITS = {  # of what is the same in theory
+    "loss_float32": 1e-6,  # relative, of samples in rows against each alone in its own class
+    "cosine_float32": 1e-4,  # 1 - cosine of the gradients of all that is trained
+    "loss_bfloat16": 2e-3,  # relative, on identical rows
+    "merge_float32": 1e-5,  # of the largest logit, before adapters are merged and after
+    "merge_bfloat16": 0.1,  # what is merged is rounded to three digits; said by every run
+    "export": 1e-6,  # of the largest logit, the merged model and what is loaded from its files
+}
+
+
+@dataclass(kw_only=True)
+class Case:
+    """One way to train one architecture, and what was seen."""
+
+    method: Method
+    dtype: str
+    verdict: str = "right"  # right, refused or wrong
+    reason: str = ""
+    packs: bool = False
+    why_not: str = ""  # it does not pack
+    head: str = ""
+    attention: str = ""
+    num_unused: int = 0
+    figures: dict[str, float] = field(default_factory=dict)
+    plan: str = ""  # empty, or why there is none
+    lora_share: float | None = None
+
+
+def check(kind: str) -> tuple[str, list[Case]]:
+    """(why it cannot be made small, or nothing; its cases)."""
+    warnings.simplefilter("ignore")
+    silence: Any = logging
+    silence.set_verbosity_error()
+    silence.disable_progress_bar()
+    torch.set_num_threads(1)
+    try:
+        described = small_config(kind)
+        auto: Any = AutoModelForCausalLM
+        auto.from_config(described)(input_ids=torch.ones((1, 4), dtype=torch.long))
+    except Exception as error:  # noqa: BLE001 - any model's code
+        return _words(error), []
+    return "", [_case(described, method, dtype) for dtype in _DTYPES for method in _METHODS]
+
+
+def _case(described: PretrainedConfig, method: Method, dtype: str) -> Case:
+    case = Case(method=method, dtype=dtype)
+    try:
+        _look(case, described)
+    except UserError as error:
+        case.verdict, case.reason = "refused", _words(error)
+    except Exception as error:  # noqa: BLE001 - what a run would die of
+        case.verdict, case.reason = "wrong", f"{type(error).__name__}: {_words(error)}"
+    return case
+
+
+def _look(case: Case, described: PretrainedConfig) -> None:
+    fields = described.to_dict() | {"model_type": described.model_type}
+    check_is_causal(fields, Path(described.model_type))
+    config = _config(case)
+    model = add_method(enlarge(new_model(described, config, torch.device("cpu"))), config.train)
+    check_causal(model)
+    try:
+        check_packing(model)
+        case.packs = True
+    except UserError as error:
+        case.why_not = _words(error)
+    tried = _tried(model)
+    case.head, case.num_unused = tried.head, len(tried.unused)
+    _draw_adapters(model, tried)
+    plain = model.get_base_model() if case.method == "lora" else model
+    case.attention = plain.config._attn_implementation
+    if case.method == "lora":
+        case.lora_share = _share(model)
+    _compare(case, model, tried)
+    _export(case, model)
+    try:
+        trace(described, config, "cuda")
+    except Exception as error:  # noqa: BLE001 - a run goes on without
+        case.plan = f"{type(error).__name__}: {_words(error)}"
+
+
+def _tried(model: Any) -> Tried:
+    """As a run does it."""
+    try:
+        return try_step(model)
+    except Exception as error:
+        raise UserError(f"a trial step fails: {_words(error)}", do="") from error
+
+
+def _compare(case: Case, model: Any, tried: Tried) -> None:
+    """Loss and gradients, ours beside those of the model's own class."""
+    rows = collate_rows([_samples()[:3], _samples()[3:]]) if case.packs else collate(_samples())
+    summed = SummedLoss(model, head=tried.head)
+    if case.dtype == "bfloat16":  # of a sample alone: in rows it is computed in another shape
+        for sample in _samples():
+            with torch.no_grad():
+                ours = summed(*collate([sample]).arguments())
+                _note(case, "loss_bfloat16", _relative(ours, _own_loss(model, sample)))
+        return
+
+    def of_own() -> torch.Tensor:
+        losses = [_own_loss(model, sample) for sample in _samples()]
+        return torch.stack(losses).sum()
+
+    own, own_gradient = _gradient(model, of_own)
+    ours, gradient = _gradient(model, lambda: summed(*rows.arguments()))
+    _note(case, "loss_float32", _relative(ours, own))
+    cosine = own_gradient @ gradient / (own_gradient.norm() * gradient.norm())
+    _note(case, "cosine_float32", 1 - float(cosine))
+
+
+def _own_loss(model: Any, sample: Sample) -> torch.Tensor:
+    """The sum that the model's own class gives, of one sample in a row of its own."""
+    batch = collate([sample])
+    output = model(input_ids=batch.input_ids, use_cache=False)
+    logits, labels = output.logits[0, :-1].float(), batch.labels[0, 1:]
+    loss: torch.Tensor = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+    return loss
+
+
+def _gradient(model: Any, loss_of: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """(loss, gradient of all that is trained, in one)."""
+    model.zero_grad()
+    loss = loss_of()
+    loss.backward()  # type: ignore[no-untyped-call]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+    return loss.detach(), torch.cat([part.flatten().double() for part in parts])
+
+
+def _export(case: Case, model: Any) -> None:
+    """Whether what is loaded again computes as what was trained, and merged."""
+    model.eval()
+    ids = torch.arange(5, 21)[None]
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        before = model(input_ids=ids, use_cache=False).logits.float()
+        plain = merged(model)
+        inside = plain(input_ids=ids, use_cache=False).logits.float()
+        plain.save_pretrained(folder)
+        dtype = getattr(torch, case.dtype)
+        again: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+        again.eval()
+        after = again(input_ids=ids, use_cache=False).logits.float()
+    largest = before.abs().max()
+    _note(case, f"merge_{case.dtype}", float((before - inside).abs().max() / largest))
+    _note(case, "export", float((inside - after).abs().max() / largest))
+
+
+def _share(model: Any) -> float:
+    """The share of the weights between embedding and head that have adapters."""
+    from train.adapters import covered
+
+    reached, total, _ = covered(model)
+    return reached / max(1, total)
+
+
+def _config(case: Case) -> RunConfig:
+    config = RunConfig(profile="benchmark")
+    return replace(
+        config,
+        model=replace(config.model, dtype=case.dtype),  # type: ignore[arg-type]
+        train=replace(config.train, method=case.method, global_batch_size=2, lora_rank=4),
+        data=replace(config.data, max_seq_length=64),
+        launch=replace(config.launch, num_ranks=2, device="cpu"),
+    )
+
+
+def _draw_adapters(model: Any, tried: Tried) -> None:
+    """Adapters that change something: as they are made, one of the two is zero.
+
+    Those that the model's code never asks are left so, as training would.
+    """
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name and name not in tried.unused:
+                parameter.normal_(std=0.02)
+
+
+def _samples() -> list[Sample]:
+    draw = np.random.default_rng(3).integers
+    return [prompted(draw(5, VOCABULARY, n).astype(np.int32), n // 3) for n in _LENGTHS]
+
+
+def _relative(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).abs() / other.abs().clamp(min=1e-9))
+
+
+def _note(case: Case, name: str, value: float) -> None:
+    """Keep the largest; beyond its limit the case is wrong."""
+    case.figures[name] = max(value, case.figures.get(name, 0.0))
+    if not value <= _LIMITS[name] and case.verdict == "right":
+        case.verdict, case.reason = "wrong", f"{name} {value:.1e}, limit {_LIMITS[name]:.0e}"
+
+
+def _words(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
