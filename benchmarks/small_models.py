@@ -13,7 +13,7 @@ import torch
 from transformers import CONFIG_MAPPING, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-VOCABULARY = 160
+VOCABULARY = 264  # as many as the byte tokenizer has, and a few
 _LOGITS = 6.0  # the standard deviation that the head is enlarged to: caps of 5 bite
 # Whatever has one of these names is cut down to that size, in each part of a configuration.
 _SIZES = {

@@ -245,8 +245,8 @@ def test_airlock_stop_has_a_plain_run_save_and_end(
     with ended(plain(*EIGHT, "--set", "train.max_steps=1000000")) as process:
         run = run_folder(environ)
         wait_until_training(run)
-        shown = finish(airlock("ps"))[1]
-        assert f"{run.run_id}  training, launcher {process.pid}, 1 process" in shown
+        line = f"{run.run_id}  training, launcher {process.pid}, 1 process"
+        wait_for(lambda: line in finish(airlock("ps"))[1], why="ps never said that it trains")
         assert finish(airlock("stop", run.run_id))[0] == 0
         assert finish(process)[0] == 20
     assert complete_checkpoints(run.checkpoints)

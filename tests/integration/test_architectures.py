@@ -1,0 +1,109 @@
+"""Models unlike the usual ones, whole: trained right, or refused with a reason and exit code 4."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from benchmarks.small_models import enlarge, small_config
+from rundir.paths import RunDir
+from tests.running import SHORT, events_of, finish, run_folder
+from train.make_checkpoint import byte_tokenizer
+
+Start = Callable[..., "subprocess.Popen[str]"]
+RUN = (*SHORT, "--set", "train.max_steps=2", "--set", "train.lora_rank=4")
+
+
+def model_folder(kind: str, folder: Path) -> Path:
+    """A small random model of that kind, as one downloads it."""
+    tokenizer: Any = byte_tokenizer()  # type: ignore[no-untyped-call]
+    tokenizer.save_pretrained(folder)
+    described = small_config(kind)
+    described.bos_token_id = None
+    described.pad_token_id = tokenizer.pad_token_id
+    described.eos_token_id = tokenizer.eos_token_id
+    auto: Any = AutoModelForCausalLM
+    enlarge(auto.from_config(described, dtype=torch.bfloat16)).save_pretrained(folder)
+    return folder
+
+
+def said(run: RunDir) -> str:
+    return "\n".join(event["text"] for event in events_of(run, "log", "line"))
+
+
+@pytest.mark.runs
+@pytest.mark.parametrize(
+    ("kind", "settings", "line"),
+    [
+        ("granite", {}, ""),
+        ("gemma2", {}, "ATTENTION: eager"),
+        pytest.param("deepseek_v3", {}, "", marks=pytest.mark.long),
+        ("jamba", {"data.packing": "false"}, r"GRADIENTS: \d+ trained tensors got none"),
+        pytest.param("mamba2", {"data.packing": "false"}, "LORA: ", marks=pytest.mark.long),
+    ],
+)
+def test_it_is_trained_in_bfloat16_with_adapters_on_two_ranks(
+    airlock: Start,
+    environ: dict[str, str],
+    tmp_path: Path,
+    kind: str,
+    settings: dict[str, str],
+    line: str,
+) -> None:
+    folder = model_folder(kind, tmp_path / "model")
+    wanted = {"model.path": folder, "model.dtype": "bfloat16", "train.method": "lora"} | settings
+    options = [part for name, value in wanted.items() for part in ("--set", f"{name}={value}")]
+    code, out, err = finish(airlock(*RUN, *options))
+    assert code == 0, out + err
+    run = run_folder(environ)
+    assert [event["step"] for event in events_of(run, "metric", "train", rank=0)] == [1, 2]
+
+    assert re.search(line, said(run))
+    exported: Any = AutoModelForCausalLM.from_pretrained(run.model)
+    assert exported(input_ids=torch.arange(5, 15)[None]).logits.isfinite().all()
+
+
+@pytest.mark.runs
+def test_a_model_whose_samples_cannot_share_a_row_is_refused_with_the_reason(
+    airlock: Start, tmp_path: Path
+) -> None:
+    folder = model_folder("bloom", tmp_path / "model")
+    code, out, err = finish(airlock(*RUN, "--set", f"model.path={folder}"))
+    assert code == 4, out + err
+    shown = " ".join(out.split())
+    assert "bloom: its attention weighs by distance" in shown
+    assert "--set data.packing=false" in shown
+    assert "Traceback" not in out + err, out
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "t5", "is_encoder_decoder": True}, "is an encoder-decoder"),
+        ({"model_type": "vit"}, "is no language model that transformers knows"),
+    ],
+)
+def test_what_is_no_causal_model_is_refused_before_any_rank_is_started(
+    airlock: Start,
+    environ: dict[str, str],
+    tmp_path: Path,
+    config: dict[str, Any],
+    words: str,
+) -> None:
+    folder = tmp_path / "model"
+    tokenizer: Any = byte_tokenizer()  # type: ignore[no-untyped-call]
+    tokenizer.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 300}))
+    (folder / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    code, out, err = finish(airlock(*RUN, "--set", f"model.path={folder}"))
+    assert code == 4, out + err
+    assert words in err
+    assert not events_of(run_folder(environ), "mark", "mem.start")

@@ -1,0 +1,125 @@
+"""What gets adapters: every matrix of a block, experts too, and never what routes to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from benchmarks.small_models import enlarge, small_config
+from rundir.config import RunConfig, TrainConfig
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from train.adapters import coverage_line, covered
+from train.export import export_adapter
+from train.model import add_method, merged, new_model
+from train.selftest import try_step
+
+IDS = torch.arange(5, 25)[None]
+# peft asks transformers by a name that it has renamed, and finds out by itself what is transposed.
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:{what}")
+    for what in (".*gradient_checkpointing", "fan_in_fan_out", "Unsupported layer type")
+]
+
+
+def made(kind: str, **options: Any) -> Any:
+    base = enlarge(new_model(small_config(kind), RunConfig(profile="test"), torch.device("cpu")))
+    model = add_method(base.float(), TrainConfig(method="lora", lora_rank=4, **options))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.1)
+    return model
+
+
+def logits(model: Any) -> torch.Tensor:
+    model.eval()
+    with torch.no_grad():
+        found: torch.Tensor = model(input_ids=IDS, use_cache=False).logits
+    return found
+
+
+def trained(model: Any) -> set[str]:
+    return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe", "deepseek_v3", "mixtral", "gpt_oss"])
+def test_all_but_routers_is_reached_and_trained(kind: str) -> None:
+    model = made(kind)
+    reached, total, without = covered(model)
+    assert reached / total > 0.98
+    assert all(name.endswith((".gate", ".router", "_bias")) for name in without)
+    assert not any("router" in name or ".gate." in name for name in trained(model))
+    assert try_step(model).unused == ()
+    if kind != "llama":
+        assert any(".experts." in name for name in trained(model))
+
+
+@pytest.mark.parametrize("kind", ["llama", "deepseek_v3", "gpt_oss"])
+def test_adapters_that_are_merged_or_loaded_by_peft_alone_compute_the_same(
+    kind: str, tmp_path: Path
+) -> None:
+    from peft import PeftModel
+
+    model = made(kind)
+    expected = logits(model)
+    base = new_model(small_config(kind), RunConfig(profile="test"), torch.device("cpu"))
+    enlarge(base).save_pretrained(tmp_path / "base")
+    export_adapter(model, tmp_path / "adapter", base=str(tmp_path / "base"), revision="")
+    loaded: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
+    again = logits(PeftModel.from_pretrained(loaded, tmp_path / "adapter"))
+    assert (again - expected).abs().max() < 0.02 * expected.abs().max()  # the base is bfloat16
+    assert (logits(merged(model)) - expected).abs().max() < 1e-5 * expected.abs().max()
+
+
+def test_layers_that_a_kernel_reads_by_itself_are_left_and_their_share_said() -> None:
+    model = made("mamba2")
+    assert not any("out_proj" in name for name in trained(model))
+    line = coverage_line(model)
+    assert line
+    assert line.startswith("LORA: adapters are on ")
+    assert "mixer.out_proj" in line
+
+
+def test_what_the_model_never_asks_is_found_by_a_trial_step_that_leaves_nothing() -> None:
+    model = made("jamba")
+    unused = try_step(model).unused
+    assert unused
+    assert all("dt_proj" in name for name in unused)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("options", [{"lora_dropout": 0.1}, {"lora_dora": True}], ids=str)
+def test_with_dropout_or_dora_experts_go_without_and_that_is_said(options: dict[str, Any]) -> None:
+    model = made("qwen3_moe", **options)
+    assert not any(".experts." in name for name in trained(model))
+    assert "mlp.experts" in str(coverage_line(model)) or "experts." in str(coverage_line(model))
+    kinds = {type(module).__name__ for module in model.modules()}
+    assert ("Dropout" in kinds) == ("lora_dropout" in options)
+    assert any("magnitude" in name for name in trained(model)) == ("lora_dora" in options)
+
+
+def test_targets_by_name_alone_get_adapters() -> None:
+    names = trained(made("qwen3_moe", lora_targets="q_proj, experts.down_proj"))
+    assert names
+    assert all(".q_proj." in name or ".experts." in name for name in names)
+
+
+def test_a_target_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(UserError, match=r"ends in 'q_porj'; there are .*q_proj") as raised:
+        made("llama", lora_targets="q_porj")
+    assert raised.value.code == ExitCode.PREFLIGHT
+    assert "train.lora_targets=" in raised.value.do
+
+
+def test_rank_stabilised_adapters_are_scaled_by_the_root_of_the_rank() -> None:
+    from peft.tuners.lora import LoraLayer
+
+    for is_stabilised, expected in ((False, 8.0), (True, 16.0)):
+        model = made("llama", lora_rslora=is_stabilised)
+        layer = next(one for one in model.modules() if isinstance(one, LoraLayer))
+        assert layer.scaling == {"default": expected}
