@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
@@ -63,13 +62,14 @@ def main() -> None:
 
 def _checked(kinds: list[str]) -> Iterator[tuple[str, tuple[str, list[Case]]]]:
     num = min(len(kinds), len(os.sched_getaffinity(0)))
-    with ProcessPoolExecutor(
-        num, mp_context=get_context("spawn"), max_tasks_per_child=_TASKS_PER_PROCESS
-    ) as pool:
-        asked = {pool.submit(check, kind): kind for kind in kinds}
-        console = Console(stderr=True)
-        for done in track(as_completed(asked), "models", len(asked), console=console):
-            yield asked[done], done.result()
+    # Not concurrent.futures: with a limit of tasks it waits for ever on 3.11 (cpython#115634).
+    with get_context("spawn").Pool(num, maxtasksperchild=_TASKS_PER_PROCESS) as pool:
+        found = pool.imap_unordered(_check, kinds)
+        yield from track(found, "models", len(kinds), console=Console(stderr=True))
+
+
+def _check(kind: str) -> tuple[str, tuple[str, list[Case]]]:
+    return kind, check(kind)
 
 
 def _verdict(cases: list[Case]) -> tuple[str, str]:

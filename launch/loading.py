@@ -33,6 +33,9 @@ def choose_loading(config: RunConfig, model_path: Path) -> Loading:
     return replace(loading, known_as=known_as(config, checkpoint.files))
 
 
+_OF_ADAPTERS = ("lora_rank", "lora_targets", "lora_dropout", "lora_dora", "adapter")
+
+
 def known_as(config: RunConfig, files: Iterable[Path]) -> str:
     """A name for all starts that take the same memory: of the same weights, held the same way."""
     state = [(str(file), (found := file.stat()).st_size, found.st_mtime_ns) for file in files]
@@ -43,7 +46,7 @@ def known_as(config: RunConfig, files: Iterable[Path]) -> str:
         config.launch.load,
         device,
         config.train.method,
-        config.train.lora_rank,
+        {name: value for name, value in asdict(config.train).items() if name in _OF_ADAPTERS},
         state,
         library_versions(),
     ]

@@ -44,6 +44,7 @@ def resolve(
     if values["model"].path.startswith("~"):  # after `model.path=` the shell leaves it as it is
         path = os.path.expanduser(values["model"].path)  # noqa: PTH111 - never raises
         values["model"] = replace(values["model"], path=path)
+    values["train"] = _adapter(values["train"])
     values["launch"] = _start_that_loads(values["launch"], values["train"], sources)
     architecture = table.get("architecture", {})
     if values["model"].path and sources["model.path"] not in (layer, "default"):
@@ -105,6 +106,14 @@ def _absolute(data: DataConfig, sources: Sources) -> DataConfig:
         path=absolute("path", data.path),
         eval_path=absolute("eval_path", data.eval_path),
     )
+
+
+def _adapter(train: TrainConfig) -> TrainConfig:
+    """The folder of adapters made absolute, from where a person stands."""
+    if not train.adapter:
+        return train
+    path = Path.cwd() / os.path.expanduser(train.adapter)  # noqa: PTH111 - never raises
+    return replace(train, adapter=str(path))
 
 
 def _start_that_loads(launch: LaunchConfig, train: TrainConfig, sources: Sources) -> LaunchConfig:

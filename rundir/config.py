@@ -27,7 +27,7 @@ class ModelConfig:
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = _field(
         "auto",
         "implementation of attention; auto: flash_attention_2 where its package and a GPU for it "
-        "are there, else torch's own, sdpa",
+        "are there, else torch's own, sdpa, or eager for a model that has no other",
     )
     gradient_checkpointing: bool = _field(
         False, "recompute activations in backward: slower, far smaller"
@@ -85,7 +85,7 @@ class TrainConfig:
 
     method: Literal["full", "lora", "qlora"] = _field(
         "lora",
-        "which weights are trained. full: all; lora: adapters on every linear layer of a block; "
+        "which weights are trained. full: all; lora: adapters on every matrix of a block; "
         "qlora: the same, and the layers below them are held in four bits (bitsandbytes)",
     )
     max_steps: int = _field(0, "optimizer steps; 0: as many as `epochs` come to", at_least=0)
@@ -119,6 +119,9 @@ class TrainConfig:
         False, "weights in magnitude and direction (DoRA): slower; experts get no adapters"
     )
     lora_rslora: bool = _field(False, "adapters are scaled by alpha / √rank (rsLoRA)")
+    adapter: str = _field(
+        "", "folder of adapters to go on from, as peft has them; their own rank and targets hold"
+    )
     merge_adapters: bool = _field(
         True, "write the whole model as well, adapters merged into it; false: adapters alone"
     )

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,6 +47,8 @@ def add_adapters(model: Any, config: TrainConfig) -> Any:
     with nullcontext() if config.method == "qlora" else without_bitsandbytes():
         from peft import LoraConfig, get_peft_model
 
+        if config.adapter:
+            return _with_those_of(model, Path(config.adapter))
         found = targets_of(model, config)
         adapters = LoraConfig(
             r=config.lora_rank,
@@ -58,6 +61,34 @@ def add_adapters(model: Any, config: TrainConfig) -> Any:
             task_type="CAUSAL_LM",
         )
         return get_peft_model(model, adapters)
+
+
+def _with_those_of(model: Any, folder: Path) -> Any:
+    """`model` with the adapters in `folder`, to be trained on; on the meta device, their shapes.
+
+    Raises UserError for those of another model.
+    """
+    from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
+    from peft.utils import load_peft_weights
+
+    adapters: Any = LoraConfig.from_pretrained(str(folder))
+    adapters.inference_mode = False
+    adapters.base_model_name_or_path = None  # where it was trained; the export says where it is
+    try:
+        made = get_peft_model(model, adapters)
+        if next(model.parameters()).device.type == "meta":
+            return made
+        result: Any = set_peft_model_state_dict(made, load_peft_weights(str(folder), device="cpu"))
+        odd = [name for name in result.missing_keys if ".lora_" in name] + result.unexpected_keys
+    except (RuntimeError, ValueError) as error:  # other shapes, or layers that are not there
+        odd = str(error).strip().splitlines()[:1]
+    if odd:
+        raise UserError(
+            f"train.adapter = {folder}: its adapters are another model's: {odd[0]}",
+            do="--set model.path=… with the model that they were trained on",
+            code=ExitCode.PREFLIGHT,
+        )
+    return made
 
 
 def targets_of(model: Any, config: TrainConfig) -> Targets:

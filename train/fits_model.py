@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rundir.config import TrainConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from train.template import special_tokens
@@ -80,6 +81,30 @@ def check_fits(model_path: Path, max_token_id: int, longest_kept: int) -> None:
             f"a sample has {longest_kept} tokens, the model takes {num_positions}",
             do=f"--set data.max_seq_length={num_positions} leaves longer ones out",
             code=ExitCode.DATA,
+        )
+
+
+def check_adapter(config: TrainConfig) -> None:
+    """Raise UserError for a `train.adapter` that is no folder of LoRA adapters."""
+    if not config.adapter:
+        return
+    if config.method == "full":
+        raise UserError(
+            f"train.adapter = {config.adapter}: with train.method = full there are no adapters",
+            do="--set train.method=lora",
+            code=ExitCode.USAGE,
+        )
+    file = Path(config.adapter) / "adapter_config.json"
+    try:
+        kind = json.loads(file.read_text(encoding="utf-8")).get("peft_type")
+        what = None if kind == "LORA" else f"its adapters are {kind}, only LORA's can be trained on"
+    except (OSError, ValueError, AttributeError) as error:
+        what = f"no folder of adapters: {file.name}: {getattr(error, 'strerror', None) or error}"
+    if what:
+        raise UserError(
+            f"train.adapter = {config.adapter}: {what}",
+            do="a folder that peft has saved, such as runs/…/adapter",
+            code=ExitCode.PREFLIGHT,
         )
 
 

@@ -24,7 +24,7 @@ from rundir.prepared import Prepared, PreparedData, write_prepared
 from train.architecture import check_is_causal
 from train.arrow_file import BAD_ROWS, HELD_OUT, TRAIN
 from train.data_cache import cached
-from train.fits_model import check_fits, check_tokenizer, raw_config
+from train.fits_model import check_adapter, check_fits, check_tokenizer, raw_config
 from train.prepare_stream import other_data, prepare_stream
 from train.preview import preview, short
 from train.sources import find_sources
@@ -36,6 +36,7 @@ def prepare(run: RunDir, model_path: Path, resume_from: str | None) -> Prepared:
     """Tokenise training and held-out data. Raises UserError for data that cannot be used."""
     config = read_config(run.config)
     check_is_causal(raw_config(model_path), model_path)
+    check_adapter(config.train)
     tools = load_text_tools(model_path)
     for line in check_tokenizer(model_path, tools[0]):
         _say(f"airlock: {line}")

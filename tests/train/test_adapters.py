@@ -15,6 +15,7 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from train.adapters import coverage_line, covered
 from train.export import export_adapter
+from train.fits_model import check_adapter
 from train.model import add_method, merged, new_model
 from train.selftest import try_step
 
@@ -26,12 +27,12 @@ pytestmark = [
 ]
 
 
-def made(kind: str, **options: Any) -> Any:
+def made(kind: str, *, draw: bool = True, **options: Any) -> Any:
     base = enlarge(new_model(small_config(kind), RunConfig(profile="test"), torch.device("cpu")))
     model = add_method(base.float(), TrainConfig(method="lora", lora_rank=4, **options))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "lora_B" in name:
+            if draw and "lora_B" in name:
                 parameter.normal_(std=0.1)
     return model
 
@@ -123,3 +124,32 @@ def test_rank_stabilised_adapters_are_scaled_by_the_root_of_the_rank() -> None:
         model = made("llama", lora_rslora=is_stabilised)
         layer = next(one for one in model.modules() if isinstance(one, LoraLayer))
         assert layer.scaling == {"default": expected}
+
+
+def test_going_on_from_an_adapter_begins_where_it_was(tmp_path: Path) -> None:
+    model = made("deepseek_v3", lora_rslora=True)
+    export_adapter(model, tmp_path / "adapter", base="", revision="")
+    again = made("deepseek_v3", adapter=str(tmp_path / "adapter"), draw=False)
+    assert torch.equal(logits(again), logits(model))
+    assert trained(again) == trained(model)
+    assert try_step(again).unused == ()
+
+
+def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
+    export_adapter(made("llama"), tmp_path / "adapter", base="", revision="")
+    with pytest.raises(UserError, match="adapters are another model's") as raised:
+        made("gpt2", adapter=str(tmp_path / "adapter"))
+    assert raised.value.code == ExitCode.PREFLIGHT
+
+
+def test_what_is_no_folder_of_lora_adapters_is_refused_before_the_start(tmp_path: Path) -> None:
+    lora = TrainConfig(method="lora", adapter=str(tmp_path))
+    with pytest.raises(UserError, match="No such file"):
+        check_adapter(lora)
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "IA3"}')
+    with pytest.raises(UserError, match="its adapters are IA3"):
+        check_adapter(lora)
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    check_adapter(lora)
+    with pytest.raises(UserError, match="there are no adapters"):
+        check_adapter(TrainConfig(method="full", adapter=str(tmp_path)))
