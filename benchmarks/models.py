@@ -97,8 +97,7 @@ def _rows(results: dict[str, tuple[str, list[Case]]]) -> Iterator[list[str]]:
             continue
         shares = [case.lora_share for case in trained if case.lora_share is not None]
         notes = [reason] if reason else []
-        if not all(case.packs for case in trained):
-            notes.append(next(case.why_not for case in trained if case.why_not))
+        notes += [case.why_not for case in trained if case.why_not][:1]
         yield [
             kind,
             verdict,

@@ -119,6 +119,7 @@ def load(config: RunConfig, folder: Path) -> tuple[Any, float]:
     import torch
 
     from train.model import add_method, load_architecture, load_model, new_model
+    from train.new_tokens import grow
     from train.ranks import rank_device
 
     begun, device = time.perf_counter(), rank_device(0)
@@ -126,7 +127,7 @@ def load(config: RunConfig, folder: Path) -> tuple[Any, float]:
         model = new_model(load_architecture(config.model, folder), config, device)
     else:
         model = load_model(config, folder, device)
-    model = add_method(model, config.train)
+    model = add_method(grow(model, folder), config.train)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return model, time.perf_counter() - begun

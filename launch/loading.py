@@ -33,7 +33,14 @@ def choose_loading(config: RunConfig, model_path: Path) -> Loading:
     return replace(loading, known_as=known_as(config, checkpoint.files))
 
 
-_OF_ADAPTERS = ("lora_rank", "lora_targets", "lora_dropout", "lora_dora", "adapter")
+_OF_ADAPTERS = (
+    "lora_rank",
+    "lora_targets",
+    "lora_dropout",
+    "lora_dora",
+    "lora_new_tokens",
+    "adapter",
+)
 
 
 def known_as(config: RunConfig, files: Iterable[Path]) -> str:

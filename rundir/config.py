@@ -119,6 +119,9 @@ class TrainConfig:
         False, "weights in magnitude and direction (DoRA): slower; experts get no adapters"
     )
     lora_rslora: bool = _field(False, "adapters are scaled by alpha / √rank (rsLoRA)")
+    lora_new_tokens: bool = _field(
+        True, "train the embeddings of tokens added to the tokenizer beside the adapters"
+    )
     adapter: str = _field(
         "", "folder of adapters to go on from, as peft has them; their own rank and targets hold"
     )

@@ -21,6 +21,7 @@ from transformers.pytorch_utils import Conv1D
 from rundir.config import TrainConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from train.new_tokens import end_names
 from train.quantize import weights_in, without_bitsandbytes
 
 # Kinds whose kernels read these layers' weights themselves, so peft refuses adapters on them.
@@ -58,6 +59,7 @@ def add_adapters(model: Any, config: TrainConfig) -> Any:
             use_rslora=config.lora_rslora,
             target_modules=found.modules,
             target_parameters=found.parameters or None,
+            trainable_token_indices=_new_tokens(model) if config.lora_new_tokens else None,
             task_type="CAUSAL_LM",
         )
         return get_peft_model(model, adapters)
@@ -89,6 +91,12 @@ def _with_those_of(model: Any, folder: Path) -> Any:
             code=ExitCode.PREFLIGHT,
         )
     return made
+
+
+def _new_tokens(model: Any) -> dict[str, list[int]] | None:
+    """The tokens whose embeddings are trained, by the names of embedding and head."""
+    ids = list(getattr(model, "new_tokens", ()))
+    return dict.fromkeys(end_names(model), ids) if ids else None
 
 
 def targets_of(model: Any, config: TrainConfig) -> Targets:

@@ -18,7 +18,8 @@ from rundir.prepared import read_prepared
 from rundir.space import require_space
 from train.evaluate import end_token_ids
 from train.fits_model import pad_token_id
-from train.model import has_adapters, inference, load_model, merged
+from train.model import has_adapters, inference, load_model, merged, vocabulary_of
+from train.new_tokens import grow
 from train.quantize import without_bitsandbytes
 
 _NUM_COMPARED = 16  # tokens
@@ -104,7 +105,7 @@ def on_whole_base(config: RunConfig, base: Path, adapter: Path) -> Any:
     four bits itself. Takes the whole model's size in host memory. Raises what loading raises.
     """
     unquantized = replace(config, train=replace(config.train, method="lora"))
-    plain = load_model(unquantized, base, torch.device("cpu"))
+    plain = grow(load_model(unquantized, base, torch.device("cpu")), base)
     with without_bitsandbytes():
         from peft import PeftModel
 
@@ -113,7 +114,7 @@ def on_whole_base(config: RunConfig, base: Path, adapter: Path) -> Any:
 
 def logits_of_some(model: Any) -> torch.Tensor:
     """Logits, (tokens, vocabulary), of a few tokens: to see whether a merge has changed a model."""
-    vocab_size = model.get_input_embeddings().num_embeddings
+    vocab_size = vocabulary_of(model)
     ids = torch.arange(_NUM_COMPARED, device=next(model.parameters()).device) % vocab_size
     with inference(model):
         found: torch.Tensor = model(input_ids=ids[None], use_cache=False).logits[0].float().cpu()

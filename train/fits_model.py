@@ -42,7 +42,7 @@ def check_tokenizer(model_path: Path, tokenizer: Any) -> list[str]:
         )
     lines = [f"{name} = {named[name]} of the model {problem}" for name, problem in problems.items()]
     if isinstance(vocab_size, int):
-        lines += _of_sizes(vocabulary, vocab_size)
+        lines += _of_sizes(vocabulary, vocab_size, num_tokens(model_path, vocab_size))
     if pad_token_id(model_path, tokenizer) is None and named.get("pad_token_id") is None:
         lines.append(
             "the tokenizer has no padding token: training needs none, and generation_config.json "
@@ -51,14 +51,19 @@ def check_tokenizer(model_path: Path, tokenizer: Any) -> list[str]:
     return lines
 
 
-def _of_sizes(vocabulary: dict[str, int], vocab_size: int) -> Iterator[str]:
+def _of_sizes(vocabulary: dict[str, int], vocab_size: int, num_grown: int) -> Iterator[str]:
     most = max(vocabulary.values(), default=0)
     if len(vocabulary) < vocab_size * _SMALL_SHARE:
         yield (
             f"the tokenizer knows {len(vocabulary):,} tokens, the model {vocab_size:,}: is it the "
             "model's own?"
         )
-    if most >= vocab_size:
+    if num_grown:
+        yield (
+            f"the tokenizer has {num_grown - vocab_size} added tokens beyond the model's "
+            f"{vocab_size:,}: the model gets embeddings for them, which begin as the mean of all"
+        )
+    elif most >= vocab_size:
         yield (
             f"the tokenizer has ids up to {most:,}, the model knows those below {vocab_size:,}: no "
             "sample may use more"
@@ -69,6 +74,8 @@ def check_fits(model_path: Path, max_token_id: int, longest_kept: int) -> None:
     """Raise UserError for token ids or positions that the model has no embedding for."""
     model = model_config(model_path)
     vocab_size, num_positions = model.get("vocab_size"), model.get("max_position_embeddings")
+    if isinstance(vocab_size, int):
+        vocab_size = max(vocab_size, num_tokens(model_path, vocab_size))
     if isinstance(vocab_size, int) and max_token_id >= vocab_size:
         raise UserError(
             f"the tokenizer of {model_path} gives token id {max_token_id}, the model "
@@ -106,6 +113,23 @@ def check_adapter(config: TrainConfig) -> None:
             do="a folder that peft has saved, such as runs/…/adapter",
             code=ExitCode.PREFLIGHT,
         )
+
+
+def num_tokens(folder: Path, vocab_size: int) -> int:
+    """How many embeddings the tokenizer in `folder` asks for; 0 if `vocab_size` are enough.
+
+    Only tokens that were added count: a vocabulary that is larger by itself is another model's.
+    """
+    try:
+        made = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+        added = {int(one["id"]) for one in made.get("added_tokens", ())}
+        words = made["model"].get("vocab", ())
+        own = words.values() if isinstance(words, dict) else range(len(words))
+        most = max(set(own) - added, default=-1)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):  # said where it is read
+        return 0
+    num = max(added, default=-1) + 1
+    return num if most < vocab_size < num else 0
 
 
 def model_config(model_path: Path) -> dict[str, Any]:

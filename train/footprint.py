@@ -25,6 +25,7 @@ from rundir.exit_codes import ExitCode
 from rundir.footprint import Footprint, Moment, write_footprints
 from train.kernels import Device
 from train.model import load_architecture, new_model, num_weights
+from train.new_tokens import grow
 from train.trace import Trace, trace
 
 _MOMENTS: dict[str, Moment] = {
@@ -109,7 +110,8 @@ def _extrapolated(described: PretrainedConfig, config: RunConfig, device: Device
         trace(_shortened(described, num), config, device) for num in (first, first + period)
     )
     found = small.plus(large, (num_layers - first) // period)
-    whole = new_model(described, config, torch_device("meta"))
+    folder = Path(config.model.path) if config.model.path else None
+    whole = grow(new_model(described, config, torch_device("meta")), folder)
     if found.counts["num_base"] != num_weights(whole):
         return None
     return found

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers.utils.generic import ModelOutput
 
-from train.model import plain_model
+from train.model import plain_model, vocabulary_of
 
 Head = Literal["matrix", "own", "whole"]
 
@@ -70,8 +70,7 @@ class OwnHead:
     def __init__(self, model: Any, output: ModelOutput) -> None:
         """`output` is what the layers returned."""
         self._plain, self._output = plain_model(model), output
-        vocabulary = self._plain.get_output_embeddings().weight.shape[0]
-        self.num_at_once = max(1, _LOGITS_BYTES // (4 * _OWN_COPIES * vocabulary))
+        self.num_at_once = max(1, _LOGITS_BYTES // (4 * _OWN_COPIES * vocabulary_of(model)))
         self.weights: list[torch.Tensor | None] = list(_weights_behind(self._plain))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

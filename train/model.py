@@ -113,6 +113,13 @@ def has_adapters(model: Any) -> bool:
     return hasattr(model, "merge_and_unload")
 
 
+def vocabulary_of(model: Any) -> int:
+    """How many token ids a model has an embedding for."""
+    embedding = plain_model(model).get_input_embeddings()
+    # peft wraps it where some of it is trained.
+    return int(getattr(embedding, "original_module", embedding).weight.shape[0])
+
+
 def plain_model(model: Any) -> Any:
     """The Hugging Face model below adapters."""
     return model.get_base_model() if has_adapters(model) else model

@@ -20,7 +20,7 @@ from train.batch import Batch, collate, collate_rows
 from train.data import Sample, prompted
 from train.head import Head, head_of
 from train.loss import SummedLoss
-from train.model import has_adapters, inference, plain_model
+from train.model import has_adapters, inference, plain_model, vocabulary_of
 from train.ranks import Ranks
 
 _LENGTHS = (5, 3)  # of two samples in one row
@@ -194,7 +194,7 @@ def _not_packed(what: str) -> UserError:
 
 
 def _samples(model: Any, seed: int) -> list[Sample]:
-    vocab_size = model.get_input_embeddings().num_embeddings
+    vocab_size = vocabulary_of(model)
     draw = np.random.default_rng(seed).integers
     return [prompted(draw(0, vocab_size, length).astype(np.int32), 1) for length in _LENGTHS]
 

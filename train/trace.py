@@ -25,6 +25,7 @@ from train.head import layers_of
 from train.kernels import Device, kernels_of
 from train.loop import Trainer
 from train.model import add_method, new_model, num_weights, plain_model
+from train.new_tokens import grow
 from train.optimizer import with_own_states
 from train.quantize import states_of
 from train.ranks import Ranks
@@ -60,7 +61,8 @@ def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Tra
     is_flash = config.model.attention == "flash_attention_2"
     if is_flash:  # its kernels know no meta device; torch's, without a mask, keep the same
         config = replace(config, model=replace(config.model, attention="sdpa"))
-    base = new_model(described, config, _META)
+    folder = Path(config.model.path) if config.model.path else None
+    base = grow(new_model(described, config, _META), folder)
     num_base = num_weights(base)
     with _META:  # adapters would be made on the CPU first
         model = add_method(base, config.train)

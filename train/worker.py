@@ -35,6 +35,7 @@ from train.model import (
     load_tokenizer,
     new_model,
 )
+from train.new_tokens import grow
 from train.ranks import Alone, Ranks, meet, part, rank_device
 from train.selftest import Tried, try_out
 from train.stream import Stream
@@ -71,7 +72,7 @@ def build(config: RunConfig, run: RunDir, device: torch.device) -> Any:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # it goes first, or is the zygote
             read_ahead(prepared.loading.read_ahead)
         model = load_model(config, folder, device)
-    return add_method(model, config.train)
+    return add_method(grow(model, folder), config.train)
 
 
 def plain_device(config: RunConfig, otherwise: torch.device) -> torch.device:

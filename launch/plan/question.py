@@ -54,6 +54,7 @@ def question_of(config: RunConfig, device: Device, model_folder: Path | None = N
             lora_targets=train.lora_targets,
             lora_dropout=train.lora_dropout,
             lora_dora=train.lora_dora,
+            lora_new_tokens=train.lora_new_tokens,
             adapter=train.adapter,
             micro_batch_size=at_once,
             optimizer=train.optimizer,

@@ -22,9 +22,10 @@ Start = Callable[..., "subprocess.Popen[str]"]
 RUN = (*SHORT, "--set", "train.max_steps=2", "--set", "train.lora_rank=4")
 
 
-def model_folder(kind: str, folder: Path) -> Path:
-    """A small random model of that kind, as one downloads it."""
+def model_folder(kind: str, folder: Path, *added: str) -> Path:
+    """A small random model of that kind, as one downloads it, and tokens added to its tokenizer."""
     tokenizer: Any = byte_tokenizer()  # type: ignore[no-untyped-call]
+    tokenizer.add_tokens(list(added))
     tokenizer.save_pretrained(folder)
     described = small_config(kind)
     described.bos_token_id = None
@@ -69,6 +70,30 @@ def test_it_is_trained_in_bfloat16_with_adapters_on_two_ranks(
     assert re.search(line, said(run))
     exported: Any = AutoModelForCausalLM.from_pretrained(run.model)
     assert exported(input_ids=torch.arange(5, 15)[None]).logits.isfinite().all()
+
+
+@pytest.mark.runs
+def test_tokens_that_were_added_are_trained_and_a_second_run_goes_on_from_the_adapter(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    added = [f"<new{i}>" for i in range(6)]
+    folder = model_folder("llama", tmp_path / "model", *added)
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps({"text": f"a {one} b {one}"}) + "\n" for one in added * 4))
+    model = ("--set", f"model.path={folder}", "--set", "train.method=lora", "--data", str(data))
+    code, out, err = finish(airlock(*RUN, *model))
+    assert code == 0, out + err
+    assert "2 added tokens beyond the model's 264" in " ".join((out + err).split())
+    first = run_folder(environ)
+    exported: Any = AutoModelForCausalLM.from_pretrained(first.model)
+    rows = exported.get_input_embeddings().weight
+    assert len(rows) == 266
+    assert not torch.equal(rows[-1], rows[-2])  # both began as the mean of all others
+
+    code, out, err = finish(airlock(*RUN, *model, "--set", f"train.adapter={first.adapter}"))
+    assert code == 0, out + err
+    losses = [event["loss"] for event in events_of(run_folder(environ), "metric", "train", rank=0)]
+    assert losses[0] < events_of(first, "metric", "train", rank=0)[0]["loss"]
 
 
 @pytest.mark.runs

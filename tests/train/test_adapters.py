@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.small_models import enlarge, small_config
+from benchmarks.small_models import VOCABULARY, enlarge, small_config
 from rundir.config import RunConfig, TrainConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from train.adapters import coverage_line, covered
+from train.batch import Batch
 from train.export import export_adapter
-from train.fits_model import check_adapter
-from train.model import add_method, merged, new_model
+from train.fits_model import check_adapter, num_tokens
+from train.loss import SummedLoss
+from train.model import add_method, merged, new_model, vocabulary_of
+from train.new_tokens import grow
 from train.selftest import try_step
 
 IDS = torch.arange(5, 25)[None]
@@ -37,10 +41,10 @@ def made(kind: str, *, draw: bool = True, **options: Any) -> Any:
     return model
 
 
-def logits(model: Any) -> torch.Tensor:
+def logits(model: Any, ids: torch.Tensor = IDS) -> torch.Tensor:
     model.eval()
     with torch.no_grad():
-        found: torch.Tensor = model(input_ids=IDS, use_cache=False).logits
+        found: torch.Tensor = model(input_ids=ids, use_cache=False).logits
     return found
 
 
@@ -153,3 +157,56 @@ def test_what_is_no_folder_of_lora_adapters_is_refused_before_the_start(tmp_path
     check_adapter(lora)
     with pytest.raises(UserError, match="there are no adapters"):
         check_adapter(TrainConfig(method="full", adapter=str(tmp_path)))
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize("kind", ["llama", "granite"])
+def test_tokens_that_were_added_get_embeddings_which_are_trained_and_exported(
+    kind: str, is_tied: bool, tmp_path: Path
+) -> None:
+    described = small_config(kind)
+    described.tie_word_embeddings = is_tied
+    words = {f"word{i}": i for i in range(VOCABULARY)}
+    added = [{"id": VOCABULARY + i, "content": f"<new{i}>"} for i in range(3)]
+    made_of = {"model": {"vocab": words}, "added_tokens": added}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(made_of))
+    base = enlarge(new_model(described, RunConfig(profile="test"), torch.device("cpu"))).float()
+    grow(base, tmp_path)
+    assert vocabulary_of(base) == base.config.vocab_size == VOCABULARY + 3
+    rows = base.get_input_embeddings().weight
+    assert torch.allclose(rows[-1], rows[:VOCABULARY].mean(0))
+
+    model = add_method(base, TrainConfig(method="lora", lora_rank=4))
+    new = {name: p for name, p in model.named_parameters() if "trainable_tokens" in name}
+    assert [tuple(p.shape) for p in new.values()] == [(3, 64)] * (1 if is_tied else 2)
+    assert all(p.requires_grad for p in new.values())
+    tried = try_step(model)
+    assert tried.head == "own"
+    ids = torch.tensor([[VOCABULARY, VOCABULARY + 1, VOCABULARY + 2, 5, VOCABULARY]])
+    batch = Batch(ids, ids, 5)
+    losses = {}
+    for head in ("own", "whole"):
+        model.zero_grad()
+        loss = SummedLoss(model, head=head)(*batch.arguments())
+        loss.backward()
+        losses[head] = loss.detach(), [p.grad.clone() for p in new.values()]
+    assert torch.allclose(losses["own"][0], losses["whole"][0], rtol=1e-6)
+    for own, whole in zip(losses["own"][1], losses["whole"][1], strict=True):
+        assert whole.norm() > 0
+        assert (own - whole).norm() < 1e-5 * whole.norm()
+    with torch.no_grad():
+        for p in new.values():
+            p.add_(0.5)
+    before = logits(model, ids)
+    plain = merged(model)
+    assert torch.allclose(logits(plain, ids), before, atol=1e-4)
+    assert type(plain.get_output_embeddings()) is torch.nn.Linear
+
+
+def test_a_larger_vocabulary_that_nobody_added_to_is_another_models(tmp_path: Path) -> None:
+    words = {f"word{i}": i for i in range(300)}
+    made_of = {"model": {"vocab": words}, "added_tokens": [{"id": 300, "content": "<new>"}]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(made_of))
+    assert num_tokens(tmp_path, 264) == 0
+    assert num_tokens(tmp_path, 300) == 301
+    assert num_tokens(tmp_path, 301) == 0
