@@ -120,17 +120,17 @@ def _tried(model: Any) -> Tried:
 
 def _compare(case: Case, model: Any, tried: Tried) -> None:
     """Loss and gradients, ours beside those of the model's own class."""
-    rows = collate_rows([_samples()[:3], _samples()[3:]]) if case.packs else collate(_samples())
+    rows = collate_rows([samples()[:3], samples()[3:]]) if case.packs else collate(samples())
     summed = SummedLoss(model, head=tried.head)
     if case.dtype == "bfloat16":  # of a sample alone: in rows it is computed in another shape
-        for sample in _samples():
+        for sample in samples():
             with torch.no_grad():
                 ours = summed(*collate([sample]).arguments())
                 _note(case, "loss_bfloat16", _relative(ours, _own_loss(model, sample)))
         return
 
     def of_own() -> torch.Tensor:
-        losses = [_own_loss(model, sample) for sample in _samples()]
+        losses = [_own_loss(model, sample) for sample in samples()]
         return torch.stack(losses).sum()
 
     own, own_gradient = _gradient(model, of_own)
@@ -208,7 +208,8 @@ def _draw_adapters(model: Any, tried: Tried) -> None:
                 parameter.normal_(std=0.02)
 
 
-def _samples() -> list[Sample]:
+def samples() -> list[Sample]:
+    """Five, of lengths unlike each other."""
     draw = np.random.default_rng(3).integers
     return [prompted(draw(5, VOCABULARY, n).astype(np.int32), n // 3) for n in _LENGTHS]
 

@@ -1,4 +1,4 @@
-"""LoRA: which weights get adapters, and a model with them (Hu et al. 2022).
+"""LoRA: a model with adapters, new or to be trained on (Hu et al. 2022).
 
 Experts are stacks of matrices that are no layers of their own. peft adapts such a parameter by
 adding the product of its adapters to a copy of it, in each forward and in the parameter's type.
@@ -7,38 +7,23 @@ adding the product of its adapters to a copy of it, in each forward and in the p
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers.pytorch_utils import Conv1D
 
 from rundir.config import TrainConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from train.lora_targets import targets_of
 from train.new_tokens import end_names
 from train.quantize import weights_in, without_bitsandbytes
 
-# Kinds whose kernels read these layers' weights themselves, so peft refuses adapters on them.
-_MAMBA = ("mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h")
-_READ_BY_KERNELS = ("out_proj", "conv1d")
-_ROUTERS = ("gate", "router", "wg")  # which expert a token goes to is left as it was learnt
-_MATRIX_DIMS, _EXPERT_DIMS = 2, 3  # (experts, rows, columns)
+_MATRIX_DIMS = 2
 _WELL_COVERED = 0.995
 _MAX_NAMES = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Targets:
-    """What gets adapters, by the ends of names: layers, and parameters that are none."""
-
-    modules: list[str]
-    parameters: list[str]
 
 
 def add_adapters(model: Any, config: TrainConfig) -> Any:
@@ -99,28 +84,6 @@ def _new_tokens(model: Any) -> dict[str, list[int]] | None:
     return dict.fromkeys(end_names(model), ids) if ids else None
 
 
-def targets_of(model: Any, config: TrainConfig) -> Targets:
-    """Every matrix between embedding and head that adapters can be put on, or `lora_targets`."""
-    converted = _names_peft_converts(model)
-    is_simple = config.method == "lora" and not (config.lora_dropout or config.lora_dora)
-    layers, others, parameters = [], [], []
-    for name in _matrices(model):
-        leaf = name.rpartition(".")[2]
-        if not _is_adaptable(model, name):
-            others.append(name)
-        elif leaf not in converted:
-            layers.append(name)
-        elif is_simple:  # as a layer peft would take it for the experts of that name
-            parameters.append(f"{name}.weight")
-    if is_simple:
-        parameters += _expert_stacks(model)
-    if config.lora_targets:
-        chosen = set(_chosen(config.lora_targets, [*layers, *parameters]))
-        layers = [name for name in layers if name in chosen]
-        parameters = [name for name in parameters if name in chosen]
-    return Targets(modules=_short(layers, others, 1), parameters=_short(parameters, [], 2))
-
-
 def covered(model: Any) -> tuple[int, int, dict[str, int]]:
     """(weights with adapters, all weights, those without by the end of their name).
 
@@ -157,75 +120,3 @@ def coverage_line(model: Any) -> str | None:
         f"LORA: adapters are on {reached / total:.1%} of the weights between embedding and head; "
         f"the most without are {', '.join(most)}"
     )
-
-
-def _matrices(model: Any) -> Iterator[str]:
-    """The names of layers that are one matrix, the head left out."""
-    head = model.get_output_embeddings()
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear | Conv1D) and module is not head:
-            yield name
-
-
-def _is_adaptable(model: Any, name: str) -> bool:
-    *path, leaf = name.split(".")
-    if leaf in _ROUTERS or "router" in path:
-        return False
-    return not (model.config.model_type in _MAMBA and leaf in _READ_BY_KERNELS)
-
-
-def _expert_stacks(model: Any) -> list[str]:
-    return [
-        name
-        for name, parameter in model.named_parameters()
-        if parameter.dim() == _EXPERT_DIMS
-        and parameter.is_floating_point()
-        and ("expert" in name.lower() or "expert" in _owner(model, name).lower())
-    ]
-
-
-def _owner(model: Any, name: str) -> str:
-    return type(model.get_submodule(name.rpartition(".")[0])).__name__
-
-
-def _chosen(wanted: str, names: list[str]) -> list[str]:
-    """Those that end in one of the wanted names, which may have several parts."""
-    ends = {end.strip() for end in wanted.split(",") if end.strip()}
-    found = [name for name in names if _has_end(name, ends)]
-    if missing := {end for end in ends if not any(_has_end(name, {end}) for name in names)}:
-        there = sorted({name.removesuffix(".weight").rpartition(".")[2] for name in names})
-        raise UserError(
-            f"train.lora_targets: no layer of this model ends in {min(missing)!r}; there are "
-            f"{', '.join(there)}",
-            do=f"--set train.lora_targets={','.join(there[:2])}",
-            code=ExitCode.PREFLIGHT,
-        )
-    return found
-
-
-def _has_end(name: str, ends: set[str]) -> bool:
-    return any(f".{name.removesuffix('.weight')}".endswith(f".{end}") for end in ends)
-
-
-def _short(names: Iterable[str], others: Iterable[str], num_parts: int) -> list[str]:
-    """The last parts of names, where none of `others` ends so as well."""
-
-    def end(name: str) -> str:
-        is_weight = num_parts > 1 and name.endswith(".weight")
-        return ".".join(name.split(".")[-num_parts - is_weight :])
-
-    taken = {end(name) for name in others}
-    return sorted({name if end(name) in taken else end(name) for name in names})
-
-
-def _names_peft_converts(model: Any) -> frozenset[str]:
-    """Layers that peft takes for experts, of models whose experts were layers in transformers 4.
-
-    It does so wherever they stand, so that shared experts and dense layers would go without.
-    """
-    try:
-        conversion: Any = import_module("peft.utils.transformers_weight_conversion")
-        kind = conversion._MODEL_TO_CONVERSION_PATTERN.get(model.config.model_type)
-        return frozenset(conversion._MOE_TARGET_MODULE_MAPPING.get(kind, ()))
-    except (ImportError, AttributeError):  # another version, which has another way
-        return frozenset()

@@ -210,3 +210,11 @@ def test_a_larger_vocabulary_that_nobody_added_to_is_another_models(tmp_path: Pa
     assert num_tokens(tmp_path, 264) == 0
     assert num_tokens(tmp_path, 300) == 301
     assert num_tokens(tmp_path, 301) == 0
+
+
+def test_of_layers_with_one_name_those_alone_that_are_meant_get_adapters() -> None:
+    names = trained(made("deepseek_v3", lora_targets="shared_experts.down_proj"))
+    assert names
+    assert all(".shared_experts.down_proj." in name for name in names)
+    names = trained(made("llama", lora_targets="0.self_attn.q_proj"))
+    assert {name.split(".lora")[0].split("layers.")[1] for name in names} == {"0.self_attn.q_proj"}
