@@ -185,12 +185,9 @@ def try_forward(model: Any, config: RunConfig) -> Finding:
 
     from train.loss import SummedLoss
     from train.model import inference
-    from train.selftest import check_causal, check_packing, head_kind, trial_batch
+    from train.selftest import trial_batch, tried_of
 
-    check_causal(model)
-    if config.data.packing:
-        check_packing(model, num_rows=min(2, config.train.micro_batch_size))
-    head = head_kind(model)
+    head = tried_of(model, config).head
     batch = trial_batch(model)
     with inference(model):
         loss = SummedLoss(model, head=head)(*batch.arguments(next(model.parameters()).device))

@@ -33,12 +33,9 @@ def targets_of(model: Any, config: TrainConfig) -> Targets:
     """Every matrix between embedding and head that adapters can be put on, or `lora_targets`."""
     converted = _names_peft_converts(model)
     is_simple = config.method == "lora" and not (config.lora_dropout or config.lora_dora)
-    layers, others, parameters = [], [], []
+    layers, parameters = [], []
     for name in _matrices(model):
-        leaf = name.rpartition(".")[2]
-        if not _is_adaptable(model, name):
-            others.append(name)
-        elif leaf not in converted:
+        if name.rpartition(".")[2] not in converted:
             layers.append(name)
         elif is_simple:  # as a layer peft would take it for the experts of that name
             parameters.append(f"{name}.weight")
@@ -46,7 +43,11 @@ def targets_of(model: Any, config: TrainConfig) -> Targets:
         parameters += _expert_stacks(model)
     chosen = _chosen(config.lora_targets, {*layers, *parameters})
     return Targets(
-        modules=_short([name for name in layers if name in chosen], {*layers, *others} - chosen, 1),
+        modules=_short(
+            [name for name in layers if name in chosen],
+            {name for name, _ in model.named_modules()} - chosen,
+            1,
+        ),
         parameters=_short(
             [name for name in parameters if name in chosen], set(parameters) - chosen, 2
         ),
@@ -54,11 +55,18 @@ def targets_of(model: Any, config: TrainConfig) -> Targets:
 
 
 def _matrices(model: Any) -> Iterator[str]:
-    """The names of layers that are one matrix, the head left out."""
+    """The names of layers that are one matrix and may have adapters, the head left out."""
     head = model.get_output_embeddings()
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear | Conv1D) and module is not head:
+        if module is not head and _is_matrix(module) and _is_adaptable(model, name):
             yield name
+
+
+def _is_matrix(module: nn.Module) -> bool:
+    """Some are a matrix by their class, and multiply in a way of their own."""
+    is_quantized = hasattr(getattr(module, "weight", None), "quant_state")
+    own = (nn.Linear.forward, Conv1D.forward)
+    return isinstance(module, nn.Linear | Conv1D) and (is_quantized or type(module).forward in own)
 
 
 def _is_adaptable(model: Any, name: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from rundir.config import RunConfig
 from rundir.errors import UserError
@@ -23,6 +24,7 @@ from train.loss import SummedLoss
 from train.model import has_adapters, inference, plain_model, vocabulary_of
 from train.ranks import Ranks
 
+NOT_PACKED = "--set data.packing=false"
 _LENGTHS = (5, 3)  # of two samples in one row
 _TWO = (0, 1)  # seeds: what one of them makes stands in the place of the other's
 # Isolated samples change each other by exactly 0.0 in bfloat16 and by 2.4e-7 in float32 at most.
@@ -47,25 +49,31 @@ def try_out(model: Any, config: RunConfig, ranks: Ranks, events: EventWriter) ->
     """
     tried = Tried()
     if ranks.is_first:
-        check_causal(model)
-        if config.data.packing:
-            check_packing(model, num_rows=min(2, config.train.micro_batch_size))
-        try:
-            tried = try_step(model)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # any model's code runs here
-            what = (str(error).strip() or "no reason given").splitlines()[0]
-            raise UserError(
-                f"a trial step of this model fails: {type(error).__name__}: {what}",
-                do="another model, or train.method; its own code in transformers or peft is at "
-                "fault, not the data",
-                code=ExitCode.PREFLIGHT,
-            ) from error
+        tried = tried_of(model, config)
         for text in _lines(model, config, tried):
             events.emit("log", "line", text=f"[Rank 0] {text}")
     found: Tried = ranks.share(tried)
     return found
+
+
+def tried_of(model: Any, config: RunConfig) -> Tried:
+    """All that is tried out. Raises UserError, with the exit code of preflight."""
+    try:
+        check_exportable(model)
+        check_causal(model)
+        if config.data.packing:
+            check_packing(model, num_rows=min(2, config.train.micro_batch_size))
+        return try_step(model)
+    except (UserError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # any model's code runs here
+        what = (str(error).strip() or "no reason given").splitlines()[0]
+        raise UserError(
+            f"this model fails on a few tokens: {type(error).__name__}: {what}",
+            do="another model, model.dtype or train.method: it is the code of transformers or peft "
+            "that fails, not the data",
+            code=ExitCode.PREFLIGHT,
+        ) from error
 
 
 def _lines(model: Any, config: RunConfig, tried: Tried) -> Iterator[str]:
@@ -111,6 +119,23 @@ def head_kind(model: Any) -> Head:
 def trial_batch(model: Any) -> Batch:
     """Two short samples of random tokens."""
     return collate(_samples(model, 0))
+
+
+def check_exportable(model: Any) -> None:
+    """Raise UserError if nobody could load the trained model by AutoModelForCausalLM.
+
+    Of some models of more than text the part for text is a class that has no name there.
+    """
+    described = plain_model(model).config
+    kind = described.model_type
+    known: Any = MODEL_FOR_CAUSAL_LM_MAPPING
+    if type(described) not in known and type(described).__module__.startswith("transformers."):
+        raise UserError(
+            f"what is trained of this model is its {kind}, which transformers cannot load again by "
+            "itself",
+            do="take a model for text",
+            code=ExitCode.PREFLIGHT,
+        )
 
 
 def check_causal(model: Any) -> None:
@@ -190,7 +215,7 @@ def _logits(model: Any, batch: Batch) -> torch.Tensor:
 
 
 def _not_packed(what: str) -> UserError:
-    return UserError(what, do="--set data.packing=false", code=ExitCode.PREFLIGHT)
+    return UserError(what, do=NOT_PACKED, code=ExitCode.PREFLIGHT)
 
 
 def _samples(model: Any, seed: int) -> list[Sample]:
