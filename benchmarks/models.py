@@ -11,14 +11,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from transformers.utils import logging
 
 from benchmarks.model_checks import Case, check
 from benchmarks.report import machine
@@ -69,6 +73,12 @@ def _checked(kinds: list[str]) -> Iterator[tuple[str, tuple[str, list[Case]]]]:
 
 
 def _check(kind: str) -> tuple[str, tuple[str, list[Case]]]:
+    """In a process of the pool."""
+    warnings.simplefilter("ignore")
+    silence: Any = logging
+    silence.set_verbosity_error()
+    silence.disable_progress_bar()
+    torch.set_num_threads(1)
     return kind, check(kind)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
@@ -64,9 +65,19 @@ def _matrices(model: Any) -> Iterator[str]:
 
 def _is_matrix(module: nn.Module) -> bool:
     """Some are a matrix by their class, and multiply in a way of their own."""
-    is_quantized = hasattr(getattr(module, "weight", None), "quant_state")
-    own = (nn.Linear.forward, Conv1D.forward)
-    return isinstance(module, nn.Linear | Conv1D) and (is_quantized or type(module).forward in own)
+    if not isinstance(module, nn.Linear | Conv1D):
+        return False
+    usual = (nn.Linear.forward, Conv1D.forward)
+    if type(module).forward in usual or hasattr(module.weight, "quant_state"):
+        return True
+    assert isinstance(module, nn.Linear)
+    some = torch.ones((1, 2, module.in_features)).to(module.weight)
+    try:
+        with torch.no_grad():
+            made = module(some)
+    except (RuntimeError, ValueError):  # it wants another shape
+        return False
+    return isinstance(made, torch.Tensor) and made.shape == (1, 2, module.out_features)
 
 
 def _is_adaptable(model: Any, name: str) -> bool:

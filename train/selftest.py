@@ -26,9 +26,11 @@ from train.ranks import Ranks
 
 NOT_PACKED = "--set data.packing=false"
 _LENGTHS = (5, 3)  # of two samples in one row
+_LONG = 256  # of a step that is tried: a state is computed in pieces of 64 or 128
 _TWO = (0, 1)  # seeds: what one of them makes stands in the place of the other's
 # Isolated samples change each other by exactly 0.0 in bfloat16 and by 2.4e-7 in float32 at most.
 _LEAST_LEAK = 1e-6
+_LEAST_EFFECT = 1e-4  # of a later token
 _NAME_PARTS, _MAX_NAMES = 4, 4  # of what is listed
 _NOISE_FACTOR = 4  # times what samples in rows of their own do to each other
 
@@ -63,7 +65,7 @@ def tried_of(model: Any, config: RunConfig) -> Tried:
         check_causal(model)
         if config.data.packing:
             check_packing(model, num_rows=min(2, config.train.micro_batch_size))
-        return try_step(model)
+        return try_step(model, min(_LONG, config.data.max_seq_length))
     except (UserError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # any model's code runs here
@@ -93,14 +95,16 @@ def _lines(model: Any, config: RunConfig, tried: Tried) -> Iterator[str]:
     return filter(None, lines)
 
 
-def try_step(model: Any) -> Tried:
-    """A forward and a backward of a few tokens, which may have no values; no gradients are left.
+def try_step(model: Any, length: int = max(_LENGTHS)) -> Tried:
+    """A forward and a backward of so many tokens, and fewer; they may have no values.
+
+    No gradients are left.
 
     Raises whatever the model's own code raises.
     """
     head, device = head_kind(model), _device(model)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        loss = SummedLoss(model, head=head)(*trial_batch(model).arguments(device))
+        loss = SummedLoss(model, head=head)(*trial_batch(model, length).arguments(device))
         loss.backward()
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     unused = tuple(name for name, parameter in trained if parameter.grad is None)
@@ -116,9 +120,9 @@ def head_kind(model: Any) -> Head:
         return head_of(model, ids)
 
 
-def trial_batch(model: Any) -> Batch:
-    """Two short samples of random tokens."""
-    return collate(_samples(model, 0))
+def trial_batch(model: Any, length: int = max(_LENGTHS)) -> Batch:
+    """Two samples of random tokens, the first so long."""
+    return collate(_samples(model, 0, (length, min(_LENGTHS))))
 
 
 def check_exportable(model: Any) -> None:
@@ -148,9 +152,10 @@ def check_causal(model: Any) -> None:
     def ending(seed: int) -> list[Sample]:
         return [prompted(np.concatenate([first[0], _samples(model, seed)[1][0]]), 1)]
 
-    leak = _leak(
-        model, [_logits(model, collate(ending(seed)))[0, : len(first[0])] for seed in _TWO]
-    )
+    # A state that is computed for many tokens at once changes by its last digit.
+    least = max(_LEAST_EFFECT, 2 * torch.finfo(next(model.parameters()).dtype).eps)
+    logits = [_logits(model, collate(ending(seed)))[0, : len(first[0])] for seed in _TWO]
+    leak = _leak(model, logits, least)
     if leak:
         raise UserError(
             "this model is not causal: later tokens change the logits of those before them by "
@@ -185,14 +190,14 @@ def check_packing(model: Any, *, num_rows: int = 1) -> None:
         )
 
 
-def _leak(model: Any, logits: Sequence[torch.Tensor]) -> float:
+def _leak(model: Any, logits: Sequence[torch.Tensor], least: float = _LEAST_LEAK) -> float:
     """How much two differ that are to be the same; 0 if no more than by computing in other shapes.
 
     Where there are experts, whoever is in the batch changes the shape of what they multiply, and
     so the last digit: as much as that of a sample in a row of its own.
     """
     leak = _difference(logits)
-    if not leak > _LEAST_LEAK:
+    if not leak > least:
         return 0.0
     mixed = [collate([_samples(model, seed)[0], _samples(model, 0)[1]]) for seed in _TWO]
     noise = _difference([_logits(model, batch)[1, : _LENGTHS[1]] for batch in mixed])
@@ -218,10 +223,10 @@ def _not_packed(what: str) -> UserError:
     return UserError(what, do=NOT_PACKED, code=ExitCode.PREFLIGHT)
 
 
-def _samples(model: Any, seed: int) -> list[Sample]:
+def _samples(model: Any, seed: int, lengths: tuple[int, int] = _LENGTHS) -> list[Sample]:
     vocab_size = vocabulary_of(model)
     draw = np.random.default_rng(seed).integers
-    return [prompted(draw(0, vocab_size, length).astype(np.int32), 1) for length in _LENGTHS]
+    return [prompted(draw(0, vocab_size, length).astype(np.int32), 1) for length in lengths]
 
 
 def _device(model: Any) -> torch.device:
