@@ -66,10 +66,12 @@ def tried_of(model: Any, config: RunConfig) -> Tried:
         if config.data.packing:
             check_packing(model, num_rows=min(2, config.train.micro_batch_size))
         return try_step(model, min(_LONG, config.data.max_seq_length))
-    except (UserError, torch.OutOfMemoryError):
+    except (UserError, MemoryError, torch.OutOfMemoryError, torch.AcceleratorError):
         raise
     except Exception as error:  # any model's code runs here
         what = (str(error).strip() or "no reason given").splitlines()[0]
+        if "CUDA" in what or "allocate memory" in what:  # the machine's fault, not the model's
+            raise
         raise UserError(
             f"this model fails on a few tokens: {type(error).__name__}: {what}",
             do="another model, model.dtype or train.method: it is the code of transformers or peft "

@@ -18,7 +18,7 @@ from train.data import Sample, prompted
 from train.head import Head
 from train.loss import SummedLoss
 from train.model import add_method, new_model
-from train.selftest import check_causal, check_packing, head_kind
+from train.selftest import check_causal, check_packing, head_kind, tried_of
 
 SMALL: dict[str, Any] = {
     "vocab_size": 300,
@@ -52,6 +52,9 @@ pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{what}")
     for what in (".*gradient_checkpointing", "fan_in_fan_out")
 ]
+
+
+CONFIG = RunConfig(profile="test")
 
 
 def made(kind: str, *, method: str = "full", **shape: Any) -> Any:
@@ -181,3 +184,30 @@ def test_trying_out_leaves_the_model_as_it_was(is_training: bool) -> None:
     assert torch.equal(torch.rand(2), expected)
     assert model.training == is_training
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("error", "is_the_models"),
+    [
+        (ValueError("no such shape"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"), False),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), False),
+        (MemoryError(), False),
+        (torch.OutOfMemoryError("CUDA out of memory"), False),
+    ],
+    ids=repr,
+)
+def test_what_the_models_code_raises_is_an_answer_and_the_machines_faults_are_not(
+    error: Exception, is_the_models: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    model = made("qwen2")
+    monkeypatch.setattr(model.model.layers[0].mlp, "forward", fail)
+    config = replace(CONFIG, data=replace(CONFIG.data, packing=False))
+    with pytest.raises(UserError if is_the_models else type(error)) as raised:
+        tried_of(model, config)
+    if is_the_models:
+        assert "fails on a few tokens: ValueError: no such shape" in str(raised.value)
+        assert raised.value.code == ExitCode.PREFLIGHT
