@@ -76,8 +76,10 @@ def test_one_wrong_token_beside_a_right_one_is_said_and_no_more(
 def test_a_vocabulary_of_quite_another_size_is_said(tmp_path: Path, saved_tokenizer: Path) -> None:
     said = check(tmp_path, saved_tokenizer, vocab_size=1000)
     assert "knows 260 tokens, the model 1,000" in said
+    said = check(tmp_path, saved_tokenizer, vocab_size=250)
+    assert "ids up to 259, the model knows those below 250" in said
     said = check(tmp_path, saved_tokenizer, vocab_size=256)
-    assert "ids up to 259, the model knows those below 256" in said
+    assert "4 added tokens beyond the model's 256: the model gets embeddings for them" in said
     assert check(tmp_path, saved_tokenizer, vocab_size=400) == ""
 
 

@@ -252,8 +252,8 @@ def test_a_tokenizer_of_another_model_is_noticed_even_on_a_cached_file(
     file.write_text(rows(*PAIRS), encoding="utf-8")
     for _ in range(2):
         assert prepare_file(file, model, 0, 100).num_samples == 3  # the highest id is 259
-        (model / "config.json").write_text('{"vocab_size": 259}', encoding="utf-8")
-        with pytest.raises(UserError, match="token id 259, the model knows ids below 259"):
+        (model / "config.json").write_text('{"vocab_size": 255}', encoding="utf-8")
+        with pytest.raises(UserError, match="token id 259, the model knows ids below 255"):
             prepare_file(file, model, 0, 100)
         (model / "config.json").write_text('{"vocab_size": 260}', encoding="utf-8")
 
