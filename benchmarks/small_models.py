@@ -61,6 +61,7 @@ _BY_KIND: dict[str, dict[str, Any]] = {
     "hunyuan_v1_dense": _ATTENDED,
     "hunyuan_v1_moe": _ATTENDED,
     "jamba": {"num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "longcat_flash": _LATENT,
     "mamba2": {"num_heads": 8},
