@@ -65,7 +65,7 @@ def tried_of(model: Any, config: RunConfig) -> Tried:
         check_causal(model)
         if config.data.packing:
             check_packing(model, num_rows=min(2, config.train.micro_batch_size))
-        return try_step(model, min(_LONG, config.data.max_seq_length))
+        return try_step(model, min(_LONG, config.data.max_seq_length, _num_positions(model)))
     except (UserError, MemoryError, torch.OutOfMemoryError, torch.AcceleratorError):
         raise
     except Exception as error:  # any model's code runs here
@@ -78,6 +78,13 @@ def tried_of(model: Any, config: RunConfig) -> Tried:
             "that fails, not the data",
             code=ExitCode.PREFLIGHT,
         ) from error
+
+
+def _num_positions(model: Any) -> int:
+    """How long a sample may be for the model, as far as it says; data are held against it too."""
+    described = plain_model(model).config.get_text_config()
+    found = getattr(described, "max_position_embeddings", None)
+    return found if isinstance(found, int) and found > 0 else _LONG
 
 
 def _lines(model: Any, config: RunConfig, tried: Tried) -> Iterator[str]:

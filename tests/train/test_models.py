@@ -18,7 +18,7 @@ from train.data import Sample, prompted
 from train.head import Head
 from train.loss import SummedLoss
 from train.model import add_method, new_model
-from train.selftest import check_causal, check_packing, head_kind, tried_of
+from train.selftest import Tried, check_causal, check_packing, head_kind, tried_of
 
 SMALL: dict[str, Any] = {
     "vocab_size": 300,
@@ -211,3 +211,8 @@ def test_what_the_models_code_raises_is_an_answer_and_the_machines_faults_are_no
     if isinstance(raised.value, UserError):
         assert "fails on a few tokens: ValueError: no such shape" in str(raised.value)
         assert raised.value.code == ExitCode.PREFLIGHT
+
+
+def test_a_trial_step_is_no_longer_than_the_model_takes() -> None:
+    model = made("gpt2", n_positions=16)
+    assert tried_of(model, CONFIG) == Tried()
