@@ -64,7 +64,7 @@ def test_a_broken_architecture_is_red(tmp_path: Path, old: str, new: str) -> Non
 @pytest.mark.long
 def test_gradients_that_stay_zero_are_red_and_named(tmp_path: Path) -> None:
     root = clone(tmp_path)
-    edit(root / "train/loss.py", 'targets, reduction="sum")', 'targets, reduction="sum") * 0')
+    edit(root / "train/loss.py", "*head.weights)", "*head.weights) * 0")
     ended = diagnose("single_gpu", env=environment(root=root))
     assert ended.code == 4
     assert not ended.finding("gradients")["ok"]
