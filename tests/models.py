@@ -1,10 +1,37 @@
-"""Model folders for tests: the one of `tiny`, sound or broken."""
+"""Models for tests: shapes of a few kB, and the folder of `tiny`, sound or broken."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from launch.resolve import resolve
+
+# For the tokenizer of bytes that `tiny` has.
+SMALL: dict[str, Any] = {
+    "vocab_size": 260,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 128,
+}
+QWEN3 = SMALL | {"model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": True}
+LLAMA = SMALL | {"model_type": "llama", "tie_word_embeddings": False}
+# Layers of their own kind, dropout, and attention masks and biases where others have none.
+GPT2: dict[str, Any] = {
+    "model_type": "gpt2",
+    "vocab_size": 260,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_positions": 128,
+    "tie_word_embeddings": True,
+}
+MOE = SMALL | {"model_type": "mixtral", "num_local_experts": 4, "tie_word_embeddings": False}
+# What of a GPT-2 has to be 0 where two forwards are to be the same.
+NO_DROPOUT = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
 
 
 def tiny_model(folder: Path) -> Path:

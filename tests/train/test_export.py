@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from rundir.config import ModelConfig, RunConfig, TrainConfig
+from tests.models import QWEN3
 from train.export import difference, export, export_adapter, logits_of_some
 from train.make_checkpoint import make_checkpoint
 from train.model import add_method, load_model, load_tokenizer
@@ -26,21 +27,10 @@ IDS = torch.tensor([[10, 20, 30, 40, 50, 60, 70, 80]])
 def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model folder, as `tiny` starts from one."""
     folder = tmp_path_factory.mktemp("base") / "model"
-    architecture = {
-        "model_type": "qwen3",
-        "vocab_size": 260,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 16,
-        "tie_word_embeddings": request.param,
-    }
     config = RunConfig(
         profile="p",
         model=ModelConfig(dtype="float32"),
-        architecture=architecture,
+        architecture=QWEN3 | {"tie_word_embeddings": request.param},
         train=TrainConfig(seed=1),
     )
     make_checkpoint(config, folder)

@@ -25,6 +25,7 @@ from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import Loading, Prepared
+from tests.models import GPT2, LLAMA, MOE, QWEN3
 from tests.running import wait_for
 from tests.train.test_loop import configured, curve, new_run, start_ranks
 from train import worker
@@ -37,28 +38,6 @@ from train.prepare import prepare_file
 pytestmark = pytest.mark.runs  # starts groups of real ranks
 
 STEPS = 20
-SMALL = {
-    "vocab_size": 260,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 128,
-}
-QWEN3 = SMALL | {"model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": True}
-LLAMA = SMALL | {"model_type": "llama", "tie_word_embeddings": False}
-# Layers of their own kind, dropout, and attention masks and biases where others have none.
-GPT2 = {
-    "model_type": "gpt2",
-    "vocab_size": 260,
-    "n_embd": 32,
-    "n_layer": 2,
-    "n_head": 2,
-    "n_positions": 128,
-    "tie_word_embeddings": True,
-}
-MOE = SMALL | {"model_type": "mixtral", "num_local_experts": 4, "tie_word_embeddings": False}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ from rundir.control import ask
 from rundir.events import Event, EventWriter, read_events
 from rundir.paths import RunDir
 from rundir.prepared import Prepared, read_prepared, write_prepared
+from tests.models import GPT2, NO_DROPOUT, QWEN3
 from train import worker
 from train.batch import collate
 from train.data import SampleFile
@@ -48,35 +49,12 @@ WORLDS = [1, 2, 3, 4]
 WAYS = ["padded", "packed"]
 ROW_TOKENS = 32  # three rows for the first step's samples
 EMPTY = {"padded": [0, 0, 1, 1], "packed": [0, 0, 0, 0]}  # micro-batches of 4 ranks
-ARCHITECTURE = {
-    "model_type": "qwen3",
-    "vocab_size": 260,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "max_position_embeddings": 128,
-    "tie_word_embeddings": True,
-}
-
 # Without the norms that most others compute in float32, whatever they are given.
-EXACT_ARCHITECTURE = {
-    "model_type": "gpt2",
-    "vocab_size": 260,
-    "n_embd": 32,
-    "n_layer": 2,
-    "n_head": 2,
-    "n_positions": 128,
-    "resid_pdrop": 0.0,
-    "embd_pdrop": 0.0,
-    "attn_pdrop": 0.0,
-}
+EXACT_ARCHITECTURE = GPT2 | NO_DROPOUT
 
 
 def configured(folder: Path) -> RunConfig:
-    config = RunConfig(profile="test", architecture=ARCHITECTURE)
+    config = RunConfig(profile="test", architecture=QWEN3)
     return replace(
         config,
         model=replace(config.model, dtype="float32"),

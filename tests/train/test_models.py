@@ -13,6 +13,7 @@ from transformers import CONFIG_MAPPING
 from rundir.config import RunConfig, TrainConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from tests.models import GPT2, NO_DROPOUT, SMALL
 from train.batch import Batch, collate, collate_rows
 from train.data import Sample, prompted
 from train.head import Head
@@ -20,32 +21,14 @@ from train.loss import SummedLoss
 from train.model import add_method, new_model
 from train.selftest import Tried, check_causal, check_packing, head_kind, tried_of
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 300,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 128,
-}
-GPT2: dict[str, Any] = {
-    "vocab_size": 300,
-    "n_embd": 32,
-    "n_layer": 2,
-    "n_head": 2,
-    "n_positions": 128,
-    "resid_pdrop": 0.0,
-    "embd_pdrop": 0.0,
-    "attn_pdrop": 0.0,
-}
+NUM_TOKENS = SMALL["vocab_size"]
 SHAPES: dict[str, dict[str, Any]] = {
     "qwen2": SMALL,
     "qwen3": SMALL | {"head_dim": 16},
     "llama": SMALL,
     "mistral": SMALL,
     "gemma": SMALL | {"head_dim": 16},
-    "gpt2": GPT2,
+    "gpt2": GPT2 | NO_DROPOUT,
 }
 # peft asks transformers by a name that it has renamed, and finds out by itself what is transposed.
 pytestmark = [
@@ -69,7 +52,7 @@ def made(kind: str, *, method: str = "full", **shape: Any) -> Any:
 def samples() -> list[Sample]:
     draw = np.random.default_rng(0)
     return [
-        prompted(draw.integers(0, 300, length).astype(np.int32), length // 3)
+        prompted(draw.integers(0, NUM_TOKENS, length).astype(np.int32), length // 3)
         for length in (9, 30, 4, 17, 2, 21)
     ]
 
@@ -102,7 +85,7 @@ def test_packed_is_unpacked_and_in_chunks_is_whole(
     assert whole[1].norm() > 0.1
     assert_same(found(model, collate(some)), whole)
     assert_same(found(model, packed, head="whole"), whole)
-    monkeypatch.setattr("train.head._LOGITS_BYTES", 7 * 300 * 4)  # of seven tokens
+    monkeypatch.setattr("train.head._LOGITS_BYTES", 7 * NUM_TOKENS * 4)  # of seven tokens
     assert_same(found(model, packed), whole)
     check_packing(model)
     assert head_kind(model) == "matrix"
@@ -142,7 +125,7 @@ def test_what_a_model_does_to_its_logits_is_done_in_chunks_too(
     head = head_kind(model)
     assert head == ("matrix" if kind == "opt" else "own")
     whole = found(model, collate(samples()), head="whole")
-    monkeypatch.setattr("train.head._LOGITS_BYTES", 4 * 7 * 300 * 4)  # of seven tokens
+    monkeypatch.setattr("train.head._LOGITS_BYTES", 4 * 7 * NUM_TOKENS * 4)  # of seven tokens
     chunked = found(model, collate(samples()), head=head)
     assert chunked[0] == pytest.approx(whole[0], rel=1e-6)
     away = {torch.float32: 1e-5, torch.bfloat16: 0.02}[dtype]
