@@ -141,6 +141,12 @@ def _script_airlock(_folder: Path, num_ranks: int, script: Path | None, restarts
 
 
 def _accelerate(folder: Path, num_ranks: int, model: Path | None, restarts: int) -> list[str]:
+    script = _script(folder, model, locked=False)
+    return [*accelerate(num_ranks), f"--max_restarts={restarts}", *script]
+
+
+def accelerate(num_ranks: int) -> list[str]:
+    """Its launcher with so many ranks on this machine; more options and a script follow."""
     # --multi_gpu is its way to several processes on one node, whatever they compute on.
     several = ["--multi_gpu"] if num_ranks > 1 else []
     return [
@@ -152,8 +158,6 @@ def _accelerate(folder: Path, num_ranks: int, model: Path | None, restarts: int)
         "--mixed_precision=no",
         "--dynamo_backend=no",
         "--main_process_port=0",
-        f"--max_restarts={restarts}",
-        *_script(folder, model, locked=False),
     ]
 
 

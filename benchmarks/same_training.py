@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.launchers import accelerate
 from benchmarks.tree import Tree
 from rundir.config import ModelConfig, RunConfig
 from rundir.events import RunEvents
@@ -209,17 +210,5 @@ def _command(who: str, work: Work, num_ranks: int) -> list[str]:
         ]
     script = [str(_PEERS), who, str(work.folder)]
     if who == "accelerate":
-        # --multi_gpu is its way to several processes on one node, whatever they compute on.
-        several = ["--multi_gpu"] if num_ranks > 1 else []
-        return [
-            str(_BIN / "accelerate"),
-            "launch",
-            *several,
-            f"--num_processes={num_ranks}",
-            "--num_machines=1",
-            "--mixed_precision=no",
-            "--dynamo_backend=no",
-            "--main_process_port=0",
-            *script,
-        ]
+        return [*accelerate(num_ranks), *script]
     return [str(_BIN / "torchrun"), "--standalone", f"--nproc-per-node={num_ranks}", *script]

@@ -14,7 +14,7 @@ from launch.host_memory import HostMemory
 from launch.memory import MIB
 from launch.mounts import filesystem_of, is_network
 from launch.versions import library_versions
-from rundir.config import RunConfig
+from rundir.config import ADAPTER_SHAPE, RunConfig
 from rundir.prepared import Loading
 
 
@@ -33,16 +33,6 @@ def choose_loading(config: RunConfig, model_path: Path) -> Loading:
     return replace(loading, known_as=known_as(config, checkpoint.files))
 
 
-_OF_ADAPTERS = (
-    "lora_rank",
-    "lora_targets",
-    "lora_dropout",
-    "lora_dora",
-    "lora_new_tokens",
-    "adapter",
-)
-
-
 def known_as(config: RunConfig, files: Iterable[Path]) -> str:
     """A name for all starts that take the same memory: of the same weights, held the same way."""
     state = [(str(file), (found := file.stat()).st_size, found.st_mtime_ns) for file in files]
@@ -53,7 +43,7 @@ def known_as(config: RunConfig, files: Iterable[Path]) -> str:
         config.launch.load,
         device,
         config.train.method,
-        {name: value for name, value in asdict(config.train).items() if name in _OF_ADAPTERS},
+        {name: getattr(config.train, name) for name in ADAPTER_SHAPE},
         state,
         library_versions(),
     ]

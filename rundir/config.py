@@ -79,6 +79,17 @@ class DataConfig:
     )
 
 
+# What of adapters changes how much memory they take; their scaling does not.
+ADAPTER_SHAPE = (
+    "lora_rank",
+    "lora_targets",
+    "lora_dropout",
+    "lora_dora",
+    "lora_new_tokens",
+    "adapter",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """The optimisation. A step takes `global_batch_size` samples, however many ranks share them."""

@@ -11,7 +11,14 @@ from typing import Literal
 
 from launch.model_folder import fetched_model_folder
 from launch.versions import library_versions
-from rundir.config import DataConfig, LaunchConfig, LimitsConfig, RunConfig, TrainConfig
+from rundir.config import (
+    ADAPTER_SHAPE,
+    DataConfig,
+    LaunchConfig,
+    LimitsConfig,
+    RunConfig,
+    TrainConfig,
+)
 from rundir.config_file import config_text
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
@@ -50,12 +57,7 @@ def question_of(config: RunConfig, device: Device, model_folder: Path | None = N
         data=DataConfig(max_seq_length=config.data.max_seq_length, packing=config.data.packing),
         train=TrainConfig(
             method=train.method,
-            lora_rank=train.lora_rank,
-            lora_targets=train.lora_targets,
-            lora_dropout=train.lora_dropout,
-            lora_dora=train.lora_dora,
-            lora_new_tokens=train.lora_new_tokens,
-            adapter=train.adapter,
+            **{name: getattr(train, name) for name in ADAPTER_SHAPE},
             micro_batch_size=at_once,
             optimizer=train.optimizer,
             shard_optimizer=train.shard_optimizer,
