@@ -29,8 +29,8 @@ def texts_of(folder: Path) -> list[str]:
 
 def whole(folder: Path) -> None:
     """From the file to the sealed cache: digest, reading, checks, tokens, Arrow, fsync."""
-    from train.prepare import prepare_path
-    from train.tokenise import Recipe
+    from train.prepare_path import prepare_path
+    from train.recipe import Recipe
 
     shutil.rmtree(cache_folder(), ignore_errors=True)
     prepare_path(folder / TEXT, folder / MODEL, Recipe(max_seq_length=ROW_TOKENS))

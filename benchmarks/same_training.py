@@ -89,7 +89,7 @@ class Work:
         from train.data import SampleFile
         from train.feed import Order
         from train.make_checkpoint import make_checkpoint
-        from train.prepare import prepare_file
+        from train.prepare_path import prepare_file
 
         self.folder, self.recipe, self.model = folder, recipe, folder / "model"
         described = RunConfig(

@@ -41,7 +41,8 @@ def config_of(folder: Path) -> RunConfig:
 def count_rows(folder: Path) -> int:
     """What is done before ranks start: all rows counted, some tried. Returns their number."""
     from rundir.paths import RunDir
-    from train.prepare import load_text_tools, recipes
+    from train.prepare import recipes
+    from train.prepare_path import load_text_tools
     from train.prepare_stream import prepare_stream
 
     config, model = config_of(folder), folder / "model"

@@ -38,9 +38,10 @@ def ours(folder: Path, steps: StepsFile) -> None:
     """Tokenising alone: the rows are in memory."""
     from train.columns import Columns
     from train.pool import in_order, num_processes
-    from train.prepare import load_text_tools
+    from train.prepare_path import load_text_tools
     from train.readers import Block
-    from train.tokenise import Recipe, Tokeniser
+    from train.recipe import Recipe
+    from train.tokenise import Tokeniser
 
     texts = texts_of(folder)
     pieces = [texts[at : at + _ROWS] for at in range(0, len(texts), _ROWS)]
@@ -61,7 +62,7 @@ def on_one_core(folder: Path, steps: StepsFile) -> None:
 
 def bare(folder: Path, steps: StepsFile) -> None:
     """The tokenizer's own batch call, and nothing around it."""
-    from train.prepare import load_text_tools
+    from train.prepare_path import load_text_tools
 
     texts, (tokenizer, _) = texts_of(folder), load_text_tools(folder / MODEL)
     pieces = [texts[at : at + 1024] for at in range(0, len(texts), 1024)]

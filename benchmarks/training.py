@@ -66,7 +66,7 @@ def prepare(config: RunConfig, folder: Path) -> RunDir:
     until they are written to.
     """
     from train.make_checkpoint import make_checkpoint
-    from train.prepare import prepare_file
+    from train.prepare_path import prepare_file
 
     run, model, data = RunDir(folder / "run"), folder / "model", folder / "data.jsonl"
     for part in (run.path, run.events, run.control, run.checkpoints):

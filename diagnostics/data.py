@@ -77,11 +77,11 @@ def check_batches(
     run: OwnRun, samples: Any, vocab_size: int | None, looked: Looked
 ) -> Iterator[str]:
     """Everything that is wrong with the batches of the first steps; counts them in `looked`."""
-    from train.feed import Feed, Order
+    from train.feed import Feed, order_of
     from train.schedule import num_steps
 
     config, ranks = run.config, range(run.num_ranks)
-    order = Order(len(samples), config.train.global_batch_size, config.train.seed)
+    order = order_of(samples, config)
     feeds = [Feed(samples, config, rank, run.num_ranks) for rank in ranks]
     for step in range(min(_NUM_STEPS, num_steps(config.train, len(samples)))):
         looked.num_steps += 1

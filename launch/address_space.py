@@ -124,7 +124,8 @@ def mapped_files(prepared: Prepared) -> list[Path]:
     found = weight_files(Path(prepared.model_path))
     if prepared.resume_from is not None:
         found += weight_files(Path(prepared.resume_from))
-    paths = [Path(data.path) for data in (prepared.train, prepared.evaluation) if data is not None]
+    of_data = [data for data in (prepared.train, prepared.evaluation) if data is not None]
+    paths = [Path(path) for data in of_data for path in data.paths]
     paths += [Path(name) for name in prepared.train.mapped]
     for path in paths:
         found += [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]

@@ -23,6 +23,19 @@ def airlock() -> None:
     """Bring training ranks up on one node, and fine-tune language models with native DDP."""
 
 
+def _joined(_context: Any, _option: Any, paths: tuple[str, ...]) -> str | None:
+    return ",".join(paths) or None
+
+
+DATA = click.option(
+    "--data",
+    metavar="PATH[:WEIGHT]",
+    multiple=True,
+    callback=_joined,
+    help="Training data; several times: mixed, each row WEIGHT times an epoch.",
+)
+
+
 class _RunCommand(click.Command):
     """A command that leaves all that follows a script to the script."""
 
@@ -43,7 +56,7 @@ class _RunCommand(click.Command):
 @airlock.command(cls=_RunCommand, options_metavar="[OPTIONS]")
 @click.argument("profile", required=False, metavar="[PROFILE | SCRIPT.py ARGS...]")
 @click.option("--num-gpus", type=int, help="Ranks to start; one for each GPU by default.")
-@click.option("--data", metavar="FILE", help="Training data, rows with `prompt` and `response`.")
+@DATA
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
 @click.option("--max-restarts", type=click.IntRange(min=0), help="Restarts after a rank failed.")
 @click.option("--resume", metavar="RUN", help="Go on from the last checkpoint of that run.")
@@ -55,8 +68,9 @@ class _RunCommand(click.Command):
 )
 @click.option("--force", is_flag=True, help="Start although it cannot fit or end well here.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and start nothing.")
+@click.option("--prepare-only", is_flag=True, help="Make model and data ready, without a GPU.")
 @click.pass_obj
-def run(script: list[str] | None, /, dry_run: bool, **options: Any) -> None:
+def run(script: list[str] | None, /, *, dry_run: bool, prepare_only: bool, **options: Any) -> None:
     """Train PROFILE (tiny, 14b, 32b, …; 32b by default), or run a script written for torchrun.
 
     Options of Airlock's own stand before SCRIPT.py; what follows it is the script's.
@@ -65,6 +79,10 @@ def run(script: list[str] | None, /, dry_run: bool, **options: Any) -> None:
 
     def start(console: Console, output: Output) -> ExitCode:
         request = _request(script, **options)
+        if prepare_only:
+            from launch import prepare_only as alone
+
+            return alone.prepare_only(request, console, os.environ)
         if dry_run:
             return launch_run.show(request, console, os.environ)
         return launch_run.run(request, console, output, os.environ)
@@ -94,10 +112,32 @@ def _request(
 
 
 @airlock.command()
+@click.argument("files", nargs=-1, metavar="[FILE | FOLDER | hf:OWNER/NAME]...")
+@click.option(
+    "--profile",
+    envvar="AIRLOCK_PRESET_PROFILE",
+    default="32b",
+    show_default=True,
+    help="Whose settings and tokenizer.",
+)
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def data(files: tuple[str, ...], *, as_json: bool, **options: Any) -> None:
+    """Show what would be trained on of FILEs, without training: samples, loss, what is left out.
+
+    Of the model only the tokenizer is fetched; --profile tiny needs none.
+    """
+    from launch import prepare_only as alone
+
+    request = Request(data=",".join(files) or None, **options)
+    end_with(lambda console, _: alone.show_data(request, console, os.environ, as_json=as_json))
+
+
+@airlock.command()
 @click.argument("profile", required=False)
 @click.option("--gpu", metavar="NAME", help="Plan for such GPUs: 24G, 48G, H100-80G, H200, …")
 @click.option("--num-gpus", type=int, help="Ranks; one for each GPU by default.")
-@click.option("--data", metavar="FILE", help="Training data; a plan needs none.")
+@click.option("--data", metavar="PATH", help="Training data; a plan needs none.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, sizes in bytes.")
 def plan(profile: str | None, as_json: bool, **options: Any) -> None:
@@ -147,7 +187,7 @@ def doctor(names: tuple[str, ...], as_json: bool) -> None:
     help="Whose settings, model and data.",
 )
 @click.option("--num-gpus", type=int, help="Ranks to start; one for each GPU by default.")
-@click.option("--data", metavar="FILE", help="Training data, rows with `prompt` and `response`.")
+@DATA
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
 @click.option("--all", "goes_on", is_flag=True, help="Go on after a rung that failed.")
 @click.option("--timeout-s", type=click.FloatRange(min=1), help="Of each rung, or a part of it.")

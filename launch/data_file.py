@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launch.fetch_data import PREFIX, parse
+from launch.fetch_data import parse
 from rundir.config import DataConfig, RunConfig
+from rundir.data_paths import data_paths
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 
@@ -39,11 +40,22 @@ def check_data(config: RunConfig) -> None:
             "all rows to know which are held out",
             do="--set data.eval_path=FILE, or data.eval_fraction=0",
         )
-    for path in filter(None, (data.path, data.eval_path)):
-        if path.startswith(PREFIX):
-            parse(path)
+    paths, held_out = data_paths(data.path), data_paths(data.eval_path)
+    if data.streaming and (len(paths) > 1 or paths[0].weight != 1):
+        raise UserError(
+            f"data.streaming is of one path, without a weight, and there are: {data.path}",
+            do="put the files into one folder, --data FOLDER; or --set data.streaming=false",
+        )
+    if any(one.weight != 1 for one in held_out):
+        raise UserError(
+            f"data.eval_path is {data.eval_path}: held-out data have no weights",
+            do=f"--set data.eval_path={','.join(one.path for one in held_out)}",
+        )
+    for one in (*paths, *held_out):
+        if one.is_of_hub:
+            parse(one.path)
         else:
-            _check(Path(path), data)
+            _check(Path(one.path), data)
 
 
 def _check(path: Path, data: DataConfig) -> None:
@@ -58,7 +70,7 @@ def _check(path: Path, data: DataConfig) -> None:
 def _check_rows(source: Any, data: DataConfig) -> None:
     """Raise UserError for the first wrong row among those that end within the first MiB."""
     from train.bad_row import BadRowError
-    from train.columns import check_settings, find_columns
+    from train.columns import check_settings, find_columns, is_wanted
     from train.rows import example_of, parsed
     from train.sources import bad_row
 
@@ -67,9 +79,10 @@ def _check_rows(source: Any, data: DataConfig) -> None:
         try:
             row = parsed(line)
             if columns is None:
-                columns = find_columns(row, data.columns)
+                columns = find_columns(row, data.columns, only_where=data.only_where)
                 check_settings(columns, data.on_long_row)
-            example_of(row, columns)
+            if is_wanted(row, data.only_where):
+                example_of(row, columns, only_last=data.loss_on == "last_answer")
         except BadRowError as error:
             if data.on_bad_row == "stop" or columns is None:
                 raise bad_row(source, number, error.what, error.do) from error

@@ -19,7 +19,6 @@ from launch.hub_cache import DEFAULT_REVISION, hub_folder, is_offline
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 
-PREFIX = "hf:"
 _CONVERTED = "refs/convert/parquet"  # https://huggingface.co/docs/dataset-viewer/parquet
 _NAMED = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:/([\w.-]+))?(?:/([\w.-]+))?")
 _DATA = re.compile(r"\.(jsonl|ndjson|json|csv|tsv|parquet|arrow|txt)(\.(gz|zst))?$")

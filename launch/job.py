@@ -33,6 +33,7 @@ class Job:
     sources: Sources
     placement: Placement
     resume_from: Path | None
+    force: bool = False  # go on although something speaks against it
 
 
 def make_job(request: Request, environ: Mapping[str, str]) -> Job:
@@ -55,6 +56,7 @@ def make_job(request: Request, environ: Mapping[str, str]) -> Job:
         resume_from=None
         if request.resume is None
         else _checkpoint_of(_run_called(request.resume), config.train.max_steps),
+        force=request.force,
     )
 
 

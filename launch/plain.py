@@ -17,7 +17,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from launch.cli import end_with
+from launch.cli import DATA, end_with
 from launch.devices import installed_gpus, visible_gpus
 from launch.environment_text import left_out_lines
 from launch.follow import Follower
@@ -56,9 +56,10 @@ _OF_RANKS = (
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("profile")
-@click.option("--data", metavar="FILE", help="Training data, rows with `prompt` and `response`.")
+@DATA
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
 @click.option("--resume", metavar="RUN", help="Go on from the last checkpoint of that run.")
+@click.option("--force", is_flag=True, help="Go on with other data than that run had.")
 def command(**options: Any) -> None:
     """Train PROFILE (tiny, 14b, 32b, …) in this one process, on one device.
 

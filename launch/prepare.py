@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch import children
-from launch.fetch_data import PREFIX
 from launch.hub_cache import missing_files, snapshot
 from launch.loading import choose_loading
 from launch.model_folder import made_model_folder
 from launch.signals import Signals
 from rundir.config import RunConfig
+from rundir.data_paths import data_paths
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
@@ -39,7 +39,7 @@ def prepare(
     have_data_of_hub(config, run, env, signals)
     resume = [] if resume_from is None else [resume_from]
     code = children.run("train.prepare", run.path, model_path, *resume, env=env, signals=signals)
-    _check(code, "the data could not be prepared")
+    check_child(code, "the data could not be prepared")
     prepared = replace(read_prepared(run), loading=loading)
     try:
         write_prepared(run, prepared)
@@ -61,18 +61,27 @@ def have_model(config: RunConfig, run: RunDir, env: dict[str, str], signals: Sig
     if config.model.path and Path(config.model.path).is_dir():
         return Path(config.model.path).resolve()
     if config.model.path and not (is_random and config.architecture):
-        return _hub_model(config, run, env, signals)
+        return _hub_model(config, run, env, signals, weights=not is_random)
     folder = made_model_folder(config)
     if not is_sealed(folder):
         shutil.rmtree(folder, ignore_errors=True)
         code = children.run("train.make_checkpoint", run.path, folder, env=env, signals=signals)
-        _check(code, "the model could not be made")
+        check_child(code, "the model could not be made")
     return folder
 
 
-def _hub_model(config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals) -> Path:
+def have_tokenizer(config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals) -> Path:
+    """The local folder of the model, of which the weights need not be there."""
+    if config.model.path and not Path(config.model.path).is_dir():
+        return _hub_model(config, run, env, signals, weights=False)
+    return have_model(config, run, env, signals)
+
+
+def _hub_model(
+    config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals, *, weights: bool
+) -> Path:
     """The folder of a model of the Hub; when all of it is here, nobody is asked for it."""
-    model, link, weights = config.model, run.path / "base_model", config.launch.load != "random"
+    model, link = config.model, run.path / "base_model"
     folder = snapshot(model.path, model.revision, os.environ)
     if folder is not None and not missing_files(folder, weights=weights):
         link.symlink_to(folder)
@@ -83,19 +92,21 @@ def _hub_model(config: RunConfig, run: RunDir, env: dict[str, str], signals: Sig
     code = children.run(
         "launch.fetch", model.path, link, model.revision, *what, env=online, signals=signals
     )
-    _check(code, f"the model {model.path} could not be fetched")
+    check_child(code, f"the model {model.path} could not be fetched")
     return link.resolve()
 
 
 def have_data_of_hub(config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals) -> None:
     """Have the datasets of the Hub here that data.path and data.eval_path name."""
     for field in ("path", "eval_path"):
-        name = getattr(config.data, field)
-        if name.startswith(PREFIX):
+        for number, one in enumerate(data_paths(getattr(config.data, field))):
+            if not one.is_of_hub:
+                continue
+            folder = run.data_of_hub(field, number)
             code = children.run(
-                "launch.fetch_data", name, run.data_of_hub(field), env=_online(env), signals=signals
+                "launch.fetch_data", one.path, folder, env=_online(env), signals=signals
             )
-            _check(code, f"the dataset {name} could not be fetched")
+            check_child(code, f"the dataset {one.path} could not be fetched")
 
 
 def _online(env: dict[str, str]) -> dict[str, str]:
@@ -107,7 +118,8 @@ def _online(env: dict[str, str]) -> dict[str, str]:
     }
 
 
-def _check(code: int, what: str) -> None:
+def check_child(code: int, what: str) -> None:
+    """Raise UserError with the code of a child that has failed, and has said why."""
     if code < 0:
         do = "if nobody did that, memory ran out: `dmesg | grep -i oom`"
         raise UserError(f"{what}: killed by signal {-code}", do=do, code=ExitCode.PREFLIGHT)

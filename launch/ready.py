@@ -11,6 +11,7 @@ from launch import children
 from launch.job import Job
 from launch.plan.of_run import PlanOfRun
 from launch.prepare import prepare
+from launch.same_data import check_same_data
 from launch.signals import Signals
 from rundir.errors import UserError
 from rundir.events import EventWriter
@@ -58,6 +59,8 @@ def have_prepared(
         prepared = prepare(
             job.config, folder, resume_from=job.resume_from, env=env, signals=signals
         )
+        if job.resume_from is not None and (line := check_same_data(job, prepared)):
+            console.out(line, highlight=False)
     if (folder.path / "base_model").is_symlink():  # of the Hub: a branch there may have moved on
         commit = Path(prepared.model_path).name
         console.out(f"model: {job.config.model.path} at {commit[:7]}", highlight=False)

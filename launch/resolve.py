@@ -15,6 +15,7 @@ from typing import Any, get_args, get_type_hints
 
 from rundir.config import SECTIONS, DataConfig, LaunchConfig, RunConfig, Sources, TrainConfig
 from rundir.config_file import read_config
+from rundir.data_paths import as_text, data_paths
 from rundir.errors import UserError
 from rundir.paths import ROOT, RunDir
 
@@ -96,15 +97,21 @@ def _absolute(data: DataConfig, sources: Sources) -> DataConfig:
         data = replace(data, eval_path="")
 
     def absolute(key: str, text: str) -> str:
-        if text.startswith("hf:"):  # a dataset of the Hub
-            return text
         base = ROOT if _from_profile(sources[f"data.{key}"]) else Path.cwd()
         return str(base / os.path.expanduser(text)) if text else ""  # noqa: PTH111 - never raises
 
+    def each(key: str, text: str) -> str:
+        paths = data_paths(text)
+        found = [
+            one if one.is_of_hub else replace(one, path=absolute(key, one.path)) for one in paths
+        ]
+        return as_text(found)
+
     return replace(
         data,
-        path=absolute("path", data.path),
-        eval_path=absolute("eval_path", data.eval_path),
+        path=each("path", data.path),
+        eval_path=each("eval_path", data.eval_path),
+        chat_template=absolute("chat_template", data.chat_template),
     )
 
 

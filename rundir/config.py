@@ -52,14 +52,30 @@ class DataConfig:
         0.0, "share of path that is held out, the same rows each time; below 1", at_least=0
     )
     columns: str = _field(
-        "", "columns trained on: TEXT, MESSAGES, or PROMPT,RESPONSE; empty: found by their names"
+        "",
+        "columns trained on: TEXT, MESSAGES, PROMPT,RESPONSE or PROMPT,MORE,RESPONSE; empty: found "
+        "by their names",
+    )
+    only_where: str = _field(
+        "", "column; rows where it is false, 0 or empty are left out and counted"
+    )
+    loss_on: Literal["answers", "last_answer"] = _field(
+        "answers", "which of the assistant's messages are trained: all, or the last one alone"
+    )
+    chat_template: str = _field(
+        "", "file of a chat template (Jinja) to use, and to export, instead of the model's own"
+    )
+    template_options: str = _field(
+        "", "what else the chat template is given: NAME=VALUE,… such as enable_thinking=false"
     )
     max_samples: int = _field(0, "use only the first so many training samples; 0: all", at_least=0)
     max_seq_length: int = _field(
         2048, "tokens; what becomes of longer ones: on_long_row", at_least=8
     )
-    on_long_row: Literal["drop", "split"] = _field(
-        "drop", "drop: too long samples are left out and counted; split: texts are cut in pieces"
+    on_long_row: Literal["drop", "truncate", "split"] = _field(
+        "drop",
+        "drop: too long samples are left out; truncate: what is beyond is cut off; split: texts "
+        "are cut in pieces; all are counted",
     )
     on_bad_row: Literal["stop", "skip"] = _field(
         "stop", "stop: a wrong row ends the run; skip: it is left out, counted and listed"

@@ -92,9 +92,9 @@ class RunDir:
         """What people may want to see of the data: some samples, and the rows left out."""
         return self.path / "data"
 
-    def data_of_hub(self, field: str) -> Path:
-        """Links to the files of a dataset of the Hub that data.`field` names."""
-        return self.path / f"base_data_{field}"
+    def data_of_hub(self, field: str, number: int = 0) -> Path:
+        """Links to the files of a dataset of the Hub, the `number`-th that data.`field` names."""
+        return self.path / (f"base_data_{field}_{number}" if number else f"base_data_{field}")
 
     @property
     def incidents(self) -> Path:

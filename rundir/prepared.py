@@ -12,11 +12,21 @@ from rundir.paths import RunDir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedData:
-    """One tokenised file: its rows, those left out, and the token that ends an answer.
+class PreparedPart:
+    """One tokenised file of several: its samples, and how many of them an epoch takes."""
 
-    `longest` is the number of tokens of its longest sample. Where data are streamed `path` is a
-    folder that says where each row is, `num_samples` are rows, and `longest` is what is allowed.
+    path: str
+    num_samples: int
+    num_drawn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedData:
+    """Tokenised data: the samples of an epoch, those left out, and the token that ends an answer.
+
+    `longest` is the number of tokens of its longest sample. Of several files there are `parts`,
+    and `path` is that of the first. Where data are streamed `path` is a folder that says where each
+    row is, `num_samples` are rows, and `longest` is what is allowed.
     """
 
     path: str
@@ -26,6 +36,14 @@ class PreparedData:
     end_token_id: int
     is_streamed: bool = False
     mapped: list[str] = field(default_factory=list)  # files that ranks map besides
+    num_tokens: int = 0
+    parts: list[PreparedPart] = field(default_factory=list)
+    made_of: dict[str, str] = field(default_factory=dict)  # what decides which samples there are
+
+    @property
+    def paths(self) -> list[str]:
+        """All that ranks open."""
+        return [part.path for part in self.parts] or [self.path]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +77,8 @@ def read_prepared(run: RunDir) -> Prepared:
     """What `write_prepared` wrote. Raises OSError when the run was not prepared."""
     table = json.loads(Path(run.path / "prepared.json").read_text(encoding="utf-8"))
     table["loading"] = Loading(**table["loading"])
-    table["train"] = PreparedData(**table["train"])
-    if table["evaluation"] is not None:
-        table["evaluation"] = PreparedData(**table["evaluation"])
+    for name in ("train", "evaluation"):
+        if (data := table[name]) is not None:
+            data["parts"] = [PreparedPart(**part) for part in data.get("parts", ())]
+            table[name] = PreparedData(**data)
     return Prepared(**table)

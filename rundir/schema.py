@@ -173,7 +173,9 @@ EVENTS: tuple[EventSpec, ...] = (
         fields={
             "num_rows": "rows read, over all ranks",
             "num_bad": "of these, rows that could not be used",
+            "num_unwanted": "of these, rows that data.only_where has left out",
             "num_too_long": "samples left out for more than data.max_seq_length tokens",
+            "num_truncated": "samples cut off there",
             "num_split": "rows that were cut into pieces",
             "num_rewritten": "conversations that became a sample for each answer",
         },

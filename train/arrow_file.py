@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -14,7 +15,8 @@ import pyarrow as pa
 
 from train.bad_row import BadRowError
 from train.data import int32_view
-from train.tokenise import SCHEMA, Counts, Tokenised
+from train.recipe import Counts
+from train.tokenise import NUM_LONGEST, SCHEMA, Tokenised
 
 TRAIN, HELD_OUT, BAD_ROWS = "samples.arrow", "held_out.arrow", "bad_rows.jsonl"
 _BATCH_BYTES = 16 << 20
@@ -31,6 +33,8 @@ class Writer:
         self._held_out = self._arrow(HELD_OUT) if with_held_out else None
         self._bad = self._open.enter_context((folder / BAD_ROWS).open("w", encoding="utf-8"))
         self._counts, self._hashes = Counts(), [np.empty(0, np.uint64)]
+        self._seen = set[str]()
+        self._longest: list[tuple[int, str, int]] = []
         self._num = dict.fromkeys(
             ("num_samples", "num_held_out", "num_tokens", "num_loss_tokens", "num_compared"), 0
         )
@@ -53,6 +57,10 @@ class Writer:
         for number, error in block.bad:
             self._list(block.block.path, number, error)
         self._counts.add(block.counts)
+        self._seen |= block.seen
+        path = str(block.block.path)
+        found = [(tokens, path, row) for tokens, row in block.longest]
+        self._longest = heapq.nlargest(NUM_LONGEST, [*self._longest, *found])
         if self._num["num_compared"] < _MOST_COMPARED:
             self._hashes.append(block.hashes)
             self._num["num_compared"] += len(block.hashes)
@@ -74,14 +82,23 @@ class Writer:
         """Rows so far, the bad ones too."""
         return self._counts.num_rows
 
-    def counts(self) -> dict[str, int]:
-        """All that was counted."""
-        return asdict(self._counts) | self._num | {"num_duplicates": _duplicates(self._hashes)}
+    @property
+    def seen(self) -> set[str]:
+        """The columns that have something in them."""
+        return self._seen
+
+    def counts(self) -> dict[str, Any]:
+        """All that was counted; `longest_rows` are (file, row, tokens)."""
+        longest = [(path, row, tokens) for tokens, path, row in self._longest]
+        more = {"num_duplicates": _duplicates(self._hashes), "longest_rows": longest}
+        return asdict(self._counts) | self._num | more
 
 
 def bad_row_line(path: Path, number: int, error: BadRowError, **more: int) -> str:
     """The line of a bad row in the list of them."""
     line = {"file": str(path), "row": number, "problem": error.what, **more}
+    if error.do:
+        line["do"] = error.do
     return json.dumps(line, ensure_ascii=True) + "\n"
 
 

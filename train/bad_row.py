@@ -16,6 +16,19 @@ class BadRowError(ValueError):
         return self.what
 
 
+def in_json(value: Any) -> str:
+    """What kind of value it is, in JSON's words."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, int | float):
+        return "a number" if value == value else "NaN"  # noqa: PLR0124 - which differs from itself
+    if isinstance(value, str):
+        return "text"
+    return "a list" if isinstance(value, list) else "an object"
+
+
 def missing_column(name: str, row: dict[str, Any]) -> BadRowError:
     """A row lacks a column; those that it has are named."""
     return BadRowError(f"has no column `{name}`; its columns: {names_of(row)}")

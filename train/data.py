@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
 
-from rundir.prepared import PreparedData
+from rundir.prepared import PreparedData, PreparedPart
 
 # Token ids, and the begin and end of each run of them that has loss: an array (runs, 2).
 Sample = tuple[np.ndarray, np.ndarray]
@@ -46,16 +47,25 @@ class _Lists:
     def length(self, row: int) -> int:
         return int(self._offsets[row + 1] - self._offsets[row])
 
+    def lengths(self) -> np.ndarray:
+        return np.diff(self._offsets)
+
 
 class SampleFile:
-    """Random access to one Arrow file; the pages are shared by every rank of the node."""
+    """Random access to Arrow files; the pages are shared by every rank of the node.
+
+    Samples of several files are numbered one after the other. The length is that of an epoch,
+    which may take more of a file's samples than there are, or fewer.
+    """
 
     def __init__(self, prepared: PreparedData) -> None:
-        """Map `prepared.path`. Raises OSError when it is gone."""
+        """Map `prepared.paths`. Raises OSError when one is gone."""
         self._prepared = prepared
-        file = pa.ipc.open_file(pa.memory_map(prepared.path))
-        # As many batches as the file was written in: joining them would copy them into memory.
-        self._batches = [file.get_batch(i) for i in range(file.num_record_batches)]
+        files = [pa.ipc.open_file(pa.memory_map(path)) for path in prepared.paths]
+        # As many batches as a file was written in: joining them would copy them into memory.
+        self._batches = [
+            file.get_batch(i) for file in files for i in range(file.num_record_batches)
+        ]
         self._ends = list(accumulate(batch.num_rows for batch in self._batches))
         self._ids = [_Lists(batch.column("input_ids")) for batch in self._batches]
         self._ranges = [_Lists(batch.column("loss_ranges")) for batch in self._batches]
@@ -64,6 +74,17 @@ class SampleFile:
         return SampleFile, (self._prepared,)  # another process maps the same file
 
     def __len__(self) -> int:
+        if self._prepared.parts:
+            return sum(part.num_drawn for part in self._prepared.parts)
+        return self._num
+
+    @property
+    def parts(self) -> Sequence[PreparedPart]:
+        """The files, if there are several, or not each sample comes once in an epoch."""
+        return self._prepared.parts
+
+    @property
+    def _num(self) -> int:
         return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: int) -> Sample:
@@ -74,6 +95,10 @@ class SampleFile:
         """How many tokens a sample has."""
         batch, row = self._place(index)
         return self._ids[batch].length(row)
+
+    def lengths(self) -> np.ndarray:
+        """How many tokens each sample has."""
+        return np.concatenate([np.empty(0, np.int32), *(column.lengths() for column in self._ids)])
 
     def touch(self) -> None:
         """Have every page of tokens in memory; for measurements."""
@@ -89,7 +114,7 @@ class SampleFile:
 
     def _place(self, index: int) -> tuple[int, int]:
         """(batch, row in it) of a sample. Raises IndexError."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"sample {index} of {len(self)}")
+        if not 0 <= index < self._num:
+            raise IndexError(f"sample {index} of {self._num}")
         batch = bisect_right(self._ends, index)
         return batch, index - self._ends[batch] + self._batches[batch].num_rows

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,18 +24,19 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import cache_folder
 from rundir.seal import is_sealed, seal
-from train.arrow_file import Writer
+from train.arrow_file import BAD_ROWS, Writer
 from train.bad_row import BadRowError
-from train.columns import Columns, check_settings
+from train.columns import Columns, check_settings, unused
 from train.content import digest_of
 from train.pool import in_order, num_processes
 from train.prepare_progress import Progress
 from train.readers import Block, read_blocks
+from train.recipe import Recipe
 from train.sources import NEEDED, Source, bad_row
 from train.template import Template
-from train.tokenise import Recipe, Tokeniser, columns_of
+from train.tokenise import Tokeniser, columns_of
 
-_FORMAT = "4"  # of the Arrow file; part of the cache's key
+_FORMAT = "5"  # of the Arrow file; part of the cache's key
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 _SMALL_BYTES = 4 << 20  # done before other processes could begin
 _POLL_S = 0.1
@@ -58,7 +59,18 @@ def cached(
         with _alone(folder):
             remove_abandoned(parent)
             _make(folder, sources, recipe, tools)
-    return folder, json.loads((folder / "counts.json").read_text(encoding="utf-8"))
+    counts = json.loads((folder / "counts.json").read_text(encoding="utf-8"))
+    if counts["num_bad"] and recipe.on_bad_row == "stop":
+        raise _first_bad_row(folder, sources)
+    return folder, counts
+
+
+def _first_bad_row(folder: Path, sources: list[Source]) -> UserError:
+    with (folder / BAD_ROWS).open(encoding="utf-8") as file:
+        line = json.loads(file.readline())
+    of_path = {str(one.path): one for one in sources}
+    source = of_path.get(line["file"], sources[0])  # it may have been elsewhere then
+    return bad_row(source, line["row"], line["problem"], line.get("do", ""))
 
 
 def _make(folder: Path, sources: list[Source], recipe: Recipe, tools: Tools) -> None:
@@ -73,9 +85,9 @@ def _make(folder: Path, sources: list[Source], recipe: Recipe, tools: Tools) -> 
         seal(temporary)
 
 
-def _key(sources: list[Source], model_path: Path, recipe: Recipe) -> str:
-    digest = hashlib.sha256(f"{_FORMAT} {sorted(asdict(recipe).items())}".encode())
-    files = [model_path / name for name in _TOKENIZER_FILES]
+def content_of(sources: list[Source]) -> str:
+    """A digest of what is in files, in their order. Raises UserError if one cannot be read."""
+    digest = hashlib.sha256()
     try:
         for source in sources:
             digest.update(f"{source.format} {digest_of(source.path)}/".encode())
@@ -85,6 +97,17 @@ def _key(sources: list[Source], model_path: Path, recipe: Recipe) -> str:
             do=f"--data PATH: {NEEDED}",
             code=ExitCode.DATA,
         ) from error
+    return digest.hexdigest()[:24]
+
+
+def _key(sources: list[Source], model_path: Path, recipe: Recipe) -> str:
+    # What was made with bad rows left out serves those as well who have none.
+    recipe = replace(recipe, on_bad_row="stop")
+    made_of = f"{_FORMAT} {sorted(asdict(recipe).items())} {content_of(sources)}"
+    digest = hashlib.sha256(made_of.encode())
+    files = [model_path / name for name in _TOKENIZER_FILES]
+    if recipe.chat_template:
+        files.append(Path(recipe.chat_template))
     for file in files:
         digest.update((digest_of(file) if file.is_file() else "none").encode())
     return digest.hexdigest()[:24]
@@ -118,7 +141,22 @@ def _tokenise(sources: list[Source], recipe: Recipe, tools: Tools, folder: Path)
             progress.at(sum(done_bytes.values()), writer.num_rows)
         progress.end()
         counts: dict[str, Any] = writer.counts()
-    return counts | {"end_token_id": end_token_id, "columns": str(columns)}
+    return counts | {
+        "end_token_id": end_token_id,
+        "formats": sorted({source.name for source in sources}),
+        "columns": str(columns),
+        "remarks": remarks(writer.seen, columns, recipe, tools[1]),
+    }
+
+
+def remarks(seen: set[str], columns: Columns, recipe: Recipe, template: Template) -> list[str]:
+    """What there is to say besides numbers: columns that nobody reads, and of the template."""
+    found = []
+    if left := unused(seen - {recipe.only_where}, columns, template.mentions):
+        found.append(f"not used: {', '.join(left)}")
+    if columns.kind in ("pair", "messages") and template.note:
+        found.append(template.note)
+    return found
 
 
 def columns_of_first(first: Block, recipe: Recipe, source: Source) -> Columns:
@@ -127,7 +165,7 @@ def columns_of_first(first: Block, recipe: Recipe, source: Source) -> Columns:
     Raises UserError when they are not known, or cannot be used as the recipe says.
     """
     try:
-        columns = columns_of(first, recipe.columns)
+        columns = columns_of(first, recipe.columns, recipe.only_where)
     except BadRowError as error:
         raise bad_row(source, first.numbers[0], error.what, error.do) from error
     check_settings(columns, recipe.on_long_row)
@@ -150,17 +188,23 @@ def end_token_id_of(columns: Columns, tokenizer: Any, template: Template) -> int
 
     Raises UserError when nothing does.
     """
-    end = template.text_end_id(tokenizer) if columns.kind == "text" else None
-    if end is not None:
-        return end
-    ids: list[int] = tokenizer.encode(template.after_answer(), add_special_tokens=False).ids
-    if not ids:
+    if columns.kind in ("text", "segments"):
+        end = template.text_end_id(tokenizer)
+        if end is not None:
+            return end
+    after = template.after_answer()
+    ids: list[int] = tokenizer.encode(after, add_special_tokens=False).ids
+    marks = tokenizer.get_added_tokens_decoder()
+    end = next((token for token in ids if token in marks), None)
+    if end is None:
+        what = f"there is only {after!r}" if after else "there is nothing"
         raise UserError(
-            "with this tokenizer nothing marks the end of an answer, so none would ever end",
-            do="set eos_token in tokenizer_config.json, or mend its chat template",
+            f"no token marks the end of an answer, so none would ever end: after it {what}",
+            do="set eos_token in tokenizer_config.json where the model has no template; else "
+            "--set data.chat_template=FILE, one that writes an end token",
             code=ExitCode.DATA,
         )
-    return ids[0]
+    return end
 
 
 @contextmanager

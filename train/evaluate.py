@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from rundir.config import RunConfig
+from rundir.data_paths import name_of
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import PreparedData
@@ -42,7 +42,7 @@ class Evaluator:
         model: Any = loss.model
         self._summed_loss, self._model, self._tokenizer = loss, model, tokenizer
         self._ranks, self._events, self._run = ranks, events, run
-        self._dataset = Path(config.data.eval_path or config.data.path).stem
+        self._dataset = name_of(config.data.eval_path or config.data.path)
         self._generate = config.train.eval_generate
         self._batch_size = config.train.micro_batch_size
         self._end_ids = end_token_ids(model, prepared.end_token_id)

@@ -41,8 +41,9 @@ def write_results(config: RunConfig, run: RunDir, model: Any, events: EventWrite
     """
     prepared = read_prepared(run)
     base_folder, end_token_id = Path(prepared.model_path), prepared.train.end_token_id
+    template = config.data.chat_template
     if not has_adapters(model):
-        export(model, base_folder, run.model, end_token_id=end_token_id)
+        export(model, base_folder, run.model, end_token_id=end_token_id, chat_template=template)
         return
     base = config.model.path or prepared.model_path
     export_adapter(model, run.adapter, base=base, revision=config.model.revision)
@@ -56,19 +57,23 @@ def write_results(config: RunConfig, run: RunDir, model: Any, events: EventWrite
     before = logits_of_some(model)
     if is_quantized:
         model = on_whole_base(config, base_folder, run.adapter)
-    merged = export(model, base_folder, run.model, end_token_id=end_token_id)
+    merged = export(
+        model, base_folder, run.model, end_token_id=end_token_id, chat_template=template
+    )
     changed = difference(before, logits_of_some(merged))
     text = f"[Rank 0] EXPORT: merging has changed logits by {changed:.2%} at most"
     events.emit("log", "line", text=text)
 
 
-def export(model: Any, base: Path, folder: Path, *, end_token_id: int) -> Any:
+def export(
+    model: Any, base: Path, folder: Path, *, end_token_id: int, chat_template: str = ""
+) -> Any:
     """Write `model`, adapters merged into it, and the tokenizer of `base` to `folder`.
 
     Its generation config ends an answer at `end_token_id`, where the training data did, and pads
-    with the tokenizer's padding token, or that one where there is none. The folder
-    appears whole or not at all. The model is changed by the merge: call it last. Raises OSError (a
-    full disk). Returns the merged model.
+    with the tokenizer's padding token, or that one where there is none. `chat_template` is a
+    file to have for the one of `base`. The folder appears whole or not at all. The model is
+    changed by the merge: call it last. Raises OSError (a full disk). Returns the merged model.
     """
     plain = merged(model)
     ends = plain.generation_config.eos_token_id = end_token_ids(plain, end_token_id)
@@ -84,6 +89,8 @@ def export(model: Any, base: Path, folder: Path, *, end_token_id: int) -> Any:
         for pattern in _COPIED:
             for file in base.glob(pattern):
                 shutil.copyfile(file, temporary / file.name)
+        if chat_template:
+            shutil.copyfile(chat_template, temporary / "chat_template.jinja")
     return plain
 
 

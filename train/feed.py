@@ -9,7 +9,8 @@ import numpy as np
 
 from rundir.config import RunConfig
 from train.batch import Batch, collate, collate_rows
-from train.data import Sample
+from train.data import Sample, SampleFile
+from train.mixture import MixedOrder
 from train.packing import batched, even, shared
 from train.permutation import Permutation, permutation
 
@@ -58,6 +59,14 @@ class Order:
         return int(self._permutation[within])
 
 
+def order_of(samples: Samples, config: RunConfig) -> Steps:
+    """Which of prepared samples make up a step."""
+    batch_size, seed = config.train.global_batch_size, config.train.seed
+    if isinstance(samples, SampleFile) and samples.parts:
+        return MixedOrder(samples.parts, batch_size, seed)
+    return Order(len(samples), batch_size, seed)
+
+
 class Feed:
     """One rank's micro-batches: those of all ranks are the step's samples, each of them once.
 
@@ -77,9 +86,7 @@ class Feed:
         self._size = config.train.micro_batch_size
         self._row_tokens = config.data.max_seq_length
         self._is_packed = config.data.packing
-        if order is None:
-            order = Order(len(samples), config.train.global_batch_size, config.train.seed)
-        self._order = order
+        self._order = order_of(samples, config) if order is None else order
 
     def step(self, step: int) -> list[Batch]:
         """The micro-batches of `step` (from 0)."""

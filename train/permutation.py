@@ -16,9 +16,9 @@ class Permutation(Protocol):
     def __getitem__(self, position: int, /) -> int | np.integer: ...
 
 
-def permutation(num_samples: int, seed: int, epoch: int) -> Permutation:
-    """The order of `epoch`."""
-    generator = np.random.default_rng([seed, epoch])
+def permutation(num_samples: int, seed: int, epoch: int, *stream: int) -> Permutation:
+    """The order of `epoch`; another one for each `stream`."""
+    generator = np.random.default_rng([seed, epoch, *stream])
     if num_samples <= _LISTED:
         listed: Permutation = generator.permutation(num_samples)
         return listed

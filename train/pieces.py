@@ -85,7 +85,6 @@ class Pieces:
         folder.mkdir(parents=True)
         np.save(folder / _TABLE, self.table)
         about = {
-            "fingerprint": self.fingerprint,
             "piece_bytes": self.piece_bytes,
             "columns": asdict(self.columns),
             "files": [_as_json(file) for file in self.files],
@@ -103,14 +102,6 @@ class Pieces:
             piece_bytes=about["piece_bytes"],
             columns=Columns(named["kind"], tuple(named["names"]), named["more"]),
         )
-
-
-def saved_fingerprint(folder: Path) -> str | None:
-    """That of the pieces in a folder; None where there are none."""
-    try:
-        return str(json.loads((folder / _ABOUT).read_text(encoding="ascii"))["fingerprint"])
-    except OSError:
-        return None
 
 
 def _as_json(file: StreamFile) -> dict[str, Any]:

@@ -17,14 +17,16 @@ from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from rundir.prepared import PreparedData
 from train.columns import Columns
-from train.data_cache import Tools, columns_of_first, end_token_id_of
+from train.data_cache import Tools, columns_of_first, end_token_id_of, remarks
 from train.fits_model import check_fits
-from train.pieces import Pieces, StreamFile, saved_fingerprint
+from train.pieces import Pieces, StreamFile
+from train.prepare_path import decided_by
 from train.preview import NUM_SHOWN, marked
 from train.readers import Block, read_blocks
+from train.recipe import Counts, Recipe
 from train.scan import piece_bytes_of, scan_all
 from train.sources import NEEDED, Source, bad_row, find_sources
-from train.tokenise import Counts, Recipe, Sample, Tokeniser
+from train.tokenise import Sample, Tokeniser
 
 _TRIED_ROWS, _TRIED_FILES = 256, 20
 _FOLDER = "stream"
@@ -44,7 +46,7 @@ def prepare_stream(
     if not len(table):
         raise UserError(f"{path} has no rows", do=f"--data PATH: {NEEDED}", code=ExitCode.DATA)
     used = [files[at].source for at in np.unique(table["file"]).tolist()]
-    columns, shown, counts = _try(used, recipe, tools)
+    columns, shown, counts, more = _try(used, recipe, tools)
     check_fits(model_path, counts.max_token_id, counts.longest_kept)
     pieces = Pieces(files=files, table=table, piece_bytes=piece_bytes, columns=columns)
     folder = run.data / _FOLDER
@@ -57,27 +59,17 @@ def prepare_stream(
         end_token_id=end_token_id_of(columns, *tools),
         is_streamed=True,
         mapped=[str(source.path) for source in used if source.format == "arrow"],
+        made_of={"files": pieces.fingerprint, **decided_by(recipe)},
     )
-    return prepared, shown, _summary(path, pieces, len(used), recipe, counts)
+    return prepared, shown, "; ".join([_summary(path, pieces, len(used), recipe, counts), *more])
 
 
-def other_data(checkpoint: Path, run: RunDir) -> str | None:
-    """What to say if the steps behind a checkpoint had their rows in another order."""
-    before = saved_fingerprint(RunDir(checkpoint.parent.parent).data / _FOLDER)
-    now = saved_fingerprint(run.data / _FOLDER)
-    if before == now:
-        return None
-    what = "they were not streamed" if before is None else "their files have changed"
-    what = "they were streamed" if now is None else what
-    return (
-        f"the data are not as they were before {checkpoint.name} ({what}): of this epoch some rows "
-        "may come twice, and others not at all"
-    )
-
-
-def _try(sources: list[Source], recipe: Recipe, tools: Tools) -> tuple[Columns, list[str], Counts]:
-    """Tokenise the first rows of some files."""
+def _try(
+    sources: list[Source], recipe: Recipe, tools: Tools
+) -> tuple[Columns, list[str], Counts, list[str]]:
+    """Tokenise the first rows of some files; the last is what else there is to say."""
     columns: Columns | None = None
+    seen = set[str]()
     samples: list[Sample] = []
     counts = Counts()
     for source in sources[:_TRIED_FILES]:
@@ -90,11 +82,13 @@ def _try(sources: list[Source], recipe: Recipe, tools: Tools) -> tuple[Columns, 
             number, error = made.bad[0]
             raise bad_row(source, number, error.what, error.do)
         counts.add(made.counts)
+        seen |= made.seen
         samples += made.samples[: NUM_SHOWN - len(samples)]
     assert columns is not None
     if not samples:
         raise _none_left(sources[0].path, counts, recipe)
-    return columns, [_as_text(one, tools[0]) for one in samples], counts
+    more = remarks(seen, columns, recipe, tools[1])
+    return columns, [_as_text(one, tools[0]) for one in samples], counts, more
 
 
 def _first_rows(source: Source) -> Block:

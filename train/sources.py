@@ -37,8 +37,8 @@ _MAGIC: dict[bytes, Format] = {b"PAR1": "parquet", b"ARROW1": "arrow"}
 _FOREIGN = {
     b"PK\x03\x04": ("a zip archive", "unzip {}"),
     b"SQLite format 3": ("SQLite", f"--data PATH: {NEEDED}"),
-    b"\xff\xfe": ("UTF-16 text", "iconv -f UTF-16 -t UTF-8 {} > utf8.jsonl"),
-    b"\xfe\xff": ("UTF-16 text", "iconv -f UTF-16 -t UTF-8 {} > utf8.jsonl"),
+    b"\xff\xfe": ("UTF-16 text", "iconv -f UTF-16 -t UTF-8 {0} > utf8{1}"),
+    b"\xfe\xff": ("UTF-16 text", "iconv -f UTF-16 -t UTF-8 {0} > utf8{1}"),
     b"version https://git-lfs": ("a git-lfs pointer", "git lfs pull"),
 }
 _OF_DATASETS = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
@@ -51,6 +51,11 @@ class Source:
     path: Path
     format: Format
     compression: Compression = ""
+
+    @property
+    def name(self) -> str:
+        """Format and compression, for people."""
+        return " ".join(filter(None, (self.format, self.compression)))
 
     @property
     def is_text(self) -> bool:
@@ -86,7 +91,7 @@ def _source(path: Path, mode: int) -> Source:
         raise wrong(path, "is empty" if not start else "has no rows", f"--data PATH: {NEEDED}")
     for magic, (name, do) in _FOREIGN.items():
         if start.startswith(magic):
-            raise wrong(path, f"is {name}", do.format(shlex.quote(str(path))))
+            raise wrong(path, f"is {name}", do.format(shlex.quote(str(path)), _suffix(path)))
     compression: Compression = ""
     if start.startswith(_GZIP):
         compression, start = "gzip", _unzipped(path)
@@ -176,11 +181,9 @@ def _saved(folder: Path) -> list[Source]:
 def bad_row(source: Source, number: int, what: str, do: str = "") -> UserError:
     """The error of a row, with the command that shows it unless `do` is better."""
     name = shlex.quote(str(source.path))
-    look = {
-        "": f"sed -n {number}p {name}",
-        "gzip": f"zcat {name} | sed -n {number}p",
-        "zstd": f"zstdcat {name} | sed -n {number}p",
-    }[source.compression]
+    look = {"": "cat", "gzip": "zcat", "zstd": "zstdcat"}[source.compression]
+    # A row may have megabytes, and what is behind it need not be read.
+    look = f"{look} {name} | sed -n '{number}{{p;q}}' | head -c 2000"
     skip = "--set data.on_bad_row=skip leaves out such rows"
     return UserError(
         f"{source.path}:{number}: the row {what}",

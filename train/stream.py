@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rundir.config import RunConfig
+from rundir.data_paths import name_of
 from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.paths import RunDir
@@ -20,8 +21,8 @@ from train.arrow_file import BAD_ROWS, MOST_LISTED, bad_row_line
 from train.data import Sample
 from train.pieces import Pieces
 from train.ranks import Ranks
+from train.recipe import Counts
 from train.stream_share import Share, joined, shares
-from train.tokenise import Counts
 
 _NUM_AHEAD = 4  # steps
 _TOLD_AGAIN = 10  # times as many rows left out
@@ -108,7 +109,9 @@ class Stream:
                 "data.streamed",
                 num_rows=counts.num_rows,
                 num_bad=counts.num_bad,
+                num_unwanted=counts.num_unwanted,
                 num_too_long=counts.num_too_long,
+                num_truncated=counts.num_truncated,
                 num_split=counts.num_split,
                 num_rewritten=counts.num_rewritten,
             )
@@ -119,7 +122,7 @@ class Stream:
         if not share.bad or self._num_listed >= MOST_LISTED:
             return
         self._num_listed += len(share.bad)
-        name = f"{Path(self._config.data.path).stem}.rank{self._ranks.rank}.{BAD_ROWS}"
+        name = f"{name_of(self._config.data.path)}.rank{self._ranks.rank}.{BAD_ROWS}"
         with (self._run.data / name).open("a", encoding="ascii") as file:
             for row, error in share.bad:
                 file.write(bad_row_line(row.source.path, row.number, error, step=step + 1))
@@ -141,7 +144,9 @@ def _summary(counts: Counts, max_seq_length: int) -> str:
     parts = [f"{counts.num_rows:,} rows streamed"]
     for name, what in (
         ("num_bad", "{:,} bad ones left out (data/*.bad_rows.jsonl)"),
+        ("num_unwanted", "{:,} rows left out by data.only_where"),
         ("num_too_long", f"{{:,}} samples left out: more than {max_seq_length:,} tokens"),
+        ("num_truncated", f"{{:,}} samples cut off at {max_seq_length:,} tokens"),
         ("num_split", "{:,} long rows split"),
         ("num_rewritten", "{:,} conversations made a sample for each answer"),
     ):

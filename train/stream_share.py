@@ -19,15 +19,25 @@ from train.data import Sample
 from train.fits_model import check_fits
 from train.piece_reader import PieceReader
 from train.pieces import Pieces
-from train.prepare import load_text_tools, recipes
+from train.prepare import recipes
+from train.prepare_path import load_text_tools
+from train.recipe import Counts
 from train.sources import bad_row
 from train.stream_order import StreamOrder
 from train.stream_rows import Row, StreamRows
-from train.tokenise import Counts, Tokeniser
+from train.tokenise import Tokeniser
 
 _LEAST_PIECES = 16  # of a window: rows from fewer places would be too much alike
 
-_COUNTED = ("num_rows", "num_bad", "num_too_long", "num_split", "num_rewritten")
+_COUNTED = (
+    "num_rows",
+    "num_bad",
+    "num_unwanted",
+    "num_too_long",
+    "num_truncated",
+    "num_split",
+    "num_rewritten",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +119,8 @@ def shares(
     Raises UserError for a row that is wrong, if that is to end a run, for a file that is no longer
     what it was, and for samples that the model has no embedding for.
     """
-    tokeniser = Tokeniser(*load_text_tools(model_path), recipes(config)[0], pieces.columns)
+    recipe = recipes(config)[0]
+    tokeniser = Tokeniser(*load_text_tools(model_path, recipe), recipe, pieces.columns)
     each = max(_LEAST_PIECES, (config.data.shuffle_mib << 20) // pieces.piece_bytes)
     order, most = StreamOrder(pieces.table, config.train.seed, each), Counts()
     with closing(PieceReader(pieces.files, say)) as reader:

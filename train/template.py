@@ -1,74 +1,77 @@
-"""Conversations as the model's own chat template writes them, without importing torch."""
+"""Conversations as the model's own chat template writes them, and what of them has loss."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from train.chat_template import ChatTemplate, Written, find_templates, tokenizer_config
+from train.messages import Conversation, Message
 
-Part = tuple[str, bool]  # text, and whether it is an answer
+Part = tuple[str, bool]  # text, and whether it has loss
+
+_ASKED, _ANSWER = "prompt", "answer"  # of a conversation that is tried
+_THOUGHT = "</think>"  # templates leave out what came before it in earlier answers
+_PLAIN = ("user", "assistant")  # all that can be said without a template
+_OWN_TEMPLATE = "--set data.chat_template=FILE, that of a model of its family; or such a model"
 
 
 class Template:
-    """Renders conversations."""
+    """Turns conversations into text."""
 
-    def __init__(self, model_path: Path) -> None:
-        """Read the template of a local model folder; one without a template gets plain text."""
-        settings = _tokenizer_config(model_path)
-        source = _template_source(model_path, settings)
+    def __init__(
+        self, model_path: Path, own: str = "", options: Mapping[str, Any] | None = None
+    ) -> None:
+        """Read the template of a local model folder, or the file `own`.
+
+        A model without one gets plain text. Raises UserError for a template that is none.
+        """
         self._tokens = special_tokens(model_path)
-        self._template = None if source is None else _compile(source)
+        source, with_tools = find_templates(model_path, own)
+        self._template = None if source is None else ChatTemplate(source, self._tokens, options)
+        self._with_tools = self._template
+        if with_tools is not None:
+            self._with_tools = ChatTemplate(with_tools, self._tokens, options)
+        self._uses_marks, self.note = self._marks()
+
+    def mentions(self, name: str) -> bool:
+        """Whether it can write what goes by that name in a message."""
+        return any(one and one.mentions(name) for one in (self._template, self._with_tools))
 
     def render(self, prompt: str, response: str) -> tuple[str, str]:
         """(text before the answer, the answer to its end mark)."""
-        answer = {"role": "assistant", "content": response}
-        ((before, after),) = self.conversation([{"role": "user", "content": prompt}, answer])
-        return before[0], after[0]
+        asked = {"role": "user", "content": prompt}
+        chat = [asked, {"role": "assistant", "content": response}]
+        (before, _), *answer = self._turn(chat, None)
+        return before, "".join(text for text, _ in answer)
 
-    def conversation(self, messages: Sequence[dict[str, str]]) -> list[list[Part]]:
+    def conversation(self, chat: Conversation) -> list[list[Part]]:
         """The samples that a conversation makes, each the parts of its text.
 
         One sample, if what the template writes is only added to from turn to turn. Some (Qwen3's)
         write earlier turns anew: then there is one for each answer, with what came before it as
-        the model would see it, and loss on that answer alone.
+        the model would see it, and loss on that answer alone. Raises UserError for what it cannot
+        write.
         """
-        answers = [i for i, one in enumerate(messages) if one["role"] == "assistant"]
-        turns = [self._turn(messages[: i + 1]) for i in answers]
+        trained = [place for place in chat.answers if place not in chat.without_loss]
+        turns = [self._turn(chat.messages[: place + 1], chat.tools) for place in trained]
+        self._check_written(chat.messages, "".join(text for text, _ in turns[-1]))
         parts: list[Part] = []
         done = ""
-        for before, answer in turns:
+        for (before, _), *answer in turns:
             if not before.startswith(done):
-                return [[(one, False), (other, True)] for one, other in turns]
-            parts += [(before[len(done) :], False), (answer, True)]
-            done = before + answer
+                return turns
+            parts += [(before[len(done) :], False), *answer]
+            done = before + "".join(text for text, _ in answer)
         return [parts]
-
-    def _turn(self, messages: Sequence[dict[str, str]]) -> tuple[str, str]:
-        """(all text before the last message, which is an answer, and the answer)."""
-        if self._template is None:
-            end = self._tokens["eos_token"]
-            ends = [end if one["role"] == "assistant" else "\n" for one in messages]
-            texts = [one["content"] + end for one, end in zip(messages, ends, strict=True)]
-            return "".join(texts[:-1]), texts[-1]
-        before = self._render(messages[:-1], add_generation_prompt=True)
-        whole = self._render(messages, add_generation_prompt=False)
-        if not whole.startswith(before):
-            raise UserError(
-                "this model's chat template changes the prompt once an answer follows it",
-                do="use a model whose template only appends, as most do",
-                code=ExitCode.DATA,
-            )
-        return before, whole[len(before) :]
 
     def after_answer(self) -> str:
         """What follows an answer: its end mark, and what else the template writes there."""
-        answer = "answer"
-        return self.render("prompt", answer)[1].partition(answer)[2]
+        return self.render(_ASKED, _ANSWER)[1].partition(_ANSWER)[2]
 
     def leading_ids(self, tokenizer: Any, *, of_text: bool = False) -> list[int]:
         """Ids to put before plain text: the BOS that the tokenizer itself would add, or none.
@@ -85,53 +88,102 @@ class Template:
         found: int | None = tokenizer.token_to_id(self._tokens["eos_token"] or "")
         return found
 
-    def _render(self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool) -> str:
-        assert self._template is not None
-        from jinja2 import TemplateError
-
-        try:
-            text: str = self._template.render(
-                messages=list(messages),
-                tools=None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self._tokens,
+    def _turn(self, messages: list[Message], tools: list[Any] | None) -> list[Part]:
+        """All text before the last message, which is an answer, and the parts of that."""
+        template = self._with_tools if tools else self._template
+        if template is None:
+            return self._plainly(messages, tools)
+        for name, what in (("tool_calls", "calls of tools"), ("tools", "tools")):
+            has = tools if name == "tools" else any(name in one for one in messages)
+            if has and not template.mentions(name):
+                raise UserError(
+                    f"this model's chat template does not write {what}",
+                    do=_OWN_TEMPLATE,
+                    code=ExitCode.DATA,
+                )
+        before = template.write(messages[:-1], tools, asks=True).text
+        whole = template.write(messages, tools, asks=False)
+        if not whole.text.startswith(before):
+            raise UserError(
+                "this model's chat template changes the prompt once an answer follows it",
+                do="use a model whose template only appends, as most do",
+                code=ExitCode.DATA,
             )
-        except TemplateError as error:
-            raise _unusable(error) from error
-        return text
+        answer = [(whole.text[len(before) :], True)]
+        if template.has_marks and self._uses_marks:
+            answer = _as_marked(whole, len(before))
+        return [(before, False), *answer]
+
+    def _plainly(self, messages: list[Message], tools: list[Any] | None) -> list[Part]:
+        """A prompt, a new line, the response and its end: without a template there is no more."""
+        if tuple(one["role"] for one in messages) != _PLAIN or tools:
+            roles = ", ".join(one["role"] for one in messages)
+            raise UserError(
+                "this model has no chat template, so nothing would tell who speaks in a "
+                f"conversation of {roles}",
+                do=_OWN_TEMPLATE,
+                code=ExitCode.DATA,
+            )
+        asked, answer = (one["content"] for one in messages)
+        return [(asked + "\n", False), (answer + self._tokens["eos_token"], True)]
+
+    def _check_written(self, messages: list[Message], text: str) -> None:
+        """Raise UserError if the template has left out a message, as some do with some roles."""
+        for place, one in enumerate(messages):
+            said = one["content"].rpartition(_THOUGHT)[2].strip()
+            if said not in text and json.dumps(said, ensure_ascii=False)[1:-1] not in text:
+                raise UserError(
+                    f"this model's chat template leaves out message {place}, of the role "
+                    f"{one['role']!r}",
+                    do=_OWN_TEMPLATE,
+                    code=ExitCode.DATA,
+                )
+
+    def _marks(self) -> tuple[bool, str]:
+        """Whether the template's own marks say what has loss, and what there is to say of it."""
+        if self._template is None:
+            return False, "no chat template: a prompt, a new line, the response and its end"
+        if not self._template.has_marks:
+            return False, ""
+        asked = {"role": "user", "content": _ASKED}
+        chat = [asked, {"role": "assistant", "content": _ANSWER}]
+        try:
+            before = self._template.write(chat[:1], None, asks=True).text
+            whole = self._template.write(chat, None, asks=False)
+        except UserError:  # it is said where it is used
+            return False, ""
+        ours = whole.text[len(before) :]
+        theirs = "".join(text for text, has in _as_marked(whole, len(before)) if has)
+        end = ours.partition(_ANSWER)[2].strip()
+        if theirs == ours:
+            return True, ""
+        if _ANSWER + end not in theirs:
+            return False, (
+                f"the template marks {theirs!r} as said by the model ({{% generation %}}), without "
+                f"what ends it; loss is on {ours!r}"
+            )
+        return True, (
+            f"loss is on what the template marks ({{% generation %}}): {theirs!r} of {ours!r}"
+        )
 
 
-def _unusable(error: Exception) -> UserError:
-    return UserError(
-        f"this model's chat template cannot be used: {error}",
-        do="mend chat_template.jinja in the model's folder, or use another model",
-        code=ExitCode.DATA,
-    )
-
-
-def _tokenizer_config(model_path: Path) -> dict[str, Any]:
-    try:
-        settings = json.loads((model_path / "tokenizer_config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    return settings if isinstance(settings, dict) else {}
+def _as_marked(whole: Written, begin: int) -> list[Part]:
+    """The text from `begin` on, in parts, those with loss that are marked."""
+    parts: list[Part] = []
+    done = begin
+    for marked, end in whole.marked:
+        start = max(marked, done)  # a mark may begin with what asks for the answer
+        if end > start:
+            parts += [(whole.text[done:start], False), (whole.text[start:end], True)]
+            done = end
+    parts.append((whole.text[done:], False))
+    return [part for part in parts if part[0]]
 
 
 def special_tokens(model_path: Path) -> dict[str, str]:
     """The texts of bos_token, eos_token and pad_token; "" for one that there is not."""
-    settings = _tokenizer_config(model_path)
+    settings = tokenizer_config(model_path)
     return {key: _token_text(settings.get(key)) for key in ("bos_token", "eos_token", "pad_token")}
-
-
-def _template_source(model_path: Path, settings: dict[str, Any]) -> str | None:
-    file = model_path / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
-    source = settings.get("chat_template")
-    if isinstance(source, list):  # several, by name
-        source = next((item["template"] for item in source if item["name"] == "default"), None)
-    return source
 
 
 def _token_text(token: Any) -> str:
@@ -139,35 +191,3 @@ def _token_text(token: Any) -> str:
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else ""
-
-
-def _compile(source: str) -> Any:
-    """The template under the settings and helpers that chat templates are written for."""
-    from jinja2 import TemplateError
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        """{% generation %} marks what the model says; here it is just its content."""
-
-        tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
-
-        def parse(self, parser: Any) -> Any:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    def raise_exception(message: str) -> None:
-        raise TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
-    )
-    environment.filters["tojson"] = lambda value, **options: json.dumps(
-        value, ensure_ascii=False, **options
-    )
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    try:
-        return environment.from_string(source)
-    except TemplateError as error:
-        raise _unusable(error) from error

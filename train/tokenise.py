@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from rundir.errors import UserError
 from train.bad_row import BadRowError
-from train.columns import LINES, Columns, find_columns
+from train.columns import LINES, Columns, find_columns, is_wanted
+from train.messages import Conversation
 from train.readers import Block, Raw
+from train.recipe import Counts, Recipe
 from train.rows import Example, example_of, parsed
 from train.template import Part, Template
 
+NUM_LONGEST = 3  # rows that are named
 _ENCODED_BYTES = 1 << 18  # at once: the tokenizer holds some hundred bytes for each token
 
 # loss_ranges: begin and end, begin and end, … of the tokens with loss. Texts are for people, and
@@ -32,20 +37,6 @@ SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """What becomes of rows; all of it is part of a cache's key. Lengths are in tokens."""
-
-    max_seq_length: int
-    max_samples: int = 0
-    columns: str = ""
-    on_long_row: Literal["drop", "split"] = "drop"
-    on_bad_row: Literal["stop", "skip"] = "stop"
-    eval_fraction: float = 0.0
-    seed: int = 0
-    with_texts: bool = False
-
-
 @dataclass(slots=True)
 class Sample:
     """Tokens, where they have loss, and what they were made of, the row at place `row`."""
@@ -58,27 +49,6 @@ class Sample:
 
 
 @dataclass(slots=True)
-class Counts:
-    """Of rows and samples; lengths are in tokens."""
-
-    num_rows: int = 0
-    num_bad: int = 0
-    num_too_long: int = 0
-    num_split: int = 0
-    num_rewritten: int = 0  # conversations that became a sample for each answer
-    longest: int = 0
-    longest_kept: int = 0
-    max_token_id: int = 0
-
-    def add(self, other: Counts) -> None:
-        """Take in those of another block."""
-        for name in self.__slots__:
-            mine, others = getattr(self, name), getattr(other, name)
-            is_most = name.startswith(("longest", "max"))
-            setattr(self, name, max(mine, others) if is_most else mine + others)
-
-
-@dataclass(slots=True)
 class Tokenised:
     """What a block has become, held-out samples apart; `bad` has each place with its reason."""
 
@@ -87,17 +57,25 @@ class Tokenised:
     held_out: pa.RecordBatch
     counts: Counts
     hashes: np.ndarray
+    seen: set[str] = field(default_factory=set)
     bad: list[tuple[int, BadRowError]] = field(default_factory=list)
+    longest: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Encoded:
-    """What rows have become: samples, digests of contents, bad rows' places with the reason."""
+    """What rows have become: samples, digests of contents, bad rows' places with the reason.
+
+    `seen` are the columns that have something in them, and `column[].key` of messages; `longest`
+    are the lengths of the longest samples, in tokens, each with its row's place.
+    """
 
     samples: list[Sample] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     digests: list[bytes] = field(default_factory=list)
     bad: list[tuple[int, BadRowError]] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+    longest: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Tokeniser:
@@ -107,8 +85,8 @@ class Tokeniser:
         self, tokenizer: Any, template: Template, recipe: Recipe, columns: Columns
     ) -> None:
         self._tokenizer, self._template, self._recipe = tokenizer, template, recipe
-        self._columns = columns
-        self._lead = template.leading_ids(tokenizer, of_text=columns.kind == "text")
+        self._columns, self._only_last = columns, recipe.loss_on == "last_answer"
+        self._lead = template.leading_ids(tokenizer, of_text=columns.kind in ("text", "segments"))
         end = template.text_end_id(tokenizer)
         self._text_end = [] if end is None else [end]
 
@@ -124,7 +102,9 @@ class Tokeniser:
             self._batch([one for one in made.samples if one.is_held_out], with_texts=True),
             made.counts,
             np.frombuffer(b"".join(made.digests), dtype=np.uint64),
+            made.seen,
             made.bad,
+            made.longest,
         )
 
     def encoded(self, rows: Iterable[tuple[int, Raw]]) -> Encoded:
@@ -132,15 +112,22 @@ class Tokeniser:
         done = Encoded()
         made: list[Sample] = []
         parts: list[list[Part]] = []
+        numbers = []
         for row, (number, raw) in enumerate(rows):
+            numbers.append(number)
             done.counts.num_rows += 1
             try:
-                example = example_of(parsed(raw), self._columns)
+                cells = parsed(raw)
+                if not is_wanted(cells, self._recipe.only_where):
+                    done.counts.num_unwanted += 1
+                    continue
+                example = example_of(cells, self._columns, only_last=self._only_last)
                 found = self._parts(example)
             except BadRowError as error:
                 done.counts.num_bad += 1
                 done.bad.append((number, error))
                 continue
+            _note_columns(cells, self._columns, done.seen)
             digest = _digest(example)
             done.digests.append(digest)
             is_held_out = self._is_held_out(digest)
@@ -148,12 +135,16 @@ class Tokeniser:
             parts += found
             made += [Sample(list(self._lead), [], example, is_held_out, row) for _ in found]
         self._encode(made, parts)
+        lengths = ((len(one.ids), numbers[one.row]) for one in made)
+        done.longest = heapq.nlargest(NUM_LONGEST, lengths)
         done.samples = [one for sample in made for one in self._fitting(sample, done.counts)]
         return done
 
     def _parts(self, example: Example) -> list[list[Part]]:
         if isinstance(example, str):
             return [[(example, True)]]
+        if not isinstance(example, Conversation):
+            return [example]
         try:
             return self._template.conversation(example)
         except UserError as error:
@@ -197,17 +188,18 @@ class Tokeniser:
         if length <= limit:
             counts.longest_kept = max(counts.longest_kept, length)
             return [sample]
-        if self._recipe.on_long_row == "drop":
+        if self._recipe.on_long_row == "split":
+            counts.num_split += 1
+            counts.longest_kept = limit
+            return _split(sample, limit)
+        ranges = _within(sample.ranges, limit)
+        if self._recipe.on_long_row == "drop" or not ranges:
             counts.num_too_long += 1
             return []
-        counts.num_split += 1
+        counts.num_truncated += 1
         counts.longest_kept = limit
-        pieces = [sample.ids[start : start + limit] for start in range(0, length, limit)]
-        return [
-            Sample(one, [0, len(one)], sample.example, sample.is_held_out, sample.row)
-            for one in pieces
-            if len(one) > 1  # a token alone predicts none
-        ]
+        sample.ids, sample.ranges = sample.ids[:limit], ranges
+        return [sample]
 
     def _batch(self, samples: list[Sample], with_texts: bool) -> pa.RecordBatch:
         texts = [texts_of(one.example) if with_texts else (None, None) for one in samples]
@@ -222,11 +214,41 @@ class Tokeniser:
         )
 
 
+def _split(sample: Sample, limit: int) -> list[Sample]:
+    """A text in pieces; a token alone predicts none."""
+    pieces = [sample.ids[start : start + limit] for start in range(0, len(sample.ids), limit)]
+    return [
+        Sample(one, [0, len(one)], sample.example, sample.is_held_out, sample.row)
+        for one in pieces
+        if len(one) > 1
+    ]
+
+
+def _within(ranges: list[int], limit: int) -> list[int]:
+    """What of ranges of tokens with loss lies among the first `limit` tokens."""
+    pairs = zip(ranges[::2], ranges[1::2], strict=True)
+    return [bound for begin, end in pairs if begin < limit for bound in (begin, min(end, limit))]
+
+
 def texts_of(example: Example) -> tuple[str, str]:
     """(what the last answer is an answer to, the last answer); of a text nothing is asked."""
     if isinstance(example, str):
         return "", example
-    return example[-2]["content"] if len(example) > 1 else "", example[-1]["content"]
+    if not isinstance(example, Conversation):
+        *before, (last, _) = example
+        return "".join(text for text, _ in before), last
+    *_, asked, answer = ["", *(one["content"] for one in example.messages)]
+    return asked, answer
+
+
+def _note_columns(row: Any, columns: Columns, seen: set[str]) -> None:
+    """Add what has something in it to `seen`: nothing in a row is left out unsaid."""
+    if not isinstance(row, dict):
+        return
+    seen.update(name for name, value in row.items() if value is not None and value != "")
+    if columns.kind == "messages" and isinstance(messages := row[columns.names[0]], list):
+        keys = set[str]().union(*(one.keys() for one in messages))
+        seen.update(f"{columns.names[0]}[].{key}" for key in keys)
 
 
 def _lists(rows: list[list[int]]) -> pa.ListArray:
@@ -238,18 +260,25 @@ def _lists(rows: list[list[int]]) -> pa.ListArray:
 
 def _digest(example: Example) -> bytes:
     """Eight bytes of the content."""
-    text = example
-    if not isinstance(text, str):
-        text = "\0".join(part for one in text for part in (one["role"], one["content"]))
+    if isinstance(example, str):
+        text = example
+    elif isinstance(example, Conversation):
+        parts = [part for one in example.messages for part in (one["role"], one["content"])]
+        more = [one["tool_calls"] for one in example.messages if "tool_calls" in one]
+        if more or example.tools or example.without_loss:  # of most there is none of it
+            parts.append(json.dumps([more, example.tools, sorted(example.without_loss)]))
+        text = "\0".join(parts)
+    else:
+        text = json.dumps(example)
     return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
-def columns_of(block: Block, named: str) -> Columns:
+def columns_of(block: Block, named: str, only_where: str) -> Columns:
     """The columns that the first row has that can be read."""
     for _, raw in block:
         try:
             row = parsed(raw)
         except BadRowError:
             continue
-        return find_columns(row, named)
+        return find_columns(row, named, only_where=only_where)
     return LINES

@@ -52,7 +52,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "only blanks": (b"\n \r\n\xef\xbb\xbf\n", "has no rows"),
     "no response": (f'{ROW}\n{{"prompt": "a"}}'.encode(), "no column `response`; its columns"),
     "the third row": (f"{ROW}\n{ROW}\n{{}}\n{ROW}".encode(), ":3: the row has no column `prompt`"),
-    "a number": (b'{"prompt": 1, "response": "b"}', "a int in `prompt`"),
+    "a number": (b'{"prompt": true, "response": "b"}', "a boolean in `prompt`"),
     "no messages": (b'{"messages": []}', "no message of the assistant in `messages`"),
     "columns with other names": (b'{"a": "b", "c": 1}', "its columns: a, c"),
     "JSON over many lines": (b'{\n "prompt": "a",\n "response": "b"\n}\n', ":1: the row is"),
@@ -110,7 +110,7 @@ def test_rows_in_gzip_are_looked_at_too(tmp_path: Path) -> None:
     file.write_bytes(gzip.compress(f"{ROW}\n{{}}\n".encode()))
     with pytest.raises(UserError, match=":2: the row has no column `prompt`") as raised:
         check(file)
-    assert raised.value.do.startswith(f"zcat {file} | sed -n 2p")
+    assert raised.value.do.startswith(f"zcat {file} | sed -n '2{{p;q}}'")
 
 
 def test_a_folder_without_rows_says_so_and_a_wrong_file_in_one_is_named(tmp_path: Path) -> None:

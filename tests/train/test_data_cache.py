@@ -14,9 +14,9 @@ import pytest
 from tests.train.test_prepare_data import cache, file, model, saved_tokenizer
 from train import content
 from train.content import digest_of
-from train.prepare import prepare_path
+from train.prepare_path import prepare_path
 from train.prepare_progress import Progress
-from train.tokenise import Recipe
+from train.recipe import Recipe
 
 __all__ = ["cache", "file", "model", "saved_tokenizer"]  # fixtures of theirs
 
@@ -84,8 +84,8 @@ PEAK = """
 import resource, sys
 from pathlib import Path
 from train import data_cache
-from train.prepare import prepare_path
-from train.tokenise import Recipe
+from train.prepare_path import prepare_path
+from train.recipe import Recipe
 data_cache.num_processes = lambda: 2
 prepare_path(Path(sys.argv[1]), Path(sys.argv[2]), Recipe(max_seq_length=1000))
 whom = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)

@@ -33,7 +33,7 @@ from train.loading import read_ahead
 from train.loop import Trainer
 from train.make_checkpoint import make_checkpoint
 from train.model import load_model
-from train.prepare import prepare_file
+from train.prepare_path import prepare_file
 
 pytestmark = pytest.mark.runs  # starts groups of real ranks
 

@@ -37,7 +37,7 @@ from train.feed import Feed, Order
 from train.loop import Trainer
 from train.loss import SummedLoss
 from train.make_checkpoint import make_checkpoint
-from train.prepare import prepare_file
+from train.prepare_path import prepare_file
 from train.ranks import meet
 from train.stopwatch import DEVICE_PARTS, HOST_PARTS
 

@@ -17,7 +17,7 @@ from tests.train.test_readers import FORMATS, PACKED, ROWS, write
 from train import lines
 from train.columns import Columns
 from train.piece_reader import Numbered, PieceReader
-from train.pieces import PIECE, Pieces, StreamFile, saved_fingerprint
+from train.pieces import PIECE, Pieces, StreamFile
 from train.readers import read_blocks
 from train.rows import TOO_LONG
 from train.scan import scan, scan_all
@@ -144,9 +144,8 @@ def test_what_was_saved_is_loaded_and_a_fingerprint_tells_other_rows(tmp_path: P
         assert (loaded.files, loaded.columns, loaded.piece_bytes) == (files, pieces.columns, size)
         assert np.array_equal(loaded.table, pieces.table)
         assert loaded.num_rows == len(ROWS)
-        assert saved_fingerprint(tmp_path / f"saved{size}") == loaded.fingerprint
-    assert saved_fingerprint(tmp_path / f"saved{SMALL}") != pieces.fingerprint
-    assert saved_fingerprint(tmp_path) is None
+        assert loaded.fingerprint == pieces.fingerprint
+    assert Pieces.load(tmp_path / f"saved{SMALL}").fingerprint != pieces.fingerprint
 
 
 def large(path: Path) -> None:

@@ -23,12 +23,12 @@ from rundir.paths import create_run
 from rundir.prepared import PreparedData, read_prepared
 from train.data import SampleFile
 from train.make_checkpoint import byte_tokenizer
-from train.prepare import prepare_file
+from train.prepare_path import prepare_file
 
 PREPARE = """
 import sys
 from pathlib import Path
-from train.prepare import prepare_file
+from train.prepare_path import prepare_file
 sys.stdin.read()
 print(prepare_file(Path(sys.argv[1]), Path(sys.argv[2]), 0, 1000))
 """
@@ -130,13 +130,13 @@ def test_more_rows_than_a_batch_keep_their_order(file: Path, model: Path) -> Non
         ('{"prompt": "a", "resp', "is not valid JSON"),
         ("\xff\xfe", "is not UTF-8: it has the byte 0xff"),
         ('["a", "b"]', "is a list, not an object"),
-        ('"text"', "is a str, not an object"),
-        ("null", "is a NoneType, not an object"),
+        ('"text"', "is text, not an object"),
+        ("null", "is null, not an object"),
         ('{"prompt": "a", "answer": "b"}', "no column `response`; its columns: answer, prompt"),
         ('{"response": "b"}', "no column `prompt`; its columns: response"),
         ("{}", "its columns: none"),
-        ('{"prompt": "a", "response": 7}', "a int in `response`, not text"),
-        ('{"prompt": "a", "response": null}', "a NoneType in `response`"),
+        ('{"prompt": "a", "response": true}', "a boolean in `response`, not text"),
+        ('{"prompt": "a", "response": null}', "null in `response`"),
         ('{"prompt": "a", "response": " \\n"}', "no text in `response`"),
         ('{"prompt": "", "response": "b"}', "no text in `prompt`"),
         pytest.param(
@@ -153,7 +153,7 @@ def test_a_bad_row_is_named_with_its_file_and_line(
     assert str(raised.value).startswith(f"{file}:5: the row ")
     assert says in str(raised.value)
     assert raised.value.code == ExitCode.DATA
-    assert raised.value.do.startswith((f"sed -n 5p {file}", "iconv"))
+    assert raised.value.do.startswith((f"cat {file} | sed -n '5{{p;q}}' | head -c 2000", "iconv"))
 
 
 @pytest.mark.parametrize("text", ["", "\n \n"])
@@ -374,5 +374,5 @@ def test_a_model_without_a_template_gets_the_bos_that_its_tokenizer_adds_and_an_
 def test_a_model_that_marks_no_end_of_an_answer_is_refused(file: Path, model: Path) -> None:
     file.write_text(rows(*PAIRS), encoding="utf-8")
     (model / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
-    with pytest.raises(UserError, match="nothing marks the end of an answer"):
+    with pytest.raises(UserError, match="no token marks the end of an answer"):
         prepare_file(file, model, 0, 100)

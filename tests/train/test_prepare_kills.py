@@ -22,8 +22,8 @@ from rundir.seal import is_sealed
 from tests.train.test_prepare_data import cache, file, model, saved_tokenizer
 from train import data_cache, readers
 from train.data import SampleFile
-from train.prepare import prepare_path
-from train.tokenise import Recipe
+from train.prepare_path import prepare_path
+from train.recipe import Recipe
 
 __all__ = ["cache", "file", "model", "saved_tokenizer"]  # fixtures of theirs
 

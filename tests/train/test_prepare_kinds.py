@@ -20,9 +20,9 @@ from train.bad_row import BadRowError
 from train.batch import IGNORE, collate
 from train.columns import find_columns
 from train.data import SampleFile
-from train.prepare import prepare_path
+from train.prepare_path import prepare_path
 from train.preview import marked, short
-from train.tokenise import Recipe
+from train.recipe import Recipe
 
 __all__ = ["cache", "file", "model", "saved_tokenizer"]  # fixtures of theirs
 
@@ -107,13 +107,13 @@ def test_lines_of_text_are_texts(tmp_path: Path, model: Path) -> None:
 @pytest.mark.parametrize(
     ("messages", "says"),
     [
-        ("text", "a str in `messages`, not a list"),
+        ("text", "text in `messages`, not a list"),
         ([], "no message of the assistant"),
         (TURNS[:1], "no message of the assistant"),
-        (["a"], "a str in `messages[0]`, not a message"),
+        (["a"], "text in `messages[0]`, not a message"),
         ([{"content": "a"}], "no `role` in `messages[0]`"),
         ([*TURNS[:1], {"role": "assistant", "content": " "}], "no text in `messages[1].content`"),
-        ([*TURNS[:1], {"role": "assistant", "content": None}], "a NoneType in `messages[1].con"),
+        ([*TURNS[:1], {"role": "assistant", "content": None}], "null in `messages[1].con"),
         ([*TURNS[:1], {"role": "assistant", "content": "\ud83d"}], "half a character in"),
     ],
 )
@@ -187,7 +187,7 @@ def test_long_texts_are_cut_into_pieces_if_so_asked(
 def test_bad_rows_are_skipped_counted_and_listed_if_so_asked(
     file: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file.write_bytes(b'{"text": "a"}\n{"text": 1}\n{"tex\n\xff\n{"text": "b"}\n')
+    file.write_bytes(b'{"text": "a"}\n{"text": true}\n{"tex\n\xff\n{"text": "b"}\n')
     run = RunDir(tmp_path / "run")
     run.path.mkdir()
     for _ in range(2):  # the second time out of the cache
@@ -196,10 +196,11 @@ def test_bad_rows_are_skipped_counted_and_listed_if_so_asked(
         (listed,) = run.data.iterdir()
         rows = [json.loads(line) for line in listed.read_text().splitlines()]
         assert [row["row"] for row in rows] == [2, 3, 4]
-        assert rows[0] == {"file": str(file), "row": 2, "problem": "has a int in `text`, not text"}
+        what = "has a boolean in `text`, not text"
+        assert rows[0] == {"file": str(file), "row": 2, "problem": what}
         assert f"3 bad rows were left out; they are listed in {listed}" in capsys.readouterr().out
         listed.unlink()
-    file.write_text('{"text": 1}\n')
+    file.write_text('{"text": true}\n')
     with pytest.raises(UserError, match="all rows are bad"):
         prepare_path(file, model, Recipe(max_seq_length=9, on_bad_row="skip"))
 
@@ -243,8 +244,8 @@ def test_all_cores_make_the_same_file_as_one_process(
 import sys
 from pathlib import Path
 from train import data_cache, pool, readers
-from train.prepare import prepare_path
-from train.tokenise import Recipe
+from train.prepare_path import prepare_path
+from train.recipe import Recipe
 data_cache._SMALL_BYTES, readers._BLOCK_ROWS = 0, 100
 data_cache.num_processes = lambda: int(sys.argv[3])
 recipe = Recipe(max_seq_length=20, eval_fraction=0.1, max_samples=3450)

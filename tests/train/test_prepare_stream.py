@@ -154,33 +154,6 @@ def test_only_the_first_rows_are_counted_if_no_more_are_wanted(
     assert prepare(run, model, None).train.num_samples == 7
 
 
-def test_going_on_with_other_data_is_said(
-    file: Path, model: Path, run: RunDir, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file.write_text(rows(*GOOD), encoding="utf-8")
-    configured(run, file)
-    prepare(run, model, None)
-    checkpoint = str(run.checkpoints / "step_00000004")
-    other = create_run("tiny")
-    for says, change in (
-        (None, None),
-        ("their files have changed", rows(("p", "r"))),
-        ("they were streamed", ""),
-    ):
-        if change:
-            with file.open("a", encoding="utf-8") as more:
-                more.write(change)
-        configured(other, file)
-        if change == "":
-            text = other.config.read_text("utf-8").replace("streaming = true", "streaming = false")
-            other.config.write_text(text, encoding="utf-8")
-        prepare(other, model, checkpoint)
-        said = capsys.readouterr().out
-        assert ("the data are not as they were before step_00000004" in said) == (says is not None)
-        assert (says or "") in said
-        other = create_run("tiny")
-
-
 def test_held_out_rows_must_have_a_file_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"prompt": "a", "response": "b"}) + "\n")

@@ -25,9 +25,9 @@ from train.data import Sample
 from train.feed import Feed
 from train.make_checkpoint import make_checkpoint
 from train.ranks import Alone
+from train.recipe import Counts
 from train.stream import Stream
 from train.stream_share import Share, joined
-from train.tokenise import Counts
 
 
 @pytest.fixture

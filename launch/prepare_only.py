@@ -1,0 +1,92 @@
+"""Model and data made ready without a GPU, so that a run elsewhere starts at once and offline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from launch import children
+from launch.data_file import check_data
+from launch.job import resolve_job
+from launch.model_folder import check_model
+from launch.prepare import check_child, have_data_of_hub, have_model, have_tokenizer
+from launch.request import RUN, Request
+from launch.signals import Interrupted, Signals
+from rundir.config import RunConfig
+from rundir.config_file import config_text
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from rundir.paths import RunDir, cache_folder
+from rundir.scratch import scratch
+
+
+def prepare_only(request: Request, console: Console, environ: Mapping[str, str]) -> ExitCode:
+    """Fetch or make the model and prepare the data, all into caches. Raises UserError."""
+    config = _resolved(request, environ)
+    check_model(config)
+    env, signals = dict(environ), _listening()
+    try:
+        with _folder(config) as run:
+            model = have_model(config, run, env, signals)
+            have_data_of_hub(config, run, env, signals)
+            code = children.run("train.prepare", run.path, model, env=env, signals=signals)
+            check_child(code, "the data could not be prepared")
+    except Interrupted:
+        return ExitCode.INTERRUPTED_UNSAVED
+    lines = [
+        f"ready: the model in {model}",
+        f"       the data in {cache_folder() / 'data'}",
+        "where both are to be seen, this starts at once and offline:",
+        f"       HF_HUB_OFFLINE=1 {request.command(RUN, {})}",
+    ]
+    console.out("\n".join(lines), highlight=False)
+    return ExitCode.DONE
+
+
+def show_data(
+    request: Request, console: Console, environ: Mapping[str, str], *, as_json: bool
+) -> ExitCode:
+    """Show what would be trained on; of the model only the tokenizer is fetched.
+
+    Raises UserError.
+    """
+    config = _resolved(request, environ)
+    env, signals = dict(environ), _listening()
+    what = ["json"] if as_json else []
+    env["COLUMNS"] = str(console.width)
+    try:
+        with _folder(config) as run:
+            model = have_tokenizer(config, run, env, signals)
+            have_data_of_hub(config, run, env, signals)
+            code = children.run("train.describe", run.path, model, *what, env=env, signals=signals)
+            check_child(code, "the data cannot be used as they are")
+    except Interrupted:
+        return ExitCode.INTERRUPTED_UNSAVED
+    return ExitCode.DONE
+
+
+def _resolved(request: Request, environ: Mapping[str, str]) -> RunConfig:
+    if request.script is not None:
+        raise UserError("a script prepares its own data", do="a profile: ./start.sh 32b …")
+    config, _ = resolve_job(request, environ)
+    check_data(config)
+    return config
+
+
+def _listening() -> Signals:
+    signals = Signals()
+    signals.listen()
+    return signals
+
+
+@contextmanager
+def _folder(config: RunConfig) -> Iterator[RunDir]:
+    """What stands for a run folder meanwhile."""
+    with scratch("prepare") as folder:
+        run = RunDir(Path(folder))
+        run.events.mkdir()
+        run.config.write_text(config_text(config, {}), encoding="utf-8")
+        yield run

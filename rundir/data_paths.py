@@ -1,0 +1,79 @@
+"""What data.path names: one path, or several with how much there is to be of each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+
+PREFIX = "hf:"  # of a dataset of the Hub
+
+
+@dataclass(frozen=True, slots=True)
+class DataPath:
+    """A path, or hf:OWNER/NAME, and how often a row of it comes in an epoch."""
+
+    path: str
+    weight: float = 1.0
+
+    @property
+    def is_of_hub(self) -> bool:
+        """Whether it names a dataset of the Hub."""
+        return self.path.startswith(PREFIX)
+
+    @property
+    def name(self) -> str:
+        """What it is called where there is no room for a path."""
+        return self.path if self.is_of_hub else Path(self.path).name
+
+    def __str__(self) -> str:
+        return self.path if self.weight == 1 else f"{self.path}:{self.weight:g}"
+
+
+def data_paths(text: str) -> list[DataPath]:
+    """PATH[:WEIGHT],… taken apart; a path that is there as it stands is one, whatever is in it.
+
+    Raises UserError for a weight that is none.
+    """
+    if not text or _is_there(text):
+        return [DataPath(text)] if text else []
+    return [_one(part.strip()) for part in text.split(",") if part.strip()]
+
+
+def as_text(paths: list[DataPath]) -> str:
+    """What `data_paths` takes apart."""
+    return ",".join(map(str, paths))
+
+
+def name_of(text: str) -> str:
+    """A short name for what data.path names, for files and folders."""
+    paths = data_paths(text)
+    first = Path(paths[0].path).stem if paths else "data"
+    return first if len(paths) == 1 else f"{first}+{len(paths) - 1}"
+
+
+def _one(text: str) -> DataPath:
+    path, is_given, weight = text.rpartition(":")
+    if not is_given or not path or path == PREFIX[:-1] or _is_there(text):
+        return DataPath(text)
+    try:
+        number = float(weight)
+    except ValueError:
+        return DataPath(text)  # a colon in a name
+    if not (number > 0 and math.isfinite(number)):
+        raise UserError(
+            f"{text}: the weight of data is above 0: how often a row comes in an epoch",
+            do=f"--data {path}:0.5 for half of its rows in an epoch, {path}:2 for each row twice",
+            code=ExitCode.USAGE,
+        )
+    return DataPath(path, number)
+
+
+def _is_there(text: str) -> bool:
+    try:
+        return Path(text).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):  # too long for a name, no home, a NUL
+        return False

@@ -1,0 +1,103 @@
+"""Every form: what is trained of it, or what is said, and that the advice works when followed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from launch.resolve import resolve
+from rundir.errors import UserError
+from tests.train.forms import chats, files, pairs
+from tests.train.forms.form import TEMPLATE, Form
+from tests.train.test_prepare_data import cache
+from train.data import SampleFile
+from train.make_checkpoint import byte_tokenizer
+from train.prepare_path import prepare_path
+from train.preview import marked
+from train.recipe import Recipe
+
+__all__ = ["cache"]  # a fixture
+
+ALL = [*chats.FORMS, *pairs.FORMS, *files.FORMS]
+_SETTING = re.compile(r"--set data\.(\w+)=(\S+)")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model's folder, as far as preparing looks at it."""
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer: Any = byte_tokenizer()  # type: ignore[no-untyped-call]
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps({"vocab_size": 260}), encoding="utf-8")
+    return folder
+
+
+def written(form: Form, folder: Path) -> Path:
+    """The form's file."""
+    path = folder / form.file
+    if isinstance(form.rows, bytes):
+        path.write_bytes(form.rows)
+    elif isinstance(form.rows, str):
+        path.write_bytes(form.rows.encode())
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in form.rows), encoding="utf-8")
+    return path
+
+
+def trained(path: Path, model: Path, settings: dict[str, Any]) -> list[str]:
+    """Every sample, what has loss in brackets. Raises UserError."""
+    recipe = Recipe(**{"max_seq_length": 4096, **settings})
+    samples = SampleFile(prepare_path(path, model, recipe)[0])
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    return [marked(*samples[i], tokenizer=tokenizer) for i in range(len(samples))]
+
+
+def followed(do: str, path: Path) -> tuple[Path, dict[str, str]]:
+    """What the advice comes to: a command that is run, and settings."""
+    command = do.partition("   #")[0]
+    settings = dict(_SETTING.findall(do))
+    if not command.startswith("--set"):
+        command = command.partition(", if that")[0].replace("FILE", f"'{path}'")
+        before = set(path.parent.iterdir())
+        typed = ["bash", "-c", command]
+        done = subprocess.run(typed, cwd=path.parent, capture_output=True, text=True, check=True)
+        assert len(done.stdout) < 10_000  # a terminal is no place for more
+        made = set(path.parent.iterdir()) - before
+        assert made or done.stdout.strip(), "it makes a file, or shows the row"
+        path = next(iter(made), path)
+    return path, settings
+
+
+def test_there_are_forms_of_ten_libraries_and_enough_of_them() -> None:
+    assert len(ALL) >= 80
+    assert len({form.of for form in ALL} - {"data sets", "files"}) >= 10
+    names = [str(form) for form in ALL]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("form", ALL, ids=str)
+def test_it_is_trained_as_it_should_be_or_refused_with_advice_that_works(
+    form: Form, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(form, tmp_path)
+    if form.trained is not None:
+        assert trained(path, model, form.settings) == form.trained
+        said = capsys.readouterr().out
+        unused = re.search(r"not used: ([^;\n]*)", said)
+        assert (unused.group(1) if unused else "") == form.unused
+        return
+    with pytest.raises(UserError, match=re.escape(form.error)) as raised:
+        trained(path, model, form.settings)
+    assert raised.value.do
+    if form.then is not None:
+        path, settings = followed(raised.value.do, path)
+        resolve("tiny", [f"data.{key}={value}" for key, value in settings.items()], {})  # are known
+        assert trained(path, model, form.settings | settings) == form.then

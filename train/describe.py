@@ -1,0 +1,145 @@
+"""What would be trained on, shown without training.
+
+`python -P -m train.describe RUN_DIR MODEL_PATH [json]` prepares the data of a run folder's
+configuration, wrong rows left out, through the same cache as a run.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from rundir.config_file import read_config
+from rundir.paths import RunDir
+from train.arrow_file import BAD_ROWS, TRAIN
+from train.data import SampleFile
+from train.data_cache import Tools, cached
+from train.mix import Ingredient, is_mixed, mixture_lines
+from train.prepare import local_paths, recipes
+from train.prepare_path import as_prepared, left_out, load_text_tools
+from train.preview import BEGIN, END, preview, short
+from train.recipe import Recipe
+from train.sources import find_sources
+
+_NUM_BINS, _BAR = 10, 40  # of the histogram; characters of its longest bar
+_NUM_BAD = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """One path: what was counted, how long its samples are, in tokens, and some of them."""
+
+    name: str
+    counts: dict[str, Any]
+    lengths: np.ndarray
+    shown: list[str]
+    bad: list[dict[str, Any]]
+    ingredient: Ingredient
+
+
+def describe(path: Path, model_path: Path, recipe: Recipe, tools: Tools, one: Any) -> Described:
+    """Prepare `path`, and look at what came of it. Raises UserError."""
+    sources = find_sources(path)
+    folder, counts = cached(sources, model_path, recipe, tools)
+    prepared = as_prepared(folder / TRAIN, counts, counts["num_samples"], {})
+    samples = SampleFile(prepared)
+    listed = (folder / BAD_ROWS).read_text(encoding="utf-8").splitlines()
+    return Described(
+        name=one.name,
+        counts=counts,
+        lengths=samples.lengths(),
+        shown=preview(prepared, tools[0]),
+        bad=[json.loads(line) for line in listed[:_NUM_BAD]],
+        ingredient=Ingredient(name=one.name, weight=one.weight, data=prepared),
+    )
+
+
+def show(found: Described, recipe: Recipe, console: Console) -> None:
+    """All of it, for people."""
+    counts = found.counts
+    console.print(Text(found.name, style="bold"))
+    rows = f"{counts['num_rows']:,} rows, {counts['num_samples']:,} samples"
+    share = counts["num_loss_tokens"] / max(1, counts["num_tokens"])
+    facts = [
+        ("format", ", ".join(counts["formats"])),
+        ("columns", counts["columns"]),
+        ("rows", rows),
+        ("tokens", f"{counts['num_tokens']:,}, {share:.0%} with loss"),
+        *(("note", remark) for remark in counts["remarks"]),
+        *(("left out", one) for one in left_out(counts, recipe)),
+        *(("left out", f"{counts['num_bad']:,} bad rows") for _ in found.bad[:1]),
+        *(("  a bad row", f"{one['file']}:{one['row']}: {one['problem']}") for one in found.bad),
+    ]
+    for name, fact in facts:
+        console.print(Text(f"  {name:<10}", style="dim") + Text(fact))
+    for line in histogram(found.lengths):
+        console.print(Text(f"  {line}"))
+    for file, row, tokens in counts["longest_rows"]:
+        console.print(Text(f"  a longest row: {tokens:,} tokens: {file}:{row}"))
+    console.print(Text(f"  the first samples, {BEGIN}what has loss{END} in brackets:"))
+    for sample in found.shown:
+        console.print(Text(f"    {short(sample)}"), soft_wrap=True)
+
+
+def histogram(lengths: np.ndarray) -> list[str]:
+    """Lines that show how many samples have how many tokens."""
+    if not len(lengths):
+        return []
+    bounds = np.linspace(int(lengths.min()), int(lengths.max()) + 1, _NUM_BINS + 1)
+    edges = np.unique(np.ceil(bounds).astype(int))
+    numbers, _ = np.histogram(lengths, edges)
+    most, lines = numbers.max(), ["tokens of a sample:"]
+    for begin, end, number in zip(edges[:-1], edges[1:], numbers, strict=True):
+        bar = "█" * max(int(number > 0), round(_BAR * number / most))
+        lines.append(f"  {begin:>7,} to {end - 1:>7,}  {number:>9,}  {bar}".rstrip())
+    return lines
+
+
+def as_json(found: Described) -> dict[str, Any]:
+    """All of it, for programs; lengths are in tokens."""
+    quantiles = [0, 0.5, 0.9, 0.99, 1]
+    lengths = found.lengths if len(found.lengths) else np.zeros(1, int)
+    return {
+        "name": found.name,
+        "weight": found.ingredient.weight,
+        **found.counts,
+        "length_quantiles": dict(
+            zip(map(str, quantiles), np.quantile(lengths, quantiles).tolist(), strict=True)
+        ),
+        "samples": found.shown,
+        "bad_rows": found.bad,
+    }
+
+
+def main() -> None:
+    """Describe each path, then what they come to. Raises UserError."""
+    run, model_path = RunDir(Path(sys.argv[1])), Path(sys.argv[2])
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    config = read_config(run.config)
+    recipe = replace(recipes(config)[0], on_bad_row="skip", eval_fraction=config.data.eval_fraction)
+    tools = load_text_tools(model_path, recipe)
+    found = [
+        describe(path, model_path, recipe, tools, one)
+        for path, one in local_paths(config, run, "path")
+    ]
+    if sys.argv[3:]:
+        sys.stdout.write(json.dumps({"files": [as_json(one) for one in found]}) + "\n")
+        return
+    console = Console(highlight=False)
+    for one in found:
+        show(one, recipe, console)
+    ingredients = [one.ingredient for one in found if len(one.lengths)]
+    if ingredients and is_mixed(ingredients):
+        for line in mixture_lines(ingredients):
+            console.print(Text(line))
+
+
+if __name__ == "__main__":
+    main()
