@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from rich.console import Console
 
@@ -53,10 +56,9 @@ def show_data(
 
     Raises UserError.
     """
-    config = _resolved(request, environ)
+    config = _resolved(request, environ, {"on_bad_row": "skip"})  # all of them are to be shown
     env, signals = dict(environ), _listening()
     what = ["json"] if as_json else []
-    env["COLUMNS"] = str(console.width)
     try:
         with _folder(config) as run:
             model = have_tokenizer(config, run, env, signals)
@@ -68,10 +70,13 @@ def show_data(
     return ExitCode.DONE
 
 
-def _resolved(request: Request, environ: Mapping[str, str]) -> RunConfig:
+def _resolved(
+    request: Request, environ: Mapping[str, str], changes: Mapping[str, Any] = MappingProxyType({})
+) -> RunConfig:
     if request.script is not None:
         raise UserError("a script prepares its own data", do="a profile: ./start.sh 32b …")
     config, _ = resolve_job(request, environ)
+    config = replace(config, data=replace(config.data, **changes))
     check_data(config)
     return config
 

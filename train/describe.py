@@ -85,7 +85,7 @@ def show(found: Described, recipe: Recipe, console: Console) -> None:
         console.print(Text(f"  a longest row: {tokens:,} tokens: {file}:{row}"))
     console.print(Text(f"  the first samples, {BEGIN}what has loss{END} in brackets:"))
     for sample in found.shown:
-        console.print(Text(f"    {short(sample)}"), soft_wrap=True)
+        console.print(Text(f"    {short(sample)}"))
 
 
 def histogram(lengths: np.ndarray) -> list[str]:
@@ -132,7 +132,7 @@ def main() -> None:
     if sys.argv[3:]:
         sys.stdout.write(json.dumps({"files": [as_json(one) for one in found]}) + "\n")
         return
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     for one in found:
         show(one, recipe, console)
     ingredients = [one.ingredient for one in found if len(one.lengths)]

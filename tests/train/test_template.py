@@ -10,7 +10,9 @@ import pytest
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from train.chat_template import options_of
 from train.make_checkpoint import CHAT_TEMPLATE, byte_tokenizer
+from train.messages import Conversation
 from train.template import Template
 
 CHATML = """{%- for message in messages %}
@@ -109,6 +111,148 @@ def test_a_template_may_stand_in_the_settings(tmp_path: Path, several: bool) -> 
 def test_the_template_in_a_file_of_its_own_wins_over_the_settings(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, CHAT_TEMPLATE, chat_template="wrong")
     assert Template(folder).render("a", "b")[1] == "b<|end|>"
+
+
+CHAT = [
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "b"},
+    {"role": "user", "content": "c"},
+    {"role": "assistant", "content": "d"},
+]
+_ASKED = "{% if m.role == 'user' %}<|user|>{{ m.content }}{% else %}<|assistant|>"
+_ASKS = "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+MARKING = (
+    "{% for m in messages %}" + _ASKED + "{% generation %}{{ m.content }}<|end|>"
+    "{% endgeneration %}{% endif %}{% endfor %}" + _ASKS
+)
+
+
+def samples(folder: Path, chat: Conversation, **given: Any) -> list[str]:
+    """What a conversation comes to, what has loss in brackets."""
+    made = Template(folder, **given).conversation(chat)
+    return ["".join(f"[[{text}]]" if has else text for text, has in parts) for parts in made]
+
+
+def test_marks_of_a_template_say_what_has_loss_and_a_difference_is_said(tmp_path: Path) -> None:
+    ours = "<|user|>a<|assistant|>[[b<|end|>]]<|user|>c<|assistant|>[[d<|end|>]]"
+    folder = folder_with(tmp_path, MARKING)
+    assert Template(folder).note == ""
+    assert samples(folder, Conversation(CHAT)) == [ours]
+    more = MARKING.replace("{% generation %}", "(thinks){% generation %}")
+    folder = folder_with(tmp_path, more)
+    assert samples(folder, Conversation(CHAT[:2])) == ["<|user|>a<|assistant|>(thinks)[[b<|end|>]]"]
+    assert "loss is on what the template marks" in Template(folder).note
+    assert "'answer<|end|>' of '(thinks)answer<|end|>'" in Template(folder).note
+
+
+def test_marks_without_the_end_of_an_answer_are_not_followed_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    folder = folder_with(
+        tmp_path, MARKING.replace("<|end|>{% endgeneration %}", "{% endgeneration %}<|end|>")
+    )
+    assert samples(folder, Conversation(CHAT[:2])) == ["<|user|>a<|assistant|>[[b<|end|>]]"]
+    assert "without what ends it; loss is on 'answer<|end|>'" in Template(folder).note
+
+
+def test_marks_are_those_that_transformers_finds(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    folder = folder_with(tmp_path, MARKING)
+    load: Any = AutoTokenizer.from_pretrained
+    tokenizer = load(folder)
+    found = tokenizer.apply_chat_template(
+        CHAT, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
+    )
+    (parts,) = Template(folder).conversation(Conversation(CHAT))
+    mask = [has for text, has in parts for _ in tokenizer(text, add_special_tokens=False).input_ids]
+    assert mask == [bool(one) for one in found["assistant_masks"]]
+
+
+def test_answers_without_loss_are_written_all_the_same(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, CHAT_TEMPLATE)
+    chat = Conversation(CHAT, None, frozenset({1}))
+    expected = "<|user|>a<|assistant|>b<|end|><|user|>c<|assistant|>[[d<|end|>]]"
+    assert samples(folder, chat) == [expected]
+
+
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+CALL = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+CALLING: list[dict[str, Any]] = [
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+]
+
+
+def test_calls_and_tools_that_a_template_does_not_write_are_refused(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, CHAT_TEMPLATE)
+    with pytest.raises(UserError, match="does not write calls of tools") as raised:
+        samples(folder, Conversation(CALLING))
+    assert "data.chat_template=FILE" in raised.value.do
+    with pytest.raises(UserError, match="does not write tools"):
+        samples(folder, Conversation(CHAT, TOOLS))
+
+
+def test_arguments_of_calls_are_objects_and_their_text_where_a_template_wants_that(
+    tmp_path: Path,
+) -> None:
+    template = (
+        "{% for m in messages %}" + _ASKED + "{{ m.content }}{% for c in m.tool_calls or [] %}"
+        "{{ WRITTEN }}{% endfor %}<|end|>{% endif %}{% endfor %}" + _ASKS
+    )
+    for written in ("c.function.arguments | tojson", "'' + c.function.arguments"):
+        folder = folder_with(tmp_path, template.replace("WRITTEN", written))
+        assert samples(folder, Conversation(CALLING)) == [
+            '<|user|>a<|assistant|>[[{"x": 1}<|end|>]]'
+        ]
+
+
+def test_a_second_template_is_for_conversations_with_tools(tmp_path: Path) -> None:
+    other = CHAT_TEMPLATE.replace("<|user|>", "{{ tools | length }}<|user|>")
+    folder = folder_with(tmp_path, CHAT_TEMPLATE)
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text(other, encoding="utf-8")
+    assert samples(folder, Conversation(CHAT[:2]))[0].startswith("<|user|>a")
+    assert samples(folder, Conversation(CHAT[:2], TOOLS))[0].startswith("1<|user|>a")
+
+
+def test_a_message_that_a_template_leaves_out_is_refused(tmp_path: Path) -> None:
+    leaving_out = CHAT_TEMPLATE.replace("{% else %}", "{% elif message.role == 'assistant' %}")
+    folder = folder_with(tmp_path, leaving_out)
+    chat = [{"role": "system", "content": "Be brief."}, *CHAT]
+    with pytest.raises(UserError, match="leaves out message 0, of the role 'system'"):
+        samples(folder, Conversation(chat))
+
+
+def test_without_a_template_only_a_prompt_and_its_response_can_be_told_apart(
+    tmp_path: Path,
+) -> None:
+    folder = folder_with(tmp_path, None)
+    assert samples(folder, Conversation(CHAT[:2])) == ["a\n[[b<|end|>]]"]
+    assert "no chat template" in Template(folder).note
+    for chat in (CHAT, [{"role": "system", "content": "s"}, *CHAT[:2]]):
+        with pytest.raises(UserError, match="nothing would tell who speaks") as raised:
+            samples(folder, Conversation(chat))
+        assert "data.chat_template=FILE" in raised.value.do
+
+
+def test_a_template_of_ones_own_is_taken_instead_and_given_what_it_is_to_be_given(
+    tmp_path: Path,
+) -> None:
+    folder, own = folder_with(tmp_path, None), tmp_path / "own.jinja"
+    own.write_text(CHAT_TEMPLATE.replace("<|user|>", "<|user|>{{ mood }}:"), encoding="utf-8")
+    found = samples(
+        folder, Conversation(CHAT[:2]), own=str(own), options=options_of("mood=gay, n=1")
+    )
+    assert found == ["<|user|>gay:a<|assistant|>[[b<|end|>]]"]
+    with pytest.raises(UserError, match="cannot be read"):
+        Template(folder, own=str(tmp_path / "none"))
+
+
+def test_options_are_json_or_words() -> None:
+    assert options_of("a=false, b=2,c=x y") == {"a": False, "b": 2, "c": "x y"}
+    with pytest.raises(UserError, match="gives no value"):
+        options_of("enable_thinking")
 
 
 CHANGING = "{% for m in messages %}{% if loop.last %}{{ m.content }}{% endif %}{% endfor %}"
