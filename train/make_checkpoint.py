@@ -24,7 +24,9 @@ USER, ASSISTANT, END, PAD = "<|user|>", "<|assistant|>", "<|end|>", "<|pad|>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message.role == 'user' %}" + USER + "{{ message.content }}"
-    "{% else %}" + ASSISTANT + "{{ message.content }}" + END + "{% endif %}"
+    "{% elif message.role == 'assistant' %}" + ASSISTANT + "{{ message.content }}" + END + ""
+    "{% elif message.role == 'system' %}{{ message.content + '\\n' }}"
+    "{% else %}{{ raise_exception('it knows no role ' + message.role) }}{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}" + ASSISTANT + "{% endif %}"
 )

@@ -217,7 +217,7 @@ def test_a_second_template_is_for_conversations_with_tools(tmp_path: Path) -> No
 
 
 def test_a_message_that_a_template_leaves_out_is_refused(tmp_path: Path) -> None:
-    leaving_out = CHAT_TEMPLATE.replace("{% else %}", "{% elif message.role == 'assistant' %}")
+    leaving_out = CHAT_TEMPLATE.replace("{{ message.content + '\\n' }}", "")
     folder = folder_with(tmp_path, leaving_out)
     chat = [{"role": "system", "content": "Be brief."}, *CHAT]
     with pytest.raises(UserError, match="leaves out message 0, of the role 'system'"):
