@@ -87,7 +87,7 @@ def make_lines(folder: Path, num_lines: int) -> PreparedData:
     """A file as preparing it leaves it, of so many lines of 4 to 20 tokens."""
     import pyarrow as pa
 
-    from train.tokenise import SCHEMA
+    from train.samples import SCHEMA
 
     draw, path = np.random.default_rng(0), folder / "lines.arrow"
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:

@@ -130,7 +130,7 @@ def data(files: tuple[str, ...], *, as_json: bool, **options: Any) -> None:
     from launch import prepare_only as alone
 
     request = Request(data=",".join(files) or None, **options)
-    end_with(lambda console, _: alone.show_data(request, console, os.environ, as_json=as_json))
+    end_with(lambda *_: alone.show_data(request, os.environ, as_json=as_json))
 
 
 @airlock.command()

@@ -49,9 +49,7 @@ def prepare_only(request: Request, console: Console, environ: Mapping[str, str])
     return ExitCode.DONE
 
 
-def show_data(
-    request: Request, console: Console, environ: Mapping[str, str], *, as_json: bool
-) -> ExitCode:
+def show_data(request: Request, environ: Mapping[str, str], *, as_json: bool) -> ExitCode:
     """Show what would be trained on; of the model only the tokenizer is fetched.
 
     Raises UserError.

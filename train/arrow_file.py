@@ -16,7 +16,8 @@ import pyarrow as pa
 from train.bad_row import BadRowError
 from train.data import int32_view
 from train.recipe import Counts
-from train.tokenise import NUM_LONGEST, SCHEMA, Tokenised
+from train.samples import SCHEMA, Tokenised
+from train.tokenise import NUM_LONGEST
 
 TRAIN, HELD_OUT, BAD_ROWS = "samples.arrow", "held_out.arrow", "bad_rows.jsonl"
 _BATCH_BYTES = 16 << 20

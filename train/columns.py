@@ -9,7 +9,8 @@ from typing import Any, Literal
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from train.bad_row import BadRowError, missing_column, names_of
-from train.messages import PASSED_ON, USED_KEYS, decoded
+from train.messages import PASSED_ON, USED_KEYS
+from train.values import decoded
 
 Kind = Literal["text", "pair", "messages", "segments"]
 

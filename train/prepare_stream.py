@@ -24,9 +24,10 @@ from train.prepare_path import decided_by
 from train.preview import NUM_SHOWN, marked
 from train.readers import Block, read_blocks
 from train.recipe import Counts, Recipe
+from train.samples import Sample
 from train.scan import piece_bytes_of, scan_all
 from train.sources import NEEDED, Source, bad_row, find_sources
-from train.tokenise import Sample, Tokeniser
+from train.tokenise import Tokeniser
 
 _TRIED_ROWS, _TRIED_FILES = 256, 20
 _FOLDER = "stream"

@@ -12,12 +12,10 @@ from train.messages import (
     Conversation,
     Message,
     conversation,
-    decoded,
     is_message,
-    not_utf8,
     read_messages,
-    text_of,
 )
+from train.values import decoded, not_utf8, text_of
 
 Segments = list[tuple[str, bool]]  # texts, and whether they have loss
 Example = str | Segments | Conversation

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from rundir.errors import UserError
 from train.bad_row import BadRowError
@@ -20,62 +16,11 @@ from train.messages import Conversation
 from train.readers import Block, Raw
 from train.recipe import Counts, Recipe
 from train.rows import Example, example_of, parsed
+from train.samples import Encoded, Sample, Tokenised, batch_of, digest_of
 from train.template import Part, Template
 
 NUM_LONGEST = 3  # rows that are named
 _ENCODED_BYTES = 1 << 18  # at once: the tokenizer holds some hundred bytes for each token
-
-# loss_ranges: begin and end, begin and end, … of the tokens with loss. Texts are for people, and
-# there where answers will be compared.
-SCHEMA = pa.schema(
-    [
-        ("input_ids", pa.list_(pa.int32())),
-        ("loss_ranges", pa.list_(pa.int32())),
-        ("prompt", pa.string()),
-        ("response", pa.string()),
-    ]
-)
-
-
-@dataclass(slots=True)
-class Sample:
-    """Tokens, where they have loss, and what they were made of, the row at place `row`."""
-
-    ids: list[int]
-    ranges: list[int]
-    example: Example
-    is_held_out: bool = False
-    row: int = 0
-
-
-@dataclass(slots=True)
-class Tokenised:
-    """What a block has become, held-out samples apart; `bad` has each place with its reason."""
-
-    block: Block
-    train: pa.RecordBatch
-    held_out: pa.RecordBatch
-    counts: Counts
-    hashes: np.ndarray
-    seen: set[str] = field(default_factory=set)
-    bad: list[tuple[int, BadRowError]] = field(default_factory=list)
-    longest: list[tuple[int, int]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Encoded:
-    """What rows have become: samples, digests of contents, bad rows' places with the reason.
-
-    `seen` are the columns that have something in them, and `column[].key` of messages; `longest`
-    are the lengths of the longest samples, in tokens, each with its row's place.
-    """
-
-    samples: list[Sample] = field(default_factory=list)
-    counts: Counts = field(default_factory=Counts)
-    digests: list[bytes] = field(default_factory=list)
-    bad: list[tuple[int, BadRowError]] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set)
-    longest: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Tokeniser:
@@ -96,10 +41,11 @@ class Tokeniser:
         return Tokenised(
             # The rows themselves have had their use.
             Block(block.path, [], [], block.at_bytes),
-            self._batch(
-                [one for one in made.samples if not one.is_held_out], self._recipe.with_texts
+            batch_of(
+                [one for one in made.samples if not one.is_held_out],
+                with_texts=self._recipe.with_texts,
             ),
-            self._batch([one for one in made.samples if one.is_held_out], with_texts=True),
+            batch_of([one for one in made.samples if one.is_held_out], with_texts=True),
             made.counts,
             np.frombuffer(b"".join(made.digests), dtype=np.uint64),
             made.seen,
@@ -128,7 +74,7 @@ class Tokeniser:
                 done.bad.append((number, error))
                 continue
             _note_columns(cells, self._columns, done.seen)
-            digest = _digest(example)
+            digest = digest_of(example)
             done.digests.append(digest)
             is_held_out = self._is_held_out(digest)
             done.counts.num_rewritten += len(found) > 1
@@ -201,18 +147,6 @@ class Tokeniser:
         sample.ids, sample.ranges = sample.ids[:limit], ranges
         return [sample]
 
-    def _batch(self, samples: list[Sample], with_texts: bool) -> pa.RecordBatch:
-        texts = [texts_of(one.example) if with_texts else (None, None) for one in samples]
-        return pa.record_batch(
-            [
-                _lists([one.ids for one in samples]),
-                _lists([one.ranges for one in samples]),
-                pa.array([one for one, _ in texts], pa.string()),
-                pa.array([one for _, one in texts], pa.string()),
-            ],
-            schema=SCHEMA,
-        )
-
 
 def _split(sample: Sample, limit: int) -> list[Sample]:
     """A text in pieces; a token alone predicts none."""
@@ -230,17 +164,6 @@ def _within(ranges: list[int], limit: int) -> list[int]:
     return [bound for begin, end in pairs if begin < limit for bound in (begin, min(end, limit))]
 
 
-def texts_of(example: Example) -> tuple[str, str]:
-    """(what the last answer is an answer to, the last answer); of a text nothing is asked."""
-    if isinstance(example, str):
-        return "", example
-    if not isinstance(example, Conversation):
-        *before, (last, _) = example
-        return "".join(text for text, _ in before), last
-    *_, asked, answer = ["", *(one["content"] for one in example.messages)]
-    return asked, answer
-
-
 def _note_columns(row: Any, columns: Columns, seen: set[str]) -> None:
     """Add what has something in it to `seen`: nothing in a row is left out unsaid."""
     if not isinstance(row, dict):
@@ -249,28 +172,6 @@ def _note_columns(row: Any, columns: Columns, seen: set[str]) -> None:
     if columns.kind == "messages" and isinstance(messages := row[columns.names[0]], list):
         keys = set[str]().union(*(one.keys() for one in messages))
         seen.update(f"{columns.names[0]}[].{key}" for key in keys)
-
-
-def _lists(rows: list[list[int]]) -> pa.ListArray:
-    """As pa.array makes it, ten times as fast."""
-    ends = np.cumsum([0, *map(len, rows)], dtype=np.int32)
-    values = np.fromiter(chain.from_iterable(rows), np.int32, int(ends[-1]))
-    return pa.ListArray.from_arrays(pa.array(ends), pa.array(values))
-
-
-def _digest(example: Example) -> bytes:
-    """Eight bytes of the content."""
-    if isinstance(example, str):
-        text = example
-    elif isinstance(example, Conversation):
-        parts = [part for one in example.messages for part in (one["role"], one["content"])]
-        more = [one["tool_calls"] for one in example.messages if "tool_calls" in one]
-        if more or example.tools or example.without_loss:  # of most there is none of it
-            parts.append(json.dumps([more, example.tools, sorted(example.without_loss)]))
-        text = "\0".join(parts)
-    else:
-        text = json.dumps(example)
-    return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
 def columns_of(block: Block, named: str, only_where: str) -> Columns:

@@ -20,7 +20,7 @@ from train.batch import IGNORE, collate
 from train.data import Sample, SampleFile, prompted
 from train.feed import Order
 from train.permutation import permutation
-from train.tokenise import SCHEMA
+from train.samples import SCHEMA
 
 NUM_SAMPLES, BATCH = 10, 7  # steps span epochs, and neither divides among ranks
 NUM_STEPS = 20  # two epochs' worth of every remainder
