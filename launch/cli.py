@@ -24,6 +24,8 @@ def airlock() -> None:
 
 
 def _joined(_context: Any, _option: Any, paths: tuple[str, ...]) -> str | None:
+    if len(paths) > 1 and (odd := [path for path in paths if "," in path]):
+        raise click.BadParameter(f"{odd[0]!r} has a comma in it: rename it, or give it alone")
     return ",".join(paths) or None
 
 
@@ -129,7 +131,7 @@ def data(files: tuple[str, ...], *, as_json: bool, **options: Any) -> None:
     """
     from launch import prepare_only as alone
 
-    request = Request(data=",".join(files) or None, **options)
+    request = Request(data=_joined(None, None, files), **options)
     end_with(lambda *_: alone.show_data(request, os.environ, as_json=as_json))
 
 

@@ -70,21 +70,22 @@ def _check(path: Path, data: DataConfig) -> None:
 def _check_rows(source: Any, data: DataConfig) -> None:
     """Raise UserError for the first wrong row among those that end within the first MiB."""
     from train.bad_row import BadRowError
-    from train.columns import check_settings, find_columns, is_wanted
+    from train.columns import check_settings, find_columns
     from train.rows import example_of, parsed
     from train.sources import bad_row
 
     columns = None
     for number, line in _first_lines(source):
+        decides = False
         try:
             row = parsed(line)
-            if columns is None:
+            if decides := columns is None:
                 columns = find_columns(row, data.columns, only_where=data.only_where)
                 check_settings(columns, data.on_long_row)
-            if is_wanted(row, data.only_where):
-                example_of(row, columns, only_last=data.loss_on == "last_answer")
+            only_last = data.loss_on == "last_answer"
+            example_of(row, columns, only_where=data.only_where, only_last=only_last)
         except BadRowError as error:
-            if data.on_bad_row == "stop" or columns is None:
+            if data.on_bad_row == "stop" or (decides and columns is None):
                 raise bad_row(source, number, error.what, error.do) from error
 
 

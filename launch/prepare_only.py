@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +28,8 @@ from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, cache_folder
 from rundir.scratch import scratch
 
+_NUM_KEPT = 10
+
 
 def prepare_only(request: Request, console: Console, environ: Mapping[str, str]) -> ExitCode:
     """Fetch or make the model and prepare the data, all into caches. Raises UserError."""
@@ -32,7 +37,7 @@ def prepare_only(request: Request, console: Console, environ: Mapping[str, str])
     check_model(config)
     env, signals = dict(environ), _listening()
     try:
-        with _folder(config) as run:
+        with _kept_folder(config) as run:
             model = have_model(config, run, env, signals)
             have_data_of_hub(config, run, env, signals)
             code = children.run("train.prepare", run.path, model, env=env, signals=signals)
@@ -89,7 +94,21 @@ def _listening() -> Signals:
 def _folder(config: RunConfig) -> Iterator[RunDir]:
     """What stands for a run folder meanwhile."""
     with scratch("prepare") as folder:
-        run = RunDir(Path(folder))
-        run.events.mkdir()
-        run.config.write_text(config_text(config, {}), encoding="utf-8")
-        yield run
+        yield _begun(RunDir(Path(folder)), config)
+
+
+@contextmanager
+def _kept_folder(config: RunConfig) -> Iterator[RunDir]:
+    """The same, left for people: it has some samples, and the rows that were left out."""
+    kept = cache_folder() / "prepare_only"
+    folder = kept / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.profile}-{os.getpid()}"
+    folder.mkdir(parents=True)
+    yield _begun(RunDir(folder), config)
+    for old in sorted(kept.iterdir())[:-_NUM_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _begun(run: RunDir, config: RunConfig) -> RunDir:
+    run.events.mkdir()
+    run.config.write_text(config_text(config, {}), encoding="utf-8")
+    return run

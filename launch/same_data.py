@@ -10,6 +10,11 @@ from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from rundir.prepared import Prepared, PreparedData, read_prepared
 
+_CHANGED = {
+    "files": "their files have changed",
+    "tokenizer": "the tokenizer or the chat template has changed",
+}
+
 
 def check_same_data(job: Job, prepared: Prepared) -> str | None:
     """Raise UserError if the samples are others, unless that is `force`d: then what to say.
@@ -46,4 +51,4 @@ def _changes(before: PreparedData, now: PreparedData) -> Iterator[str]:
     for name, value in now.made_of.items():
         was = before.made_of.get(name, value)
         if was != value:
-            yield "their files have changed" if name == "files" else f"{name} was {was}, is {value}"
+            yield _CHANGED.get(name) or f"{name} was {was}, is {value}"

@@ -30,7 +30,7 @@ class DataPath:
         return self.path if self.is_of_hub else Path(self.path).name
 
     def __str__(self) -> str:
-        return self.path if self.weight == 1 else f"{self.path}:{self.weight:g}"
+        return self.path if self.weight == 1 else f"{self.path}:{self.weight!r}"
 
 
 def data_paths(text: str) -> list[DataPath]:
@@ -38,8 +38,10 @@ def data_paths(text: str) -> list[DataPath]:
 
     Raises UserError for a weight that is none.
     """
-    if not text or _is_there(text):
-        return [DataPath(text)] if text else []
+    if not text:
+        return []
+    if _is_there(text) or ("," in text and _is_there(text.rpartition(":")[0])):
+        return [_one(text)]
     return [_one(part.strip()) for part in text.split(",") if part.strip()]
 
 

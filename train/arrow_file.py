@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -28,14 +28,16 @@ _MOST_COMPARED = 64_000_000  # rows looked at for duplicates: half a GB of diges
 class Writer:
     """Writes a folder of prepared data, block by block; memory does not grow with the data."""
 
-    def __init__(self, folder: Path, *, with_held_out: bool) -> None:
+    def __init__(self, folder: Path, sources: Sequence[Path], *, with_held_out: bool) -> None:
+        """Rows are listed by the place of their file in `sources`: it may be moved."""
         self._folder, self._open = folder, ExitStack()
+        self._number_of = {path: number for number, path in enumerate(sources)}
         self._train = self._arrow(TRAIN)
         self._held_out = self._arrow(HELD_OUT) if with_held_out else None
         self._bad = self._open.enter_context((folder / BAD_ROWS).open("w", encoding="utf-8"))
         self._counts, self._hashes = Counts(), [np.empty(0, np.uint64)]
         self._seen = set[str]()
-        self._longest: list[tuple[int, str, int]] = []
+        self._longest: list[tuple[int, int, int]] = []
         self._num = dict.fromkeys(
             ("num_samples", "num_held_out", "num_tokens", "num_loss_tokens", "num_compared"), 0
         )
@@ -59,8 +61,8 @@ class Writer:
             self._list(block.block.path, number, error)
         self._counts.add(block.counts)
         self._seen |= block.seen
-        path = str(block.block.path)
-        found = [(tokens, path, row) for tokens, row in block.longest]
+        number = self._number_of[block.block.path]
+        found = [(tokens, number, row) for tokens, row in block.longest]
         self._longest = heapq.nlargest(NUM_LONGEST, [*self._longest, *found])
         if self._num["num_compared"] < _MOST_COMPARED:
             self._hashes.append(block.hashes)
@@ -76,7 +78,7 @@ class Writer:
 
     def _list(self, path: Path, number: int, error: BadRowError) -> None:
         if self._counts.num_bad < MOST_LISTED:
-            self._bad.write(bad_row_line(path, number, error))
+            self._bad.write(bad_row_line(path, number, error, source=self._number_of[path]))
 
     @property
     def num_rows(self) -> int:
@@ -89,8 +91,8 @@ class Writer:
         return self._seen
 
     def counts(self) -> dict[str, Any]:
-        """All that was counted; `longest_rows` are (file, row, tokens)."""
-        longest = [(path, row, tokens) for tokens, path, row in self._longest]
+        """All that was counted; `longest_rows` are (place of the file, row, tokens)."""
+        longest = [(number, row, tokens) for tokens, number, row in self._longest]
         more = {"num_duplicates": _duplicates(self._hashes), "longest_rows": longest}
         return asdict(self._counts) | self._num | more
 

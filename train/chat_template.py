@@ -15,6 +15,10 @@ from rundir.exit_codes import ExitCode
 from train.messages import Message
 
 _MARKS = re.compile(r"\{%-?\s*generation\b")
+_RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
+_SECRET = secrets.token_hex(4)
+_WORDS = re.compile(rf"qz\d+x{_SECRET}zq")
+CALLS = "calls"  # stands for the role of an answer that is only calls
 _WITH_TOOLS = "tool_use"  # the name of a second template, for conversations with tools
 
 
@@ -41,10 +45,36 @@ class ChatTemplate:
         secret = secrets.token_hex(8)
         self._begin, self._end = f"\ufdd0{secret}\ufdd1", f"\ufdd1{secret}\ufdd0"
         self._template = _compiled(source, self._begin, self._end)
+        self._tried: dict[str, bool | None] = {}
 
     def mentions(self, name: str) -> bool:
-        """Whether it can write what goes by that name."""
-        return name in self._source
+        """Whether it has that word."""
+        return bool(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", self._source))
+
+    def writes(self, name: str) -> bool:
+        """Whether what messages have under that name, or `tools`, gets into the text.
+
+        It is tried out, once; where that cannot be, the word must stand in the template.
+        """
+        if name not in self._tried:
+            self._tried[name] = self._has_written(*_probe(name))
+        found = self._tried[name]
+        return self.mentions(name) if found is None else found
+
+    def writes_roles(self, roles: Sequence[str]) -> bool | None:
+        """Whether messages of all of these roles get into the text; None if it cannot be tried."""
+        name = " ".join(roles)
+        if name not in self._tried:
+            said = [_in_role(role, place) for place, role in enumerate(roles)]
+            self._tried[name] = self._has_written(said, None)
+        return self._tried[name]
+
+    def _has_written(self, messages: list[Message], tools: list[Any] | None) -> bool | None:
+        try:
+            text = self.write(messages, tools, asks=False).text
+        except UserError:
+            return None
+        return all(word in text for word in _WORDS.findall(json.dumps([messages, tools])))
 
     def write(self, messages: Sequence[Message], tools: list[Any] | None, *, asks: bool) -> Written:
         """The text of a conversation; `asks`: and how an answer begins.
@@ -93,7 +123,7 @@ def find_templates(model_path: Path, own: str) -> tuple[str | None, str | None]:
     """
     if own:
         try:
-            return Path(own).read_text(encoding="utf-8"), None
+            return Path(own).read_text(encoding="utf-8-sig"), None
         except (OSError, ValueError) as error:
             raise UserError(
                 f"data.chat_template = {own} cannot be read: {error}",
@@ -108,7 +138,7 @@ def find_templates(model_path: Path, own: str) -> tuple[str | None, str | None]:
     files["default"] = model_path / "chat_template.jinja"
     for name, file in files.items():
         if file.is_file():
-            named[name] = file.read_text(encoding="utf-8")
+            named[name] = file.read_text(encoding="utf-8-sig")
     return named.get("default"), named.get(_WITH_TOOLS)
 
 
@@ -122,21 +152,66 @@ def tokenizer_config(model_path: Path) -> dict[str, Any]:
 
 
 def options_of(text: str) -> dict[str, Any]:
-    """NAME=VALUE,… with values in JSON, or texts. Raises UserError."""
-    found: dict[str, Any] = {}
-    for one in filter(None, (part.strip() for part in text.split(","))):
-        name, is_given, value = one.partition("=")
-        if not is_given:
-            raise UserError(
-                f"data.template_options has {one!r}, which gives no value",
-                do="--set data.template_options=enable_thinking=false",
-                code=ExitCode.USAGE,
-            )
+    """NAME=VALUE,… with values in JSON or Python's words, or texts; or one JSON object.
+
+    Raises UserError.
+    """
+    if text.lstrip().startswith("{"):
         try:
-            found[name.strip()] = json.loads(value)
-        except ValueError:
-            found[name.strip()] = value
+            found: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise _no_options(text, f"is no JSON: {error}") from error
+    else:
+        parts = [part.partition("=") for part in text.split(",") if part.strip()]
+        found = {name.strip(): _option(value) for name, _, value in parts}
+        if not all(is_given for _, is_given, _ in parts):
+            raise _no_options(text, "gives a name no value")
+    for name in found:
+        if not name.isidentifier() or name in _RESERVED:
+            raise _no_options(text, f"names {name!r}, which is none to give")
     return found
+
+
+def _option(text: str) -> Any:
+    try:
+        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
+    except ValueError:
+        if text.lstrip()[:1] in ("[", "{"):
+            raise _no_options(text, "is no JSON") from None
+        return text
+
+
+def _no_options(text: str, what: str) -> UserError:
+    return UserError(
+        f"data.template_options is {text!r}: it {what}",
+        do="--set data.template_options=enable_thinking=false, or a JSON object of several",
+        code=ExitCode.USAGE,
+    )
+
+
+def _probe(name: str) -> tuple[list[Message], list[Any] | None]:
+    """A conversation that has words nobody else says where `name` says."""
+    asked: Message = {"role": "user", "content": _word(0)}
+    answer: Message = {"role": "assistant", "content": _word(1)}
+    called = {"type": "function", "function": {"name": _word(2), "arguments": {}}}
+    if name == "tools":
+        tool = {"name": _word(2), "description": "d", "parameters": {"type": "object"}}
+        return [asked, answer], [{"type": "function", "function": tool}]
+    if name == "tool_calls":
+        return [asked, {"role": "assistant", "content": "", "tool_calls": [called]}], None
+    if name == "name":
+        return [asked | {"name": _word(2)}, answer], None
+    return [asked, answer | {name: _word(2)}], None
+
+
+def _in_role(role: str, place: int) -> Message:
+    if role == CALLS:
+        return _probe("tool_calls")[0][1]
+    return {"role": role, "content": _word(place)}
+
+
+def _word(number: int) -> str:
+    return f"qz{number}x{_SECRET}zq"
 
 
 def _named(one: Message, role: str, instead: str) -> Message:
@@ -161,6 +236,24 @@ def _unusable(error: Exception) -> UserError:
         do="--set data.chat_template=FILE with a mended copy of chat_template.jinja; or another "
         "model",
         code=ExitCode.DATA,
+    )
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """As transformers has it; what is no JSON, as a date of a table, is written as text."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=str,
     )
 
 
@@ -189,9 +282,7 @@ def _compiled(source: str, begin: str, end: str) -> Any:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
     )
-    environment.filters["tojson"] = lambda value, **options: json.dumps(
-        value, ensure_ascii=False, **options
-    )
+    environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     try:

@@ -10,7 +10,7 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from train.bad_row import BadRowError, missing_column, names_of
 from train.messages import PASSED_ON, USED_KEYS
-from train.values import decoded
+from train.values import decoded, truth_of
 
 Kind = Literal["text", "pair", "messages", "segments"]
 
@@ -40,16 +40,17 @@ _PAIRS = (
 )
 _TEXTS = ("text", "content")
 _SEGMENTS = "segments"
-_MORE = ("input", "context")  # what an instruction or a question may be about
-_ABOUT = ("instruction", "question", "query")
-SYSTEM = ("system", "system_prompt", "systemInstruction")
+_MORE = ("input", "context", "question")  # what an instruction or a question may be about
+_ABOUT = ("instruction", "question", "query", "prompt")
+SYSTEM = ("system", "system_prompt", "systeminstruction")  # without capitals, as all below
 TOOLS = ("tools", "functions")
 HISTORY = "history"
 _MOST_NAMED = 3
-_CHOSEN = ("chosen", "preferred_output")
+_CHOSEN = ("chosen", "chosen_response", "preferred_output")
 _REJECTED = ("rejected", "rejected_response", "rejected_messages", "non_preferred_output")
 _LABELS = ("label", "kto_tag")  # of rows that are good or bad answers
-_TRUE_OR_FALSE = ("true", "false")
+_VERDICTS = ("true", "false", "yes", "no")
+_NUMBERS = ("0", "1", "-1")  # a verdict too, if the first row has one: else a class may be meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +58,13 @@ class Columns:
     """The columns of one kind of sample.
 
     `names` are one, of a text, of messages or of segments, or two, of a prompt and its response.
-    `more`, where it is not empty, is put below the prompt.
+    `more`, where it is not empty, is put below the prompt. `is_named`: someone has said so.
     """
 
     kind: Kind
     names: tuple[str, ...]
     more: str = ""
+    is_named: bool = False
 
     def __str__(self) -> str:
         names = f"`{self.names[0]}`"
@@ -75,11 +77,16 @@ class Columns:
             return f"texts in {names}, loss on those with a true `label`"
         return f"text in {names}, loss on all of it"
 
-    @property
-    def used(self) -> set[str]:
-        """All columns that are read, if they are there."""
-        own = {*self.names, self.more}
-        return own if self.kind in ("text", "segments") else {*own, *SYSTEM, *TOOLS, HISTORY}
+    def reads(self, column: str) -> bool:
+        """Whether anything is made of a column, if it is there."""
+        if column in (*self.names, self.more):
+            return True
+        if self.kind in ("text", "segments"):
+            return False
+        beside = [*SYSTEM, *TOOLS]
+        if self.kind == "pair":
+            beside += [HISTORY, *(_MORE if _takes_more(self) else ())]
+        return column.lower() in beside
 
 
 LINES = Columns("text", ("text",))  # of files that have no columns
@@ -92,22 +99,27 @@ def find_columns(row: Any, named: str, *, only_where: str = "") -> Columns:
     they are answers to be compared.
     """
     if not isinstance(row, dict):
+        if named or only_where:
+            raise BadRowError(
+                "is a line of text: it has no columns",
+                do="leave data.columns and data.only_where empty; or a file with columns",
+            )
         return LINES
     if named:
         return _named(row, [name.strip() for name in named.split(",")])
-    there = {str(name).lower(): str(name) for name in row} | {str(name): str(name) for name in row}
-    _refuse_compared(row, there, only_where)
-    for name in (*_MESSAGES, _SEGMENTS):
-        if name in there and isinstance(decoded(row[there[name]]), list):
-            return Columns("segments" if name == _SEGMENTS else "messages", (there[name],))
+    there = _by_lower_name(row)
+    refuse_compared(row, None, only_where)
+    if found := _of_lists(row, there, empty=False):
+        return found
     for pair in _PAIRS:
         if set(pair) <= there.keys():
-            more = next((one for one in _MORE if one in there and one not in pair), "")
-            more = there[more] if more and pair[0] in _ABOUT else ""
-            return Columns("pair", (there[pair[0]], there[pair[1]]), more)
+            names = there[pair[0]], there[pair[1]]
+            return Columns("pair", names, more_of(row, Columns("pair", names)))
     for name in _TEXTS:
         if name in there:
             return Columns("text", (there[name],))
+    if found := _of_lists(row, there, empty=True):  # and there is nothing else
+        return found
     alone = "a prompt without an answer: " if "prompt" in there else ""
     raise BadRowError(
         f"has {alone}none of the columns that are known (`prompt` and `response`, `messages`, "
@@ -116,37 +128,76 @@ def find_columns(row: Any, named: str, *, only_where: str = "") -> Columns:
     )
 
 
-def _refuse_compared(row: dict[str, Any], there: dict[str, str], only_where: str) -> None:
-    """Raise BadRowError for pairs of a good and a bad answer, and for answers with a verdict."""
-    rejected = next((there[name] for name in _REJECTED if name in there), None)
-    if rejected is not None:
-        good = _good(row, there)
+def _of_lists(row: dict[str, Any], there: dict[str, str], *, empty: bool) -> Columns | None:
+    for name in (*_MESSAGES, _SEGMENTS):
+        value = decoded(row[there[name]]) if name in there else None
+        if isinstance(value, list) and (empty or value):
+            return Columns("segments" if name == _SEGMENTS else "messages", (there[name],))
+    return None
+
+
+def _by_lower_name(row: dict[str, Any]) -> dict[str, str]:
+    """The columns of a row by their names without capitals; an exact name wins."""
+    return {str(name).lower(): str(name) for name in row} | {str(name): str(name) for name in row}
+
+
+def _takes_more(columns: Columns) -> bool:
+    return not columns.is_named and columns.names[0].lower() in _ABOUT
+
+
+def more_of(row: dict[str, Any], columns: Columns) -> str:
+    """The column with what the prompt is about, "" if the row has none: not each row need have."""
+    if columns.more or not _takes_more(columns):
+        return columns.more if columns.more in row else ""
+    there = {str(name).lower(): str(name) for name in row}
+    own = [name.lower() for name in columns.names]
+    return next((there[one] for one in _MORE if one in there and one not in own), "")
+
+
+def refuse_compared(row: dict[str, Any], columns: Columns | None, only_where: str) -> None:
+    """Raise BadRowError for pairs of a good and a bad answer, and for answers with a verdict.
+
+    Not if someone has named the `columns`, which are None while they are looked for.
+    """
+    if columns is not None and (columns.is_named or columns.kind in ("text", "segments")):
+        return
+    rejected = next((name for name in row if name.lower() in _REJECTED), None)
+    if rejected is not None and row[rejected] is not None:
+        columns_of_good, what = _good(row, _by_lower_name(row))
         raise BadRowError(
             f"is one of a preference pair: it has a `{rejected}` answer; Airlock trains on answers",
-            do=f"--set data.columns={','.join(good)}   # the good ones alone",
+            do=f"--set data.columns={','.join(columns_of_good)}   # {what}",
         )
-    label = next((there[name] for name in _LABELS if name in there), None)
-    if label and not only_where and str(row[label]).lower() in _TRUE_OR_FALSE:
-        is_asked = any(set(pair) <= there.keys() for pair in _PAIRS)
-        if is_asked or any(name in there for name in _MESSAGES):
+    label = next((name for name in row if name.lower() in _LABELS), None)
+    if label is None or label == only_where:
+        return
+    verdict = str(row[label]).strip().lower()
+    if verdict in _VERDICTS or (columns is None and verdict in _NUMBERS):
+        there = _by_lower_name(row)
+        pair = next((pair for pair in _PAIRS if set(pair) <= there.keys()), ())
+        names = [there[name] for name in pair or _MESSAGES if name in there]
+        if names:
             raise BadRowError(
                 f"is a good or a bad answer, as its `{label}` says; Airlock trains on answers",
-                do=f"--set data.only_where={label}   # leaves out the bad ones",
+                do=f"--set data.only_where={label}   # leaves out the bad ones; "
+                f"data.columns={','.join(names)} takes all",
             )
 
 
-def _good(row: dict[str, Any], there: dict[str, str]) -> list[str]:
-    """The columns of the good answer, with what it is an answer to."""
+def _good(row: dict[str, Any], there: dict[str, str]) -> tuple[list[str], str]:
+    """The columns of the good answer with what it is an answer to, and what they are."""
+    alone = "the good ones alone"
     messages = next((there[name] for name in _MESSAGES if name in there), None)
     chosen = next((there[name] for name in _CHOSEN if name in there), None)
     if chosen is None:
-        return [messages or "PROMPT,RESPONSE"]
+        return [messages or "PROMPT,RESPONSE"], alone
     asked = [there[name] for name in (*_ABOUT, "prompt", "input") if name in there]
     answer = decoded(row[chosen])
     if (isinstance(answer, list) and len(answer) > 1) or not (asked or messages):
-        return [chosen]  # the question is in it
+        is_text = isinstance(answer, str)
+        return [chosen], "with loss on all of the text" if is_text else alone
     more = [there[name] for name in _MORE if there.get(name, "") not in ("", *asked[:1])]
-    return [asked[0] if asked else str(messages), *more[:1], chosen]
+    return [asked[0] if asked else str(messages), *more[:1], chosen], alone
 
 
 def _named(row: dict[str, Any], names: list[str]) -> Columns:
@@ -160,26 +211,26 @@ def _named(row: dict[str, Any], names: list[str]) -> Columns:
         raise missing_column(missing[0], row)
     if len(names) > 1:
         more = names[1] if len(names) == _MOST_NAMED else ""
-        return Columns("pair", (names[0], names[-1]), more)
+        return Columns("pair", (names[0], names[-1]), more, is_named=True)
     value = decoded(row[names[0]])
     if not isinstance(value, list):
-        return Columns("text", (names[0],))
+        return Columns("text", (names[0],), is_named=True)
     is_segments = value and isinstance(value[0], dict) and {"label", "text"} <= value[0].keys()
-    return Columns("segments" if is_segments else "messages", (names[0],))
+    return Columns("segments" if is_segments else "messages", (names[0],), is_named=True)
 
 
-def unused(seen: set[str], columns: Columns, mentions: Callable[[str], bool]) -> list[str]:
+def unused(seen: set[str], columns: Columns, writes: Callable[[str], bool]) -> list[str]:
     """Of columns that have something in them, and keys of messages, those that nobody reads.
 
-    `mentions` is whether the chat template writes what goes by a name.
+    `writes` is whether the chat template writes what goes by a name.
     """
     found = []
     for name in sorted(seen):
         column, is_key, key = name.partition("[].")
         if is_key:
-            is_used = key in USED_KEYS and (key not in PASSED_ON or mentions(key))
+            is_used = key in USED_KEYS and (key not in PASSED_ON or writes(key))
         else:
-            is_used = column in columns.used
+            is_used = columns.reads(column)
         if not is_used:
             found.append(name)
     return found
@@ -191,8 +242,7 @@ def is_wanted(row: Any, only_where: str) -> bool:
         return True
     if only_where not in row:
         raise missing_column(only_where, row)
-    value = row[only_where]
-    return bool(value) and str(value).strip().lower() not in ("false", "0", "no", "none", "nan")
+    return truth_of(row[only_where], only_where)
 
 
 def check_settings(columns: Columns, on_long_row: str) -> None:

@@ -12,7 +12,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from itertools import chain
@@ -37,7 +37,12 @@ from train.template import Template
 from train.tokenise import Tokeniser, columns_of
 
 _FORMAT = "5"  # of the Arrow file; part of the cache's key
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "additional_chat_templates/tool_use.jinja",
+)
 _SMALL_BYTES = 4 << 20  # done before other processes could begin
 _POLL_S = 0.1
 _REMIND_S = 30.0
@@ -60,16 +65,25 @@ def cached(
             remove_abandoned(parent)
             _make(folder, sources, recipe, tools)
     counts = json.loads((folder / "counts.json").read_text(encoding="utf-8"))
+    counts["longest_rows"] = [
+        (str(sources[number].path), row, tokens) for number, row, tokens in counts["longest_rows"]
+    ]
     if counts["num_bad"] and recipe.on_bad_row == "stop":
         raise _first_bad_row(folder, sources)
     return folder, counts
 
 
-def _first_bad_row(folder: Path, sources: list[Source]) -> UserError:
+def listed_bad_rows(folder: Path, sources: Sequence[Source]) -> Iterator[dict[str, Any]]:
+    """The bad rows of prepared data, under the names that their files have now."""
     with (folder / BAD_ROWS).open(encoding="utf-8") as file:
-        line = json.loads(file.readline())
-    of_path = {str(one.path): one for one in sources}
-    source = of_path.get(line["file"], sources[0])  # it may have been elsewhere then
+        for line in file:
+            found = json.loads(line)
+            yield found | {"file": str(sources[found.pop("source")].path)}
+
+
+def _first_bad_row(folder: Path, sources: Sequence[Source]) -> UserError:
+    line = next(listed_bad_rows(folder, sources))
+    (source,) = {one for one in sources if str(one.path) == line["file"]}
     return bad_row(source, line["row"], line["problem"], line.get("do", ""))
 
 
@@ -105,12 +119,17 @@ def _key(sources: list[Source], model_path: Path, recipe: Recipe) -> str:
     recipe = replace(recipe, on_bad_row="stop")
     made_of = f"{_FORMAT} {sorted(asdict(recipe).items())} {content_of(sources)}"
     digest = hashlib.sha256(made_of.encode())
+    digest.update(tokenizer_digest(model_path, recipe).encode())
+    return digest.hexdigest()[:24]
+
+
+def tokenizer_digest(model_path: Path, recipe: Recipe) -> str:
+    """Of the tokenizer and the chat template."""
     files = [model_path / name for name in _TOKENIZER_FILES]
     if recipe.chat_template:
         files.append(Path(recipe.chat_template))
-    for file in files:
-        digest.update((digest_of(file) if file.is_file() else "none").encode())
-    return digest.hexdigest()[:24]
+    digests = [digest_of(file) if file.is_file() else "none" for file in files]
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:24]
 
 
 def _tokenise(sources: list[Source], recipe: Recipe, tools: Tools, folder: Path) -> dict[str, Any]:
@@ -130,7 +149,7 @@ def _tokenise(sources: list[Source], recipe: Recipe, tools: Tools, folder: Path)
     processes = num_processes() if sum(sizes) > _SMALL_BYTES else 1
     with (
         closing(in_order(tokeniser, chain([first], blocks), processes)) as all_made,
-        Writer(folder, with_held_out=recipe.eval_fraction > 0) as writer,
+        Writer(folder, list(of_path), with_held_out=recipe.eval_fraction > 0) as writer,
     ):
         for made in all_made:
             if made.bad and recipe.on_bad_row == "stop":
@@ -152,7 +171,7 @@ def _tokenise(sources: list[Source], recipe: Recipe, tools: Tools, folder: Path)
 def remarks(seen: set[str], columns: Columns, recipe: Recipe, template: Template) -> list[str]:
     """What there is to say besides numbers: columns that nobody reads, and of the template."""
     found = []
-    if left := unused(seen - {recipe.only_where}, columns, template.mentions):
+    if left := unused(seen - {recipe.only_where}, columns, template.writes):
         found.append(f"not used: {', '.join(left)}")
     if columns.kind in ("pair", "messages") and template.note:
         found.append(template.note)

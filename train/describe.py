@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from rich.text import Text
 
 from rundir.config_file import read_config
 from rundir.paths import RunDir
-from train.arrow_file import BAD_ROWS, TRAIN
+from train.arrow_file import TRAIN
 from train.data import SampleFile
-from train.data_cache import Tools, cached
+from train.data_cache import Tools, cached, listed_bad_rows
 from train.mix import Ingredient, is_mixed, mixture_lines
 from train.prepare import local_paths, recipes
 from train.prepare_path import as_prepared, left_out, load_text_tools
@@ -50,13 +51,12 @@ def describe(path: Path, model_path: Path, recipe: Recipe, tools: Tools, one: An
     folder, counts = cached(sources, model_path, recipe, tools)
     prepared = as_prepared(folder / TRAIN, counts, counts["num_samples"], {})
     samples = SampleFile(prepared)
-    listed = (folder / BAD_ROWS).read_text(encoding="utf-8").splitlines()
     return Described(
         name=one.name,
         counts=counts,
         lengths=samples.lengths(),
         shown=preview(prepared, tools[0]),
-        bad=[json.loads(line) for line in listed[:_NUM_BAD]],
+        bad=list(islice(listed_bad_rows(folder, sources), _NUM_BAD)),
         ingredient=Ingredient(name=one.name, weight=one.weight, data=prepared),
     )
 

@@ -34,7 +34,7 @@ _ROLE_KEYS, _CONTENT_KEYS = ("role", "from"), ("content", "value", "parts")
 _WEIGHTS = ("weight", "train", "training", "loss")  # whether an answer has loss, by who reads it
 PASSED_ON = ("name", "reasoning_content", "thinking")  # to templates that write them
 _ID = "tool_call_id"
-_OLD_CALL = "function_call"
+_CALL_KEYS = ("tool_calls", "function_call")
 _SPEAKERS = (("human", "assistant"), ("user", "assistant"), ("human", "gpt"))
 USED_KEYS = {
     *(key for pair in _SPEAKERS for key in pair),
@@ -43,8 +43,7 @@ USED_KEYS = {
     *_WEIGHTS,
     *PASSED_ON,
     _ID,
-    "tool_calls",
-    _OLD_CALL,
+    *_CALL_KEYS,
 }
 
 
@@ -128,10 +127,14 @@ def _turn(one: Any, where: str) -> list[tuple[Message, bool]]:
             if asks in one and answers in one:
                 asked = {"role": "user", "content": text_of(one[asks], f"{where}.{asks}")}
                 said = text_of(one[answers], f"{where}.{answers}")
-                return [(asked, True), ({"role": "assistant", "content": said}, True)]
+                has_loss = _has_loss(one, where)
+                return [(asked, True), ({"role": "assistant", "content": said}, has_loss)]
     if not isinstance(role, str):
         raise BadRowError(f"has no `role` in `{where}`")
-    return [(_message(one, role.lower(), where), _has_loss(one, where))]
+    role = role.lower()
+    if role == "system" and not _first(one, _CONTENT_KEYS):
+        return []  # as some write it where there is none
+    return [(_message(one, role, where), _has_loss(one, where))]
 
 
 def _message(one: dict[str, Any], role: str, where: str) -> Message:
@@ -146,30 +149,42 @@ def _message(one: dict[str, Any], role: str, where: str) -> Message:
             f"ShareGPT's"
         )
     found: Message = {"role": role}
-    calls = one.get("tool_calls") or one.get(_OLD_CALL)
-    if calls and role == "assistant":
+    calls = _first(one, _CALL_KEYS)
+    if calls and role != "assistant":
+        raise BadRowError(f"has calls of tools in `{where}`, which the assistant has not written")
+    if calls:
         found["content"] = "" if not content else text_of(content, f"{where}.content")
         found["tool_calls"] = _calls(calls, where)
-    elif role == "tool" and isinstance(content, dict):
-        found["content"] = json.dumps(content, ensure_ascii=False)
+    elif role == "tool":
+        found["content"] = _result(content, f"{where}.content")
     else:
         found["content"] = text_of(content, f"{where}.content")
     for key in (*PASSED_ON, _ID):
-        if isinstance(one.get(key), str) and one[key]:
-            found[key] = one[key]
+        if one.get(key) not in (None, "", []):
+            found[key] = text_of(one[key], f"{where}.{key}")
     return found
 
 
+def _result(content: Any, where: str) -> str:
+    """What a tool has returned: maybe nothing, maybe an object."""
+    if content is None or content == "":
+        return ""
+    if isinstance(content, dict):
+        return json.dumps(content, ensure_ascii=False, default=str)
+    return text_of(content, where)
+
+
 def _has_loss(one: dict[str, Any], where: str) -> bool:
-    """Whether what is said is to be learned, as the first of the keys that say so has it."""
+    """Whether what is said is to be learned: not if any of the keys that say so has 0."""
+    found = True
     for key in _WEIGHTS:
         weight = one.get(key)
         if weight is None:
             continue
         if weight not in (0, 1):
-            raise BadRowError(f"has {json.dumps(weight)} for `{where}.{key}`; it may be 0 or 1")
-        return bool(weight)
-    return True
+            raise BadRowError(f"has {weight} for `{where}.{key}`; it may be 0 or 1")
+        found = found and bool(weight)
+    return found
 
 
 def _calls(value: Any, where: str) -> list[dict[str, Any]]:
@@ -181,9 +196,13 @@ def _calls(value: Any, where: str) -> list[dict[str, Any]]:
         function = call.get("function", call) if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise BadRowError(f"has a call in `{where}` without the name of a function")
-        given = function.get("arguments", function.get("parameters", {}))
-        called = {"name": function["name"], "arguments": decoded(given)}
-        more = {key: call[key] for key in ("id",) if isinstance(call.get(key), str)}
+        given = decoded(function.get("arguments", function.get("parameters"))) or {}
+        if not isinstance(given, dict):
+            raise BadRowError(
+                f"has {in_json(given)} as arguments of a call in `{where}`, not an object"
+            )
+        called = {"name": function["name"], "arguments": given}
+        more = {"id": call["id"]} if isinstance(call.get("id"), str) else {}
         found.append({"type": "function", "function": called, **more})
     return found
 
@@ -200,4 +219,9 @@ def read_tools(value: Any) -> list[Any] | None:
 
 
 def _first(one: dict[str, Any], keys: tuple[str, ...]) -> Any:
-    return next((one[key] for key in keys if one.get(key) is not None), None)
+    """What stands under one of the keys. Raises BadRowError if two of them say something."""
+    found = [one[key] for key in keys if one.get(key) not in (None, [])]
+    if len(found) > 1 and any(other != found[0] for other in found[1:]):
+        both = " and ".join(f"`{key}`" for key in keys if one.get(key) not in (None, []))
+        raise BadRowError(f"has both {both} in a message, with different values")
+    return found[0] if found else None

@@ -114,10 +114,15 @@ def has_adapters(model: Any) -> bool:
 
 
 def vocabulary_of(model: Any) -> int:
-    """How many token ids a model has an embedding for."""
-    embedding = plain_model(model).get_input_embeddings()
+    """How many token ids a model has an embedding for, and can answer with.
+
+    Some (Moshi) have embeddings that no logit belongs to.
+    """
+    plain = plain_model(model)
+    embedding, head = plain.get_input_embeddings(), plain.get_output_embeddings()
     # peft wraps it where some of it is trained.
-    return int(getattr(embedding, "original_module", embedding).weight.shape[0])
+    size = int(getattr(embedding, "original_module", embedding).weight.shape[0])
+    return min(size, getattr(head, "out_features", size))
 
 
 def plain_model(model: Any) -> Any:

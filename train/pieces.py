@@ -100,7 +100,7 @@ class Pieces:
             files=[_from_json(file) for file in about["files"]],
             table=np.load(folder / _TABLE, mmap_mode="r"),
             piece_bytes=about["piece_bytes"],
-            columns=Columns(named["kind"], tuple(named["names"]), named["more"]),
+            columns=Columns(**named | {"names": tuple(named["names"])}),
         )
 
 

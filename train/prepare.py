@@ -15,7 +15,9 @@ from pathlib import Path
 from rundir.config import RunConfig
 from rundir.config_file import read_config
 from rundir.data_paths import DataPath, data_paths
+from rundir.errors import UserError
 from rundir.events import EventWriter
+from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from rundir.prepared import Prepared, PreparedData, write_prepared
 from train.architecture import check_is_causal
@@ -76,6 +78,13 @@ def _all_of(
         for (_, one), (_, data) in zip(paths, made, strict=True)
         if data is not None
     ]
+    if recipe.eval_fraction and not held_out:
+        raise UserError(
+            f"none of {sum(one.data.num_samples for one in found)} samples is held out by "
+            f"data.eval_fraction = {recipe.eval_fraction:g}",
+            do="a larger data.eval_fraction, or data.eval_path=FILE",
+            code=ExitCode.DATA,
+        )
     if is_mixed(found):
         for line in mixture_lines(found):
             say(line)

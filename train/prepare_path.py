@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
+import itertools
+import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +15,13 @@ from rundir.paths import RunDir
 from rundir.prepared import PreparedData
 from train.arrow_file import BAD_ROWS, HELD_OUT, TRAIN
 from train.chat_template import options_of
-from train.data_cache import Tools, cached, content_of
+from train.data_cache import (
+    Tools,
+    cached,
+    content_of,
+    listed_bad_rows,
+    tokenizer_digest,
+)
 from train.fits_model import check_fits
 from train.recipe import Recipe
 from train.sources import find_sources
@@ -27,7 +34,6 @@ _DECIDES = (
     "columns",
     "only_where",
     "loss_on",
-    "chat_template",
     "template_options",
     "on_long_row",
     "eval_fraction",
@@ -53,22 +59,16 @@ def prepare_path(
     say(summary(path, counts, recipe))
     if counts["num_bad"] and run is not None:
         run.data.mkdir(exist_ok=True)
-        listed = run.data / f"{path.stem}.{BAD_ROWS}"
-        shutil.copyfile(folder / BAD_ROWS, listed)
+        listed = _free_name(run.data, path.stem)
+        lines = (json.dumps(row) + "\n" for row in listed_bad_rows(folder, sources))
+        listed.write_text("".join(lines), encoding="ascii")
         say(f"airlock: {counts['num_bad']:,} bad rows were left out; they are listed in {listed}")
     if counts["num_samples"] == 0:
         raise _nothing_left(path, counts, recipe)
-    made_of = {"files": content_of(sources), **decided_by(recipe)}
+    made_of = {"files": content_of(sources), **decided_by(recipe, model_path)}
     held_out = None
-    if recipe.eval_fraction:
+    if counts["num_held_out"]:
         held_out = as_prepared(folder / HELD_OUT, counts, counts["num_held_out"], made_of)
-        if not counts["num_held_out"]:
-            raise UserError(
-                f"{path}: none of {counts['num_samples']} samples is held out by "
-                f"data.eval_fraction = {recipe.eval_fraction:g}",
-                do="a larger data.eval_fraction, or data.eval_path=FILE",
-                code=ExitCode.DATA,
-            )
     return as_prepared(folder / TRAIN, counts, counts["num_samples"], made_of), held_out
 
 
@@ -80,10 +80,17 @@ def prepare_file(
     return prepare_path(path, model_path, recipe)[0]
 
 
-def decided_by(recipe: Recipe) -> dict[str, str]:
-    """The settings that decide which samples there are."""
+def _free_name(folder: Path, stem: str) -> Path:
+    """Where bad rows are listed: of two files of one name each has its list."""
+    names = (f"{stem}{number or ''}.{BAD_ROWS}" for number in itertools.count())
+    return next(folder / name for name in names if not (folder / name).exists())
+
+
+def decided_by(recipe: Recipe, model_path: Path) -> dict[str, str]:
+    """What decides which samples there are, besides the files; of the tokenizer a digest."""
     values = asdict(recipe)
-    return {
+    tokens = {"tokenizer": tokenizer_digest(model_path, recipe)}
+    return tokens | {
         ("train." if name == "seed" else "data.") + name: str(values[name]) for name in _DECIDES
     }
 
@@ -144,7 +151,9 @@ def _nothing_left(path: Path, counts: dict[str, Any], recipe: Recipe) -> UserErr
             do=f"--set data.max_seq_length={counts['longest']}",
             code=ExitCode.DATA,
         )
-    what, do = "all samples are held out", "a smaller data.eval_fraction"
+    what, do = "no samples are left", "./airlock data FILE shows what becomes of the rows"
+    if counts["num_held_out"]:
+        what, do = "all samples are held out", "a smaller data.eval_fraction"
     if counts["num_unwanted"]:
         what, do = f"no row has a true `{recipe.only_where}`", "another data.only_where"
     if counts["num_bad"]:

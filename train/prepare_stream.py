@@ -60,7 +60,7 @@ def prepare_stream(
         end_token_id=end_token_id_of(columns, *tools),
         is_streamed=True,
         mapped=[str(source.path) for source in used if source.format == "arrow"],
-        made_of={"files": pieces.fingerprint, **decided_by(recipe)},
+        made_of={"files": pieces.fingerprint, **decided_by(recipe, model_path)},
     )
     return prepared, shown, "; ".join([_summary(path, pieces, len(used), recipe, counts), *more])
 

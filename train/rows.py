@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from itertools import takewhile
 from typing import Any
 
 from train.bad_row import BadRowError, in_json, missing_column
-from train.columns import HISTORY, SYSTEM, TOOLS, Columns
+from train.columns import HISTORY, SYSTEM, TOOLS, Columns, is_wanted, more_of, refuse_compared
 from train.lines import LONGEST_ROW_BYTES
 from train.messages import (
     Conversation,
@@ -15,12 +16,13 @@ from train.messages import (
     is_message,
     read_messages,
 )
-from train.values import decoded, not_utf8, text_of
+from train.values import decoded, not_utf8, text_of, truth_of
 
 Segments = list[tuple[str, bool]]  # texts, and whether they have loss
 Example = str | Segments | Conversation
 
 _TURN = 2  # of a history: a question and its answer
+_ANSWERS = ("assistant", "tool")  # roles that a response may begin with
 
 TOO_LONG = BadRowError(f"has more than {LONGEST_ROW_BYTES >> 20} MiB")
 
@@ -53,13 +55,18 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
-def example_of(row: Any, columns: Columns, *, only_last: bool = False) -> Example:
-    """What a parsed row is trained on; `only_last`: of a conversation, its last answer alone.
+def example_of(
+    row: Any, columns: Columns, *, only_where: str = "", only_last: bool = False
+) -> Example | None:
+    """What a parsed row is trained on; None if the column `only_where` says that it is not to be.
 
-    Raises BadRowError.
+    `only_last`: of a conversation, its last answer alone. Raises BadRowError.
     """
     if isinstance(row, str):
         return text_of(row, "", "its line")
+    if not is_wanted(row, only_where):
+        return None
+    refuse_compared(row, columns, only_where)
     for name in columns.names:
         if name not in row:
             raise missing_column(name, row)
@@ -74,8 +81,8 @@ def example_of(row: Any, columns: Columns, *, only_last: bool = False) -> Exampl
         messages,
         without_loss,
         last,
-        system=_system(_first_of(row, SYSTEM)),
-        tools=_first_of(row, TOOLS),
+        system=_system(_beside(row, columns, SYSTEM)),
+        tools=_beside(row, columns, TOOLS),
         only_last=only_last,
     )
 
@@ -83,12 +90,21 @@ def example_of(row: Any, columns: Columns, *, only_last: bool = False) -> Exampl
 def _of_pair(row: dict[str, Any], columns: Columns) -> tuple[list[Message], set[int]]:
     """All messages, and the places of answers without loss: those that belong to the prompt."""
     first, last = columns.names
-    history = _history(row.get(HISTORY))
+    history = _history(_beside(row, columns, (HISTORY,)))
     asked, _ = _side(row[first], first, "user")
-    if columns.more and row.get(columns.more) not in (None, ""):
-        text = text_of(row[columns.more], columns.more)
+    more = more_of(row, columns)
+    if more and isinstance(row[more], str | int | float | list) and str(row[more]).strip():
+        text = text_of(row[more], more)
         asked[-1] = asked[-1] | {"content": f"{asked[-1]['content']}\n\n{text}"}
     answers, untrained = _side(row[last], last, "assistant")
+    if list(takewhile(lambda one: one["role"] not in _ANSWERS, answers)):
+        if answers[: len(asked)] != asked:
+            raise BadRowError(
+                f"has messages in `{last}` that are no answer to its `{first}`",
+                do=f"--set data.columns={last}   # if they are the whole conversation",
+            )
+        answers = answers[len(asked) :]  # it repeats what it is an answer to
+        untrained = {place - len(asked) for place in untrained}
     before = [*history, *asked]
     without_loss = {len(before) + place for place in untrained}
     for place, one in enumerate(asked, len(history)):
@@ -99,8 +115,8 @@ def _of_pair(row: dict[str, Any], columns: Columns) -> tuple[list[Message], set[
 
 def _side(value: Any, column: str, role: str) -> tuple[list[Message], set[int]]:
     """A prompt or a response: a text, or messages as TRL and others have them."""
-    found = decoded(value)
-    if isinstance(found, dict) and not isinstance(value, str):
+    found = value
+    if isinstance(found, dict):
         found = found.get("messages", [found])  # as OpenAI's preferences have them
     if isinstance(found, list) and found and all(map(is_message, found)):
         return read_messages(found, column)
@@ -126,10 +142,12 @@ def _segments(value: Any, column: str) -> Segments:
     value = decoded(value)
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
         raise BadRowError(f"has no list of segments in `{column}`")
-    found = [(one.get("text"), bool(one.get("label"))) for one in value]
-    for i, (text, _) in enumerate(found):
+    found: Segments = []
+    for i, one in enumerate(value):
+        text = one.get("text")
         if not isinstance(text, str):
             raise BadRowError(f"has {in_json(text)} in `{column}[{i}].text`, not text")
+        found.append((text, truth_of(one.get("label"), f"{column}[{i}].label")))
     if not any(has_loss for _, has_loss in found):
         raise BadRowError(f"has no segment with a true `label` in `{column}`")
     return found
@@ -141,5 +159,16 @@ def _system(value: Any) -> str:
     return "" if value is None else text_of(value, "system")
 
 
-def _first_of(row: dict[str, Any], names: tuple[str, ...]) -> Any:
-    return next((row[name] for name in names if row.get(name) not in (None, "", [])), None)
+def _beside(row: dict[str, Any], columns: Columns, names: tuple[str, ...]) -> Any:
+    """What one of some columns has, whatever its capitals. Raises BadRowError if two have it."""
+    own = (*columns.names, columns.more)
+    found = [
+        (name, value)
+        for name, value in row.items()
+        if name.lower() in names and name not in own and value not in (None, [], {})
+        if not (isinstance(value, str) and not value.strip())
+    ]
+    if len(found) > 1:
+        both = " and ".join(f"`{name}`" for name, _ in found)
+        raise BadRowError(f"has both {both}, which mean the same")
+    return found[0][1] if found else None

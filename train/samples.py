@@ -107,7 +107,7 @@ def digest_of(example: Example) -> bytes:
         text = "\0".join(parts)
     else:
         text = json.dumps(example)
-    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
 
 
 def _lists(rows: list[list[int]]) -> pa.ListArray:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from train.chat_template import ChatTemplate, Written, find_templates, tokenizer_config
+from train.chat_template import (
+    CALLS,
+    ChatTemplate,
+    Written,
+    find_templates,
+    tokenizer_config,
+)
 from train.messages import Conversation, Message
 
 Part = tuple[str, bool]  # text, and whether it has loss
@@ -36,11 +41,19 @@ class Template:
         self._with_tools = self._template
         if with_tools is not None:
             self._with_tools = ChatTemplate(with_tools, self._tokens, options)
+        known = [one for one in (self._template, self._with_tools) if one is not None]
+        for name in options or {}:
+            if known and not any(one.mentions(name) for one in known):
+                raise UserError(
+                    f"data.template_options has {name!r}, of which the chat template knows nothing",
+                    do="a name that stands in it, such as enable_thinking; or leave it out",
+                    code=ExitCode.USAGE,
+                )
         self._uses_marks, self.note = self._marks()
 
-    def mentions(self, name: str) -> bool:
-        """Whether it can write what goes by that name in a message."""
-        return any(one and one.mentions(name) for one in (self._template, self._with_tools))
+    def writes(self, name: str) -> bool:
+        """Whether what messages have under that name gets into the text."""
+        return any(one and one.writes(name) for one in (self._template, self._with_tools))
 
     def render(self, prompt: str, response: str) -> tuple[str, str]:
         """(text before the answer, the answer to its end mark)."""
@@ -59,7 +72,7 @@ class Template:
         """
         trained = [place for place in chat.answers if place not in chat.without_loss]
         turns = [self._turn(chat.messages[: place + 1], chat.tools) for place in trained]
-        self._check_written(chat.messages, "".join(text for text, _ in turns[-1]))
+        self._check_roles(chat)
         parts: list[Part] = []
         done = ""
         for (before, _), *answer in turns:
@@ -95,12 +108,8 @@ class Template:
             return self._plainly(messages, tools)
         for name, what in (("tool_calls", "calls of tools"), ("tools", "tools")):
             has = tools if name == "tools" else any(name in one for one in messages)
-            if has and not template.mentions(name):
-                raise UserError(
-                    f"this model's chat template does not write {what}",
-                    do=_OWN_TEMPLATE,
-                    code=ExitCode.DATA,
-                )
+            if has and not template.writes(name):
+                raise _unwritable(f"does not write {what}")
         before = template.write(messages[:-1], tools, asks=True).text
         whole = template.write(messages, tools, asks=False)
         if not whole.text.startswith(before):
@@ -109,10 +118,15 @@ class Template:
                 do="use a model whose template only appends, as most do",
                 code=ExitCode.DATA,
             )
-        answer = [(whole.text[len(before) :], True)]
+        answer = whole.text[len(before) :]
+        thought = messages[-1]["content"].rpartition(_THOUGHT)[0].rpartition("<think>")[2].strip()
+        if thought not in whole.text:
+            raise _unwritable("leaves out the thoughts of the answer that is trained")
         if template.has_marks and self._uses_marks:
-            answer = _as_marked(whole, len(before))
-        return [(before, False), *answer]
+            parts = _as_marked(whole, len(before))
+            if any(has_loss for _, has_loss in parts):
+                return [(before, False), *parts]
+        return [(before, False), (answer, True)]
 
     def _plainly(self, messages: list[Message], tools: list[Any] | None) -> list[Part]:
         """A prompt, a new line, the response and its end: without a template there is no more."""
@@ -127,17 +141,27 @@ class Template:
         asked, answer = (one["content"] for one in messages)
         return [(asked + "\n", False), (answer + self._tokens["eos_token"], True)]
 
-    def _check_written(self, messages: list[Message], text: str) -> None:
-        """Raise UserError if the template has left out a message, as some do with some roles."""
-        for place, one in enumerate(messages):
-            said = one["content"].rpartition(_THOUGHT)[2].strip()
-            if said not in text and json.dumps(said, ensure_ascii=False)[1:-1] not in text:
-                raise UserError(
-                    f"this model's chat template leaves out message {place}, of the role "
-                    f"{one['role']!r}",
-                    do=_OWN_TEMPLATE,
-                    code=ExitCode.DATA,
-                )
+    def _check_roles(self, chat: Conversation) -> None:
+        """Raise UserError if the template leaves out a message, as some do with some roles.
+
+        Tried out once for each sequence of roles: a short message may stand elsewhere by chance.
+        """
+        template = self._with_tools if chat.tools else self._template
+        if template is None:
+            return
+        roles = [
+            CALLS if "tool_calls" in one and not one["content"] else one["role"]
+            for one in chat.messages
+        ]
+        is_written = template.writes_roles(roles)
+        if is_written:
+            return
+        text = template.write(chat.messages, chat.tools, asks=False).text
+        for place, one in enumerate(chat.messages):
+            if one["content"].rpartition(_THOUGHT)[2].strip() not in text:
+                raise _unwritable(f"leaves out message {place}, of the role {one['role']!r}")
+        if is_written is False:
+            raise _unwritable(f"leaves out one of {', '.join(roles)}")
 
     def _marks(self) -> tuple[bool, str]:
         """Whether the template's own marks say what has loss, and what there is to say of it."""
@@ -165,6 +189,10 @@ class Template:
         return True, (
             f"loss is on what the template marks ({{% generation %}}): {theirs!r} of {ours!r}"
         )
+
+
+def _unwritable(what: str) -> UserError:
+    return UserError(f"this model's chat template {what}", do=_OWN_TEMPLATE, code=ExitCode.DATA)
 
 
 def _as_marked(whole: Written, begin: int) -> list[Part]:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from rundir.errors import UserError
 from train.bad_row import BadRowError
-from train.columns import LINES, Columns, find_columns, is_wanted
+from train.columns import LINES, Columns, find_columns
 from train.messages import Conversation
 from train.readers import Block, Raw
 from train.recipe import Counts, Recipe
 from train.rows import Example, example_of, parsed
 from train.samples import Encoded, Sample, Tokenised, batch_of, digest_of
 from train.template import Part, Template
+from train.values import decoded
 
 NUM_LONGEST = 3  # rows that are named
 _ENCODED_BYTES = 1 << 18  # at once: the tokenizer holds some hundred bytes for each token
@@ -30,7 +32,7 @@ class Tokeniser:
         self, tokenizer: Any, template: Template, recipe: Recipe, columns: Columns
     ) -> None:
         self._tokenizer, self._template, self._recipe = tokenizer, template, recipe
-        self._columns, self._only_last = columns, recipe.loss_on == "last_answer"
+        self._columns = columns
         self._lead = template.leading_ids(tokenizer, of_text=columns.kind in ("text", "segments"))
         end = template.text_end_id(tokenizer)
         self._text_end = [] if end is None else [end]
@@ -64,10 +66,15 @@ class Tokeniser:
             done.counts.num_rows += 1
             try:
                 cells = parsed(raw)
-                if not is_wanted(cells, self._recipe.only_where):
+                example = example_of(
+                    cells,
+                    self._columns,
+                    only_where=self._recipe.only_where,
+                    only_last=self._recipe.loss_on == "last_answer",
+                )
+                if example is None:
                     done.counts.num_unwanted += 1
                     continue
-                example = example_of(cells, self._columns, only_last=self._only_last)
                 found = self._parts(example)
             except BadRowError as error:
                 done.counts.num_bad += 1
@@ -89,12 +96,19 @@ class Tokeniser:
     def _parts(self, example: Example) -> list[list[Part]]:
         if isinstance(example, str):
             return [[(example, True)]]
-        if not isinstance(example, Conversation):
-            return [example]
         try:
-            return self._template.conversation(example)
+            if isinstance(example, Conversation):
+                found = self._template.conversation(example)
+            else:
+                found = [example]
         except UserError as error:
             raise BadRowError(f"cannot be put into words: {error.args[0]}", do=error.do) from error
+        try:
+            for text, _ in chain.from_iterable(found):
+                text.encode()
+        except UnicodeEncodeError as error:  # in a thought, a call or a tool: JSON can spell it
+            raise BadRowError("has half a character") from error
+        return found
 
     def _is_held_out(self, digest: bytes) -> bool:
         """The same for the same content and seed, whatever else is in the data."""
@@ -169,9 +183,11 @@ def _note_columns(row: Any, columns: Columns, seen: set[str]) -> None:
     if not isinstance(row, dict):
         return
     seen.update(name for name, value in row.items() if value is not None and value != "")
-    if columns.kind == "messages" and isinstance(messages := row[columns.names[0]], list):
-        keys = set[str]().union(*(one.keys() for one in messages))
-        seen.update(f"{columns.names[0]}[].{key}" for key in keys)
+    for name in columns.names if columns.kind in ("pair", "messages") else ():
+        found = decoded(row[name]) if columns.kind == "messages" else row[name]
+        if isinstance(found, list):
+            keys = set[str]().union(*(one.keys() for one in found if isinstance(one, dict)))
+            seen.update(f"{name}[].{key}" for key in keys)
 
 
 def columns_of(block: Block, named: str, only_where: str) -> Columns:

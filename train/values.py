@@ -7,6 +7,9 @@ from typing import Any
 
 from train.bad_row import BadRowError, in_json
 
+_YES = ("true", "t", "yes", "y", "on")
+_NO = ("false", "f", "no", "n", "off", "none", "null", "nan", "", "[]")
+
 
 def text_of(value: Any, column: str, where: str = "") -> str:
     """A text, a number as text, or parts that are texts, joined. Raises BadRowError."""
@@ -27,6 +30,17 @@ def text_of(value: Any, column: str, where: str = "") -> str:
             raise not_utf8(half - 0xDC00) from error
         raise BadRowError(f"has half a character in {where}") from error
     return value
+
+
+def truth_of(value: Any, where: str) -> bool:
+    """Whether a value says yes. Raises BadRowError for one that says neither yes nor no."""
+    word = str(value).strip().lower()
+    if word in _YES or word in _NO:
+        return word in _YES
+    try:
+        return float(word) > 0
+    except ValueError:
+        raise BadRowError(f"has {value!r} in `{where}`, which is neither true nor false") from None
 
 
 def _part(part: Any, where: str) -> str:

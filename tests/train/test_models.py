@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from transformers import CONFIG_MAPPING
 
 from rundir.config import RunConfig, TrainConfig
@@ -18,7 +19,7 @@ from train.batch import Batch, collate, collate_rows
 from train.data import Sample, prompted
 from train.head import Head
 from train.loss import SummedLoss
-from train.model import add_method, new_model
+from train.model import add_method, new_model, vocabulary_of
 from train.selftest import Tried, check_causal, check_packing, head_kind, tried_of
 
 NUM_TOKENS = SMALL["vocab_size"]
@@ -199,3 +200,10 @@ def test_what_the_models_code_raises_is_an_answer_and_the_machines_faults_are_no
 def test_a_trial_step_is_no_longer_than_the_model_takes() -> None:
     model = made("gpt2", n_positions=16)
     assert tried_of(model, CONFIG) == Tried()
+
+
+def test_a_trial_asks_for_no_token_that_a_model_cannot_answer_with() -> None:
+    model = made("qwen2")
+    model.set_input_embeddings(nn.Embedding(NUM_TOKENS + 1, SMALL["hidden_size"]))  # as Moshi's
+    assert vocabulary_of(model) == NUM_TOKENS
+    assert tried_of(model, RunConfig(profile="p")).head == "matrix"

@@ -198,22 +198,22 @@ def test_arguments_of_calls_are_objects_and_their_text_where_a_template_wants_th
 ) -> None:
     template = (
         "{% for m in messages %}" + _ASKED + "{{ m.content }}{% for c in m.tool_calls or [] %}"
-        "{{ WRITTEN }}{% endfor %}<|end|>{% endif %}{% endfor %}" + _ASKS
+        "{{ c.function.name }} {{ WRITTEN }}{% endfor %}<|end|>{% endif %}{% endfor %}" + _ASKS
     )
     for written in ("c.function.arguments | tojson", "'' + c.function.arguments"):
         folder = folder_with(tmp_path, template.replace("WRITTEN", written))
         assert samples(folder, Conversation(CALLING)) == [
-            '<|user|>a<|assistant|>[[{"x": 1}<|end|>]]'
+            '<|user|>a<|assistant|>[[f {"x": 1}<|end|>]]'
         ]
 
 
 def test_a_second_template_is_for_conversations_with_tools(tmp_path: Path) -> None:
-    other = CHAT_TEMPLATE.replace("<|user|>", "{{ tools | length }}<|user|>")
+    other = CHAT_TEMPLATE.replace("<|user|>", "{{ tools | tojson }}<|user|>")
     folder = folder_with(tmp_path, CHAT_TEMPLATE)
     (folder / "additional_chat_templates").mkdir()
     (folder / "additional_chat_templates" / "tool_use.jinja").write_text(other, encoding="utf-8")
     assert samples(folder, Conversation(CHAT[:2]))[0].startswith("<|user|>a")
-    assert samples(folder, Conversation(CHAT[:2], TOOLS))[0].startswith("1<|user|>a")
+    assert samples(folder, Conversation(CHAT[:2], TOOLS))[0].startswith("[{")
 
 
 def test_a_message_that_a_template_leaves_out_is_refused(tmp_path: Path) -> None:
@@ -250,8 +250,12 @@ def test_a_template_of_ones_own_is_taken_instead_and_given_what_it_is_to_be_give
 
 
 def test_options_are_json_or_words() -> None:
-    assert options_of("a=false, b=2,c=x y") == {"a": False, "b": 2, "c": "x y"}
-    with pytest.raises(UserError, match="gives no value"):
+    assert options_of("a=false, b=2,c=x y,d=False") == {"a": False, "b": 2, "c": "x y", "d": False}
+    assert options_of('{"a": {"x": 1, "y": 2}}') == {"a": {"x": 1, "y": 2}}
+    for wrong in ("a=[1", "=1", "messages=1", '{"a":'):
+        with pytest.raises(UserError):
+            options_of(wrong)
+    with pytest.raises(UserError, match="gives a name no value"):
         options_of("enable_thinking")
 
 

@@ -101,6 +101,7 @@ FORMS = [
             }
         ],
         trained=[_WRITTEN_TOOLS + _CALL_WRITTEN],
+        unused="messages[].name",
     ),
     Form(
         name="content in parts",
