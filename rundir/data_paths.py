@@ -40,7 +40,7 @@ def data_paths(text: str) -> list[DataPath]:
     """
     if not text:
         return []
-    if _is_there(text) or ("," in text and _is_there(text.rpartition(":")[0])):
+    if _is_there(text) or ("," in text and _is_there(text.rpartition(":")[0] or text)):
         return [_one(text)]
     return [_one(part.strip()) for part in text.split(",") if part.strip()]
 

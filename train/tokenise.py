@@ -182,7 +182,7 @@ def _note_columns(row: Any, columns: Columns, seen: set[str]) -> None:
     """Add what has something in it to `seen`: nothing in a row is left out unsaid."""
     if not isinstance(row, dict):
         return
-    seen.update(name for name, value in row.items() if value is not None and value != "")
+    seen.update(name for name, value in row.items() if value not in (None, "", [], {}))
     for name in columns.names if columns.kind in ("pair", "messages") else ():
         found = decoded(row[name]) if columns.kind == "messages" else row[name]
         if isinstance(found, list):

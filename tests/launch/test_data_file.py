@@ -7,6 +7,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,8 +22,9 @@ ROW = json.dumps({"prompt": "a", "response": "b"})
 ROWS = [{"prompt": f"größe {i}", "response": f"b\n{i}"} for i in range(3)]
 
 
-def check(path: Path | str, eval_path: Path | str = "") -> None:
-    check_data(RunConfig(profile="14b", data=DataConfig(path=str(path), eval_path=str(eval_path))))
+def check(path: Path | str, eval_path: Path | str = "", **data: Any) -> None:
+    config = DataConfig(path=str(path), eval_path=str(eval_path), **data)
+    check_data(RunConfig(profile="14b", data=config))
 
 
 GOOD: dict[str, bytes] = {
@@ -160,3 +162,12 @@ def test_the_look_does_not_grow_with_the_file(tmp_path: Path) -> None:
     started = time.monotonic()
     check(sparse)
     assert time.monotonic() - started < 60
+
+
+def test_a_first_line_that_is_none_can_be_skipped_as_its_advice_says(tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_text(f"garbage\n{ROW}\n")
+    with pytest.raises(UserError, match="is not valid JSON") as raised:
+        check(file)
+    assert "data.on_bad_row=skip" in raised.value.do
+    check(file, on_bad_row="skip")

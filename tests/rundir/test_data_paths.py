@@ -32,6 +32,8 @@ def test_a_path_that_is_there_is_one_whatever_is_in_it(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     for name in ("a,b.jsonl", "c:2"):
         assert data_paths(str(tmp_path / name)) == [DataPath(str(tmp_path / name))]
+    weighted = data_paths(f"{tmp_path}/a,b.jsonl:0.5")
+    assert weighted == [DataPath(str(tmp_path / "a,b.jsonl"), 0.5)]
     both = f"{tmp_path}/c:2,{tmp_path}/d:2"
     assert data_paths(both) == [DataPath(f"{tmp_path}/c:2"), DataPath(f"{tmp_path}/d", 2)]
 

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from rundir.config import RunConfig
 from rundir.config_file import config_text
+from rundir.errors import UserError
 from rundir.paths import RunDir
 from rundir.prepared import Prepared, PreparedPart, read_prepared, write_prepared
 from tests.train.test_prepare_data import cache, model, saved_tokenizer
@@ -165,3 +166,16 @@ def test_a_weight_of_one_file_is_its_share_of_an_epoch(
     assert len(SampleFile(prepared.train)) == 4
     _, prepared = mixed(run, model, f"{tmp_path}/a.jsonl:0.001")
     assert len(SampleFile(prepared.train)) == 1  # at least
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_small_file_of_which_nothing_is_held_out_does_not_end_a_run(
+    run: RunDir, model: Path, tmp_path: Path
+) -> None:
+    write(tmp_path / "a.jsonl", "a", 300)
+    write(tmp_path / "b.jsonl", "b", 2)
+    data = f"{tmp_path}/a.jsonl,{tmp_path}/b.jsonl"
+    _, prepared = mixed(run, model, data, eval_fraction=0.05)
+    assert prepared.evaluation is not None
+    with pytest.raises(UserError, match="none of 2 samples is held out"):
+        mixed(run, model, f"{tmp_path}/b.jsonl", eval_fraction=0.0001)

@@ -20,9 +20,11 @@ from train.bad_row import BadRowError
 from train.batch import IGNORE, collate
 from train.columns import find_columns
 from train.data import SampleFile
-from train.prepare_path import prepare_path
+from train.data_cache import cached
+from train.prepare_path import load_text_tools, prepare_path
 from train.preview import marked, short
 from train.recipe import Recipe
+from train.sources import find_sources
 
 __all__ = ["cache", "file", "model", "saved_tokenizer"]  # fixtures of theirs
 
@@ -244,8 +246,9 @@ def test_all_cores_make_the_same_file_as_one_process(
 import sys
 from pathlib import Path
 from train import data_cache, pool, readers
-from train.prepare_path import prepare_path
+from train.prepare_path import load_text_tools, prepare_path
 from train.recipe import Recipe
+from train.sources import find_sources
 data_cache._SMALL_BYTES, readers._BLOCK_ROWS = 0, 100
 data_cache.num_processes = lambda: int(sys.argv[3])
 recipe = Recipe(max_seq_length=20, eval_fraction=0.1, max_samples=3450)
@@ -292,3 +295,60 @@ def test_a_sample_on_a_terminal_is_one_short_line_that_moves_no_cursor() -> None
     assert line.startswith("a\\x1b[2Jb\\ngröße ")
     assert len(line) < 200
     assert line.isprintable()
+
+
+def test_bad_rows_are_told_by_the_names_that_their_files_have_now(
+    tmp_path: Path, model: Path
+) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    write(before / "1.jsonl", {"text": "a"}, {"text": "longer than the others"})
+    write(before / "2.jsonl", {"text": "b"}, {"text": ""})
+    shown(before, model, on_bad_row="skip")
+    before.rename(after)
+    with pytest.raises(UserError, match=f"{after}/2.jsonl:2: the row has no text") as raised:
+        shown(after, model)
+    assert f"cat {after}/2.jsonl" in raised.value.do
+    tools = load_text_tools(model)
+    recipe = Recipe(max_seq_length=100, on_bad_row="skip")
+    _, counts = cached(find_sources(after), model, recipe, tools)
+    assert counts["longest_rows"][0][:2] == (f"{after}/1.jsonl", 2)
+
+
+def test_each_of_two_files_of_one_name_has_its_list_of_bad_rows(
+    tmp_path: Path, model: Path
+) -> None:
+    run = RunDir(tmp_path / "run")
+    run.path.mkdir()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "x.jsonl", {"text": name}, {"text": ""})
+        recipe = Recipe(max_seq_length=9, on_bad_row="skip")
+        prepare_path(tmp_path / name / "x.jsonl", model, recipe, run)
+    listed = sorted(run.data.iterdir())
+    assert [file.name for file in listed] == ["x.bad_rows.jsonl", "x1.bad_rows.jsonl"]
+    files = [json.loads(file.read_text())["file"] for file in listed]
+    assert files == [str(tmp_path / name / "x.jsonl") for name in ("a", "b")]
+
+
+def test_what_is_too_long_is_cut_off_if_so_asked_unless_nothing_with_loss_is_left(
+    file: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(file, {"prompt": "p", "response": "r" * 50}, {"prompt": "p" * 50, "response": "r"})
+    assert shown(file, model, max_seq_length=10, on_long_row="truncate") == [
+        "<|user|>p<|assistant|>[[rrrrrrr]]"
+    ]
+    said = capsys.readouterr().out
+    assert "1 left out: more than 10 tokens" in said
+    assert "1 cut off at 10 tokens" in said
+
+
+def test_another_template_or_tokenizer_makes_other_samples(file: Path, model: Path) -> None:
+    write(file, {"prompt": "p", "response": "r"})
+    recipe = Recipe(max_seq_length=100)
+    before = prepare_path(file, model, recipe)[0].made_of
+    assert prepare_path(file, model, recipe)[0].made_of == before
+    template = model / "chat_template.jinja"
+    template.write_text(template.read_text() + "{# new #}")
+    after = prepare_path(file, model, recipe)[0].made_of
+    assert {key for key in after if after[key] != before[key]} == {"tokenizer"}

@@ -224,6 +224,62 @@ def test_a_message_that_a_template_leaves_out_is_refused(tmp_path: Path) -> None
         samples(folder, Conversation(chat))
 
 
+def test_a_message_is_missed_though_its_text_stands_elsewhere(tmp_path: Path) -> None:
+    leaving_out = CHAT_TEMPLATE.replace("{{ message.content + '\\n' }}", "")
+    chat = [{"role": "system", "content": "b"}, *CHAT[:2]]
+    with pytest.raises(UserError, match="leaves out one of system, user, assistant"):
+        samples(folder_with(tmp_path, leaving_out), Conversation(chat))
+
+
+def test_a_word_in_a_comment_writes_nothing(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "{# tool_calls, tools #}" + CHAT_TEMPLATE)
+    with pytest.raises(UserError, match="does not write calls of tools"):
+        samples(folder, Conversation(CALLING))
+    assert not Template(folder).writes("thinking")
+    asking = CHAT_TEMPLATE + "{% if enable_thinking %}{% endif %}"
+    assert not Template(folder_with(tmp_path, asking)).writes("thinking")
+
+
+def test_thoughts_of_an_answer_that_is_trained_must_be_written(tmp_path: Path) -> None:
+    chat = [CHAT[0], {"role": "assistant", "content": "<think>\nlong\n</think>\n\nb"}]
+    cut = CHAT_TEMPLATE.replace(
+        "<|assistant|>{{ message.content }}",
+        "<|assistant|>{{ message.content.split('</think>')[-1] }}",
+    )
+    assert cut != CHAT_TEMPLATE
+    folder = folder_with(tmp_path, cut)
+    with pytest.raises(UserError, match="leaves out the thoughts of the answer"):
+        samples(folder, Conversation(chat))
+    assert samples(folder_with(tmp_path, CHAT_TEMPLATE), Conversation(chat)) == [
+        "<|user|>a<|assistant|>[[<think>\nlong\n</think>\n\nb<|end|>]]"
+    ]
+
+
+def test_an_answer_of_which_nothing_is_marked_has_loss_as_a_whole(tmp_path: Path) -> None:
+    marking = (
+        "{% for m in messages %}" + _ASKED + "{% if m.content %}{% generation %}{{ m.content }}"
+        "<|end|>{% endgeneration %}{% else %}{% for c in m.tool_calls %}"
+        "{{ c.function.name }}{% endfor %}<|end|>{% endif %}{% endif %}{% endfor %}" + _ASKS
+    )
+    folder = folder_with(tmp_path, marking)
+    assert samples(folder, Conversation(CALLING)) == ["<|user|>a<|assistant|>[[f<|end|>]]"]
+
+
+def test_filters_of_transformers_and_files_of_windows_are_read(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, None)
+    content = "message.content | tojson(ensure_ascii=False) }}"
+    written = CHAT_TEMPLATE.replace("message.content }}", content)
+    (folder / "chat_template.jinja").write_text("\ufeff" + written, encoding="utf-8")
+    assert Template(folder).render("ä", "b") == ('<|user|>"ä"<|assistant|>', '"b"<|end|>')
+
+
+def test_an_option_that_a_template_does_not_know_is_refused(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, CHAT_TEMPLATE + "{# enable_thinking #}")
+    Template(folder, options={"enable_thinking": False})
+    with pytest.raises(UserError, match="'enable_thinkin', of which the chat template knows"):
+        Template(folder, options={"enable_thinkin": False})
+
+
 def test_without_a_template_only_a_prompt_and_its_response_can_be_told_apart(
     tmp_path: Path,
 ) -> None:

@@ -75,6 +75,11 @@ def message(role: str, content: Any, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
+def segment(label: Any, text: str) -> dict[str, Any]:
+    """A text with whether it has loss, in Axolotl's words."""
+    return {"label": label, "text": text}
+
+
 def turn(who: str, value: Any) -> dict[str, Any]:
     """A message in ShareGPT's words."""
     return {"from": who, "value": value}

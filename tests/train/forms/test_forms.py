@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from launch.resolve import resolve
 from rundir.errors import UserError
-from tests.train.forms import chats, files, pairs
+from tests.train.forms import chats, files, odd, pairs
 from tests.train.forms.form import TEMPLATE, Form
 from tests.train.test_prepare_data import cache
 from train.data import SampleFile
@@ -24,7 +24,7 @@ from train.recipe import Recipe
 
 __all__ = ["cache"]  # a fixture
 
-ALL = [*chats.FORMS, *pairs.FORMS, *files.FORMS]
+ALL = [*chats.FORMS, *pairs.FORMS, *files.FORMS, *odd.FORMS]
 _SETTING = re.compile(r"--set data\.(\w+)=(\S+)")
 
 
@@ -77,7 +77,7 @@ def followed(do: str, path: Path) -> tuple[Path, dict[str, str]]:
 
 def test_there_are_forms_of_ten_libraries_and_enough_of_them() -> None:
     assert len(ALL) >= 80
-    assert len({form.of for form in ALL} - {"data sets", "files"}) >= 10
+    assert len({form.of for form in ALL} - {"data sets", "files", "odd"}) >= 10
     names = [str(form) for form in ALL]
     assert len(set(names)) == len(names)
 
