@@ -130,7 +130,8 @@ class Template:
 
     def _plainly(self, messages: list[Message], tools: list[Any] | None) -> list[Part]:
         """A prompt, a new line, the response and its end: without a template there is no more."""
-        if tuple(one["role"] for one in messages) != _PLAIN or tools:
+        has_calls = any("tool_calls" in one for one in messages)
+        if tuple(one["role"] for one in messages) != _PLAIN or tools or has_calls:
             roles = ", ".join(one["role"] for one in messages)
             raise UserError(
                 "this model has no chat template, so nothing would tell who speaks in a "

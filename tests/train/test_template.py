@@ -286,7 +286,7 @@ def test_without_a_template_only_a_prompt_and_its_response_can_be_told_apart(
     folder = folder_with(tmp_path, None)
     assert samples(folder, Conversation(CHAT[:2])) == ["a\n[[b<|end|>]]"]
     assert "no chat template" in Template(folder).note
-    for chat in (CHAT, [{"role": "system", "content": "s"}, *CHAT[:2]]):
+    for chat in (CHAT, [{"role": "system", "content": "s"}, *CHAT[:2]], CALLING):
         with pytest.raises(UserError, match="nothing would tell who speaks") as raised:
             samples(folder, Conversation(chat))
         assert "data.chat_template=FILE" in raised.value.do
