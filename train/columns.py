@@ -111,10 +111,8 @@ def find_columns(row: Any, named: str, *, only_where: str = "") -> Columns:
     refuse_compared(row, None, only_where)
     if found := _of_lists(row, there, empty=False):
         return found
-    for pair in _PAIRS:
-        if set(pair) <= there.keys():
-            names = there[pair[0]], there[pair[1]]
-            return Columns("pair", names, more_of(row, Columns("pair", names)))
+    if pair := _pair_of(row, there):
+        return Columns("pair", (pair[0], pair[-1]), "".join(pair[1:-1]))
     for name in _TEXTS:
         if name in there:
             return Columns("text", (there[name],))
@@ -141,6 +139,16 @@ def _by_lower_name(row: dict[str, Any]) -> dict[str, str]:
     return {str(name).lower(): str(name) for name in row} | {str(name): str(name) for name in row}
 
 
+def _pair_of(row: dict[str, Any], there: dict[str, str]) -> list[str]:
+    """The columns of a prompt, of what it is about, if any, and of its response; or none."""
+    for pair in _PAIRS:
+        if set(pair) <= there.keys():
+            first, last = (there[name] for name in pair)
+            more = more_of(row, Columns("pair", (first, last)))
+            return [first, *filter(None, [more]), last]
+    return []
+
+
 def _takes_more(columns: Columns) -> bool:
     return not columns.is_named and columns.names[0].lower() in _ABOUT
 
@@ -162,7 +170,7 @@ def refuse_compared(row: dict[str, Any], columns: Columns | None, only_where: st
     if columns is not None and (columns.is_named or columns.kind in ("text", "segments")):
         return
     rejected = next((name for name in row if name.lower() in _REJECTED), None)
-    if rejected is not None and row[rejected] is not None:
+    if rejected is not None and isinstance(row[rejected], str | list | dict):
         columns_of_good, what = _good(row, _by_lower_name(row))
         raise BadRowError(
             f"is one of a preference pair: it has a `{rejected}` answer; Airlock trains on answers",
@@ -174,8 +182,7 @@ def refuse_compared(row: dict[str, Any], columns: Columns | None, only_where: st
     verdict = str(row[label]).strip().lower()
     if verdict in _VERDICTS or (columns is None and verdict in _NUMBERS):
         there = _by_lower_name(row)
-        pair = next((pair for pair in _PAIRS if set(pair) <= there.keys()), ())
-        names = [there[name] for name in pair or _MESSAGES if name in there]
+        names = _pair_of(row, there) or [there[name] for name in _MESSAGES if name in there]
         if names:
             raise BadRowError(
                 f"is a good or a bad answer, as its `{label}` says; Airlock trains on answers",
@@ -190,8 +197,9 @@ def _good(row: dict[str, Any], there: dict[str, str]) -> tuple[list[str], str]:
     messages = next((there[name] for name in _MESSAGES if name in there), None)
     chosen = next((there[name] for name in _CHOSEN if name in there), None)
     if chosen is None:
-        return [messages or "PROMPT,RESPONSE"], alone
-    asked = [there[name] for name in (*_ABOUT, "prompt", "input") if name in there]
+        pair = [messages] if messages else _pair_of(row, there)
+        return pair or ["PROMPT,RESPONSE"], alone
+    asked = [there[name] for name in (*_ABOUT, "input") if name in there]
     answer = decoded(row[chosen])
     if (isinstance(answer, list) and len(answer) > 1) or not (asked or messages):
         is_text = isinstance(answer, str)

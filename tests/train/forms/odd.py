@@ -95,6 +95,20 @@ FORMS = [
         unused="label",
     ),
     Form(
+        name="a column `rejected` that is no answer",
+        of="odd",
+        rows=[{"question": "2 + 5", "answer": "7", "rejected": False}],
+        trained=PAIR,
+        unused="rejected",
+    ),
+    Form(
+        name="a pair without `chosen`",
+        of="odd",
+        rows=[{"instruction": "Add", "input": "2 + 5", "output": "7", "rejected": "8"}],
+        error="is one of a preference pair",
+        then=[user("Add\n\n2 + 5") + answer("7")],
+    ),
+    Form(
         name="a preference pair in a later row",
         of="odd",
         rows=[_GOOD, {"prompt": "a", "response": "b", "rejected": "c"}],
