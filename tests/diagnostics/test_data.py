@@ -23,7 +23,7 @@ def test_the_data_of_tiny_are_green(on_cpu: dict[str, str]) -> None:
     ("bad", "says"),
     [
         ('{"prompt": "upper cat", "resp', "3"),
-        ('{"prompt": "upper cat", "response": 7}', "response"),
+        ('{"prompt": "upper cat", "response": true}', "response"),
         ('{"prompt": "upper cat"}', "response"),
     ],
 )
