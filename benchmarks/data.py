@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _MB = 1e6
 _NUM_RANKS = 8
 _VOCAB = 32_000
-_BATCH_ROWS = 220_000  # of short lines: the 16 MiB that train/arrow_file.py puts together
+_BATCH_ROWS = 220_000  # of short lines: the 16 MiB that train/data/arrow_file.py puts together
 _TIMEOUT_S = 3600.0
 _PRE_TOKENS = (  # of Qwen2's tokenizer
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
@@ -87,7 +87,7 @@ def make_lines(folder: Path, num_lines: int) -> PreparedData:
     """A file as preparing it leaves it, of so many lines of 4 to 20 tokens."""
     import pyarrow as pa
 
-    from train.samples import SCHEMA
+    from train.data.samples import SCHEMA
 
     draw, path = np.random.default_rng(0), folder / "lines.arrow"
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:

@@ -29,8 +29,8 @@ def texts_of(folder: Path) -> list[str]:
 
 def whole(folder: Path) -> None:
     """From the file to the sealed cache: digest, reading, checks, tokens, Arrow, fsync."""
-    from train.prepare_path import prepare_path
-    from train.recipe import Recipe
+    from train.data.prepare_path import prepare_path
+    from train.data.samples import Recipe
 
     shutil.rmtree(cache_folder(), ignore_errors=True)
     prepare_path(folder / TEXT, folder / MODEL, Recipe(max_seq_length=ROW_TOKENS))
@@ -53,8 +53,8 @@ def private_bytes(file: str = "") -> tuple[int, int]:
 
 def rank(folder: Path) -> dict[str, float]:
     """What one of several ranks takes to have its data; it waits for the others at each stage."""
-    from train.data import SampleFile
-    from train.feed import Order
+    from train.data.dataset import SampleFile
+    from train.step.feed import Order
 
     prepared = PreparedData(**json.loads((folder / "lines.json").read_text(encoding="utf-8")))
     print("imported", flush=True)  # noqa: T201

@@ -23,13 +23,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.gpu_address import address_space
-from benchmarks.gpu_fork import compare_starts
-from benchmarks.gpu_run import FailedError, Place, SkippedError
-from benchmarks.gpu_training import CASES, Figures, Steps, train
+from benchmarks.gpus.address import address_space
+from benchmarks.gpus.fork import compare_starts
+from benchmarks.gpus.run import FailedError, Place, SkippedError
+from benchmarks.gpus.training import CASES, Figures, Steps, train
 from benchmarks.report import Ratio, machine
 from benchmarks.training import has_gpu
-from launch.nvml import driver_state
+from launch.host.nvml import driver_state
 
 _GIB = 1024**3
 _QUICK = (Steps(warm=2, measured=3), 150.0, 540.0)  # seconds: a case at most, and all together

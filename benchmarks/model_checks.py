@@ -20,13 +20,13 @@ from transformers import (
 from benchmarks.small_models import VOCABULARY, enlarge, small_config
 from rundir.config import RunConfig
 from rundir.errors import UserError
-from train.architecture import check_is_causal
-from train.batch import collate, collate_rows
-from train.data import Sample, prompted
-from train.loss import SummedLoss
-from train.model import add_method, load_model, merged, new_model
-from train.selftest import NOT_PACKED, Tried, tried_of
-from train.trace import trace
+from train.data.architecture import check_is_causal
+from train.data.dataset import Sample, prompted
+from train.model.loss import SummedLoss
+from train.model.model import add_method, load_model, merged, new_model
+from train.step.batch import collate, collate_rows
+from train.step.selftest import NOT_PACKED, Tried, tried_of
+from train.trace.trace import trace
 
 Method = Literal["full", "lora"]
 _DTYPES = ("float32", "bfloat16")
@@ -183,7 +183,7 @@ def _export(case: Case, model: Any) -> None:
 
 def _share(model: Any) -> float:
     """The share of the weights between embedding and head that have adapters."""
-    from train.adapters import covered
+    from train.model.adapters import covered
 
     reached, total, _ = covered(model)
     return reached / max(1, total)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from benchmarks.cases import Case, Figures
+    from benchmarks.starts.cases import Case, Figures
 
     Results = Mapping[Case, Figures]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.launchers import accelerate
+from benchmarks.starts.launchers import accelerate
 from benchmarks.tree import Tree
 from rundir.config import ModelConfig, RunConfig
 from rundir.events import RunEvents
@@ -86,10 +86,10 @@ class Work:
     """A recipe in a folder: its model, and its samples in the order that Airlock takes them in."""
 
     def __init__(self, folder: Path, recipe: Recipe) -> None:
-        from train.data import SampleFile
-        from train.feed import Order
-        from train.make_checkpoint import make_checkpoint
-        from train.prepare_path import prepare_file
+        from train.data.dataset import SampleFile
+        from train.data.prepare_path import prepare_file
+        from train.model.make_checkpoint import make_checkpoint
+        from train.step.feed import Order
 
         self.folder, self.recipe, self.model = folder, recipe, folder / "model"
         described = RunConfig(

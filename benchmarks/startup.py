@@ -21,14 +21,14 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from benchmarks.capped import start_capped
-from benchmarks.cases import Case, Figures
-from benchmarks.checkpoint import large_checkpoint, pickled_checkpoint
-from benchmarks.launchers import LAUNCHERS, ROOT, Ready, Span, missing
-from benchmarks.memory_cgroup import NoCgroupError
 from benchmarks.report import machine, print_tables, ratios
-from benchmarks.starting import NotReadyError, Start, started
-from benchmarks.timeline import draw
+from benchmarks.starts.capped import start_capped
+from benchmarks.starts.cases import Case, Figures
+from benchmarks.starts.checkpoint import large_checkpoint, pickled_checkpoint
+from benchmarks.starts.launchers import LAUNCHERS, ROOT, Ready, Span, missing
+from benchmarks.starts.memory_cgroup import NoCgroupError
+from benchmarks.starts.starting import NotReadyError, Start, started
+from benchmarks.starts.timeline import draw
 from benchmarks.tree import PeakMemory, kill
 
 _TIMEOUT_S = 900.0

@@ -41,9 +41,9 @@ def config_of(folder: Path) -> RunConfig:
 def count_rows(folder: Path) -> int:
     """What is done before ranks start: all rows counted, some tried. Returns their number."""
     from rundir.paths import RunDir
-    from train.prepare import recipes
-    from train.prepare_path import load_text_tools
-    from train.prepare_stream import prepare_stream
+    from train.data.prepare_path import load_text_tools
+    from train.data.samples import recipes
+    from train.stream.prepare_stream import prepare_stream
 
     config, model = config_of(folder), folder / "model"
     recipe, tools = recipes(config)[0], load_text_tools(model)
@@ -54,8 +54,8 @@ def count_rows(folder: Path) -> int:
 
 def ours(folder: Path, rank: int, world: int, begin: float) -> Iterator[int]:
     """Airlock's share."""
-    from train.pieces import Pieces
-    from train.stream_share import shares
+    from train.stream.pieces import Pieces
+    from train.stream.share import shares
 
     pieces = Pieces.load(folder / "run/data/stream")
     steps = pieces.num_rows // _BATCH

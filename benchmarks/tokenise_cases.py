@@ -36,12 +36,12 @@ def _size(texts: list[str]) -> float:
 
 def ours(folder: Path, steps: StepsFile) -> None:
     """Tokenising alone: the rows are in memory."""
-    from train.columns import Columns
-    from train.pool import in_order, num_processes
-    from train.prepare_path import load_text_tools
-    from train.readers import Block
-    from train.recipe import Recipe
-    from train.tokenise import Tokeniser
+    from train.data.columns import Columns
+    from train.data.pool import in_order, num_processes
+    from train.data.prepare_path import load_text_tools
+    from train.data.readers import Block
+    from train.data.samples import Recipe
+    from train.data.tokenise import Tokeniser
 
     texts = texts_of(folder)
     pieces = [texts[at : at + _ROWS] for at in range(0, len(texts), _ROWS)]
@@ -62,7 +62,7 @@ def on_one_core(folder: Path, steps: StepsFile) -> None:
 
 def bare(folder: Path, steps: StepsFile) -> None:
     """The tokenizer's own batch call, and nothing around it."""
-    from train.prepare_path import load_text_tools
+    from train.data.prepare_path import load_text_tools
 
     texts, (tokenizer, _) = texts_of(folder), load_text_tools(folder / MODEL)
     pieces = [texts[at : at + 1024] for at in range(0, len(texts), 1024)]

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launch.memory import smaps_rollup
+from launch.host.memory import smaps_rollup
 from rundir.config import RunConfig
 from rundir.config_file import config_text, read_config
 from rundir.events import EventWriter
@@ -65,8 +65,8 @@ def prepare(config: RunConfig, folder: Path) -> RunDir:
     Its weights are made in memory of each rank's own: those of a file would be the kernel's pages
     until they are written to.
     """
-    from train.make_checkpoint import make_checkpoint
-    from train.prepare_path import prepare_file
+    from train.data.prepare_path import prepare_file
+    from train.model.make_checkpoint import make_checkpoint
 
     run, model, data = RunDir(folder / "run"), folder / "model", folder / "data.jsonl"
     for part in (run.path, run.events, run.control, run.checkpoints):
@@ -202,7 +202,8 @@ def main() -> None:
     import torch
     import torch._dynamo  # the first optimizer would
 
-    from train import loop, worker
+    from train import worker
+    from train.step import loop
 
     class Told(loop.Trainer):
         """Says after each step what is held; on a GPU it saves nothing, 14B would fill a disk."""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from launch.memory import smaps_rollup
-from launch.processes import is_alive
+from launch.host.memory import smaps_rollup
+from launch.process.processes import is_alive
 
 
 @dataclass(slots=True)

@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-from diagnostics.collective_rank import MEET, TYPES, pair_name
-from diagnostics.collective_watch import Group, group_of
-from diagnostics.own_run import own_run
-from diagnostics.result import Findings, check_device_command
-from diagnostics.rung import rung
-from launch.memory import MIB
-from launch.preflight import loopback
-from launch.request import Request
+from diagnostics.probes.collective_rank import MEET, TYPES, pair_name
+from diagnostics.probes.collective_watch import Group, group_of
+from diagnostics.probes.own_run import own_run
+from diagnostics.probes.result import Findings, check_device_command
+from diagnostics.probes.rung import rung
+from launch.config.request import Request
+from launch.preflight.system import find_localhost
 from rundir.finding import Finding
+from rundir.units import MIB
 
 _GB = 1e9
 _MUCH_SLOWER = 3.0  # than the median of all pairs
@@ -31,7 +31,7 @@ Results = list[dict[str, dict[str, Any]]]  # by rank: what came of each stage
 @rung("collectives", ends=False)
 def main(findings: Findings, request: Request, timeout_s: float) -> None:
     """Let all ranks reduce, and every pair exchange; exits with 4 if one cannot, and names it."""
-    findings.add(loopback.find())
+    findings.add(find_localhost())
     if not findings.all_ok:
         findings.finish()
     with (

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from diagnostics.own_run import OwnRun, own_run
-from diagnostics.result import Findings, install_command
-from diagnostics.rung import rung
-from launch.data_file import check_data
-from launch.prepare import have_data_of_hub
-from launch.request import Request
-from launch.signals import Signals
+from diagnostics.probes.own_run import OwnRun, own_run
+from diagnostics.probes.result import Findings, install_command
+from diagnostics.probes.rung import rung
+from launch.config.request import Request
+from launch.files.data_file import check_data
+from launch.files.prepare import have_data_of_hub
+from launch.process.signals import Signals
 from rundir.config import RunConfig
 from rundir.finding import Finding
 
@@ -53,8 +53,8 @@ def main(findings: Findings, request: Request, _timeout_s: float) -> None:
             train = prepared.train
             findings.add(_describe(train))
         with findings.reported("batches", _OURS):
-            from train.data import SampleFile
-            from train.fits_model import model_config
+            from train.data.dataset import SampleFile
+            from train.data.fits_model import model_config
 
             vocab_size = model_config(folder).get("vocab_size")
             looked = Looked()
@@ -77,8 +77,8 @@ def check_batches(
     run: OwnRun, samples: Any, vocab_size: int | None, looked: Looked
 ) -> Iterator[str]:
     """Everything that is wrong with the batches of the first steps; counts them in `looked`."""
-    from train.feed import Feed, order_of
-    from train.schedule import num_steps
+    from train.step.feed import Feed, order_of
+    from train.step.schedule import num_steps
 
     config, ranks = run.config, range(run.num_ranks)
     order = order_of(samples, config)
@@ -105,7 +105,7 @@ def _samples_in(hands: list[Any]) -> Counter[int]:
 
 def check_batch(batch: Any, config: RunConfig, vocab_size: int | None) -> Iterator[str]:
     """What is wrong with one micro-batch."""
-    from train.batch import IGNORE
+    from train.step.batch import IGNORE
 
     ids, labels = batch.input_ids, batch.labels
     if ids.shape != labels.shape:

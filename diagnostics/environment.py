@@ -17,16 +17,16 @@ from pathlib import Path
 import psutil
 
 from diagnostics.basic import check_packages
-from diagnostics.gpu_health import check_gpus
-from diagnostics.gpu_links import check_links
-from diagnostics.result import Findings, install_command
-from diagnostics.rung import rung
-from launch.cores import usable_cores
-from launch.host_memory import HostMemory
-from launch.memory import GIB, size_text
-from launch.preflight.command import findings_of
-from launch.request import Request
+from diagnostics.probes.gpu_health import check_gpus
+from diagnostics.probes.gpu_links import check_links
+from diagnostics.probes.result import Findings, install_command
+from diagnostics.probes.rung import rung
+from launch.config.request import Request
+from launch.host.cores import usable_cores
+from launch.host.host_memory import HostMemory
+from launch.preflight.checks import findings_of
 from rundir.finding import Figure, Finding
+from rundir.units import GIB, size_text
 
 _PACKAGES = (
     "transformers",

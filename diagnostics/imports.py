@@ -18,18 +18,18 @@ from dataclasses import asdict
 
 import click
 
-from diagnostics.import_child import MODEL_TYPE, Imported
-from diagnostics.result import Findings, install_command
-from diagnostics.rung import rung
-from launch import children
-from launch.job import resolve_job
+from diagnostics.probes.import_child import MODEL_TYPE, Imported
+from diagnostics.probes.result import Findings, install_command
+from diagnostics.probes.rung import rung
+from launch.config.job import resolve_job
+from launch.config.request import Request
+from launch.files.model_folder import fetched_model_folder
 from launch.ladder.ended import how_it_ended, last_words, quoted
-from launch.memory import MIB
-from launch.model_folder import fetched_model_folder
-from launch.request import Request
+from launch.process import children
 from rundir.finding import Finding
 from rundir.paths import ROOT
 from rundir.scratch import scratch
+from rundir.units import MIB
 
 _BEFORE = ("torch", "numpy", "tokenizers", "safetensors", "transformers")
 _AFTER = ("peft", "pyarrow", "train.worker")
@@ -72,7 +72,7 @@ def check_imports(
         progress.touch()
         with log.open("wb") as output:
             child = children.start(
-                "diagnostics.import_child",
+                "diagnostics.probes.import_child",
                 progress,
                 str(timeout_s),
                 *names,

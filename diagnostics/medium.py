@@ -12,14 +12,14 @@ import shlex
 import statistics
 from dataclasses import replace
 
-from diagnostics.result import Findings
-from diagnostics.rung import rung
-from diagnostics.trial import NUM_EXAMPLES, Trial, judge_end, smaller, trial
-from launch.job import resolve_job
-from launch.memory import GIB
-from launch.request import PLAIN, Request
+from diagnostics.probes.result import Findings
+from diagnostics.probes.rung import rung
+from diagnostics.probes.trial import NUM_EXAMPLES, Trial, judge_end, smaller, trial
+from launch.config.job import resolve_job
+from launch.config.request import PLAIN, Request
 from rundir.checkpoints import complete_checkpoints
 from rundir.finding import Finding
+from rundir.units import GIB
 
 _BATCH_SIZE = 20
 _NUM_PASSES = 2

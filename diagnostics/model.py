@@ -12,27 +12,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from diagnostics.own_run import OwnRun, own_run
-from diagnostics.result import Findings, check_device_command, install_command
-from diagnostics.rung import rung
-from launch.loading import choose_loading
-from launch.memory import GIB, size_text
-from launch.peaks import high_water
+from diagnostics.probes.own_run import OwnRun, own_run
+from diagnostics.probes.result import Findings, check_device_command, install_command
+from diagnostics.probes.rung import rung
+from launch.config.request import PLAN, Request
+from launch.files.loading import choose_loading
+from launch.host.peaks import high_water
 from launch.plan.command import make_plan
+from launch.plan.fit import Verdict
 from launch.plan.plan import this_host
 from launch.plan.question import question_of
 from launch.plan.show import verdict_lines
 from launch.plan.target import target_of_placement
 from launch.plan.tracer import Tracer
-from launch.plan.verdict import Verdict
-from launch.request import PLAN, Request
-from launch.signals import Signals
+from launch.process.signals import Signals
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.finding import Finding
 from rundir.footprint import Footprint
-from train.architecture import check_is_causal
-from train.fits_model import raw_config
+from rundir.units import GIB, size_text
+from train.data.architecture import check_is_causal
+from train.data.fits_model import raw_config
 
 _MAX_NAMES = 3  # of tensors, in a line
 _ANEW = "take the model's files anew from where it comes"
@@ -118,9 +118,9 @@ def load(config: RunConfig, folder: Path) -> tuple[Any, float]:
     """The model on the first device, with what is trained of it, and the seconds that took."""
     import torch
 
-    from train.model import add_method, load_architecture, load_model, new_model
-    from train.new_tokens import grow
-    from train.ranks import rank_device
+    from train.model.model import add_method, load_architecture, load_model, new_model
+    from train.model.new_tokens import grow
+    from train.rank.group import rank_device
 
     begun, device = time.perf_counter(), rank_device(0)
     if config.launch.load == "random":
@@ -137,7 +137,7 @@ def judge_loaded(model: Any, footprint: Footprint | UserError, seconds: float) -
     """Red when it is not the model that was planned for."""
     import torch
 
-    from train.model import num_weights
+    from train.model.model import num_weights
 
     device, num = next(model.parameters()).device, num_weights(model)
     is_cuda = device.type == "cuda"
@@ -183,9 +183,9 @@ def try_forward(model: Any, config: RunConfig) -> Finding:
     """
     import torch
 
-    from train.loss import SummedLoss
-    from train.model import inference
-    from train.selftest import trial_batch, tried_of
+    from train.model.loss import SummedLoss
+    from train.model.model import inference
+    from train.step.selftest import trial_batch, tried_of
 
     head = tried_of(model, config).head
     batch = trial_batch(model)

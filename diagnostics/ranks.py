@@ -9,14 +9,14 @@ import math
 import os
 import shlex
 
-from diagnostics.result import Findings
-from diagnostics.rung import rung
-from diagnostics.trial import Trial, judge_end, smaller, trial
-from launch.job import place_job, resolve_job
-from launch.memory import size_text
-from launch.request import RUN, Request
+from diagnostics.probes.result import Findings
+from diagnostics.probes.rung import rung
+from diagnostics.probes.trial import Trial, judge_end, smaller, trial
+from launch.config.job import place_job, resolve_job
+from launch.config.request import RUN, Request
 from rundir.errors import UserError
 from rundir.finding import Finding
+from rundir.units import size_text
 
 _NUM_STEPS = 4
 _SAMPLES_PER_RANK = 4  # in a step

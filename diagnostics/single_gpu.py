@@ -16,16 +16,16 @@ from typing import Any
 
 import click
 
-from diagnostics.result import Findings, check_device_command, install_command
-from diagnostics.rung import rung
-from launch.job import resolve_job
-from launch.memory import MIB
-from launch.peaks import high_water
-from launch.request import Request
-from launch.resolve import resolve
+from diagnostics.probes.result import Findings, check_device_command, install_command
+from diagnostics.probes.rung import rung
+from launch.config.job import resolve_job
+from launch.config.request import Request
+from launch.config.resolve import resolve
+from launch.host.peaks import high_water
 from rundir.config import RunConfig
 from rundir.finding import Finding
 from rundir.scratch import scratch
+from rundir.units import MIB
 
 _NUM_STEPS = 6
 # Of this miniature, not of the profile's model: large enough for six steps to show in bfloat16.
@@ -66,7 +66,7 @@ def main(findings: Findings, request: Request, _timeout_s: float, learning_rate:
         tiny, _ = resolve("tiny", (), os.environ)
         config = replace(config, architecture=tiny.architecture)
     with findings.reported("imports", install_command()):
-        from train.ranks import rank_device
+        from train.rank.group import rank_device
     config = replace(config, architecture=miniature(config.architecture))
     mend = f"mend profiles/{request.profile}.toml, [architecture] and [model], where the line says"
     with scratch("single-gpu") as folder:
@@ -116,11 +116,11 @@ def build(config: RunConfig, folder: Path, device: Any) -> tuple[Any, Any]:
     """The model on `device` as a rank gets it, and a batch of three samples (on CPU)."""
     import numpy as np
 
-    from train.batch import collate
-    from train.data import prompted
-    from train.make_checkpoint import make_checkpoint
-    from train.model import add_method, load_model, load_tokenizer
-    from train.template import Template
+    from train.data.dataset import prompted
+    from train.data.template import Template
+    from train.model.make_checkpoint import make_checkpoint
+    from train.model.model import add_method, load_model, load_tokenizer
+    from train.step.batch import collate
 
     make_checkpoint(config, folder)
     model = add_method(load_model(config, folder, device), config.train)
@@ -159,9 +159,9 @@ def train(model: Any, batch: Any, learning_rate: float) -> Training:
     """Take steps on `batch` as the training loop takes them, and look at every gradient."""
     import torch
 
-    from train.loss import SummedLoss
-    from train.optimizer import make_optimizer
-    from train.selftest import head_kind
+    from train.model.loss import SummedLoss
+    from train.step.optimizer import make_optimizer
+    from train.step.selftest import head_kind
 
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimizer = make_optimizer(

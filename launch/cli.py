@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 import click
 from rich.console import Console
 
+from launch.config.request import Request
+from launch.config.script_request import is_script, read_script
 from launch.ladder.rungs import NAMES
-from launch.output import Output, make_console
-from launch.request import Request
-from launch.script_request import is_script, read_script
+from launch.process.output import Output, make_console
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 
@@ -160,10 +160,10 @@ def plan(profile: str | None, as_json: bool, **options: Any) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def preflight(profile: str | None, as_json: bool, **options: Any) -> None:
     """Check whether this machine is ready for PROFILE; ends with 4 if it is not."""
-    from launch.preflight import command
+    from launch.preflight.checks import show_preflight
 
     request = Request(profile=profile or _default_profile(), **options)
-    end_with(lambda console, _: command.show(request, console, os.environ, as_json=as_json))
+    end_with(lambda console, _: show_preflight(request, console, os.environ, as_json=as_json))
 
 
 @airlock.command()
@@ -201,7 +201,7 @@ def check(
 
     Stops at the first rung that fails, with what to do, and ends with 4. With RUNG, that one alone.
     """
-    from launch.ladder import command
+    from launch.ladder import check as command
 
     request = Request(**options)
     end_with(
@@ -220,7 +220,7 @@ def check(
 @airlock.command()
 def ps() -> None:
     """Show your runs on this machine, with their processes; those of dead runs as well."""
-    from launch import stop as launch_stop
+    from launch.process import stop as launch_stop
 
     end_with(lambda console, _: launch_stop.show(console))
 
@@ -229,7 +229,7 @@ def ps() -> None:
 @click.argument("run", metavar="RUN")
 def stop(run: str) -> None:
     """End exactly one run: it saves and ends; of a dead one, what it has left is ended."""
-    from launch import stop as launch_stop
+    from launch.process import stop as launch_stop
 
     end_with(lambda console, _: launch_stop.stop(run, console))
 
@@ -239,7 +239,7 @@ def stop(run: str) -> None:
 @click.option("--to", "service", metavar="NAME", help="Send it to wandb or trackio instead.")
 def track(run: str, service: str | None) -> None:
     """Write a run's TensorBoard files anew, from what it has measured."""
-    from launch.track import command
+    from launch.track import process as command
 
     end_with(lambda console, _: command.track(run, service, console))
 

@@ -18,24 +18,24 @@ import click
 from rich.console import Console
 
 from launch.cli import DATA, end_with
-from launch.devices import installed_gpus, visible_gpus
-from launch.environment_text import left_out_lines
-from launch.follow import Follower
-from launch.job import Job, make_job
-from launch.last_words import last_words
-from launch.output import Output
-from launch.packages import require
-from launch.processes import OwnProcesses
+from launch.config.job import Job, make_job
+from launch.config.packages import require
+from launch.config.records import banner, make_folder
+from launch.config.request import PLAIN, RUN, Request
+from launch.host.devices import installed_gpus, visible_gpus
+from launch.host.environment_text import left_out_lines
+from launch.process.output import Output
+from launch.process.processes import OwnProcesses
+from launch.process.signals import Interrupted, Signals
+from launch.process.stacks import answer_in
+from launch.rank.last_words import last_words
+from launch.rank.reporter import Reporter, open_log, write_stacks_to
 from launch.ready import have_prepared
-from launch.records import banner, make_folder
-from launch.report import exit_code, report
-from launch.reporter import Reporter, open_log, write_stacks_to
-from launch.request import PLAIN, RUN, Request
-from launch.signals import Interrupted, Signals
-from launch.stacks import answer_in
-from launch.state import new_state
+from launch.run_state.follow import Follower
+from launch.run_state.state import new_state
+from launch.supervise.report import exit_code, report
+from launch.supervise.watch import Watch
 from launch.track.sidecar import Tracking
-from launch.watch import Watch
 from rundir.checkpoints import remove_half_written
 from rundir.errors import UserError
 from rundir.events import EventWriter

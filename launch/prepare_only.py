@@ -14,13 +14,13 @@ from typing import Any
 
 from rich.console import Console
 
-from launch import children
-from launch.data_file import check_data
-from launch.job import resolve_job
-from launch.model_folder import check_model
-from launch.prepare import check_child, have_data_of_hub, have_model, have_tokenizer
-from launch.request import RUN, Request
-from launch.signals import Interrupted, Signals
+from launch.config.job import resolve_job
+from launch.config.request import RUN, Request
+from launch.files.data_file import check_data
+from launch.files.model_folder import check_model
+from launch.files.prepare import check_child, have_data_of_hub, have_model, have_tokenizer
+from launch.process import children
+from launch.process.signals import Interrupted, Signals
 from rundir.config import RunConfig
 from rundir.config_file import config_text
 from rundir.errors import UserError

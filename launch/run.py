@@ -9,20 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from launch.address_space import mapped_files, predict, rank_limit, weight_files
-from launch.environment import Variable
-from launch.environment_text import environment_lines, left_out_lines
-from launch.gate_folder import blind_spot, gate_folder
-from launch.guard import MemoryGuard
-from launch.job import Job, make_job
-from launch.model_folder import model_folder
-from launch.output import Output
-from launch.parent import become_subreaper
-from launch.plan.of_run import PlanOfRun, show_plan_of
-from launch.preflight.checks import find, line_of, make_sure
-from launch.processes import OwnProcesses
-from launch.ready import make_ready
-from launch.records import (
+from launch.config.job import Job, make_job
+from launch.config.records import (
     banner,
     environment_of,
     make_folder,
@@ -30,11 +18,23 @@ from launch.records import (
     torchrun_line_of,
     write_environment,
 )
-from launch.report import exit_code, report
-from launch.request import Request
-from launch.signals import Interrupted, Signals
-from launch.state import new_state
-from launch.supervise import Supervisor
+from launch.config.request import Request
+from launch.files.model_folder import model_folder
+from launch.gate.folder import blind_spot, gate_folder
+from launch.host.address_space import mapped_files, predict, rank_limit, weight_files
+from launch.host.environment import Variable
+from launch.host.environment_text import environment_lines, left_out_lines
+from launch.plan.of_run import PlanOfRun, show_plan_of
+from launch.preflight.checks import find, line_of, make_sure
+from launch.process.output import Output
+from launch.process.parent import become_subreaper
+from launch.process.processes import OwnProcesses
+from launch.process.signals import Interrupted, Signals
+from launch.ready import make_ready
+from launch.run_state.state import new_state
+from launch.supervise.guard import MemoryGuard
+from launch.supervise.report import exit_code, report
+from launch.supervise.supervisor import Supervisor
 from launch.track.sidecar import Tracking
 from rundir.checkpoints import remove_half_written
 from rundir.config_file import config_text

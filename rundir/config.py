@@ -1,7 +1,7 @@
 """RunConfig: everything a run depends on, frozen. Each field says its meaning and unit here.
 
-A profile (TOML), the environment and options fill it (launch/resolve.py); it is written to the
-run folder as config.toml (rundir/config_file.py), and ranks read it from there.
+A profile (TOML), the environment and options fill it (launch/config/resolve.py); it is written to
+the run folder as config.toml (rundir/config_file.py), and ranks read it from there.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Request = Literal["stop", "pause", "resume", "trace"]
 def ask(run: RunDir, request: Request) -> None:
     """Ask the run to stop, pause or resume, which it does at its next step; asking twice is once.
 
-    Asked for a `trace` each rank writes down its last collectives at once (train/heart.py).
+    Asked for a `trace` each rank writes down its last collectives at once (train/rank/watchdog.py).
     """
     (run.control / request).touch()
 

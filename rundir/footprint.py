@@ -1,6 +1,7 @@
 """footprint.json: what one rank's model and training step take on its device, found by tracing.
 
-`train.footprint` writes it, in a process of its own, as it needs torch; `launch.plan` reads it.
+`train.trace.footprint` writes it, in a process of its own, as it needs torch; `launch.plan` reads
+it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ FILES = (
     "airlock",
     "test.sh",
     ".ci/run",
-    "launch/parent.py",
+    "launch/process/parent.py",
 )
 UV = Path(uv.find_uv_bin())
 # The Python below the environment that runs these tests.

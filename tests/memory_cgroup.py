@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.memory_cgroup import MemoryCgroup, NoCgroupError, memory_cgroup
+from benchmarks.starts.memory_cgroup import MemoryCgroup, NoCgroupError, memory_cgroup
 
 
 @contextlib.contextmanager

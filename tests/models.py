@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from launch.resolve import resolve
+from launch.config.resolve import resolve
 
 # For the tokenizer of bytes that `tiny` has.
 SMALL: dict[str, Any] = {
@@ -36,7 +36,7 @@ NO_DROPOUT = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
 
 def tiny_model(folder: Path) -> Path:
     """The model of `tiny` as it is made for a run."""
-    from train.make_checkpoint import make_checkpoint
+    from train.model.make_checkpoint import make_checkpoint
 
     make_checkpoint(resolve("tiny", (), {})[0], folder)
     return folder

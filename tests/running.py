@@ -60,8 +60,8 @@ SHORT = (
 
 # True in the zygote itself, and in none of its forks.
 IN_ZYGOTE = """
-import launch.zygote
-in_zygote = launch.zygote.current is not None and launch.zygote.current.pid == os.getpid()
+import launch.rank.zygote
+in_zygote = launch.rank.zygote.current is not None and launch.rank.zygote.current.pid == os.getpid()
 """
 
 _HOOK = """

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-import launch.docs
+import launch.write_docs
 import rundir.docs
 from tests.conftest import ROOT
 
@@ -17,7 +17,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 @pytest.mark.parametrize(
     ("maker", "file"),
-    [(module, file) for module in (rundir.docs, launch.docs) for file in module.TABLES],
+    [(module, file) for module in (rundir.docs, launch.write_docs) for file in module.TABLES],
 )
 def test_tables_made_from_code_are_up_to_date(maker: ModuleType, file: str) -> None:
     renewed = rundir.docs.renewed(ROOT / file, maker.TABLES)
@@ -25,8 +25,8 @@ def test_tables_made_from_code_are_up_to_date(maker: ModuleType, file: str) -> N
 
 
 def test_help_that_is_shown_without_an_environment_is_that_of_the_commands() -> None:
-    shown = {file: file.read_text() for file in launch.docs.HELP.iterdir()}
-    assert shown == dict(launch.docs.help_texts()), "run: python -P -m launch.docs"
+    shown = {file: file.read_text() for file in launch.write_docs.HELP.iterdir()}
+    assert shown == dict(launch.write_docs.help_texts()), "run: python -P -m launch.write_docs"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

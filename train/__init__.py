@@ -1,1 +1,4 @@
-"""What a rank runs once it is through the gate: model, data, loop, checkpoint, export."""
+"""Training: model, data, steps, checkpoints, export. Nothing here knows of the launcher.
+
+worker.py runs in the ranks, warm.py in the zygote; prepare.py and describe.py are children.
+"""

@@ -19,15 +19,14 @@ from rich.text import Text
 
 from rundir.config_file import read_config
 from rundir.paths import RunDir
-from train.arrow_file import TRAIN
-from train.data import SampleFile
-from train.data_cache import Tools, cached, listed_bad_rows
-from train.mix import Ingredient, is_mixed, mixture_lines
-from train.prepare import local_paths, recipes
-from train.prepare_path import as_prepared, left_out, load_text_tools
-from train.preview import BEGIN, END, preview, short
-from train.recipe import Recipe
-from train.sources import find_sources
+from train.data.arrow_file import TRAIN
+from train.data.cache import Tools, cached, listed_bad_rows
+from train.data.dataset import BEGIN, END, SampleFile, preview, short
+from train.data.mix import Ingredient, is_mixed, mixture_lines
+from train.data.prepare_path import as_prepared, left_out, load_text_tools
+from train.data.samples import Recipe, recipes
+from train.data.sources import find_sources
+from train.prepare import local_paths
 
 _NUM_BINS, _BAR = 10, 40  # of the histogram; characters of its longest bar
 _NUM_BAD = 5

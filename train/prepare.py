@@ -3,7 +3,7 @@
 With data.streaming that is left to the ranks, and only some rows are tried (train/prepare_stream).
 
 `python -P -m train.prepare RUN_DIR MODEL_PATH [RESUME_FROM]` writes Arrow files to the cache
-(train/data_cache.py). Imports neither torch nor transformers: it costs a second, and can fork as
+(train/data/cache.py). Imports neither torch nor transformers: it costs a second, and can fork as
 it likes.
 """
 
@@ -20,14 +20,14 @@ from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from rundir.prepared import Prepared, PreparedData, write_prepared
-from train.architecture import check_is_causal
-from train.data_cache import Tools
-from train.fits_model import check_adapter, check_tokenizer, raw_config
-from train.mix import Ingredient, is_mixed, mixed, mixture_lines
-from train.prepare_path import load_text_tools, prepare_path, say
-from train.prepare_stream import prepare_stream
-from train.preview import preview, short
-from train.recipe import Recipe
+from train.data.architecture import check_is_causal
+from train.data.cache import Tools
+from train.data.dataset import preview, short
+from train.data.fits_model import check_adapter, check_tokenizer, raw_config
+from train.data.mix import Ingredient, is_mixed, mixed, mixture_lines
+from train.data.prepare_path import load_text_tools, prepare_path, say
+from train.data.samples import Recipe, recipes
+from train.stream.prepare_stream import prepare_stream
 
 
 def prepare(run: RunDir, model_path: Path, resume_from: str | None) -> Prepared:
@@ -90,37 +90,6 @@ def _all_of(
             say(line)
     text_end_id = tools[1].text_end_id(tools[0])
     return mixed(found, text_end_id), mixed(held_out, text_end_id) if held_out else None
-
-
-def recipes(config: RunConfig) -> tuple[Recipe, Recipe]:
-    """How training and held-out data are to be prepared."""
-    data = config.data
-    of_train = Recipe(
-        max_seq_length=data.max_seq_length,
-        max_samples=data.max_samples,
-        columns=data.columns,
-        only_where=data.only_where,
-        loss_on=data.loss_on,
-        chat_template=data.chat_template,
-        template_options=data.template_options,
-        on_long_row=data.on_long_row,
-        on_bad_row=data.on_bad_row,
-        eval_fraction=0.0 if data.eval_path else data.eval_fraction,
-        # Another seed makes other tokens only where it decides what is held out.
-        seed=config.train.seed if data.eval_fraction and not data.eval_path else 0,
-    )
-    of_evaluation = Recipe(
-        max_seq_length=data.max_seq_length,
-        columns=data.columns,
-        only_where=data.only_where,
-        loss_on=data.loss_on,
-        chat_template=data.chat_template,
-        template_options=data.template_options,
-        on_long_row=data.on_long_row,
-        on_bad_row=data.on_bad_row,
-        with_texts=True,
-    )
-    return of_train, of_evaluation
 
 
 def _show(run: RunDir, shown: list[str]) -> None:

@@ -1,6 +1,6 @@
 """What is done once in the zygote, for all ranks: imports and the model; and what a fork needs.
 
-Nothing here may start a thread or touch CUDA (launch/fork_safety.py looks).
+Nothing here may start a thread or touch CUDA (launch/rank/fork_safety.py looks).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from rundir.config import RunConfig
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
-from train.threads import num_threads
+from train.rank.threads import num_threads
 
 
 def imports(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -39,7 +39,7 @@ def _import_model_class(config: RunConfig, model_path: Path) -> None:
 
 
 def _import_peft() -> None:
-    from train.quantize import without_bitsandbytes
+    from train.model.quantize import without_bitsandbytes
 
     with without_bitsandbytes():
         import peft  # noqa: F401

@@ -18,28 +18,28 @@ from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
-from train.blocks import compile_blocks
-from train.data import SampleFile
-from train.evaluate import Evaluator
-from train.export import write_results
-from train.forks import watch_forks
-from train.head import Head
-from train.heart import start_heart
-from train.loading import make_room, read_ahead
-from train.loop import Trainer, Undistributed
-from train.loss import SummedLoss
-from train.model import (
+from train.data.dataset import SampleFile
+from train.model.export import write_results
+from train.model.head import Head
+from train.model.loading import make_room, read_ahead
+from train.model.loss import SummedLoss
+from train.model.model import (
     add_method,
+    compile_blocks,
     load_architecture,
     load_model,
     load_tokenizer,
     new_model,
 )
-from train.new_tokens import grow
-from train.ranks import Alone, Ranks, meet, part, rank_device
-from train.selftest import Tried, try_out
-from train.stream import Stream
-from train.threads import num_threads
+from train.model.new_tokens import grow
+from train.rank.forks import watch_forks
+from train.rank.group import Alone, Ranks, meet, part, rank_device
+from train.rank.threads import num_threads
+from train.rank.watchdog import start_heart
+from train.step.evaluate import Evaluator
+from train.step.loop import Trainer, Undistributed
+from train.step.selftest import Tried, try_out
+from train.stream.stream import Stream
 
 
 def load(config: RunConfig, run: RunDir, local_rank: int, inherited: Any = None) -> Any:

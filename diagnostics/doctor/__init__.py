@@ -1,1 +1,4 @@
-"""`airlock doctor`: the root cause of a failed run, from its folder or from any log."""
+"""`airlock doctor`: the root cause of a failed or hung run, with where it is seen and the fix.
+
+logs/ reads any log by the rules in rules/; runs/ reads Airlock's run folders.
+"""

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from diagnostics.doctor.diagnosis import diagnose
-from diagnostics.doctor.hang import of_hang
-from diagnostics.doctor.rules import RuleError
-from diagnostics.doctor.run_folder import find_folder, of_run
-from diagnostics.doctor.verdict import Verdict
+from diagnostics.doctor.logs.diagnosis import diagnose
+from diagnostics.doctor.logs.rules import RuleError
+from diagnostics.doctor.logs.verdict import Verdict
+from diagnostics.doctor.runs.hang import of_hang
+from diagnostics.doctor.runs.run_folder import find_folder, of_run
 from rundir.errors import UserError
 from rundir.paths import runs_folder
 

@@ -1,1 +1,4 @@
-"""The ladder: what a training needs, asked rung by rung, the simplest first."""
+"""`airlock check`: the rungs of diagnostics/ one after the other, each as a child process.
+
+Runs in the launcher.
+"""

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launch import children
-from launch.environment import python_path
+from launch.config.request import Request
+from launch.host.environment import python_path
+from launch.host.peaks import Peaks
 from launch.ladder.ended import how_it_ended, last_words, quoted
 from launch.ladder.rungs import Rung
-from launch.peaks import Peaks
-from launch.request import Request
-from launch.signals import Interrupted, Signals
+from launch.process import children
+from launch.process.signals import Interrupted, Signals
 from rundir.paths import runs_folder
 from rundir.scratch import scratch
 

@@ -1,1 +1,4 @@
-"""The plan: what a run takes of GPUs and host, before anything of it is started."""
+"""Will it fit? Bytes per rank on the GPU and the host, and what would fit instead.
+
+Runs in the launcher; the model is traced in a child (train/trace/footprint.py).
+"""

@@ -6,8 +6,8 @@ import difflib
 import re
 from dataclasses import dataclass
 
-from launch.memory import GIB
 from rundir.errors import UserError
+from rundir.units import GIB
 
 # The driver keeps some of what NVML counts: of an H100's 81,559 MiB a process sees 79.1 GiB, of an
 # L40S's 46,068 MiB 44.5. What is real here is asked of NVML, so this is taken off.

@@ -7,12 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from launch.packages import is_installed
+from launch.config.packages import is_installed
+from launch.config.resolve import PROFILES, resolve
+from launch.plan.fit import Verdict
 from launch.plan.plan import Plan
 from launch.plan.question import Device
 from launch.plan.target import with_ranks
-from launch.plan.verdict import Verdict
-from launch.resolve import PROFILES, resolve
 from rundir.config import RunConfig
 from rundir.errors import UserError
 

@@ -8,9 +8,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from launch.devices import asked_num_ranks
-from launch.model_folder import fetched_model_folder, made_model_folder
-from launch.packages import require
+from launch.config.packages import require
+from launch.config.request import Request
+from launch.config.resolve import resolve
+from launch.config.script_request import is_script
+from launch.files.model_folder import fetched_model_folder, made_model_folder
+from launch.host.devices import asked_num_ranks
+from launch.plan.fit import Verdict
 from launch.plan.host import Weights, weights_of
 from launch.plan.instead import Instead, what_fits_instead
 from launch.plan.plan import Host, Plan, this_host
@@ -18,11 +22,7 @@ from launch.plan.question import question_of
 from launch.plan.show import show_instead, show_plan
 from launch.plan.target import Target, choose_target, with_ranks
 from launch.plan.tracer import Tracer
-from launch.plan.verdict import Verdict
-from launch.request import Request
-from launch.resolve import resolve
-from launch.script_request import is_script
-from launch.signals import Interrupted, Signals
+from launch.process.signals import Interrupted, Signals
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.address_space import weight_files
-from launch.checkpoint_files import read_checkpoint
-from launch.loading import choose_loading
-from launch.memory import MIB
+from launch.files.checkpoint_files import read_checkpoint
+from launch.files.loading import choose_loading
+from launch.host.address_space import weight_files
 from launch.plan.question import Device
 from rundir.config import RunConfig
 from rundir.footprint import Footprint
+from rundir.units import MIB
 
 # Measured where docs/benchmarks.md says (Start-up beside other launchers), anonymous memory there:
 # 8 warm ranks 561 MB, of which each of them 12.0; 8 cold ones 2,362 MB; a zygote 265 MiB (README).
@@ -113,7 +113,7 @@ def _export_bytes(
     if config.train.method != "full" and not config.train.merge_adapters:
         return 0
     merged_bytes = _frozen_bytes(footprint, config)  # merging writes to all of them
-    if config.train.method == "qlora":  # as they are in the files (train/export.py)
+    if config.train.method == "qlora":  # as they are in the files (train/model/export.py)
         return merged_bytes
     if device == "cpu":
         return merged_bytes if is_shared else 0

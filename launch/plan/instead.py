@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from launch.config.request import PLAN, RUN, Request
 from launch.plan.catalogue import CATALOGUE
 from launch.plan.changes import Change, groups_of
+from launch.plan.fit import Verdict
 from launch.plan.plan import Plan
 from launch.plan.question import Question, question_of
 from launch.plan.tracer import Tracer
-from launch.plan.verdict import Verdict
-from launch.request import PLAN, RUN, Request
-from launch.signals import Signals
+from launch.process.signals import Signals
 from rundir.footprint import Footprint
 
 _MOST = 6  # lines; the cheap ones come first

@@ -12,17 +12,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from launch.job import Job
+from launch.config.job import Job
+from launch.config.request import RUN, Request
 from launch.plan.command import make_plan, plan_text
+from launch.plan.fit import Verdict
 from launch.plan.instead import Instead, what_fits_instead
 from launch.plan.plan import Plan, this_host
 from launch.plan.question import question_of
 from launch.plan.show import show_plan, verdict_lines
 from launch.plan.target import target_of_placement
 from launch.plan.tracer import Tracer
-from launch.plan.verdict import Verdict
-from launch.request import RUN, Request
-from launch.signals import Interrupted, Signals
+from launch.process.signals import Interrupted, Signals
 from rundir.atomic import write_text
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.guard import threshold_bytes
-from launch.host_memory import Available, HostMemory
+from launch.host.host_memory import Available, HostMemory
+from launch.host.limits import guard_threshold_bytes
 from launch.plan.catalogue import GpuKind, column_kinds
+from launch.plan.fit import Need, Verdict, context_need, gpu_need, host_need
 from launch.plan.host import Phase, Weights, host_phases
 from launch.plan.target import Target
-from launch.plan.verdict import Need, Verdict, context_need, gpu_need, host_need
 from rundir.config import RunConfig
 from rundir.footprint import Footprint
 
@@ -66,7 +66,7 @@ class Plan:
     @functools.cached_property
     def host_need(self) -> Need:
         """What the run takes of the host in its worst phase."""
-        guard = threshold_bytes(self.config.limits, self.host.now.total_bytes)
+        guard = guard_threshold_bytes(self.config.limits, self.host.now.total_bytes)
         return host_need(self.phases, guard)
 
     @property

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from launch.model_folder import fetched_model_folder
-from launch.versions import library_versions
+from launch.files.model_folder import fetched_model_folder
+from launch.host.versions import library_versions
 from rundir.config import (
     ADAPTER_SHAPE,
     DataConfig,
@@ -108,6 +108,6 @@ def _key(config: RunConfig, device: Device) -> str:
 def _code_digest() -> str:
     digest = hashlib.sha256()
     for package in _TRACED:
-        for file in sorted((ROOT / package).glob("*.py")):
+        for file in sorted((ROOT / package).rglob("*.py")):
             digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from launch.memory import GIB, MIB, size_text
 from launch.plan.catalogue import column_kinds
+from launch.plan.fit import Need, Verdict, context_need
 from launch.plan.instead import Instead
 from launch.plan.plan import Plan
-from launch.plan.verdict import Need, Verdict, context_need
+from rundir.units import GIB, MIB, size_text
 
 _PARTS = (
     ("weights", "weights_bytes"),

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from launch.devices import (
+from launch.host.devices import (
     Placement,
     installed_gpus,
     place,

@@ -1,27 +1,67 @@
-"""Ask the tracer: train.footprint, in a child, as it needs torch and this process has none."""
+"""Ask the tracer, train/trace/footprint.py, in a child: it needs torch, this process has none.
+
+Its answers are kept, a file each in the cache folder, named after the question. Nothing of that
+fails: what cannot be read is asked anew, what cannot be written is not kept.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launch import children
-from launch.environment import python_path
-from launch.plan.answers import keep, kept_answer
+from launch.host.environment import python_path
 from launch.plan.question import Question
-from launch.signals import Interrupted, Signals
+from launch.process import children
+from launch.process.signals import Interrupted, Signals
 from rundir.config_file import config_text
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from rundir.footprint import Footprint, read_footprints
+from rundir.footprint import Footprint, read_footprints, write_footprints
+from rundir.paths import cache_folder
 from rundir.scratch import new_scratch
 
 TIMEOUT_S = 180.0  # imports from a slow network file system alone have taken 80 s
 _POLL_S = 0.02
 _NUM_LAST_LINES = 4
+
+
+def kept_answer(question: Question) -> Footprint | None:
+    """The answer to this question, if it was given before."""
+    try:
+        (footprint,) = read_footprints(_file(question))
+    except (OSError, ValueError, TypeError):  # none yet, torn, or of another version
+        return None
+    return footprint if _is_sound(footprint) else None
+
+
+def keep(question: Question, footprint: Footprint) -> None:
+    """Keep an answer; two that keep the same one write the same."""
+    with contextlib.suppress(OSError):
+        file = _file(question)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_footprints(file, [footprint])
+
+
+def _file(question: Question) -> Path:
+    return cache_folder() / "plans" / f"{question.key}.json"
+
+
+def _is_sound(footprint: Footprint) -> bool:
+    """Whether its parts are numbers that add up, as the contract has it."""
+    parts = (
+        footprint.weights_bytes,
+        footprint.gradients_bytes,
+        footprint.optimizer_bytes,
+        footprint.ddp_bytes,
+        footprint.activations_bytes,
+        footprint.logits_bytes,
+    )
+    numbers = (*parts, footprint.num_parameters, footprint.num_trainable)
+    return all(type(one) is int for one in numbers) and sum(parts) == footprint.peak_bytes
 
 
 class Tracer:
@@ -61,7 +101,7 @@ class Tracer:
         device = self._open[0].device
         with (self._folder / "output").open("wb") as output:
             self._child = children.start(
-                "train.footprint",
+                "train.trace.footprint",
                 self._folder / "out.json",
                 *files,
                 "--device",

@@ -1,1 +1,4 @@
-"""Will this run start on this machine? One file for each check."""
+"""Will it start? Checks of the machine, each a function from a context to findings.
+
+Runs in the launcher, in threads, within two seconds.
+"""

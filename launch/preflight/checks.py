@@ -1,69 +1,99 @@
-"""All checks of the machine, at once and within a bound; and what a run makes of their findings."""
+"""All checks of the machine, at once and within a bound; what a run makes of their findings.
+
+`airlock preflight [PROFILE]` shows them alone, also what they found to be right.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import ModuleType
 
 import click
 from rich.console import Console
 
-from launch import nvml
-from launch.job import Job
-from launch.patience import Asked
-from launch.preflight import (
-    build_locks,
-    clock,
-    disk,
-    driver,
-    gpus,
-    leftovers,
-    limits,
-    loopback,
-    packages,
-    shared_memory,
-    tracking,
-)
-from launch.preflight.ground import Ground, warning
-from launch.stop import end_leftovers
+from launch.config.job import Job, place_job, resolve_job
+from launch.config.request import Request
+from launch.host import nvml
+from launch.host.devices import Placement
+from launch.host.timeouts import Asked
+from launch.preflight import earlier_runs, gpus, packages, space, system
+from launch.preflight.context import Context, error, warning
+from launch.process.stop import end_leftovers
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.finding import Finding
 
 TIMEOUT_S = 2.0
-CHECKS: tuple[ModuleType, ...] = (
-    gpus,
-    driver,
-    packages,
-    leftovers,
-    shared_memory,
-    disk,
-    limits,
-    build_locks,
-    clock,
-    loopback,
-    tracking,
-)
+Check = Callable[[Context], list[Finding]]
+CHECKS: Mapping[str, Check] = {
+    gpus.GPU: gpus.check_gpus,
+    gpus.DRIVER: gpus.check_driver,
+    packages.PACKAGES: packages.check_packages,
+    earlier_runs.LEFTOVERS: earlier_runs.check_leftovers,
+    space.SHARED_MEMORY: space.check_shared_memory,
+    space.DISK: space.check_disk,
+    system.LIMITS: system.check_limits,
+    earlier_runs.BUILD_LOCKS: earlier_runs.check_build_locks,
+    system.CLOCK: system.check_clock,
+    system.LOCALHOST: system.check_localhost,
+    packages.TRACKING: packages.check_tracking,
+}
+
+
+def show_preflight(
+    request: Request, console: Console, environ: Mapping[str, str], *, as_json: bool
+) -> ExitCode:
+    """Print every finding, or one JSON object; PREFLIGHT if there is an error.
+
+    Raises UserError when the request itself is wrong.
+    """
+    found = findings_of(request, environ)
+    is_ready = all(finding.ok for finding in found)
+    if as_json:
+        rows = [dataclasses.asdict(finding) for finding in found]
+        print(json.dumps({"diagnostic": "preflight", "ok": is_ready, "findings": rows}))  # noqa: T201
+    else:
+        console.out("\n".join(map(line_of, found)), highlight=False)
+    return ExitCode.DONE if is_ready else ExitCode.PREFLIGHT
+
+
+def findings_of(request: Request, environ: Mapping[str, str]) -> list[Finding]:
+    """All findings; of a run that has not the GPUs it needs, everything else is looked at as well.
+
+    Raises UserError when the request itself is wrong.
+    """
+    config, sources = resolve_job(request, environ)
+    without_gpus: list[Finding] = []
+    try:
+        placement = place_job(request, config, sources, environ)
+    except UserError as seen:
+        if seen.code != ExitCode.PREFLIGHT:
+            raise
+        without_gpus = [error("gpu", str(seen.args[0]), seen.do)]
+        placement = Placement("cpu", max(1, config.launch.num_ranks), "", ())
+    job = Job(config=config, sources=sources, placement=placement, resume_from=None)
+    return without_gpus + find(job, environ)
 
 
 def find(
-    job: Job, environ: Mapping[str, str], checks: Sequence[ModuleType] = CHECKS
+    job: Job, environ: Mapping[str, str], checks: Mapping[str, Check] = CHECKS
 ) -> list[Finding]:
     """What the checks find, in their order. One that hangs or breaks is a warning, and no more."""
     deadline = time.monotonic() + TIMEOUT_S
     state = Asked(nvml.driver_state) if job.placement.device == "cuda" else None
-    ground = Ground(
+    context = Context(
         config=job.config,
         sources=job.sources,
         placement=job.placement,
         environ=environ,
         driver=lambda: state.answer(deadline) if state else None,
     )
-    asked = [(check.NAME, Asked(partial(check.check, ground))) for check in checks]
+    asked = [(name, Asked(partial(check, context))) for name, check in checks.items()]
     return [finding for name, one in asked for finding in _findings_of(name, one, deadline)]
 
 
@@ -116,7 +146,7 @@ def _offer_to_end_leftovers(console: Console) -> None:
     """Where a person can answer: what is left over may hold the memory that the run needs."""
     if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
         return
-    for dead in leftovers.dead_runs():
+    for dead in earlier_runs.dead_runs():
         asks = f"run {dead.run.run_id} is dead and has left {dead.how_many} here. End them?"
         with contextlib.suppress(click.Abort):  # Ctrl-D: no
             if click.confirm(asks, default=False):

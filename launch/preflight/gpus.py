@@ -1,39 +1,167 @@
-"""The GPUs of this run: do they answer, is their memory free, and who holds it."""
+"""The GPUs of this run and their driver: do they answer, is their memory free, who holds it.
+
+The driver is compared with the build of torch by NVIDIA's CUDA Compatibility guide: within a major
+version of CUDA any driver of it will do (minor version compatibility); a driver older than that
+cannot serve a build, a newer one can. A forward compatibility package makes libcuda, which is what
+is asked, the newer one.
+"""
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import os
+import shlex
+import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
-from launch.console import clock
-from launch.devices import Gpu
-from launch.memory import MIB
-from launch.nvml import GpuState, GpuUser
-from launch.preflight.ground import Ground, error, fine, warning
+from launch.host import nvml
+from launch.host.devices import Gpu
+from launch.host.nvml import DriverState, GpuState, GpuUser
+from launch.preflight.context import Context, error, fine, warning
 from launch.preflight.sizes import model_size
-from launch.run_processes import run_folder_of
+from launch.process.runs import run_folder_of
 from rundir.finding import Finding
+from rundir.units import MIB, clock_text
 
-NAME = "gpu"
+GPU = "gpu"
 _MUCH_BYTES = 1024 * MIB  # a desktop takes less
 _LONGEST_COMMAND = 60
 
 
-def check(ground: Ground) -> list[Finding]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchBuild:
+    """A version like 2.13.0+cpu, and the CUDA or ROCm that it is built for, if any."""
+
+    version: str
+    cuda: tuple[int, int] | None
+    hip: str | None = None
+
+
+def torch_build() -> TorchBuild | None:
+    """The torch that this Python would import, or None where there is none, or it is not torch's.
+
+    Raises SyntaxError for a file that is no Python.
+    """
+    found = importlib.util.find_spec("torch")  # looks for it, and loads nothing
+    if found is None or found.origin is None:
+        return None
+    try:
+        text = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    values = dict(_assignments(text))
+    version, cuda = values.get("__version__"), values.get("cuda")
+    if version is None:
+        return None
+    numbers = None if cuda is None else cuda.split(".")
+    return TorchBuild(
+        version=version,
+        cuda=None if numbers is None else (int(numbers[0]), int(numbers[1])),
+        hip=values.get("hip"),
+    )
+
+
+def _assignments(text: str) -> list[tuple[str, str | None]]:
+    """`name = 'text'` and `name: type = 'text'` at the top of a module."""
+    found = []
+    for node in ast.parse(text).body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        value = getattr(node, "value", None)
+        if isinstance(target, ast.Name) and isinstance(value, ast.Constant):
+            found.append((target.id, None if value.value is None else str(value.value)))
+    return found
+
+
+DRIVER = "driver"
+_WHEELS = "https://download.pytorch.org/whl"
+_BLACKWELL, _TURING = (10, 0), (7, 5)
+_FIRST_FOR_BLACKWELL = (12, 8)  # CUDA 12.8 release notes: sm_100 and sm_120 are new
+_LAST_BEFORE_TURING = 12  # CUDA 13 release notes: support ends for Maxwell, Pascal and Volta
+_NEEDS_DRIVER = {11: 450, 12: 525, 13: 580}  # CUDA Compatibility, table 1
+
+
+def check_driver(context: Context) -> list[Finding]:
+    """One finding: whether this torch can use these GPUs through this driver."""
+    if context.placement.device != "cuda":
+        fault = nvml.driver_fault() if context.config.launch.device == "auto" else None
+        if fault is None:
+            return []
+        return [warning(DRIVER, f"{fault.text}; so this run is on CPU", fault.do)]
+    driver, build = context.driver(), torch_build()
+    if driver is None or build is None or build.hip:
+        return []
+    uuids = {gpu.uuid for gpu in context.placement.gpus}
+    return [judge_driver(build, driver, [state for state in driver.gpus if state.uuid in uuids])]
+
+
+def judge_driver(build: TorchBuild, driver: DriverState, gpus: list[GpuState]) -> Finding:
+    """Whether `build` can use `gpus` through `driver`."""
+    install = _install(build, driver, gpus)
+    if driver.cuda is None:
+        return error(
+            DRIVER,
+            f"the driver is {driver.version}, but its libcuda.so.1 is not here: this "
+            "container may look at its GPUs, and not compute on them",
+            "start it with -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        )
+    has = f"the driver {driver.version} serves CUDA {_version_text(driver.cuda)}"
+    if build.cuda is None:
+        return error(
+            DRIVER,
+            f"torch {build.version} is built for CPU only; the run is to be on {len(gpus)} "
+            f"NVIDIA GPUs, and {has}",
+            install,
+        )
+    needs = f"torch {build.version} is built for CUDA {_version_text(build.cuda)}"
+    if driver.cuda[0] < build.cuda[0]:
+        least = _NEEDS_DRIVER.get(build.cuda[0])
+        newer = f"a driver from {least} on" if least else "a newer driver"
+        return error(DRIVER, f"{needs}; {has}: it is too old", f"{newer}, or: {install}")
+    for gpu in gpus:
+        if gpu.capability >= _BLACKWELL and build.cuda < _FIRST_FOR_BLACKWELL:
+            limit = f"needs a build for CUDA {_version_text(_FIRST_FOR_BLACKWELL)} or newer"
+        elif (0, 0) < gpu.capability < _TURING and build.cuda[0] > _LAST_BEFORE_TURING:
+            limit = f"needs a build for CUDA {_LAST_BEFORE_TURING}"
+        else:
+            continue
+        what = f"GPU {gpu.index} (compute capability {_version_text(gpu.capability)})"
+        return error(DRIVER, f"{needs}; {what} {limit}", install)
+    return fine(DRIVER, f"{needs}; {has}", driver=driver.version, cuda=_version_text(driver.cuda))
+
+
+def _install(build: TorchBuild, driver: DriverState, gpus: list[GpuState]) -> str:
+    """The command that brings a build that this driver and these GPUs can take."""
+    is_new = bool(driver.cuda) and driver.cuda[0] > _LAST_BEFORE_TURING  # type: ignore[index]
+    has_old = any((0, 0) < gpu.capability < _TURING for gpu in gpus)
+    has_blackwell = any(gpu.capability >= _BLACKWELL for gpu in gpus)
+    flavour = "cu130" if is_new and not has_old else "cu129" if has_blackwell else "cu126"
+    wanted = f"torch=={build.version.partition('+')[0]}+{flavour}"
+    python = shlex.quote(sys.executable)
+    return f"{python} -m pip install {wanted} --extra-index-url {_WHEELS}/{flavour}"
+
+
+def _version_text(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def check_gpus(context: Context) -> list[Finding]:
     """A finding for each GPU with a fault, without room, or not as a run needs it."""
-    chosen, driver = ground.placement.gpus, ground.driver()
+    chosen, driver = context.placement.gpus, context.driver()
     if not chosen or driver is None:
         return []
     now = {state.uuid: state for state in driver.gpus}
-    size = model_size(ground.config, ground.sources)
-    needed_bytes = size.loaded_bytes(ground.config) if size else 0
+    size = model_size(context.config, context.sources)
+    needed_bytes = size.loaded_bytes(context.config) if size else 0
     lost = [state for state in driver.gpus if state.fault]
     found = [
         warning(
-            NAME,
+            GPU,
             f"GPU {state.index} does not answer, and is left out: {state.fault}",
             f"sudo nvidia-smi --gpu-reset -i {state.index}   # or reboot",
             gpu=state.index,
@@ -41,18 +169,20 @@ def check(ground: Ground) -> list[Finding]:
         for state in lost
     ]
     for gpu in chosen:
-        found += judge(gpu, now.get(gpu.uuid), needed_bytes, len(chosen))
+        found += judge_gpu(gpu, now.get(gpu.uuid), needed_bytes, len(chosen))
     if found:
         return found
     free = min(now[gpu.uuid].free_bytes for gpu in chosen) // MIB
-    return [fine(NAME, f"{len(chosen)} GPUs, at least {free:,} MiB free on each", free_mib=free)]
+    return [fine(GPU, f"{len(chosen)} GPUs, at least {free:,} MiB free on each", free_mib=free)]
 
 
-def judge(gpu: Gpu, state: GpuState | None, needed_bytes: int, num_gpus: int) -> Iterator[Finding]:
+def judge_gpu(
+    gpu: Gpu, state: GpuState | None, needed_bytes: int, num_gpus: int
+) -> Iterator[Finding]:
     """What is wrong with one GPU that is to be used; `needed_bytes` is what a rank surely takes."""
     if state is None:
         text = f"GPU {gpu.index} ({gpu.name}) has stopped answering"
-        yield error(NAME, text, f"sudo nvidia-smi --gpu-reset -i {gpu.index}   # or reboot")
+        yield error(GPU, text, f"sudo nvidia-smi --gpu-reset -i {gpu.index}   # or reboot")
         return
     yield from _mode(state, num_gpus)
     yield from _memory(gpu, state, needed_bytes)
@@ -60,7 +190,7 @@ def judge(gpu: Gpu, state: GpuState | None, needed_bytes: int, num_gpus: int) ->
         text = f"GPU {gpu.index} has had {state.num_uncorrected} uncorrectable memory errors"
         what = " and waits for a reset to replace bad rows" if state.needs_reset else ""
         yield warning(
-            NAME,
+            GPU,
             text + what,
             f"sudo nvidia-smi --gpu-reset -i {gpu.index}, and see `nvidia-smi -q -d ECC`",
             gpu=gpu.index,
@@ -71,11 +201,11 @@ def judge(gpu: Gpu, state: GpuState | None, needed_bytes: int, num_gpus: int) ->
 def _mode(state: GpuState, num_gpus: int) -> Iterator[Finding]:
     index, do = state.index, f"sudo nvidia-smi -i {state.index} -c DEFAULT"
     if state.compute_mode == "prohibited":
-        yield error(NAME, f"GPU {index} is in compute mode PROHIBITED: no program may use it", do)
+        yield error(GPU, f"GPU {index} is in compute mode PROHIBITED: no program may use it", do)
     elif state.compute_mode == "exclusive" and state.users:
         pids = ", ".join(str(user.pid) for user in state.users)
         yield error(
-            NAME,
+            GPU,
             f"GPU {index} is in compute mode EXCLUSIVE_PROCESS, and process {pids} is on it",
             f"{do}, or end that process",
             gpu=index,
@@ -84,9 +214,9 @@ def _mode(state: GpuState, num_gpus: int) -> Iterator[Finding]:
         text = f"GPU {index} is cut into parts (MIG): a rank gets one of them"
         do = f"sudo nvidia-smi -i {index} -mig 0"
         if num_gpus > 1:
-            yield error(NAME, f"{text}, and NCCL cannot join them", do, gpu=index)
+            yield error(GPU, f"{text}, and NCCL cannot join them", do, gpu=index)
         else:
-            yield warning(NAME, text, do, gpu=index)
+            yield warning(GPU, text, do, gpu=index)
 
 
 def _memory(gpu: Gpu, state: GpuState, needed_bytes: int) -> Iterator[Finding]:
@@ -100,7 +230,7 @@ def _memory(gpu: Gpu, state: GpuState, needed_bytes: int) -> Iterator[Finding]:
     if lacks:
         text += f", and the weights alone take {needed_bytes // MIB:,}"
     yield (error if lacks else warning)(
-        NAME,
+        GPU,
         f"{text}; held by {by}",
         _way_out(gpu, state.users),
         gpu=gpu.index,
@@ -116,7 +246,7 @@ def _holder(user: GpuUser) -> str:
     try:
         process = psutil.Process(user.pid)
         command = " ".join(process.cmdline())[:_LONGEST_COMMAND] or process.name()
-        about = f"{process.username()}, {command}, {clock(_age_s(process))}"
+        about = f"{process.username()}, {command}, {clock_text(_age_s(process))}"
     except psutil.Error:  # of the host, seen from within a container
         about = "not to be seen from here"
     run = run_folder_of(user.pid)

@@ -1,17 +1,55 @@
-"""What this run needs beside what every run does."""
+"""Packages that this run needs beside what every run does, and the trackers' keys."""
 
 from __future__ import annotations
 
-from launch.packages import missing
-from launch.preflight.ground import Ground, error, fine
+import contextlib
+import netrc
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from launch.config.packages import is_installed, missing
+from launch.preflight.context import Context, error, fine, warning
+from launch.track.services import SERVICES, services_in
 from rundir.finding import Finding
 
-NAME = "packages"
+PACKAGES = "packages"
+
+TRACKING = "tracking"
+_WITHOUT_KEY = ("offline", "dryrun", "disabled")  # values of WANDB_MODE
+_KEYS = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
 
 
-def check(ground: Ground) -> list[Finding]:
+def check_tracking(context: Context) -> list[Finding]:
+    """A warning for one that will not get there; nothing where none is asked for, or installed."""
+    services = services_in(context.config.train.report_to)
+    return [_tracker(name, context.environ) for name in services if is_installed(name)]
+
+
+def _tracker(name: str, environ: Mapping[str, str]) -> Finding:
+    if name == "wandb" and not _has_key(environ):
+        text = "W&B has no API key here: metrics stay in the run folder, for `wandb sync`"
+        return warning(TRACKING, text, "wandb login, or WANDB_MODE=offline if that is meant")
+    return fine(TRACKING, f"{SERVICES[name]} gets the metrics")
+
+
+def _has_key(environ: Mapping[str, str]) -> bool:
+    """Whether W&B needs none, or has one in the environment or in netrc."""
+    if environ.get("WANDB_MODE") in _WITHOUT_KEY or any(environ.get(key) for key in _KEYS):
+        return True
+    host = urlsplit(environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
+    home = Path(environ.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111 - never raises
+    for path in (environ.get("NETRC"), home / ".netrc", home / "_netrc"):
+        with contextlib.suppress(OSError, netrc.NetrcParseError):
+            if path and netrc.netrc(str(path)).authenticators(host):
+                return True
+    return False
+
+
+def check_packages(context: Context) -> list[Finding]:
     """An error for each package, or compiler, that would be missed in the middle of a start."""
-    if ground.config.script is not None:
+    if context.config.script is not None:
         return []
-    found = [error(NAME, text, do) for text, do in missing(ground.config)]
-    return found or [fine(NAME, "all that this configuration needs is installed")]
+    found = [error(PACKAGES, text, do) for text, do in missing(context.config)]
+    return found or [fine(PACKAGES, "all that this configuration needs is installed")]

@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from launch.parent import die_with_parent
+from launch.process.parent import die_with_parent
 
 _SELDOM = re.compile("/(tests?|testing|benchmarks?|models)/")
 

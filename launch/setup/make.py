@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from launch.parent import die_with_parent
+from launch.process.parent import die_with_parent
 from launch.setup.install import LOG, PYTHON, ROOT, VENV, DiskFullError, Install, SetupError, say
 
 INSTALLING = VENV / ".airlock-installing"

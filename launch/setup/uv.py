@@ -19,7 +19,7 @@ import tty
 from pathlib import Path
 from typing import BinaryIO
 
-from launch.parent import die_with_parent
+from launch.process.parent import die_with_parent
 
 WHEEL = "uv==0.13.9"  # fetched where no uv is on PATH that is new enough
 _OLDEST = (0, 8)

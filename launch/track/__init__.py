@@ -1,1 +1,4 @@
-"""A run's metrics on their way to TensorBoard, W&B and trackio, in processes beside it."""
+"""Figures of a run for TensorBoard, Weights & Biases and trackio.
+
+Runs in a process of its own beside the run (the sidecar), which the launcher starts.
+"""

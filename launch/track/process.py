@@ -1,4 +1,7 @@
-"""The process that tracks one run with one tracker: until its launcher is gone, or just once."""
+"""The process that tracks one run with one tracker: until its launcher is gone, or just once.
+
+`airlock track RUN` starts it for a run that nothing tracked, or not to the end.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,35 @@ import sys
 from collections.abc import Iterator
 from types import FrameType
 
-from launch.parent import die_with_parent
+from rich.console import Console
+
+from launch.process.parent import die_with_parent
 from launch.track.follow import Follower
-from launch.track.services import LAST_WORDS, TITLES, Say, make_tracker
+from launch.track.services import FILES, LAST_WORDS, SERVICES, TITLES, Say, make_tracker
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from rundir.paths import RunDir
+from rundir.paths import RunDir, find_run, runs_folder
 
 _POLL_S = 1.0
 _NICE = 5  # the training comes first
 _LAST_S = 300  # after the end of the run, should the launcher not end this process before
+
+
+def track(name: str, service: str | None, console: Console) -> None:
+    """Write the TensorBoard files of the run called `name` anew, or send it to a service.
+
+    Raises UserError when there is no such run or service, or it cannot be done.
+    """
+    try:
+        run = find_run(name)
+    except ValueError as error:
+        raise UserError(str(error), do=f"ls {runs_folder()}") from error
+    to = service or FILES
+    if to not in TITLES:
+        raise UserError(f"no tracker {to!r}", do=f"--to {' or --to '.join(SERVICES)}")
+    track_once(run, to, lambda text: console.out(text, highlight=False))
+    where = f": tensorboard --logdir {run.tensorboard}" if to == FILES else ""
+    console.out(f"{run.run_id} is in {TITLES[to]}{where}", highlight=False)
 
 
 def track_once(run: RunDir, name: str, say: Say) -> None:

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from rich.console import Console
 
-from launch.processes import OwnProcesses
-from launch.signals import Signals
+from launch.process.processes import OwnProcesses
+from launch.process.signals import Signals
 from launch.track.services import FILES, LAST_WORDS, TITLES, services_in
 from rundir.config import RunConfig
 from rundir.events import Event

@@ -20,10 +20,10 @@ import pytest
 import torch
 
 from benchmarks.gpu import Found, as_json, claims, measure_all, measures, print_tables
-from benchmarks.gpu_address import address_space
-from benchmarks.gpu_fork import compare_starts
-from benchmarks.gpu_run import Done, FailedError, Place, SkippedError, follow
-from benchmarks.gpu_training import CASES, Case, Figures, Steps, measured, train
+from benchmarks.gpus.address import address_space
+from benchmarks.gpus.fork import compare_starts
+from benchmarks.gpus.run import Done, FailedError, Place, SkippedError, follow
+from benchmarks.gpus.training import CASES, Case, Figures, Steps, measured, train
 from tests import fake_nvml
 from tests.conftest import ROOT
 
@@ -88,7 +88,7 @@ def test_a_gpu_that_torch_cannot_use_is_named_and_nothing_is_measured(
 
 _WATCH = """
 import os, pathlib, time
-from benchmarks.gpu_run import GpuMemory, Place
+from benchmarks.gpus.run import GpuMemory, Place
 os.environ["NVML_USED_MIB_0"] = "1000"
 with GpuMemory(Place(folder=pathlib.Path()).gpu) as memory:
     for used in ("31000", "2000"):

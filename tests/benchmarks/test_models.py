@@ -27,14 +27,14 @@ def test_a_loss_that_leaves_out_what_the_model_does_is_found(
     why, cases = check("granite")
     assert (why, {case.verdict for case in cases}) == ("", {"right"})
     assert {case.head for case in cases} == {"own"}
-    monkeypatch.setattr("train.selftest.head_of", lambda *_: "matrix")
+    monkeypatch.setattr("train.step.selftest.head_of", lambda *_: "matrix")
     assert {case.verdict for case in check("granite")[1]} == {"wrong"}
 
 
 def test_samples_that_see_each_other_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     _, cases = check("bloom")
     assert {(case.verdict, case.packs) for case in cases} == {("right", False)}
-    monkeypatch.setattr("train.selftest.check_packing", lambda *_, **__: None)
+    monkeypatch.setattr("train.step.selftest.check_packing", lambda *_, **__: None)
     _, cases = check("bloom")
     assert [case.verdict for case in cases if case.dtype == "float32"] == ["wrong", "wrong"]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cases import Case, Figures
-from benchmarks.launchers import Span
 from benchmarks.report import ratios
+from benchmarks.starts.cases import Case, Figures
+from benchmarks.starts.launchers import Span
+from benchmarks.starts.timeline import draw
 from benchmarks.startup import full_plan, quick_plan
-from benchmarks.timeline import draw
 from tests.conftest import ROOT
 
 WARM, PLAIN = Case("airlock warm", 8), Case("torchrun", 8)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from diagnostics.doctor.diagnosis import diagnose
-from diagnostics.doctor.rules import Rule, read_rules
-from diagnostics.doctor.verdict import Verdict
+from diagnostics.doctor.logs.diagnosis import diagnose
+from diagnostics.doctor.logs.rules import Rule, read_rules
+from diagnostics.doctor.logs.verdict import Verdict
 
 TEXT = r"""
 [[rule]]

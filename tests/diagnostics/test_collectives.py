@@ -25,7 +25,7 @@ if os.environ.get("RANK") == "1":
 
 def sabotaged(on_cpu: dict[str, str], folder: Path, does: str, *args: str) -> Ended:
     """The rung, where rank 1 does this once it has imported what it needs."""
-    env = on_cpu | hooked(on_cpu, folder, "train.ranks", IN_RANK_1.format(does))
+    env = on_cpu | hooked(on_cpu, folder, "train.rank.group", IN_RANK_1.format(does))
     return diagnose("collectives", *args, env=env)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from diagnostics.doctor.diagnosis import diagnose
-from diagnostics.doctor.rules import Rule, load_rules
+from diagnostics.doctor.logs.diagnosis import diagnose
+from diagnostics.doctor.logs.rules import Rule, load_rules
 
 HERE = Path(__file__).parent
 CORPUS, HEALTHY = HERE / "corpus", HERE / "healthy"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.doctor.diagnosis import diagnose
+from diagnostics.doctor.logs.diagnosis import diagnose
 from tests.diagnostics.doctor_rules import trace, verdict_on
 
 FULL = "OSError: [Errno 28] No space left on device: '/data'"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.doctor.diagnosis import diagnose
-from diagnostics.doctor.tracebacks import is_own
+from diagnostics.doctor.logs.diagnosis import diagnose
+from diagnostics.doctor.logs.tracebacks import is_own
 from tests.diagnostics.doctor_rules import rules, trace, verdict_on
 
 FULL = "OSError: [Errno 28] No space left on device: '/data'"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diagnostics.doctor.prefix import strip
+from diagnostics.doctor.logs.prefix import strip
 
 TEXT = "RuntimeError: no"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.doctor import reading
-from diagnostics.doctor.diagnosis import diagnose
-from diagnostics.doctor.reading import find_logs, rank_of_name
+from diagnostics.doctor.logs import reading
+from diagnostics.doctor.logs.diagnosis import diagnose
+from diagnostics.doctor.logs.reading import find_logs, rank_of_name
 from rundir.errors import UserError
 from tests.diagnostics.doctor_rules import rules, verdict_on
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.doctor.literals import texts_of
-from diagnostics.doctor.rules import RuleError, contradictions, load_rules
+from diagnostics.doctor.logs.literals import texts_of
+from diagnostics.doctor.logs.rules import RuleError, contradictions, load_rules
 from tests.diagnostics.doctor_rules import rules
 
 GOOD = """

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.doctor.at_the_end import advice, examined
-from diagnostics.doctor.run_folder import find_folder, of_run, read_state
+from diagnostics.doctor.runs.at_the_end import advice, examined
+from diagnostics.doctor.runs.run_folder import find_folder, of_run, read_state
 from rundir.events import read_events
 from rundir.exit_codes import ExitCode
 from tests.conftest import ROOT
@@ -261,7 +261,7 @@ def test_a_run_that_trains_says_its_step(launcher: Story) -> None:
 
 STUCK = """
 import pathlib, sys, time
-from launch.stacks import answer_in
+from launch.process.stacks import answer_in
 answer_in(pathlib.Path(sys.argv[1]))
 def reads_data():
     print("ready", flush=True)
@@ -273,7 +273,7 @@ reads_data()
 def test_of_a_run_that_hangs_each_rank_is_asked_what_it_does(
     launcher: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from diagnostics.doctor import live
+    from diagnostics.doctor.runs import live
 
     launcher.ends(phase="training", error="")
     waits = tmp_path / "torch/distributed"
@@ -338,7 +338,7 @@ def test_the_report_of_a_rank_that_crashed_says_what_its_log_tells_of_it() -> No
 def test_a_broken_rule_is_said_in_the_report_which_stands_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from diagnostics.doctor import diagnosis, rules
+    from diagnostics.doctor.logs import diagnosis, rules
 
     folder = tmp_path / "rules"
     folder.mkdir()

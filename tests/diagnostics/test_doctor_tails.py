@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.doctor.diagnosis import diagnose
+from diagnostics.doctor.logs.diagnosis import diagnose
 
 CALLS = """Traceback (most recent call last):
   File "/workspace/train.py", line 71, in main

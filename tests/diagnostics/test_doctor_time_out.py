@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.doctor.diagnosis import diagnose
-from diagnostics.doctor.hang import of_hang
-from diagnostics.doctor.run_folder import of_run
-from launch.in_vain import look_at_others
+from diagnostics.doctor.logs.diagnosis import diagnose
+from diagnostics.doctor.runs.hang import of_hang
+from diagnostics.doctor.runs.run_folder import of_run
+from launch.agent.timeout_evidence import look_at_others
 from tests.conftest import ROOT
 from tests.diagnostics.run_folders import Story
 
@@ -50,7 +50,7 @@ def test_the_rank_that_was_waited_for_is_named_with_its_line(tmp_path: Path) -> 
     story = timed_out()
     late = tmp_path / "late.py"
     late.write_text(
-        "import sys, time\nfrom pathlib import Path\nfrom launch.stacks import answer_in\n"
+        "import sys, time\nfrom pathlib import Path\nfrom launch.process.stacks import answer_in\n"
         "def look_for_data():\n    print('ready', flush=True)\n    time.sleep(600)\n"
         "answer_in(Path(sys.argv[1]))\nlook_for_data()\n"
     )

@@ -38,7 +38,7 @@ def test_a_training_that_hangs_is_red_with_its_stacks(
     on_cpu: dict[str, str], tmp_path: Path
 ) -> None:
     body = "import time\nmodule.Trainer.update = lambda *_: time.sleep(3600)"
-    env = on_cpu | hooked(on_cpu, tmp_path, "train.loop", body)
+    env = on_cpu | hooked(on_cpu, tmp_path, "train.step.loop", body)
     ended = diagnose("medium", "--timeout-s", str(limit_s(10)), env=env)
     assert ended.code == 4
     text = ended.finding("run")["text"]

@@ -37,7 +37,7 @@ def test_two_ranks_start_warm_and_train(on_cpu: dict[str, str]) -> None:
 def test_a_rank_that_is_killed_between_steps_is_named(
     on_cpu: dict[str, str], tmp_path: Path
 ) -> None:
-    env = on_cpu | hooked(on_cpu, tmp_path, "train.loop", AT_STEP.format(9))
+    env = on_cpu | hooked(on_cpu, tmp_path, "train.step.loop", AT_STEP.format(9))
     done = diagnose("ranks", env=env)
     assert done.code == 4
     text = done.finding("run")["text"]
@@ -47,7 +47,7 @@ def test_a_rank_that_is_killed_between_steps_is_named(
 
 
 def test_a_rank_that_is_stopped_is_named(on_cpu: dict[str, str], tmp_path: Path) -> None:
-    env = on_cpu | hooked(on_cpu, tmp_path, "train.loop", AT_STEP.format(19))
+    env = on_cpu | hooked(on_cpu, tmp_path, "train.step.loop", AT_STEP.format(19))
     done = diagnose("ranks", "--timeout-s", str(limit_s(10)), env=env)
     assert done.code == 4
     text = done.finding("run")["text"]
@@ -56,7 +56,9 @@ def test_a_rank_that_is_stopped_is_named(on_cpu: dict[str, str], tmp_path: Path)
 
 @pytest.mark.long
 def test_ctrl_c_ends_the_ranks_too(airlock: Start, on_cpu: dict[str, str], tmp_path: Path) -> None:
-    hook = hooked(on_cpu, tmp_path, "train.loop", AT_STEP.format(19))  # so that it does not end
+    hook = hooked(
+        on_cpu, tmp_path, "train.step.loop", AT_STEP.format(19)
+    )  # so that it does not end
     runs = Path(on_cpu["AIRLOCK_RUNS_DIR"])
     with ended(airlock("check", "ranks", env={"CUDA_VISIBLE_DEVICES": "", **hook})) as process:
         paths = wait_for(lambda: list(runs.glob("*/latest/events/rank1.jsonl")), why="no rank 1")
@@ -80,7 +82,7 @@ def test_the_ranks_asked_for_are_started(on_cpu: dict[str, str]) -> None:
 
 @pytest.mark.gpu
 def test_a_rank_for_each_gpu_trains_over_nccl(environ: dict[str, str]) -> None:
-    from launch.devices import installed_gpus
+    from launch.host.devices import installed_gpus
 
     done = diagnose("ranks", env=environ)
     assert done.code == 0, done.output

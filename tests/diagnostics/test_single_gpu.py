@@ -64,7 +64,7 @@ def test_a_broken_architecture_is_red(tmp_path: Path, old: str, new: str) -> Non
 @pytest.mark.long
 def test_gradients_that_stay_zero_are_red_and_named(tmp_path: Path) -> None:
     root = clone(tmp_path)
-    edit(root / "train/loss.py", "*head.weights)", "*head.weights) * 0")
+    edit(root / "train/model/loss.py", "*head.weights)", "*head.weights) * 0")
     ended = diagnose("single_gpu", env=environment(root=root))
     assert ended.code == 4
     assert not ended.finding("gradients")["ok"]
@@ -94,8 +94,8 @@ def test_gradient_checkpointing_that_recomputes_nothing_is_red(
 
 
 def add_method_that(root: Path, does: str) -> None:
-    """Have train/model.py's add_method do something more to the model."""
-    with (root / "train/model.py").open("a", encoding="utf-8") as file:
+    """Have train/model/model.py's add_method do something more to the model."""
+    with (root / "train/model/model.py").open("a", encoding="utf-8") as file:
         file.write(
             "\n_add_method = add_method\n"
             "def add_method(model, config):\n"

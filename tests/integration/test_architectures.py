@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from benchmarks.small_models import enlarge, small_config
 from rundir.paths import RunDir
 from tests.running import SHORT, events_of, finish, run_folder
-from train.make_checkpoint import byte_tokenizer
+from train.model.make_checkpoint import byte_tokenizer
 
 Start = Callable[..., "subprocess.Popen[str]"]
 RUN = (*SHORT, "--set", "train.max_steps=2", "--set", "train.lora_rank=4")

@@ -68,7 +68,10 @@ def test_after_a_cold_start_for_want_of_a_warm_one_the_failing_rank_is_named(
         f"{IN_ZYGOTE}\nif in_zygote:\n    raise ImportError('only here')",
     )
     env = hooked(
-        environ, tmp_path, "train.ranks", "module.meet = lambda *args: [][int(os.environ['RANK'])]"
+        environ,
+        tmp_path,
+        "train.rank.group",
+        "module.meet = lambda *args: [][int(os.environ['RANK'])]",
     )
     code, out, _ = finish(airlock(*SHORT, env=env))
     assert code == 10

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.devices import Placement
-from launch.environment import rank_environment
+from launch.host.devices import Placement
+from launch.host.environment import rank_environment
 from rundir.config import RunConfig
 from rundir.paths import RunDir
 from tests.running import COLD, ENDLESS, SHORT, finish, rank_pids, run_folder, training

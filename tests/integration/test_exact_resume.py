@@ -44,7 +44,7 @@ def die_if(is_now):
 """
 KILLS = {
     "step": (
-        "train.loop",
+        "train.step.loop",
         _DIE
         + """
 inner = module.Trainer.gradients
@@ -55,7 +55,7 @@ module.Trainer.gradients = gradients
 """,
     ),
     "save": (
-        "train.checkpoint",
+        "train.step.checkpoint",
         _DIE
         + """
 inner = module.save_file
@@ -66,7 +66,7 @@ module.save_file = save_file
 """,
     ),
     "after save": (
-        "train.checkpoint",
+        "train.step.checkpoint",
         _DIE
         + """
 inner = module.save
@@ -78,7 +78,7 @@ module.save = save
 """,
     ),
     "eval": (
-        "train.evaluate",
+        "train.step.evaluate",
         _DIE
         + """
 inner = module.Evaluator._loss
@@ -162,7 +162,7 @@ module.Trainer.gradients = gradients
 def test_a_run_whose_launcher_was_killed_is_resumed_by_hand_to_the_last_bit(
     airlock: Start, environ: dict[str, str], tmp_path: Path, clean: dict[str, object]
 ) -> None:
-    env = hooked(environ, tmp_path, "train.loop", _WAIT)
+    env = hooked(environ, tmp_path, "train.step.loop", _WAIT)
     with ended(airlock(*_TWENTY, env=env)) as process:
         killed = run_folder(environ)
         wait_for(lambda: 13 in curve(killed), why="the 13th step was not trained")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from launch.resolve import resolve
+from launch.config.resolve import resolve
 from rundir.status import read_status
 from tests.hub_server import Hub, Model, serving
 from tests.running import SHORT, assert_nothing_left, ended, events_of, finish, run_folder, wait_for
-from train.make_checkpoint import make_checkpoint
+from train.model.make_checkpoint import make_checkpoint
 
 Start = Callable[..., "subprocess.Popen[str]"]
 ID = "someone/tiny"

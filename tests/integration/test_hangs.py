@@ -56,7 +56,7 @@ _CALLS_ANOTHER = "module.dist.barrier(group=self.control)"
 
 def _hangs(airlock: Start, environ: dict[str, str], folder: Path, body: str) -> tuple[RunDir, str]:
     """A run that ends by the hang that `body` makes, and what it has printed."""
-    env = hooked(environ, folder, "train.ranks", _BEFORE_A_SUM.format(body=body))
+    env = hooked(environ, folder, "train.rank.group", _BEFORE_A_SUM.format(body=body))
     code, out, err = finish(airlock(*ENDLESS, *_SOON, env=env))
     assert code == 12, out + err
     assert err == ""
@@ -66,7 +66,7 @@ def _hangs(airlock: Start, environ: dict[str, str], folder: Path, body: str) -> 
 
 
 def _has_stacks(log: Path) -> bool:
-    return "train/loop.py" in log.read_text()
+    return "train/step/loop.py" in log.read_text()
 
 
 def _told(airlock: Start, run: RunDir) -> dict[str, object]:
@@ -84,7 +84,7 @@ def test_a_rank_that_does_not_come_to_a_collective_is_named_with_its_line(
     assert "sitecustomize.py:" in out
     assert " in stuck" in out
     assert "Rank 0 called all_reduce #" in out
-    assert "train/ranks.py:" in out
+    assert "train/rank/group.py:" in out
     told = _told(airlock, run)
     assert (told["cause"], told["rank"]) == ("rank-behind", 1)
     first = told["evidence"][0]  # type: ignore[index]
@@ -141,7 +141,7 @@ def stuck(*args):
     return meet(*args)
 module.meet = stuck
 """
-    env = hooked(environ, tmp_path, "train.ranks", sleeps)
+    env = hooked(environ, tmp_path, "train.rank.group", sleeps)
     settings = ("--set", "launch.hang_timeout_s=2", "--num-gpus", str(num))
     code, out, err = finish(airlock(*ENDLESS, *settings, env=env))
     assert (code, err) == (12, ""), out + err
@@ -172,7 +172,9 @@ def test_a_run_that_hangs_is_started_again_where_restarts_are_allowed(
     first_only = f"""
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             {_SLEEPS}"""
-    env = hooked(environ, tmp_path, "train.ranks", _BEFORE_A_SUM.format(body=first_only.strip()))
+    env = hooked(
+        environ, tmp_path, "train.rank.group", _BEFORE_A_SUM.format(body=first_only.strip())
+    )
     code, out, err = finish(airlock(*SHORT, *_SOON, "--max-restarts", "1", env=env))
     assert code == 0, out + err
     assert "rank 1 did not enter all_reduce #" in out
@@ -216,7 +218,7 @@ def test_a_slow_run_and_one_whose_launcher_was_stopped_are_no_hangs(
 ) -> None:
     slow = "import time\nstep = module.Trainer._one_step\n"
     slow += "module.Trainer._one_step = lambda self: (time.sleep(2), step(self))[1]"
-    env = hooked(environ, tmp_path, "train.loop", slow)
+    env = hooked(environ, tmp_path, "train.step.loop", slow)
     soon_s = max(4, limit_s(2))  # for steps of 2 s, on a machine that may be busy
     soon = ("--set", f"launch.hang_timeout_s={soon_s}")
     with training(airlock(*SHORT, *soon, env=env), environ) as (process, run):

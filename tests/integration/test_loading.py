@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from launch.resolve import resolve
+from launch.config.resolve import resolve
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
 from tests.running import SHORT, assert_nothing_left, events_of, finish, hooked, run_folder
-from train.make_checkpoint import make_checkpoint
+from train.model.make_checkpoint import make_checkpoint
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -63,12 +63,12 @@ def test_a_warm_start_that_turns_cold_has_rank_0_read_for_all_where_that_is_chea
         environ,
         tmp_path,
         "train.worker",
-        "import launch.zygote\nif launch.zygote.current:\n    raise ImportError('here')",
+        "import launch.rank.zygote\nif launch.rank.zygote.current:\n    raise ImportError('here')",
     )
     hooked(
         environ,
         tmp_path,
-        "train.loading",
+        "train.model.loading",
         "module.make_room = lambda *args, do=module.make_room: (print('received'), do(*args))",
     )
     other_type = ("--set", f"model.path={model}", "--set", "model.dtype=bfloat16")

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.memory_cgroup import MemoryCgroup
-from launch.memory import GIB
+from benchmarks.starts.memory_cgroup import MemoryCgroup
 from rundir.events import Event
 from rundir.paths import RunDir
+from rundir.units import GIB
 from tests.memory_cgroup import limited
 from tests.running import (
     COLD,
@@ -42,9 +42,9 @@ def growing(*args):
     return real(*args)
 {name} = growing
 """
-IN_TRAINING = ("train.loop", GROWING.format(name="module.Trainer.train"))
-IN_LOADING = ("train.model", GROWING.format(name="module.load_model"))
-IN_PREPARING = ("train.tokenise", GROWING.format(name="module.Tokeniser._parts"))
+IN_TRAINING = ("train.step.loop", GROWING.format(name="module.Trainer.train"))
+IN_LOADING = ("train.model.model", GROWING.format(name="module.load_model"))
+IN_PREPARING = ("train.data.tokenise", GROWING.format(name="module.Tokeniser._parts"))
 # More than the limit that follows from the group, less than the kernel would let a process map.
 RUNAWAY = """
 real = module.Trainer.train
@@ -176,7 +176,7 @@ def test_an_allocation_gone_wild_is_an_exception_in_its_rank(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
     with limited(2 * GIB) as cgroup:
-        hook = ("train.loop", RUNAWAY)
+        hook = ("train.step.loop", RUNAWAY)
         code, out, err = run_in(cgroup, environ, tmp_path, hook, *SHORT)
     assert code == 11, err
     assert "rank 1 raised MemoryError" in out

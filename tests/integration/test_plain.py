@@ -186,7 +186,7 @@ def test_a_plain_run_shows_what_a_run_shows_and_leaves_what_a_run_leaves(
 def test_ctrl_c_saves_and_the_command_it_names_goes_on_bitwise(
     plain: Start, environ: dict[str, str], tmp_path: Path, whole: dict[str, object]
 ) -> None:
-    env = hooked(environ, tmp_path, "train.loop", _UNTIL_ASKED)
+    env = hooked(environ, tmp_path, "train.step.loop", _UNTIL_ASKED)
     with ended(plain(*EIGHT, env=env)) as process:
         first = run_folder(environ)
         wait_for(lambda: len(curve(first)) == 4, why="the fourth step was not trained")
@@ -210,7 +210,7 @@ def test_ctrl_c_saves_and_the_command_it_names_goes_on_bitwise(
 def test_a_second_ctrl_c_ends_a_process_that_cannot_answer_and_no_port_of_it_is_open(
     plain: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    env = hooked(environ, tmp_path, "train.loop", _STUCK)
+    env = hooked(environ, tmp_path, "train.step.loop", _STUCK)
     with ended(plain(*EIGHT, env=env)) as process:
         run = run_folder(environ)
         wait_for(lambda: len(curve(run)) == 2, why="the second step was not trained")
@@ -255,7 +255,7 @@ def test_airlock_stop_has_a_plain_run_save_and_end(
 def test_what_kill_9_leaves_in_the_middle_of_a_save_is_passed_over_and_resumed_bitwise(
     plain: Start, environ: dict[str, str], tmp_path: Path, whole: dict[str, object]
 ) -> None:
-    env = hooked(environ, tmp_path, "train.checkpoint", _KILLED_AS_IT_SAVES)
+    env = hooked(environ, tmp_path, "train.step.checkpoint", _KILLED_AS_IT_SAVES)
     with ended(plain(*EIGHT, env=env)) as process:
         code, _, _ = finish(process)
     assert code == -signal.SIGKILL
@@ -286,7 +286,7 @@ def test_two_plain_runs_at_once_make_the_same_model_and_do_not_meet(
 def test_an_exception_is_told_with_its_traceback_on_the_screen_and_in_the_log(
     plain: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    env = hooked(environ, tmp_path, "train.loop", _RAISES)
+    env = hooked(environ, tmp_path, "train.step.loop", _RAISES)
     with ended(plain(*EIGHT, env=env)) as process:
         code, out, _ = finish(process)
     assert code == 10
@@ -301,7 +301,7 @@ def test_an_exception_is_told_with_its_traceback_on_the_screen_and_in_the_log(
 def test_a_disk_that_is_full_is_said_though_no_event_of_it_can_be_written(
     plain: Start, environ: dict[str, str], small_disk: Path, tmp_path: Path
 ) -> None:
-    env = hooked(environ, tmp_path, "train.loop", _FILLS_THE_DISK)
+    env = hooked(environ, tmp_path, "train.step.loop", _FILLS_THE_DISK)
     env |= {"AIRLOCK_RUNS_DIR": str(small_disk)}
     with ended(plain(*EIGHT, env=env)) as process:
         code, out, err = finish(process)

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from launch.memory import GIB
 from rundir.paths import RunDir
+from rundir.units import GIB
 from tests.memory_cgroup import limited
 from tests.running import (
     SHORT,
@@ -108,7 +108,7 @@ def test_a_run_that_fits_keeps_its_plan_and_the_next_one_asks_nobody(
     assert code == 0, err
     assert "plan: fits: the host needs" in out
     assert plan_in(run_folder(environ))["verdict"] == "fits"
-    env = cold_cache | hooked(environ, tmp_path, "train.trace", "os._exit(9)")
+    env = cold_cache | hooked(environ, tmp_path, "train.trace.trace", "os._exit(9)")
     code, out, err = finish(airlock(*SHORT, env=env))
     assert code == 0, err
     assert "plan: fits: the host needs" in out
@@ -129,7 +129,7 @@ def test_a_tracer_that_fails_or_hangs_is_never_in_the_way(
     body: str,
     words: str,
 ) -> None:
-    env = cold_cache | hooked(environ, tmp_path, "train.trace", body)
+    env = cold_cache | hooked(environ, tmp_path, "train.trace.trace", body)
     code, out, err = finish(airlock(*SHORT, env=env))
     assert code == 0, err
     assert re.search(words, out)
@@ -140,8 +140,10 @@ def test_a_tracer_that_fails_or_hangs_is_never_in_the_way(
 def test_a_stop_while_it_is_asked_leaves_nothing(
     airlock: Start, environ: dict[str, str], cold_cache: dict[str, str], tmp_path: Path
 ) -> None:
-    env = cold_cache | hooked(environ, tmp_path, "train.trace", "__import__('time').sleep(1000)")
-    env |= hooked(environ, tmp_path, "train.template", "__import__('time').sleep(1000)")
+    env = cold_cache | hooked(
+        environ, tmp_path, "train.trace.trace", "__import__('time').sleep(1000)"
+    )
+    env |= hooked(environ, tmp_path, "train.data.template", "__import__('time').sleep(1000)")
     with ended(airlock(*SHORT, env=env)) as process:
         own = psutil.Process(process.pid)
         wait_for(lambda: len(own.children()) > 1, why="no tracer beside the preparation")

@@ -148,7 +148,7 @@ def meet(*args):
     raise ZeroDivisionError(f"in attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}")
 module.meet = meet
 """
-    env = hooked(environ, tmp_path, "train.ranks", body)
+    env = hooked(environ, tmp_path, "train.rank.group", body)
     with ended(airlock(*_LONGER, "--max-restarts", "2", env=env)) as process:
         code, out, err = finish(process)
     assert code == 10, err

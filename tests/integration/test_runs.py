@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.devices import installed_gpus
+from launch.host.devices import installed_gpus
 from rundir.checkpoints import complete_checkpoints
 from rundir.paths import RunDir
 from rundir.status import read_status
@@ -31,8 +31,8 @@ from tests.running import (
     run_folder,
     training,
 )
-from train.peak import peak_of
-from train.stopwatch import DEVICE_PARTS, HOST_PARTS
+from train.step.mfu import peak_of
+from train.step.progress import DEVICE_PARTS, HOST_PARTS
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from launch.memory import GIB
+from rundir.units import GIB
 from tests.broken import (
     ADDRESS_SPACE,
     FORK_AFTER_CUDA,

@@ -63,7 +63,7 @@ IN_TRAINER = {
 def test_what_breaks_our_own_trainer_is_named(
     to_its_end: ToItsEnd, environ: dict[str, str], tmp_path: Path, failure: str
 ) -> None:
-    env = hooked(environ, tmp_path, "train.loop", _BROKEN) | {"FAILURE": failure}
+    env = hooked(environ, tmp_path, "train.step.loop", _BROKEN) | {"FAILURE": failure}
     end = to_its_end(*ENDLESS[1:], "--set", "launch.hang_timeout_s=8", env=env)
     end.assert_named(IN_TRAINER[failure])
 

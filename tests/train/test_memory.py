@@ -24,11 +24,11 @@ from torch.nn import functional as F
 from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
-from train.batch import Batch
-from train.head import _LOGITS_BYTES
-from train.loop import Trainer
-from train.loss import SummedLoss
-from train.ranks import meet
+from train.model.head import _LOGITS_BYTES
+from train.model.loss import SummedLoss
+from train.rank.group import meet
+from train.step.batch import Batch
+from train.step.loop import Trainer
 
 pytestmark = pytest.mark.runs  # starts real steps, large ones
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from launch import gate as gate_module
-from launch.cores import usable_cores
-from launch.growth import Growth
-from launch.memory import MIB
+from launch.gate import gate as gate_module
+from launch.gate.memory_profile import Growth
+from launch.host.cores import usable_cores
 from rundir.errors import UserError
+from rundir.units import MIB
 from tests.conftest import ROOT
 from tests.launch.gate.visits import RANK, Start, foretell, most_inside, notes, said, visit
 from tests.memory_cgroup import limited

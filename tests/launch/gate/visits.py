@@ -6,15 +6,15 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from launch.gate import Admit, Gate, Visitor
-from launch.growth import Growth, GrowthNotes
+from launch.gate.gate import Admit, Gate, Visitor
+from launch.gate.memory_profile import Growth, GrowthNotes
 
 # A rank that passes the gate: writes when it got in and when it left, stays inside a while, and
 # takes some memory there; with `fork` it has a child that outlives it.
 RANK = """
 import os, sys, time
 from pathlib import Path
-from launch.gate import Gate, Visitor
+from launch.gate.gate import Gate, Visitor
 folder, run, rank, admit, stay_s, mib, fork, log = sys.argv[1:]
 def say(text):
     fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -23,7 +23,7 @@ from tests.running import wait_for
 
 _STAND_IN = """
 import os, sys, time
-from diagnostics.rung import rung
+from diagnostics.probes.rung import rung
 from rundir.finding import Finding
 
 @rung({name!r})
@@ -179,7 +179,7 @@ def sleeping(ladder: Ladder) -> tuple[subprocess.Popen[str], psutil.Process]:
     ladder.put(
         "basic",
         """
-        from launch import children
+        from launch.process import children
         children.start("diagnostics.sleeper", env=dict(os.environ)).wait()
         """,
     )

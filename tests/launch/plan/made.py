@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from launch.host_memory import Available
-from launch.memory import GIB
+from launch.host.host_memory import Available
 from launch.plan.catalogue import gpu_kind
 from launch.plan.host import Weights
 from launch.plan.plan import Host, Plan
 from launch.plan.target import Target
 from rundir.config import LaunchConfig, RunConfig, TrainConfig
 from rundir.footprint import Footprint
+from rundir.units import GIB
 
 MAPPED = Weights(load="mmap", is_converted=False, reading_bytes=0, note="")
 CONFIG = RunConfig(

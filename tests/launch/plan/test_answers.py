@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from launch.plan.answers import keep, kept_answer
 from launch.plan.question import Question
+from launch.plan.tracer import keep, kept_answer
 from tests.conftest import ROOT
 from tests.launch.plan.made import CONFIG, FOOTPRINT
 
 QUESTION = Question(CONFIG, "cuda", "a" * 32)
 KEEPER = """
-from launch.plan.answers import keep, kept_answer
+from launch.plan.tracer import keep, kept_answer
 from tests.launch.plan.made import FOOTPRINT
 from tests.launch.plan.test_answers import QUESTION
 for _ in range(200):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from launch.memory import GIB
 from launch.plan.catalogue import CATALOGUE, column_kinds, gpu_kind
 from rundir.errors import UserError
+from rundir.units import GIB
 
 
 @pytest.mark.parametrize(

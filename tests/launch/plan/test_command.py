@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from launch.memory import GIB
+from rundir.units import GIB
 from tests.conftest import HAS_GPU
 from tests.running import ended, finish, hooked, wait_for
 
@@ -57,7 +57,7 @@ def test_the_same_question_again_starts_no_child(
     airlock: Start, cache: dict[str, str], environ: dict[str, str], tmp_path: Path
 ) -> None:
     first = plan_of(airlock, "14b", *H100, env=cache)
-    broken = hooked(environ, tmp_path, "train.trace", "os._exit(9)")
+    broken = hooked(environ, tmp_path, "train.trace.trace", "os._exit(9)")
     again = plan_of(airlock, "14b", "--gpu", "48G", "--num-gpus", "4", env=cache | broken)
     assert again["rank"]["peak_bytes"] == first["rank"]["peak_bytes"]
     new = ("14b", "--set", "train.lora_rank=3")
@@ -140,7 +140,7 @@ def test_a_cache_that_cannot_be_written_is_no_reason_not_to_answer(
 def test_ctrl_c_ends_the_tracer_too(
     airlock: Start, cache: dict[str, str], environ: dict[str, str], tmp_path: Path, number: int
 ) -> None:
-    env = cache | hooked(environ, tmp_path, "train.trace", "__import__('time').sleep(1000)")
+    env = cache | hooked(environ, tmp_path, "train.trace.trace", "__import__('time').sleep(1000)")
     with ended(airlock("plan", "tiny", env=env)) as process:
         (child,) = wait_for(psutil.Process(process.pid).children, why="no tracer")
         time.sleep(0.5)

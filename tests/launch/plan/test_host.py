@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from launch.memory import GIB
+from launch.config.resolve import resolve
 from launch.plan.host import Weights, host_phases, weights_of
-from launch.resolve import resolve
 from rundir.config import LaunchConfig, RunConfig
+from rundir.units import GIB
 from tests.launch.plan.made import CONFIG, FOOTPRINT, MAPPED
 
 BASE_BYTES = 20_000_000_000  # the frozen weights of FOOTPRINT

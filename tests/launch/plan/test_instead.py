@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
+from launch.config.request import Request
+from launch.config.resolve import resolve
 from launch.plan.changes import groups_of
 from launch.plan.command import make_plan
+from launch.plan.fit import Verdict
 from launch.plan.instead import what_fits_instead
 from launch.plan.plan import Plan
 from launch.plan.question import question_of
 from launch.plan.target import Target, with_ranks
 from launch.plan.tracer import Tracer
-from launch.plan.verdict import Verdict
-from launch.request import Request
-from launch.resolve import resolve
-from launch.signals import Signals
+from launch.process.signals import Signals
 from rundir.config import LaunchConfig, ModelConfig, TrainConfig
 from tests.launch.plan.made import CONFIG, FULL, host_of, on_gpus
 

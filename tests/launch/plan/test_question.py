@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from launch.model_folder import fetched_model_folder
+from launch.config.resolve import resolve
+from launch.files.model_folder import fetched_model_folder
 from launch.plan.question import question_of
 from launch.plan.target import with_ranks
-from launch.resolve import resolve
 from rundir.config import RunConfig
 from rundir.errors import UserError
 

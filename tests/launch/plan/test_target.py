@@ -6,12 +6,12 @@ import shlex
 
 import pytest
 
-from launch.devices import Gpu, Placement
-from launch.memory import GIB
+from launch.config.request import PLAN, RUN, Request
+from launch.config.resolve import resolve
+from launch.host.devices import Gpu, Placement
 from launch.plan.target import choose_target, target_of_placement
-from launch.request import PLAN, RUN, Request
-from launch.resolve import resolve
 from rundir.errors import UserError
+from rundir.units import GIB
 from tests.conftest import HAS_GPU
 
 TYPED = Request(

@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from launch.config.resolve import resolve
 from launch.plan.question import Question, question_of
 from launch.plan.target import with_ranks
 from launch.plan.tracer import Tracer
-from launch.resolve import resolve
-from launch.signals import Interrupted, Signals
+from launch.process.signals import Interrupted, Signals
 from rundir.errors import UserError
 from tests.running import hooked, wait_for
 
@@ -80,7 +80,7 @@ def test_a_model_that_cannot_be_traced_is_told_in_the_tracers_own_words(
 def test_a_tracer_that_ends_badly_is_an_error_with_its_reason(
     environ: dict[str, str], tmp_path: Path, body: str, words: str
 ) -> None:
-    env = environ | hooked(environ, tmp_path, "train.trace", body)
+    env = environ | hooked(environ, tmp_path, "train.trace.trace", body)
     with pytest.raises(UserError, match=words):
         Tracer([question()], env).wait(Signals())
 

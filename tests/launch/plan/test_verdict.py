@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from launch.memory import GIB
+from launch.plan.fit import Need, Verdict, context_need, gpu_need, host_need
 from launch.plan.host import Phase
-from launch.plan.verdict import Need, Verdict, context_need, gpu_need, host_need
+from rundir.units import GIB
 from tests.launch.plan.made import FOOTPRINT, on_gpus
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from launch.devices import Gpu, Placement
-from launch.nvml import DriverState
-from launch.preflight.ground import Ground
-from launch.resolve import resolve
+from launch.config.resolve import resolve
+from launch.host.devices import Gpu, Placement
+from launch.host.nvml import DriverState
+from launch.preflight.context import Context
 from tests import fake_nvml
 
 Row = dict[str, Any]
@@ -28,16 +28,16 @@ def on_gpus(number: int) -> Placement:
     return Placement("cuda", number, "a test", tuple(gpus))
 
 
-def ground(
+def context(
     profile: str = "tiny",
     *settings: str,
     placement: Placement = ON_CPU,
     environ: Mapping[str, str] = os.environ,
     driver: DriverState | None = None,
-) -> Ground:
+) -> Context:
     """What a check looks at."""
     config, sources = resolve(profile, settings, {})
-    return Ground(
+    return Context(
         config=config, sources=sources, placement=placement, environ=environ, driver=lambda: driver
     )
 

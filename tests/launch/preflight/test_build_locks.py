@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.preflight import build_locks
+from launch.preflight.earlier_runs import check_build_locks, find_locks
 from rundir.finding import Finding
-from tests.launch.preflight.conftest import ground
+from tests.launch.preflight.conftest import context
 
 HOLD = """
 import sys
@@ -33,7 +33,7 @@ def lock(tmp_path: Path) -> Path:
 
 
 def found(tmp_path: Path, **environ: str) -> Finding:
-    (finding,) = build_locks.check(ground(environ={"HOME": str(tmp_path)} | environ))
+    (finding,) = check_build_locks(context(environ={"HOME": str(tmp_path)} | environ))
     return finding
 
 
@@ -82,4 +82,4 @@ def test_torch_still_keeps_its_builds_there(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = Path(cpp_extension._get_build_directory("my_kernel", verbose=False))
     (folder / "lock").touch()
-    assert build_locks.find_locks({"XDG_CACHE_HOME": str(tmp_path)}) == [folder / "lock"]
+    assert find_locks({"XDG_CACHE_HOME": str(tmp_path)}) == [folder / "lock"]

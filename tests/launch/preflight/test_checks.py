@@ -11,49 +11,41 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from launch.job import Job
+from launch.config.job import Job
 from launch.preflight import checks
-from launch.preflight.ground import Ground, error, fine, warning
+from launch.preflight.context import Context, error, fine, warning
 from rundir.finding import Finding
 from tests.conftest import Start
-from tests.launch.preflight.conftest import Machine, ground, in_namespace
+from tests.launch.preflight.conftest import Machine, context, in_namespace
 from tests.running import finish
 
 
 def job() -> Job:
-    here = ground()
+    here = context()
     return Job(config=here.config, sources=here.sources, placement=here.placement, resume_from=None)
 
 
-def check_that(name: str, does: object) -> ModuleType:
-    """A check of that name."""
-    module = ModuleType(name)
-    module.NAME, module.check = name, does  # type: ignore[attr-defined]
-    return module
-
-
-def sleeps(_ground: Ground) -> list[Finding]:
+def sleeps(_context: Context) -> list[Finding]:
     time.sleep(60)
     return []
 
 
-def breaks(_ground: Ground) -> list[Finding]:
+def breaks(_context: Context) -> list[Finding]:
     raise ZeroDivisionError("of its own")
 
 
 def test_a_check_that_hangs_or_breaks_is_a_warning_and_the_others_are_told() -> None:
-    def knows(_ground: Ground) -> list[Finding]:
+    def knows(_context: Context) -> list[Finding]:
         return [fine("third", "seen")]
 
     started = time.monotonic()
     found = checks.find(
         job(),
         {},
-        [check_that("first", sleeps), check_that("second", breaks), check_that("third", knows)],
+        {"first": sleeps, "second": breaks, "third": knows},
     )
     assert time.monotonic() - started < 30  # not the 60 of the one that hangs
     assert [one.level for one in found] == ["warning", "warning", "ok"]
@@ -63,7 +55,7 @@ def test_a_check_that_hangs_or_breaks_is_a_warning_and_the_others_are_told() -> 
 
 def test_a_thread_that_never_ends_does_not_keep_the_process() -> None:
     program = (
-        "import time\nfrom launch.patience import within\n"
+        "import time\nfrom launch.host.timeouts import within\n"
         "try: within(0.1, lambda: time.sleep(100))\nexcept TimeoutError: print('given up')"
     )
     done = subprocess.run(

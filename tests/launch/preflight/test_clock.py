@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from launch.preflight import clock
+from launch.preflight import system
 from rundir.finding import Finding
 from rundir.paths import RunDir
 from rundir.status import Status, write_status
-from tests.launch.preflight.conftest import ground
+from tests.launch.preflight.conftest import context
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found() -> Finding:
-    (finding,) = clock.check(ground())
+    (finding,) = system.check_clock(context())
     return finding
 
 
@@ -48,8 +48,8 @@ def test_a_clock_before_this_programs_own_files_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clone = tmp_path / "clone"
-    shutil.copytree(Path(clock.__file__).parent.parent, clone / "launch")
-    monkeypatch.setattr(clock, "ROOT", clone)
+    shutil.copytree(Path(system.__file__).parent.parent, clone / "launch")
+    monkeypatch.setattr(system, "ROOT", clone)
     newest = time.time() + 2 * 86400
     os.utime(clone / "launch" / "run.py", (newest, newest))
     finding = found()
@@ -61,8 +61,8 @@ def test_a_clock_before_this_programs_own_files_is_a_warning(
 def test_1970_is_a_warning_whatever_the_files_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clock, "ROOT", tmp_path)  # without any file
-    (finding,) = clock._behind(86400.0)
+    monkeypatch.setattr(system, "ROOT", tmp_path)  # without any file
+    (finding,) = system._behind(86400.0)
     assert finding.warning.startswith("it says 1970-01-0")
 
 

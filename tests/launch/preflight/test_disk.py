@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.preflight.disk import checkpoints_bytes
+from launch.config.resolve import resolve
 from launch.preflight.sizes import model_size
-from launch.resolve import resolve
+from launch.preflight.space import checkpoints_bytes
 from rundir.config import RunConfig, Sources
 from tests.launch.preflight.conftest import Machine, Row
 

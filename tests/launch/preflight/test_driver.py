@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.nvml import DriverState, GpuState
-from launch.preflight.driver import judge
-from launch.preflight.torch_build import TorchBuild, torch_build
+from launch.host.nvml import DriverState, GpuState
+from launch.preflight.gpus import TorchBuild, judge_driver, torch_build
 from tests.conftest import HAS_GPU, ROOT
 from tests.launch.preflight.conftest import Machine, Row
 
@@ -91,7 +90,7 @@ def test_gpus_newer_or_older_than_the_build_need_another(
 ) -> None:
     gpu = GpuState(index=3, uuid="GPU-3", capability=capability)
     driver = DriverState(version="580.95", cuda=(13, 0), gpus=(gpu,))
-    found = judge(TorchBuild(version="2.13.0", cuda=build), driver, [gpu])
+    found = judge_driver(TorchBuild(version="2.13.0", cuda=build), driver, [gpu])
     assert found.ok == (not wanted)
     assert wanted in found.do
     if wanted:

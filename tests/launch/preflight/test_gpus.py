@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from launch import nvml as real_nvml
+from launch.host import nvml as real_nvml
 from tests.conftest import HAS_GPU
 from tests.launch.preflight.conftest import Machine, Row
 

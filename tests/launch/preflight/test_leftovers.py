@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launch import run_processes
-from launch.run_processes import all_runs, processes_of
+from launch.process import runs as run_processes
+from launch.process.runs import all_runs, processes_of
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.status import Status, write_status

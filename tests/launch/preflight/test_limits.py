@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from launch.cores import usable_cores
-from launch.mounts import mounts
+from launch.host.cores import usable_cores
+from launch.host.mounts import mounts
 from tests.conftest import ROOT
 
 LOOK = """
 import json, os, resource, sys
 sys.path.insert(0, sys.argv[1])
 exec(sys.argv[2])
-from launch.preflight import limits
-from tests.launch.preflight.conftest import ground
-found = limits.check(ground(*json.loads(sys.argv[3])))
+from launch.preflight import system
+from tests.launch.preflight.conftest import context
+found = system.check_limits(context(*json.loads(sys.argv[3])))
 rows = [(one.level, one.text or one.warning, one.do) for one in found]
 print(json.dumps([rows, resource.getrlimit(resource.RLIMIT_NOFILE)]))
 """
@@ -61,7 +61,7 @@ def test_one_that_cannot_be_raised_is_a_warning() -> None:
 def test_a_limit_on_processes_that_leaves_too_few_threads_is_an_error() -> None:
     # Root is let through by the kernel, so it is looked at as somebody who has no other process.
     as_other = (
-        "from launch.preflight import limits\n"
+        "from launch.preflight import system\n"
         "from tests.launch.preflight import conftest\n"
         "resource.setrlimit(resource.RLIMIT_NPROC, ({0}, {0})); os.setuid(61234)"
     )

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from launch.preflight import packages, tracking
+from launch.preflight.packages import check_packages, check_tracking
 from launch.track.services import services_in
 from rundir.errors import UserError
 from rundir.finding import Finding
 from tests.conftest import Start
-from tests.launch.preflight.conftest import ground
+from tests.launch.preflight.conftest import context
 from tests.running import finish
 
 
 def found(report_to: str, **environ: str) -> list[Finding]:
-    return tracking.check(ground("tiny", f"train.report_to={report_to}", environ=environ))
+    return check_tracking(context("tiny", f"train.report_to={report_to}", environ=environ))
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_folder_that_wandb_has_made_is_no_package(
 ) -> None:
     (tmp_path / "trackio").mkdir()
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    (finding,) = packages.check(ground("tiny", "train.report_to=trackio"))
+    (finding,) = check_packages(context("tiny", "train.report_to=trackio"))
     assert finding.level == "error"
     assert found("trackio") == []
 

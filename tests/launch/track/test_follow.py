@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.track.figures import figures_of
+from launch.track.follow import figures_of
 from launch.track.process import track_once
 from rundir.errors import UserError
 from rundir.events import read_events

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from launch.processes import OwnProcesses
-from launch.signals import Signals
+from launch.process.processes import OwnProcesses
+from launch.process.signals import Signals
 from launch.track.process import track_once
 from launch.track.sidecar import Tracking
 from rundir.config import RunConfig, TrainConfig
@@ -162,7 +162,7 @@ def test_it_ends_with_its_launcher_however_that_ends(
     made.steps(1, 2)
     launcher = f"""
 import time, pathlib, rich.console
-from launch.processes import OwnProcesses
+from launch.process.processes import OwnProcesses
 from launch.track.sidecar import Tracking
 from rundir.config import RunConfig
 from rundir.events import read_events

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launch.signals import Signals
+from launch.process.signals import Signals
 from launch.track.process import track_once
 from rundir.errors import UserError
 from tests.launch.track.runs import HOST, MadeRun

@@ -14,10 +14,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.train.chat_templates import read, written
-from tests.train.test_prepare_data import cache
-from train.data import SampleFile
-from train.prepare_path import prepare_path
-from train.recipe import Recipe
+from tests.train.data.test_prepare_data import cache
+from train.data.dataset import SampleFile
+from train.data.prepare_path import prepare_path
+from train.data.samples import Recipe
 
 __all__ = ["cache"]  # a fixture
 

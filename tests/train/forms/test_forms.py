@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from launch.resolve import resolve
+from launch.config.resolve import resolve
 from rundir.errors import UserError
+from tests.train.data.test_prepare_data import cache
 from tests.train.forms import chats, files, odd, pairs
 from tests.train.forms.form import TEMPLATE, Form
-from tests.train.test_prepare_data import cache
-from train.data import SampleFile
-from train.make_checkpoint import byte_tokenizer
-from train.prepare_path import prepare_path
-from train.preview import marked
-from train.recipe import Recipe
+from train.data.dataset import SampleFile, marked
+from train.data.prepare_path import prepare_path
+from train.data.samples import Recipe
+from train.model.make_checkpoint import byte_tokenizer
 
 __all__ = ["cache"]  # a fixture
 

@@ -1,0 +1,1 @@
+"""The parts of `python -m benchmarks.gpu`, which runs them on one NVIDIA GPU."""

@@ -1,0 +1,131 @@
+"""Of all that was seen, the one that the rest follows from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from diagnostics.doctor.logs.rules import ROLES, Rule
+from diagnostics.doctor.logs.search import Found
+from diagnostics.doctor.logs.sightings import Sighting
+
+EXCEPTION = "python-exception"
+_SURVIVED = 10  # signs of progress that a log goes on with after its last trouble
+_WARNED = 3  # the same after what a logger only warned of, other trouble later or not
+
+# Lines of a launcher, which says that a rank has ended and not why.
+_OF_LAUNCHER = frozenset({"rank-failed", "rank-terminated-by-launcher"})
+# How processes end, and what other ranks see of it. Such lines often stand right below an
+# exception, as if they were more of its message.
+_OF_OTHERS = _OF_LAUNCHER | {
+    "killed-by-sigkill",
+    "terminated-by-sigterm",
+    "aborted",
+    "segmentation-fault",
+    "bus-error",
+    "nccl-watchdog-timeout",
+    "nccl-watchdog-stuck",
+    "worker-pool-broken",
+}
+
+_RAISED = Rule(
+    cause=EXCEPTION,
+    title="",
+    role="symptom",
+    match=(),
+    confidence=0.5,
+    why="The program raised this exception, and no rule knows it: what it says is what there is.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A sighting with its rule, which an exception that no rule knows has as well."""
+
+    sighting: Sighting
+    rule: Rule
+
+
+def suspects(found: Found) -> list[Suspect]:
+    """All that may be the cause, the likeliest first.
+
+    By role, then by what beats what, a launcher's summary last, then the earliest, then by
+    confidence.
+    """
+    named = [
+        Suspect(one, one.rule)
+        for one in found.sightings
+        if one.rule is not None and _holds(one.rule, found)
+    ]
+    raised = [
+        Suspect(one, _RAISED)
+        for one in found.sightings
+        if one.rule is None and not _is_explained(one, named)
+    ]
+    named = [one for one in named if one.rule.cause != EXCEPTION or not _is_told(one, named)]
+    everything = [one for one in (*named, *raised) if not _is_survived(one, found)]
+    unbeaten = _unbeaten(everything)
+    role = min((ROLES.index(one.rule.role) for one in unbeaten), default=0)
+    timed = _has_times([one for one in unbeaten if one.rule.role == ROLES[role]])
+    return sorted(unbeaten, key=lambda one: _order(one, timed=timed))
+
+
+def _order(one: Suspect, *, timed: bool) -> tuple[object, ...]:
+    seen = one.sighting
+    seconds = seen.time.seconds if timed and seen.time is not None else 0.0
+    role, is_summary = ROLES.index(one.rule.role), one.rule.cause in _OF_LAUNCHER
+    return (role, is_summary, seconds, seen.position, -one.rule.confidence, one.rule.cause)
+
+
+def _holds(rule: Rule, found: Found) -> bool:
+    return all(one in found.seen for one in rule.needs) and not any(
+        one in found.seen for one in rule.unless
+    )
+
+
+def _is_explained(raised: Sighting, named: Iterable[Suspect]) -> bool:
+    """Whether a rule knows the exception, by its first line or a further one of its message."""
+    return any(
+        one.sighting.log == raised.log
+        and raised.line <= one.sighting.line <= raised.last_line
+        and (one.sighting.line == raised.line or one.rule.cause not in _OF_OTHERS)
+        for one in named
+    )
+
+
+def _is_told(raised: Suspect, named: Iterable[Suspect]) -> bool:
+    """Whether the event of an exception is known by another rule as well."""
+    return any(
+        (one.sighting.log, one.sighting.line) == (raised.sighting.log, raised.sighting.line)
+        and one.rule.cause != EXCEPTION
+        for one in named
+    )
+
+
+def _is_survived(one: Suspect, found: Found) -> bool:
+    """Whether the log goes on as if nothing had been: it was caught, or tried again."""
+    seen = one.sighting
+    after = found.num_signs[seen.log.name] - seen.num_signs
+    return found.num_progress[seen.log.name] >= _SURVIVED or (seen.is_warning and after >= _WARNED)
+
+
+def _unbeaten(everything: Sequence[Suspect]) -> list[Suspect]:
+    """Without those that another of the same weight, or of more, explains."""
+    beaten: dict[str, int] = {}  # by which role at best
+    for one in everything:
+        for cause in one.rule.beats:
+            role = ROLES.index(one.rule.role)
+            beaten[cause] = min(role, beaten.get(cause, role))
+    return [
+        one
+        for one in everything
+        if beaten.get(one.rule.cause, len(ROLES)) > ROLES.index(one.rule.role)
+    ]
+
+
+def _has_times(everything: Sequence[Suspect]) -> bool:
+    """Whether several logs can be put in order by stamps of one kind, which all of them have."""
+    if len({one.sighting.log for one in everything}) < 2:  # noqa: PLR2004 - in one, places do
+        return False
+    times = [one.sighting.time for one in everything]
+    return all(times) and len({time.kind for time in times if time is not None}) == 1

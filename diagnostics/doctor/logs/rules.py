@@ -1,0 +1,190 @@
+"""The rules, as data: diagnostics/doctor/rules/AREA.toml. docs/doctor.md tells how to add one."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from diagnostics.doctor.logs.literals import Choice, texts_of
+from diagnostics.doctor.logs.segments import Segment
+
+FOLDER = Path(__file__).resolve().parent.parent / "rules"
+ROLES = ("root", "symptom", "cascade", "benign")  # the first three by how much they tell
+
+_TEXTS = ("cause", "title", "role", "why", "fix", "example")
+_LISTS = ("match", "needs", "unless", "beats", "source")
+_OPTIONAL = {"needs", "unless", "beats", "source", "example"}
+_MAY_BE_EMPTY_IF_BENIGN = {"why", "fix"}
+_CAUSE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
+
+
+class RuleError(ValueError):
+    """A rule that cannot be used: the file, which rule of it, and what is wrong."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """One regular expression, and what a line must hold for it, in lower case."""
+
+    text: str
+    texts: tuple[Choice, ...]
+
+    @classmethod
+    def of(cls, text: str) -> Pattern:
+        """The pattern written as `text`. Raises ValueError for one that cannot be used."""
+        return cls(text, texts_of(text))
+
+    @cached_property
+    def regex(self) -> re.Pattern[str]:
+        """Compiled when it is needed first: most are needed for no log."""
+        return re.compile(self.text)
+
+    @cached_property
+    def _is_anchored(self) -> bool:
+        """Whether to the beginning of a line, its prefix taken off."""
+        return "^" in self.text.replace("[^", "")
+
+    def search(self, segment: Segment) -> re.Match[str] | None:
+        """Its match in a line."""
+        found = self.regex.search(segment.raw)
+        if found is None and self._is_anchored:
+            found = self.regex.search(segment.stripped.text)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rule:
+    """One thing that a log can tell; see docs/doctor.md for the fields."""
+
+    cause: str
+    title: str
+    role: str
+    match: tuple[Pattern, ...]
+    why: str = ""
+    fix: str = ""
+    confidence: float = 0.9
+    needs: tuple[Pattern, ...] = ()
+    unless: tuple[Pattern, ...] = ()
+    beats: frozenset[str] = frozenset()
+    source: tuple[str, ...] = ()
+    example: str = ""
+    covers_traceback: bool = False
+
+
+def filled(text: str, groups: dict[str, str | None]) -> str:
+    """`text` with `{name}` replaced by what the group of that name matched.
+
+    A group that took no part stands there in capitals; braces of any other kind are left alone.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1]
+        return found[0] if name not in groups else groups[name] or name.upper()
+
+    return _PLACEHOLDER.sub(value, text)
+
+
+@cache
+def load_rules(folder: Path = FOLDER) -> tuple[Rule, ...]:
+    """Every rule of every *.toml in `folder`.
+
+    Raises RuleError for the first that cannot be used, OSError for a file that cannot be read.
+    """
+    rules: list[Rule] = []
+    for path in sorted(folder.glob("*.toml")):
+        rules += read_rules(path)
+    return tuple(rules)
+
+
+def read_rules(path: Path) -> list[Rule]:
+    """The rules of one file. Raises as `load_rules`."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RuleError(f"{path.name}: {error}") from error
+    if unknown := table.keys() - {"rule"}:
+        raise RuleError(f"{path.name}: {', '.join(sorted(unknown))}: only [[rule]] is known")
+    rules = []
+    for number, row in enumerate(table.get("rule", []), 1):
+        try:
+            rules.append(_rule(row))
+        except ValueError as error:
+            name = f"rule {number} ({row.get('cause', 'without a cause')})"
+            raise RuleError(f"{path.name}: {name}: {error}") from error
+    return rules
+
+
+def _rule(row: dict[str, Any]) -> Rule:
+    _check_fields(row)
+    _check_values(row)
+    patterns = {
+        key: tuple(Pattern.of(text) for text in row.get(key, ()))
+        for key in ("match", "needs", "unless")
+    }
+    return Rule(
+        cause=row["cause"],
+        title=row["title"],
+        role=row["role"],
+        why=" ".join(row.get("why", "").split()),
+        fix=row.get("fix", "").strip(),
+        confidence=float(row.get("confidence", 0.9)),
+        beats=frozenset(row.get("beats", ())),
+        source=tuple(row.get("source", ())),
+        example=row.get("example", ""),
+        covers_traceback=row.get("covers_traceback", False),
+        **patterns,
+    )
+
+
+def _check_fields(row: dict[str, Any]) -> None:
+    known = {*_TEXTS, *_LISTS, "confidence", "covers_traceback"}
+    if unknown := row.keys() - known:
+        raise ValueError(
+            f"unknown field {sorted(unknown)[0]!r}; there are {', '.join(sorted(known))}"
+        )
+    optional = _OPTIONAL | (_MAY_BE_EMPTY_IF_BENIGN if row.get("role") == "benign" else set())
+    for key in (*_TEXTS, *_LISTS):
+        value, kind = row.get(key), str if key in _TEXTS else list
+        if not value and key not in optional:
+            raise ValueError(f"{key} is missing")
+        if value is not None and not isinstance(value, kind):
+            raise ValueError(f"{key} is {value!r}, not a {'text' if kind is str else 'list'}")
+        if kind is list and not all(isinstance(one, str) for one in value or ()):
+            raise ValueError(f"{key} holds something that is no text")
+
+
+def _check_values(row: dict[str, Any]) -> None:
+    if not _CAUSE.fullmatch(row["cause"]):
+        raise ValueError(f"cause {row['cause']!r} is not in lower case with hyphens")
+    if row["role"] not in ROLES:
+        raise ValueError(f"role {row['role']!r} is none of {', '.join(ROLES)}")
+    if row["role"] == "benign" and (set(row) & {"needs", "unless", "beats"}):
+        raise ValueError("a benign rule masks its lines always: no needs, unless or beats")
+    if row.get("covers_traceback", False) not in (False, row["role"] == "benign"):
+        raise ValueError("covers_traceback is true or false, and of a benign rule")
+    confidence = row.get("confidence", 0.9)
+    if not (isinstance(confidence, int | float) and 0 < confidence <= 1):
+        raise ValueError(f"confidence {confidence!r} is not above 0 and at most 1")
+
+
+def contradictions(rules: Iterable[Rule]) -> list[str]:
+    """What rules say of each other that cannot be: of one that nobody has, or both ways round.
+
+    A rule can be used all the same, so a run's report does not depend on it; tests do.
+    """
+    beaten: dict[str, set[str]] = {}
+    for rule in rules:
+        beaten.setdefault(rule.cause, set()).update(rule.beats)
+    known = beaten.keys() | {"python-exception"}
+    return [
+        f"{cause} beats {other!r}, " + ("which beats it" if other in known else "which is no cause")
+        for cause, others in sorted(beaten.items())
+        for other in sorted(others)
+        if other not in known or cause in (other, *beaten.get(other, ()))
+    ]

@@ -1,0 +1,83 @@
+"""The lines of a block, found from a place in it; each state of a progress bar is one as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from diagnostics.doctor.logs.prefix import Stripped, strip
+from diagnostics.doctor.logs.reading import Block
+
+_LONGEST = 8192  # bytes of a line that are looked at
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What stands between two ends of lines or carriage returns: bytes [start, end) of a block."""
+
+    start: int
+    end: int
+    raw: str
+
+    @cached_property
+    def stripped(self) -> Stripped:
+        """It without what was put before it."""
+        return strip(self.raw)
+
+
+class Segments:
+    """The segments of one block, made when they are asked for."""
+
+    def __init__(self, block: Block) -> None:
+        self.data = block.data
+        self.lower = block.data.lower()  # ASCII only, so that places are the same in both
+        self._made: dict[int, Segment] = {}
+        self._line, self._counted = block.first_line, 0
+
+    def start_at(self, position: int) -> int:
+        """Where the segment begins that `position` lies in."""
+        newline = self.data.rfind(b"\n", 0, position)
+        return max(newline, self.data.rfind(b"\r", newline + 1, position)) + 1
+
+    def at(self, start: int) -> Segment:
+        """The segment that begins at `start`."""
+        made = self._made.get(start)
+        if made is None:
+            end = self.data.find(b"\n", start)
+            end = len(self.data) if end < 0 else end
+            stop = self.data.find(b"\r", start, end)
+            end = end if stop < 0 else stop
+            raw = self.data[start : min(end, start + _LONGEST)].decode(errors="replace")
+            made = self._made[start] = Segment(start, end, raw)
+        return made
+
+    def after(self, segment: Segment, most: int) -> Iterator[Segment]:
+        """Up to `most` segments that follow, empty ones left out."""
+        position = segment.end
+        for _ in range(most):
+            while position < len(self.data) and self.data[position] in b"\r\n":
+                position += 1
+            if position >= len(self.data):
+                return
+            yield (one := self.at(position))
+            position = one.end
+
+    def before(self, segment: Segment, most: int) -> Iterator[Segment]:
+        """Up to `most` segments that stand before, the nearest first, empty ones left out."""
+        position = segment.start
+        for _ in range(most):
+            while position > 0 and self.data[position - 1] in b"\r\n":
+                position -= 1
+            if position == 0:
+                return
+            yield (one := self.at(self.start_at(position)))
+            position = one.start
+
+    def line_of(self, segment: Segment) -> int:
+        """The number of its line in the log."""
+        if segment.start < self._counted:
+            return self._line - self.data.count(b"\n", segment.start, self._counted)
+        self._line += self.data.count(b"\n", self._counted, segment.start)
+        self._counted = segment.start
+        return self._line

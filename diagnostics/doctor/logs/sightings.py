@@ -1,0 +1,136 @@
+"""A line that tells something: where it stands, of which rank, when, and who led to it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from diagnostics.doctor.logs.prefix import Time
+from diagnostics.doctor.logs.reading import Log
+from diagnostics.doctor.logs.rules import Rule
+from diagnostics.doctor.logs.segments import Segment, Segments
+from diagnostics.doctor.logs.tracebacks import Traceback, show_code
+
+Groups = dict[str, str | None]
+
+_WARNING = re.compile(r"\bWARN(?:ING)?\b|\[W\d* |^W\d{4} ")  # levels; glog's is a letter
+_LINES_BACK = 40  # that are searched for a time
+_LONGEST_TEXT = 400  # characters of a line that are quoted
+
+# In torch elastic's summary the rank stands on a line of its own, above the exit code.
+_SUMMARY_RANK = re.compile(r"^\s*rank\s*:\s*(\d+)|failed \(exitcode: -?\d+\) local_rank: (\d+)")
+_SUMMARY_LINE = re.compile(r"^\s*(?:exitcode|error_file|traceback)\s*:|failed \(exitcode: ")
+_FIRST_FAILURE = b"root cause (first observed failure)"
+# Not by SIGHUP, SIGINT or SIGTERM: those are sent to all of them, from outside.
+_FIRST_TO_FAIL = re.compile(rb"failed \(exitcode: (?!-(?:1|2|15)\))-?\d+\) local_rank: (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of the user's own: the line of the log, what stands there, and of which code it is."""
+
+    line: int
+    text: str
+    code: str
+    show: str  # a command that shows that code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """A line that `rule` matches, or (no rule) an exception; `own` is the user's call above it."""
+
+    rule: Rule | None
+    log: Log
+    line: int
+    text: str
+    position: tuple[int, int, int]  # log, block, byte
+    rank: int | None = None
+    time: Time | None = None
+    groups: Groups = field(default_factory=dict)
+    own: Call | None = None
+    exception: str = ""  # the line that tells it, without a prefix
+    last_line: int = 0  # where the message of an exception ends
+    is_warning: bool = False  # a logger's, and not what an exception says
+    num_signs: int = 0  # of progress, that stand before it in its log
+
+
+def sighting_of(
+    *,
+    log: Log,
+    place: tuple[int, int],
+    segments: Segments,
+    segment: Segment,
+    rule: Rule | None,
+    groups: Groups,
+    stack: Traceback | None,
+) -> Sighting:
+    """The sighting of `segment`; `stack` is the traceback whose exception it tells, if it does."""
+    rank = segment.stripped.rank
+    if groups.get("rank"):
+        rank = int(groups["rank"] or 0)
+    elif rank is None:
+        told = stack.rank_told if stack is not None else None
+        rank = _summary_rank(segments, segment) if told is None else told
+    end = stack.rest[-1] if stack is not None and stack.rest else segment
+    return Sighting(
+        rule=rule,
+        log=log,
+        line=segments.line_of(segment),
+        text=_shortened(segment.raw),
+        position=(*place, segment.start),
+        rank=log.rank if rank is None else rank,
+        time=_time(segments, segment),
+        groups=groups,
+        own=_own_call(segments, stack),
+        exception=_shortened(segment.stripped.text),
+        last_line=segments.line_of(end),
+        is_warning=stack is None and _WARNING.search(segment.raw) is not None,
+    )
+
+
+def _own_call(segments: Segments, stack: Traceback | None) -> Call | None:
+    frame = stack.own_frame if stack is not None else None
+    if frame is None:
+        return None
+    code = f"{frame.file}, line {frame.line}" + (f", in {frame.where}" if frame.where else "")
+    return Call(
+        segments.line_of(frame.segment),
+        _shortened(frame.segment.raw),
+        code,
+        show_code(frame.file, frame.line),
+    )
+
+
+def first_failed_rank(segments: Segments) -> int | None:
+    """The rank that torch elastic calls the first to have failed: in its summary, or before it."""
+    position = segments.lower.find(_FIRST_FAILURE)
+    if position < 0:  # on one node the local rank is that of the job
+        found = _FIRST_TO_FAIL.search(segments.lower)
+        return int(found[1]) if found else None
+    here = segments.at(segments.start_at(position))
+    ranks = (_SUMMARY_RANK.search(one.stripped.text) for one in segments.after(here, 6))
+    return next((int(rank[1] or rank[2]) for rank in ranks if rank), None)
+
+
+def _summary_rank(segments: Segments, segment: Segment) -> int | None:
+    """The rank that torch elastic's summary means by such a line."""
+    if not _SUMMARY_LINE.search(segment.stripped.text):
+        return None
+    for one in (segment, *segments.before(segment, 5)):
+        if match := _SUMMARY_RANK.search(one.stripped.text):
+            return int(match[1] or match[2])
+    return None
+
+
+def _time(segments: Segments, segment: Segment) -> Time | None:
+    """When it was written: by its own stamp, or the nearest above."""
+    if segment.stripped.time is not None:
+        return segment.stripped.time
+    stamps = (one.stripped.time for one in segments.before(segment, _LINES_BACK))
+    return next((stamp for stamp in stamps if stamp is not None), None)
+
+
+def _shortened(text: str) -> str:
+    """A line as it is quoted."""
+    text = text.strip()
+    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"

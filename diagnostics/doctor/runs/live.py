@@ -1,0 +1,155 @@
+"""The verdict on a run that goes on: what it does, who waits for whom, or that it is stuck."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import psutil
+
+from diagnostics.doctor.runs.hang import of_hang
+from diagnostics.doctor.runs.progress import TRAINS, Standing, behind, ranks_of, standings, told
+from diagnostics.doctor.logs.verdict import Evidence, Verdict
+from rundir.units import clock_text
+from launch.run_state.hang import Hang, allowed_s
+from launch.run_state.hang_evidence import collect
+from launch.process.runs import processes_of
+from launch.run_state.state import RunState
+from rundir.config_file import read_config
+from rundir.events import Event
+from rundir.paths import RunDir, shown
+
+_SHARE = 0.5  # of the time after which the launcher ends it: who asks has seen something odd
+_START_S = 120.0  # of a rank that starts and neither computes nor reads meanwhile
+_SAMPLE_S = 0.5
+_NUM_INTERVALS = 20
+
+
+def of_live(run: RunDir, state: RunState, events: Sequence[Event]) -> Verdict:
+    """The verdict on a run whose launcher lives."""
+    now_t = time.time()
+    found = standings(state, events)
+    if state.status.phase == "preparing" or not any(one.pid for one in found):
+        return _goes_on(state, _before_ranks(state, now_t))
+    late = behind(found)
+    if late or any(one.stage != TRAINS for one in found):
+        stuck = [one for one in late or found if _is_stuck(one, now_t)]
+        if stuck:
+            return _stuck(run, stuck, found, now_t)
+        whom = f": the others wait for {ranks_of(late)}" if late else ""
+        return _goes_on(state, f"{told(found, now_t)}{whom}")
+    silent_s, limit_s = _silence(run, state, events, now_t)
+    if silent_s > limit_s:
+        return _silent(run, state, found, silent_s, limit_s)
+    return _goes_on(state, f"{told(found, now_t)}; it last reported {clock_text(silent_s)} ago")
+
+
+def _before_ranks(state: RunState, now_t: float) -> str:
+    if state.status.phase == "preparing":
+        since = clock_text(max(0.0, now_t - state.status.started_t))
+        return f"model and data are made ready, since {since}"
+    return f"the zygote is {state.zygote}" if state.zygote else "no rank is there yet"
+
+
+def _goes_on(state: RunState, what: str) -> Verdict:
+    status = state.status
+    step = f", step {status.step} of {status.total_steps}" if status.total_steps else ""
+    return Verdict(
+        cause="running",
+        title=f"The run goes on: {status.phase}{step}",
+        why=what[0].upper() + what[1:] + ".",
+        fix="nothing need be done",
+        confidence=1.0,
+    )
+
+
+def _is_stuck(one: Standing, now_t: float) -> bool:
+    """Whether a rank that starts has been at the same for long, and does nothing at all."""
+    return now_t - one.since_t > _START_S and one.pid is not None and not _moves(one.pid)
+
+
+def _moves(pid: int) -> bool:
+    """Whether a process computes or reads."""
+    try:
+        process = psutil.Process(pid)
+        before = process.cpu_times()[:4], process.io_counters()[4:6]
+        time.sleep(_SAMPLE_S)
+        return (process.cpu_times()[:4], process.io_counters()[4:6]) != before
+    except psutil.Error:
+        return False
+
+
+def _silence(
+    run: RunDir, state: RunState, events: Sequence[Event], now_t: float
+) -> tuple[float, float]:
+    """(seconds without a sign of progress, how many are usual at most)."""
+    asked_s = read_config(run.config).launch.hang_timeout_s
+    ours = [event for event in events if event["rank"] is not None]
+    last_t = max((event["t"] for event in ours), default=state.status.started_t)
+    if state.of_script:
+        logs = [run.rank_log(row.rank, state.status.attempt) for row in state.status.ranks]
+        last_t = max([last_t, *(log.stat().st_mtime for log in logs if log.exists())])
+        return now_t - last_t, _SHARE * allowed_s(asked_s, of_script=True)
+    last = max(ours, key=lambda event: float(event["mono"]), default=None)
+    times = [event["t"] for event in ours if event["name"] == "train"][-_NUM_INTERVALS:]
+    intervals_s = [b - a for a, b in pairwise(times)][1:]  # the first has compilation in it
+    step_s = statistics.median(intervals_s) if intervals_s else 0.0
+    is_aside = not intervals_s or (last is not None and last["kind"] == "start")
+    return now_t - last_t, _SHARE * allowed_s(asked_s, step_s=step_s, is_aside=is_aside)
+
+
+def _silent(
+    run: RunDir, state: RunState, found: Sequence[Standing], silent_s: float, limit_s: float
+) -> Verdict:
+    """A run that has trained, and reports nothing any more: each rank is asked what it does."""
+    ours = {process.pid for process in processes_of(run).processes}
+    pids = {one.rank: one.pid for one in found if one.pid in ours and one.pid is not None}
+    hang = Hang(still_s=silent_s, limit_s=limit_s)
+    verdict = of_hang(collect(run, state.status.attempt, pids, hang))
+    step = f" since step {state.status.step}" if state.status.step else ""
+    if verdict is None:
+        return Verdict(
+            cause="hang",
+            title=f"The run hangs: no progress{step}",
+            confidence=0.4,
+            why=f"Nothing was reported for {clock_text(silent_s)}; {clock_text(limit_s)} would be much.",
+            fix=_stop(run),
+            evidence=_last_event(run, 0),
+            role="symptom",
+        )
+    is_stopped = verdict.cause == "rank-stopped"  # one that goes on again as if nothing had been
+    fix = verdict.fix if is_stopped else f"{verdict.fix}\n  {_stop(run)}"
+    return replace(verdict, title=f"The run hangs{step}: {verdict.title}", fix=fix)
+
+
+def _stuck(
+    run: RunDir, stuck: Sequence[Standing], found: Sequence[Standing], now_t: float
+) -> Verdict:
+    """A run that does not come to train."""
+    first = stuck[0]
+    return Verdict(
+        cause="hang",
+        rank=first.rank,
+        role="symptom",
+        confidence=0.6,
+        title=f"The run hangs: {ranks_of(stuck)} got no farther than the others",
+        why=f"{told(found, now_t)}. In that time it has neither computed nor read anything.",
+        fix=_stop(run),
+        evidence=_last_event(run, first.rank),
+    )
+
+
+def _last_event(run: RunDir, rank: int) -> tuple[Evidence, ...]:
+    path = run.event_file(f"rank{rank}")
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    return (Evidence(shown(path), len(lines), lines[-1]),) if lines else ()
+
+
+def _stop(run: RunDir) -> str:
+    return f"./airlock stop {run.run_id}   # then mend what the stacks show, and start it again"

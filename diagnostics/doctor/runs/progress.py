@@ -1,0 +1,109 @@
+"""Where each rank of a live run stands, from its events: who is behind, and who waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rundir.units import clock_text
+from launch.run_state.state import RunState
+from rundir.events import Event
+
+STARTED, AT_GATE, INSIDE, WAITS_FOR_ALL, JOINS, WRAPS, TRAINS = range(7)
+
+# Of a span that is open: how far a rank is that is in it, and what it does.
+_SPANS = {
+    "lock.wait": (AT_GATE, "waits at the gate"),
+    "lock.hold": (INSIDE, "is inside the gate"),
+    "import": (INSIDE, "imports"),
+    "model.load": (INSIDE, "loads the model"),
+    "all_loaded.wait": (WAITS_FOR_ALL, "waits until every rank has loaded"),
+    "pg.init": (JOINS, "joins the process group"),
+    "ddp.wrap": (WRAPS, "wraps the model in DDP"),
+    "eval": (TRAINS, "evaluates"),
+    "evolution": (TRAINS, "writes answers"),
+    "checkpoint": (TRAINS, "writes a checkpoint"),
+    "export": (TRAINS, "writes the model"),
+}
+_LAST_OF_START = ("pg.init", "ddp.wrap")  # of a script, and of our trainer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How far a rank is, what it does, and since when, in unix seconds."""
+
+    rank: int
+    pid: int | None
+    stage: int
+    doing: str
+    since_t: float
+
+
+def standings(state: RunState, events: Sequence[Event]) -> list[Standing]:
+    """Where each rank stands, in the order of ranks."""
+    attempt = state.status.attempt
+    of_rank: dict[int, list[Event]] = {row.rank: [] for row in state.status.ranks}
+    for event in events:
+        if event["rank"] in of_rank and event["attempt"] == attempt:
+            of_rank[event["rank"]].append(event)
+    return [
+        _standing(row.rank, row.pid, of_rank[row.rank], state.status.started_t)
+        for row in state.status.ranks
+    ]
+
+
+def _standing(rank: int, pid: int | None, events: Sequence[Event], started_t: float) -> Standing:
+    stage, doing, since_t = STARTED, "is being started", started_t
+    open_spans: dict[str, Event] = {}
+    for event in events:
+        name = event["name"]
+        if event["kind"] == "start" and name in _SPANS:
+            open_spans[name] = event
+        elif event["kind"] == "end":
+            open_spans.pop(name, None)
+        since_t = event["t"]
+        if event["kind"] == "end" and name in _LAST_OF_START:
+            stage, doing = TRAINS, "trains"
+    if open_spans:
+        last = list(open_spans)[-1]
+        stage, doing = _SPANS[last]
+        since_t = open_spans[last]["t"]
+    return Standing(rank=rank, pid=pid, stage=stage, doing=doing, since_t=since_t)
+
+
+def behind(found: Sequence[Standing]) -> list[Standing]:
+    """Those whom the others wait for; none when all are equally far.
+
+    Who waits at the gate waits for those inside it.
+    """
+    stages = {one.stage for one in found}
+    if len(stages) < 2:  # noqa: PLR2004 - one is no order
+        return []
+    least = INSIDE if {AT_GATE, INSIDE} <= stages and STARTED not in stages else min(stages)
+    return [one for one in found if one.stage == least]
+
+
+def told(found: Iterable[Standing], now_t: float) -> str:
+    """Who does what, and for how long, ranks that do the same together."""
+    doing: dict[tuple[int, str], list[Standing]] = {}
+    for one in found:
+        doing.setdefault((one.stage, one.doing), []).append(one)
+    parts = []
+    for (_, what), some in sorted(doing.items()):
+        longest_s = now_t - min(one.since_t for one in some)
+        parts.append(f"{ranks_of(some)} {_verb(what, len(some))} ({clock_text(max(0.0, longest_s))})")
+    return "; ".join(parts)
+
+
+def ranks_of(found: Sequence[Standing]) -> str:
+    """`rank 3`, or `ranks 0, 2`."""
+    numbers = ", ".join(str(one.rank) for one in found)
+    return f"rank {numbers}" if len(found) == 1 else f"ranks {numbers}"
+
+
+def _verb(doing: str, num: int) -> str:
+    """`doing` as it is said of `num` ranks."""
+    if num == 1:
+        return doing
+    first, _, rest = doing.partition(" ")
+    return " ".join(({"is": "are"}.get(first, first.removesuffix("s")), rest)).strip()

@@ -1,0 +1,269 @@
+"""The verdict on a run of Airlock's own, from its folder: events tell more than any log."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from diagnostics.doctor.logs.choose import Suspect, suspects
+from diagnostics.doctor.logs.diagnosis import search, verdict_of
+from diagnostics.doctor.runs.hang import of_hang
+from diagnostics.doctor.runs.live import of_live
+from diagnostics.doctor.logs.reading import STDIN, Log, natural, rank_of_name
+from diagnostics.doctor.logs.rules import ROLES
+from diagnostics.doctor.logs.search import Found
+from diagnostics.doctor.logs.verdict import Evidence, Verdict
+from launch.process.runs import OVER, processes_of
+from launch.run_state.state import Failure, RunState, new_state
+from rundir.config_file import read_config
+from rundir.events import Event, read_events
+from rundir.exit_codes import ExitCode
+from rundir.paths import RunDir, find_run, shown
+from rundir.status import read_status
+
+_ATTEMPT = re.compile(r'"attempt": (\d+)')
+_REFUSALS = {
+    ExitCode.USAGE: ("wrong-usage", "mend what it names, and start again"),
+    ExitCode.DOES_NOT_FIT: ("does-not-fit", "./airlock plan {profile}   # says what would fit"),
+    ExitCode.PREFLIGHT: ("machine-not-ready", "./airlock preflight {profile}"),
+    ExitCode.DATA: ("data-unusable", "mend what it names: docs/data.md says what data may be"),
+    ExitCode.OUT_OF_MEMORY: ("memory-guard", "--set data.max_samples=N, or a machine with more"),
+}
+
+
+def of_run(run: RunDir) -> Verdict:
+    """The verdict on a run that is over, goes on, or was cut off. Raises RuleError."""
+    events = read_events(run.events)
+    state = read_state(run, events)
+    status = state.status
+    if status.phase == "done":
+        before = f", after restarts: {'; '.join(state.restarts)}" if state.restarts else ""
+        return _fine(f"The run is done: step {status.step}{before}", "nothing need be done")
+    if status.phase == "interrupted":
+        saved = "what the script saved is its own" if state.of_script else "nothing was saved"
+        if state.last_checkpoint is not None:
+            saved = f"the checkpoint after step {state.last_checkpoint} is saved"
+        return _fine(f"The run was stopped, as somebody asked; {saved}", _resume(run, state))
+    if status.phase not in OVER and processes_of(run).launcher is not None:
+        return of_live(run, state, events)
+    return of_failed(run, state)
+
+
+def of_failed(run: RunDir, state: RunState, most_bytes: int | None = None) -> Verdict:
+    """The verdict on a run that is over, or whose launcher is dead. Raises RuleError.
+
+    With `most_bytes` no more than that of each log is read, its beginning and its end.
+    """
+    root = state.root_failure()
+    attempt = state.status.attempt
+    if root is not None and root.exit_code == ExitCode.HANG:
+        return of_hang(run.incident(attempt)) or _hang(run, root)
+    found = search(_logs(run, attempt, most_bytes))
+    found.first_failed_rank = None if root is None else root.rank  # known by events
+    ordered = [one for one in suspects(found) if _is_of_attempt(one, attempt)]
+    ordered = [one for one in ordered if root is None or not _follows(one, root)]
+    ordered.sort(key=lambda one: _order(one, root))
+    if ordered and ordered[0].rule.cause == "gloo-timeout" and (late := _waited_for(run, attempt)):
+        return late
+    if ordered and (root is not None or ordered[0].rule.role == "root"):
+        return _with_state(verdict_of(ordered, found), root)
+    if state.status.phase not in OVER:
+        return _cut_off(run, state)
+    return _refused(run, state) if state.status.error else _agent_ended(run, ordered, found)
+
+
+def read_state(run: RunDir, events: Sequence[Event]) -> RunState:
+    """The state of a run as its launcher had it, from what it has written."""
+    status = _status(run)
+    num_ranks = 1 + max((event["rank"] or 0 for event in events), default=0)
+    num_ranks = len(status.get("ranks", ())) or num_ranks
+    profile = status.get("profile", "")
+    state = new_state(run.run_id, profile, num_ranks, of_script=_is_script(run))
+    for event in events:
+        if event["name"] == "rank.gone":  # whereupon the launcher ends the others
+            others = {row.rank for row in state.status.ranks} - {event["failed_rank"]}
+            state.ended_by_us |= others
+        with contextlib.suppress(KeyError):  # of an older version, which knew fewer fields
+            state.add(event)
+    for key in ("phase", "started_t", "exit_code", "error"):
+        setattr(state.status, key, status.get(key, getattr(state.status, key)))
+    return state
+
+
+def _status(run: RunDir) -> dict[str, Any]:
+    try:
+        return read_status(run)
+    except (OSError, ValueError):  # not written yet, or on a disk that is full
+        return {}
+
+
+def _is_script(run: RunDir) -> bool:
+    try:
+        return read_config(run.config).script is not None
+    except (OSError, ValueError):
+        return False
+
+
+def _logs(run: RunDir, attempt: int, most_bytes: int | None) -> list[Log]:
+    """What the last attempt has left: logs before events, as they tell more, the agent's last."""
+    ranks = sorted(run.rank_log(0, attempt).parent.glob("rank*.log"), key=natural)
+    events = sorted(run.events.glob("*.jsonl"), key=natural)
+    paths = [*ranks, run.zygote_log, *events, run.agent_log]
+    return [
+        Log(shown(path), path, rank_of_name(path), most_bytes) for path in paths if path.is_file()
+    ]
+
+
+def _is_of_attempt(one: Suspect, attempt: int) -> bool:
+    """Events of all attempts stand in the same files."""
+    found = _ATTEMPT.search(one.sighting.text) if _is_event(one) else None
+    return found is None or int(found[1]) == attempt
+
+
+def _is_event(one: Suspect) -> bool:
+    return one.sighting.log.name.endswith(".jsonl")
+
+
+def _follows(one: Suspect, root: Failure) -> bool:
+    """Whether it can but follow from the root failure: how another rank ended.
+
+    When somebody has killed the root's rank, so does all that others say. Of a rank that has raised
+    an exception that it has ended says nothing more.
+    """
+    is_other = one.sighting.rank not in (None, root.rank)
+    is_end = _is_event(one) and one.rule.role == "symptom"
+    is_bare = one.rule.cause in ("rank-exited", "rank-ended-early")
+    if _is_event(one) and is_bare and root.traceback is not None:
+        return True
+    return (is_other and is_end) or (_was_killed(root) and is_other)
+
+
+def _was_killed(root: Failure) -> bool:
+    """Whether it ended by somebody's signal, and not by a fault of its own."""
+    return root.title in ("killed by SIGKILL", "killed by SIGTERM")
+
+
+def _order(one: Suspect, root: Failure | None) -> tuple[int, bool, bool]:
+    """By role as ever; of the same role what the root failure's own log has, or its event.
+
+    Of a rank that somebody killed the event says all: an exception in its log is an older one.
+    """
+    is_other = root is not None and one.sighting.rank != root.rank
+    is_event_first = root is not None and _was_killed(root)
+    return ROLES.index(one.rule.role), is_other, is_event_first and not _is_event(one)
+
+
+def _with_state(verdict: Verdict, root: Failure | None) -> Verdict:
+    """Whose it is, and what the launcher itself has found out of it."""
+    if root is None:
+        return verdict
+    if verdict.rank is None:
+        verdict = replace(verdict, rank=root.rank)
+    if verdict.cause not in ("memory-guard", "host-oom-killed") or not root.notes:
+        return verdict
+    advice = [note.removeprefix("→ ") for note in root.notes if note.startswith("→ ")]
+    told = [note for note in root.notes if not note.startswith("→ ")]
+    why = f"{root.who} was {root.title}; {'; '.join(told)}."
+    return replace(verdict, why=why[0].upper() + why[1:], fix=advice[0])
+
+
+def _waited_for(run: RunDir, attempt: int) -> Verdict | None:
+    """Whom a rank waited for until its time was up, if that was seen (launch/agent/timeout_evidence.py)."""
+    verdict = of_hang(run.incident(attempt))
+    return None if verdict is None or verdict.cause == "hang" else verdict
+
+
+def _hang(run: RunDir, root: Failure) -> Verdict:
+    """A run that hung, of which no more than that could be kept."""
+    return Verdict(
+        cause="hang",
+        title=root.title,
+        rank=root.rank,
+        confidence=0.5,
+        role="symptom",
+        why="No rank made progress, and what was found of them could not be written.",
+        fix=f"read {shown(run.rank_log(root.rank or 0, 0).parent)}",
+        evidence=_lines_of(run.event_file("launch"), '"name": "hang"'),
+    )
+
+
+def _cut_off(run: RunDir, state: RunState) -> Verdict:
+    phase = state.status.phase
+    return Verdict(
+        cause="launcher-killed",
+        title=f"The launcher died while the run was {phase}",
+        why="It has not written how the run ended, and no process of it is there: it was killed "
+        "(SIGKILL, the OOM killer, a closed session, a reboot), and its ranks ended with it.",
+        fix=_resume(run, state),
+        confidence=0.8,
+        evidence=_lines_of(run.status, '"launch_pid"'),
+        role="symptom",
+    )
+
+
+def _refused(run: RunDir, state: RunState) -> Verdict:
+    """A run that ended before its ranks began: what the launcher itself said."""
+    status = state.status
+    code = ExitCode(status.exit_code or ExitCode.RANK_FAILED)
+    cause, fix = _REFUSALS.get(code, ("run-failed", f"less {shlex.quote(shown(run.agent_log))}"))
+    return Verdict(
+        cause=cause,
+        title=status.error or "",
+        why=f"Exit code {int(code)}: {code.meaning}.",
+        fix=fix.format(profile=status.profile or "PROFILE"),
+        confidence=0.9,
+        evidence=_lines_of(run.status, '"error"'),
+    )
+
+
+def _agent_ended(run: RunDir, ordered: Sequence[Suspect], found: Found) -> Verdict:
+    """A run of which no rank has failed."""
+    if ordered:
+        return verdict_of(ordered, found)
+    return Verdict(
+        cause="agent-ended",
+        title="torch's agent ended before its ranks did",
+        role="symptom",
+        why="No rank has failed: the process that starts and watches them was ended, and the ranks "
+        "with it.",
+        fix=f"read {shown(run.agent_log)}, and sudo journalctl -k | grep -iE 'oom|killed process'",
+        confidence=0.5,
+        evidence=_lines_of(run.status, '"exit_code"'),
+    )
+
+
+def _fine(title: str, fix: str) -> Verdict:
+    why = "Nothing is wrong with it."
+    return Verdict(cause="unknown", title=title, why=why, fix=fix, confidence=1.0)
+
+
+def _resume(run: RunDir, state: RunState) -> str:
+    if state.of_script:
+        return f"cat {shown(run.command)}   # what was typed: once more"
+    line = f"{state.program} {state.status.profile or 'PROFILE'}"
+    return line if state.last_checkpoint is None else f"{line} --resume {shown(run.path)}"
+
+
+def _lines_of(path: Path, text: str) -> tuple[Evidence, ...]:
+    """The first line of a file that holds `text`."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    found = [(number, line) for number, line in enumerate(lines, 1) if text in line][:1]
+    return tuple(Evidence(shown(path), number, line.strip()) for number, line in found)
+
+
+def find_folder(name: str) -> RunDir | None:
+    """The run that is called `name`, if one is: a folder of it or of runs, an id, or `latest`."""
+    if name == STDIN or Path(name).is_file():
+        return None
+    for one in (name, str(Path(name) / "latest")):
+        with contextlib.suppress(ValueError):
+            return find_run(one)
+    return None

@@ -1,0 +1,202 @@
+"""The ranks of the collectives rung as they are seen from outside: started, waited for, named."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from diagnostics.probes.own_run import OwnRun
+from launch.ladder.ended import last_words, quoted
+from launch.process import children
+from rundir.finding import Finding
+from rundir.scratch import scratch
+
+_POLL_S = 0.05
+_SETTLE_S = 2.0  # for the others to fail of it as well, once one rank has ended
+_STACKS_S = 0.5  # for ranks to write them
+_MOST_STACKS = 2
+_STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+_SEE_KILLS = "sudo dmesg | grep -i -e oom -e killed   # for want of memory? if not, who ended it?"
+_ADVICE = {
+    "cpu": "GLOO_SOCKET_IFNAME=lo ./airlock check collectives   # this host's own name may stand "
+    "for an address that cannot be reached: `getent hosts $(hostname)`",
+    "cuda": "NCCL_DEBUG=INFO ./airlock check collectives; if NCCL_P2P_DISABLE=1 mends it, an IOMMU "
+    "or PCIe ACS is in the way: nvidia-smi topo -p2p r",
+}
+
+
+class Rank:
+    """One rank: its process, and what it has noted."""
+
+    def __init__(self, number: int, process: subprocess.Popen[bytes], folder: Path) -> None:
+        self.number, self.process = number, process
+        self._notes, self._log = folder / f"rank{number}.jsonl", folder / f"rank{number}.log"
+
+    def notes(self) -> list[dict[str, Any]]:
+        """All whole notes so far."""
+        if not self._notes.exists():
+            return []
+        lines = self._notes.read_text(encoding="utf-8").split("\n")[:-1]
+        return [json.loads(line) for line in lines]
+
+    def results(self) -> dict[str, dict[str, Any]]:
+        """What came of each stage that it is through with."""
+        return {note["end"]: note for note in self.notes() if "end" in note}
+
+    @property
+    def stage(self) -> str:
+        """What it is at, or was when it ended."""
+        begun = [note["begin"] for note in self.notes() if "begin" in note]
+        return begun[-1] if begun else "start"
+
+    @property
+    def error(self) -> tuple[float, str]:
+        """When it has failed, and of what; (infinity, "") if it was not able to say so."""
+        found = ((note["t"], note["error"]) for note in self.notes() if "error" in note)
+        return next(found, (math.inf, ""))
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether a signal has ended it."""
+        return (self.process.poll() or 0) < 0
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it lives, and may not go on."""
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.process.pid).status() in _STOPPED
+        return False
+
+    def ask_for_stack(self) -> None:
+        """Have it write its stacks to its log."""
+        if self.notes():  # else it would end of it
+            self.process.send_signal(signal.SIGUSR2)
+
+    def last_words(self) -> str:
+        """The end of its log, or its stacks."""
+        text = self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
+        return quoted(last_words(text))
+
+
+class Group:
+    """All ranks. `failure` is None until something has gone wrong."""
+
+    def __init__(self, ranks: Sequence[Rank], device: str) -> None:
+        self.ranks, self._device = ranks, device
+        self.failure: Finding | None = None
+
+    def wait(self, look: Callable[[], None], timeout_s: float) -> None:
+        """Wait until all have ended, one has failed, or none has noted anything for so long."""
+        noted, since = -1, time.monotonic()
+        while any(rank.process.poll() is None for rank in self.ranks):
+            look()
+            if any(rank.process.poll() for rank in self.ranks):
+                break
+            num = sum(len(rank.notes()) for rank in self.ranks)
+            if num != noted:
+                noted, since = num, time.monotonic()
+            if time.monotonic() - since > timeout_s:
+                self.failure = self._hang(timeout_s)
+                return
+            time.sleep(_POLL_S)
+        if any(rank.process.poll() for rank in self.ranks):
+            self.failure = self._death()
+
+    def _death(self) -> Finding:
+        """One has ended: whoever a signal has killed is to blame, else who was the first to fail.
+
+        The others fail of it, or go on waiting.
+        """
+        first = next(rank for rank in self.ranks if rank.process.poll())
+        deadline = time.monotonic() + _SETTLE_S
+        while time.monotonic() < deadline and not first.is_killed:
+            first = next((rank for rank in self.ranks if rank.is_killed), first)
+            time.sleep(_POLL_S)
+        if first.is_killed:
+            name = signal.Signals(-first.process.returncode).name
+            text = f"rank {first.number} was killed by {name} in {first.stage}"
+            return self._red(first.stage, text + self._others([first]), _SEE_KILLS)
+        first = min(self.ranks, key=lambda rank: rank.error) if first.error[1] else first
+        what = first.error[1] or f"it ended with {first.process.returncode}{first.last_words()}"
+        return self._red(first.stage, f"rank {first.number} failed in {first.stage}: {what}")
+
+    def _hang(self, timeout_s: float) -> Finding:
+        """Nobody gets on: whoever is stopped is to blame, else who has come the least far."""
+        stopped = [rank for rank in self.ranks if rank.is_stopped]
+        if stopped:
+            text = f"{_ranks(stopped)} stopped by a signal in {stopped[0].stage}"
+            do = "who stops processes here: a debugger, a job's queue, Ctrl-Z?"
+            return self._red(stopped[0].stage, text + self._others(stopped), do)
+        for rank in self.ranks:
+            rank.ask_for_stack()
+        time.sleep(_STACKS_S)
+        least = min(len(rank.notes()) for rank in self.ranks)
+        late = [rank for rank in self.ranks if len(rank.notes()) == least]
+        text = f"nothing has happened for {timeout_s:g} s: {_ranks(late)} in {late[0].stage}"
+        stacks = "".join(rank.last_words() for rank in late[:_MOST_STACKS])
+        return self._red(late[0].stage, text + self._others(late) + stacks)
+
+    def _others(self, culprits: Sequence[Rank]) -> str:
+        """Where the others were, by stage."""
+        by_stage: dict[str, list[Rank]] = {}
+        for rank in self.ranks:
+            if rank not in culprits:
+                by_stage.setdefault(rank.stage, []).append(rank)
+        said = [f"{_ranks(ranks)} in {stage}" for stage, ranks in by_stage.items()]
+        return f"; waiting for that: {'; '.join(said)}" if said else ""
+
+    def _red(self, stage: str, text: str, do: str = "") -> Finding:
+        return Finding(check=stage, ok=False, text=text, do=do or _ADVICE[self._device])
+
+
+def _ranks(ranks: Sequence[Rank]) -> str:
+    numbers = ", ".join(str(rank.number) for rank in ranks)
+    return f"ranks {numbers} are" if len(ranks) > 1 else f"rank {numbers} is"
+
+
+@contextmanager
+def group_of(run: OwnRun, timeout_s: float) -> Iterator[Group]:
+    """Start the ranks of `run`; none of them is left afterwards."""
+    num_ranks, ranks = run.num_ranks, list[Rank]()
+    env = run.env | {
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(_free_port()),
+        "WORLD_SIZE": str(num_ranks),
+        "LOCAL_WORLD_SIZE": str(num_ranks),
+        "GROUP_RANK": "0",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }
+    with scratch("collectives") as folder:
+        try:
+            for number in range(num_ranks):
+                own = env | {"RANK": str(number), "LOCAL_RANK": str(number)}
+                args = (
+                    str(folder),
+                    str(10 * timeout_s),
+                )  # who watches is to be the first to give up
+                process = children.start("diagnostics.probes.collective_rank", *args, env=own)
+                ranks.append(Rank(number, process, folder))
+            yield Group(ranks, run.job.placement.device)
+        finally:
+            for rank in ranks:
+                if rank.process.poll() is None:
+                    os.killpg(rank.process.pid, signal.SIGKILL)
+                rank.process.wait()
+
+
+def _free_port() -> int:
+    """One that nobody listens at just now."""
+    with socket.socket(socket.AF_INET) as found:
+        found.bind(("localhost", 0))
+        return int(found.getsockname()[1])

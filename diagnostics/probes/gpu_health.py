@@ -1,0 +1,117 @@
+"""The health of each GPU: heat, slowed clocks, its slot, and memory that cannot be mended.
+
+Whether one answers, has room, and has met errors is asked by launch/preflight/gpus.py. Xid errors
+are in the kernel's log alone, which takes root to read: `dmesg | grep -i xid`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from launch.host.nvml import answer_or, open_driver
+from rundir.finding import Finding
+
+_NEAR_C = 3  # below the temperature at which the hardware slows itself down
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """One GPU now. What its driver does not tell is None, or 0 of a bit mask."""
+
+    index: int
+    name: str
+    temperature_c: int | None
+    slowdown_c: int | None  # the hardware slows itself down from here on
+    slowed_by: tuple[str, ...]
+    pcie_width: int | None
+    most_pcie_width: int | None
+    remap_failed: bool
+
+
+def check_gpus() -> list[Finding]:
+    """A finding for each GPU that answers; none without a driver."""
+    import pynvml
+
+    found: list[Finding] = []
+    with contextlib.suppress(pynvml.NVMLError):
+        open_driver()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            with contextlib.suppress(pynvml.NVMLError):  # a lost one is preflight's to tell
+                found.append(judge(_health(index)))
+    return found
+
+
+def judge(health: Health) -> Finding:
+    """Red for memory that cannot be mended; a warning for what makes it slow."""
+    index, warnings = health.index, list(_slow(health))
+    heat = "" if health.temperature_c is None else f", {health.temperature_c} °C"
+    width = "" if health.pcie_width is None else f", PCIe x{health.pcie_width}"
+    text = f"GPU {index}: {health.name}{heat}{width}"
+    do = f"nvidia-smi -q -i {index} -d TEMPERATURE,POWER,PERFORMANCE   # cooling, power, the slot?"
+    if health.remap_failed:
+        text += ": rows of its memory are bad, and it has no more to replace them by"
+        do = f"leave it out (CUDA_VISIBLE_DEVICES), have it replaced: nvidia-smi -q -i {index}"
+    return Finding(
+        check="gpu health",
+        ok=not health.remap_failed,
+        text=text,
+        warning="; ".join(warnings),
+        do=do if warnings or health.remap_failed else "",
+        figures={
+            "gpu": index,
+            "temperature_c": health.temperature_c,
+            "slowed_by": list(health.slowed_by),
+            "pcie_width": health.pcie_width,
+        },
+    )
+
+
+def _slow(health: Health) -> Iterator[str]:
+    if health.slowed_by:
+        yield f"its clocks are slowed down: {', '.join(health.slowed_by)}"
+    temperature, limit = health.temperature_c, health.slowdown_c
+    if temperature is not None and limit and temperature >= limit - _NEAR_C:
+        yield f"it is at {temperature} °C, and slows down from {limit} on"
+    width, most = health.pcie_width, health.most_pcie_width
+    if width and most and width < most:
+        yield f"PCIe runs with {width} of {most} lanes: is it seated well?"
+
+
+def _health(index: int) -> Health:
+    import pynvml as nv
+
+    handle = nv.nvmlDeviceGetHandleByIndex(index)
+    reasons = answer_or(0, nv.nvmlDeviceGetCurrentClocksEventReasons, handle)
+    known = {
+        nv.nvmlClocksEventReasonHwSlowdown: "hardware slowdown",
+        nv.nvmlClocksEventReasonHwThermalSlowdown: "too hot (hardware)",
+        nv.nvmlClocksEventReasonSwThermalSlowdown: "too hot (driver)",
+        nv.nvmlClocksEventReasonHwPowerBrakeSlowdown: "power brake",
+    }
+    return Health(
+        index=index,
+        name=nv.nvmlDeviceGetName(handle),
+        temperature_c=_temperature(handle),
+        slowdown_c=answer_or(
+            None,
+            nv.nvmlDeviceGetTemperatureThreshold,
+            handle,
+            nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
+        ),
+        slowed_by=tuple(text for bit, text in known.items() if reasons & bit),
+        pcie_width=answer_or(None, nv.nvmlDeviceGetCurrPcieLinkWidth, handle),
+        most_pcie_width=answer_or(None, nv.nvmlDeviceGetMaxPcieLinkWidth, handle),
+        remap_failed=bool(answer_or([0, 0, 0, 0], nv.nvmlDeviceGetRemappedRows, handle)[3]),
+    )
+
+
+def _temperature(handle: Any) -> int | None:
+    import pynvml as nv
+
+    found: int | None = answer_or(
+        None, nv.nvmlDeviceGetTemperature, handle, nv.NVML_TEMPERATURE_GPU
+    )
+    return found

@@ -1,0 +1,86 @@
+"""`python -m diagnostics.probes.import_child PROGRESS TIMEOUT_S NAME…`: import modules in turn.
+
+What each came to is a line of JSON in PROGRESS, so that one that ends or holds up this process is
+the first that has none.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from diagnostics.probes.result import last_line
+from launch.host.memory import smaps_rollup
+
+MODEL_TYPE = "model_type:"  # before a Hugging Face model type: the module of its model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """What one import came to, as the child notes it; `error` is the exception's last line."""
+
+    name: str
+    seconds: float
+    added_private_bytes: int
+    num_threads_started: int
+    initialised_cuda: bool
+    error: str | None
+
+
+def import_each(names: Sequence[str], progress: Path, timeout_s: float) -> None:
+    """Import `names` one after the other and note each in `progress`, a line of JSON."""
+    faulthandler.enable()
+    for name in names:
+        faulthandler.dump_traceback_later(timeout_s)  # stacks to the log; the parent ends us
+        threads = _threads()  # by id, with faulthandler's: it takes a moment to end
+        memory_bytes, had_cuda, error = smaps_rollup("self")["Pss_Anon"], _cuda_is_up(), None
+        start = time.perf_counter()
+        try:
+            _import(name)
+        except BaseException as raised:  # noqa: BLE001 - a module may as well call sys.exit
+            error = last_line(raised)
+        seconds = time.perf_counter() - start
+        num_threads_started = len(_threads() - threads)
+        faulthandler.cancel_dump_traceback_later()
+        outcome = Imported(
+            name=name,
+            seconds=seconds,
+            error=error,
+            added_private_bytes=smaps_rollup("self")["Pss_Anon"] - memory_bytes,
+            num_threads_started=num_threads_started,
+            initialised_cuda=_cuda_is_up() and not had_cuda,
+        )
+        with progress.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(outcome)) + "\n")
+
+
+def _import(name: str) -> None:
+    if not name.startswith(MODEL_TYPE):
+        importlib.import_module(name)
+        return
+    from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
+
+    # As AutoModelForCausalLM does: the name of the module does not always follow from the type.
+    model_class = MODEL_FOR_CAUSAL_LM_MAPPING[CONFIG_MAPPING[name.removeprefix(MODEL_TYPE)]]
+    importlib.import_module(model_class.__module__)
+
+
+def _threads() -> set[int]:
+    return {thread.id for thread in psutil.Process().threads()}
+
+
+def _cuda_is_up() -> bool:
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)  # a torch that failed may lack it
+    return cuda is not None and bool(cuda.is_initialized())
+
+
+if __name__ == "__main__":
+    import_each(sys.argv[3:], Path(sys.argv[1]), float(sys.argv[2]))

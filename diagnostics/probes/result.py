@@ -1,0 +1,140 @@
+"""What a diagnostic found: a line for each check, and under a red one what to type next."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import math
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, NoReturn
+
+import click
+
+from launch.host.limits import is_out_of_memory
+from launch.host.peaks import Peaks
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from rundir.finding import Figure, Finding
+from rundir.paths import ROOT
+
+_MAX_MESSAGE_CHARACTERS = 400
+_OUT_OF_MEMORY = "./airlock plan PROFILE   # what it takes; and see `free -h`, `ulimit -v`"
+
+
+class Findings:
+    """Collects findings and prints each as it comes, so that a later hang hides nothing."""
+
+    def __init__(self, diagnostic: str, *, as_json: bool) -> None:
+        self._diagnostic, self._as_json = diagnostic, as_json
+        self._findings: list[Finding] = []
+        self._advice = ""
+        self._begun = time.monotonic()
+        self._peaks = Peaks(os.getpid())
+
+    @property
+    def all_ok(self) -> bool:
+        """Whether nothing is red so far."""
+        return all(finding.ok for finding in self._findings)
+
+    def look(self) -> None:
+        """Note what memory this process and its children have; to be called while these live."""
+        self._peaks.look()
+
+    def add(self, finding: Finding) -> None:
+        """Take a finding and print it; advice that repeats the one before is not printed again."""
+        self.look()
+        self._findings.append(finding)
+        said = f": {finding.text}" if finding.text else ""
+        click.echo(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check}{said}")
+        if finding.warning:
+            click.echo(f"      warning: {finding.warning}")
+        if finding.level != "ok" and finding.do and finding.do != self._advice:
+            click.echo(f"  → {finding.do}")
+            self._advice = finding.do
+
+    @contextmanager
+    def reported(self, check: str, do: str) -> Iterator[None]:
+        """Any exception in the block becomes a red finding, and the last."""
+        try:
+            yield
+        except UserError as error:
+            self.add(Finding(check=check, ok=False, text=str(error.args[0]), do=error.do))
+            self.finish()
+        except Exception as error:  # noqa: BLE001 - whatever breaks a check is what it is to report
+            more = _OUT_OF_MEMORY if is_out_of_memory(error) else do
+            self.add(Finding(check=check, ok=False, text=last_line(error), do=more))
+            self.finish()
+
+    def finish(self, line: str = "") -> NoReturn:
+        """End the process: 0, or 4 when a check is red; `line` is what there is to say if none is.
+
+        With `--json` one object is printed, as the last line.
+        """
+        self.look()
+        seconds, peaks = time.monotonic() - self._begun, self._peaks
+        click.echo(f"{seconds:.1f} s, peak RSS {peaks.rss_text}, VmPeak {peaks.vm_text}")
+        if self._as_json:
+            summary = {
+                "diagnostic": self._diagnostic,
+                "ok": self.all_ok,
+                "line": self._line(line),
+                "seconds": round(seconds, 3),
+                "peak_rss_bytes": peaks.rss_bytes,
+                "vm_peak_bytes": peaks.vm_bytes,
+                "findings": list(map(_row, self._findings)),
+            }
+            click.echo(json.dumps(summary, allow_nan=False))
+        sys.exit(int(ExitCode.DONE if self.all_ok else ExitCode.PREFLIGHT))
+
+    def _line(self, line: str) -> str:
+        """The first that is red, or else `line`, or how much was found right."""
+        red = next((one for one in self._findings if not one.ok), None)
+        if red is not None:
+            return f"{red.check}: {red.text}".partition("\n")[0]
+        return line or f"{len(self._findings)} checks"
+
+
+def _row(finding: Finding) -> dict[str, Any]:
+    row = asdict(finding)
+    row["do"] = "" if finding.level == "ok" else finding.do
+    row["figures"] = {key: _finite(value) for key, value in finding.figures.items()}
+    return row
+
+
+def _finite(value: Figure) -> Figure | list[float | None]:
+    """`value` as JSON can hold it: what is no number (NaN, infinity) is null."""
+    if isinstance(value, list):
+        return [None if isinstance(x, float) and not math.isfinite(x) else x for x in value]  # type: ignore[return-value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def last_line(error: BaseException) -> str:
+    """An exception as a traceback's last line has it, its message brought into one line."""
+    message = " ".join(str(error).split())[:_MAX_MESSAGE_CHARACTERS]
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def install_command() -> str:
+    """What brings this Python to the pinned packages."""
+    requirements = shlex.quote(str(ROOT / "requirements.txt"))
+    return f"{shlex.quote(sys.executable)} -m pip install -r {requirements}"
+
+
+def check_device_command() -> str:
+    """What tells whether the device is at fault rather than the code."""
+    root, python = shlex.quote(str(ROOT)), shlex.quote(sys.executable)
+    return f"cd {root} && {python} -m diagnostics.basic   # is it the device?"
+
+
+def end_after(timeout_s: float) -> None:
+    """Print every thread's stack and exit with 1 when this process is still running by then.
+
+    A thread of C code does it, so that a driver that never answers cannot stop it.
+    """
+    faulthandler.dump_traceback_later(timeout_s, exit=True)

@@ -1,0 +1,73 @@
+"""A rung of the ladder as a command of its own, with the options that all of them take."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from diagnostics.probes.result import Findings, end_after
+from launch.config.request import Request
+from launch.ladder.rungs import rung_called
+from rundir.errors import UserError
+
+
+def rung(name: str, *, ends: bool = True) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a function `check(findings, request, timeout_s, …)` the command of that rung.
+
+    With `ends` the process ends with its stacks after `timeout_s`, in all; else the function sees
+    to it, as one does that waits for children. A UserError ends the command with its exit code.
+    """
+    of_ladder = rung_called(name)
+    longest = "End with stacks after this." if ends else "Longest for each part."
+
+    def decorate(check: Callable[..., None]) -> click.Command:
+        def command(
+            profile: str,
+            settings: tuple[str, ...],
+            data: str | None,
+            num_gpus: int | None,
+            timeout_s: float,
+            as_json: bool,
+            **more: Any,
+        ) -> None:
+            if ends:
+                end_after(timeout_s)
+            request = Request(profile=profile, settings=settings, data=data, num_gpus=num_gpus)
+            findings = Findings(name, as_json=as_json)
+            try:
+                check(findings, request, timeout_s, **more)
+            except UserError as error:
+                click.echo(f"airlock: {error}", err=True)
+                sys.exit(int(error.code))
+            findings.finish()
+
+        made = click.command(name, help=check.__doc__)(command)
+        for option in reversed(_options(of_ladder.timeout_s, longest)):
+            made = option(made)
+        return made
+
+    return decorate
+
+
+def _options(timeout_s: float, longest: str) -> list[Callable[[click.Command], click.Command]]:
+    return [
+        click.option(
+            "--profile",
+            envvar="AIRLOCK_PRESET_PROFILE",
+            default="tiny",
+            show_default=True,
+            help="Whose settings, model and data.",
+        ),
+        click.option("--data", metavar="FILE", help="Other training data."),
+        click.option(
+            "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key."
+        ),
+        click.option("--num-gpus", type=int, help="Ranks; one for each GPU by default."),
+        click.option("--timeout-s", default=timeout_s, show_default=True, help=longest),
+        click.option(
+            "--json", "as_json", is_flag=True, help="Print one JSON object as the last line."
+        ),
+    ]

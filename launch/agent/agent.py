@@ -1,0 +1,169 @@
+"""The torchrun child: torch's own elastic agent, told what to start by torchrun's own arguments.
+
+`python -P -m launch.agent.agent RUN_DIR TORCHRUN_ARGS…` does what `torchrun TORCHRUN_ARGS…` does,
+but forks the ranks from a zygote (warm start), and writes to the run folder which rank failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from signal import SIGTERM
+from typing import Any
+
+from launch.agent import torch_delays
+from launch.agent.warm import WarmStart, ZygoteLostError, signal_name
+from launch.rank import rank as warm_rank
+from rundir.config_file import read_config
+from rundir.events import EventWriter
+from rundir.exit_codes import ExitCode
+from rundir.paths import RunDir
+
+_ZYGOTE_LOST = 255  # what multiprocessing makes of a fork whose server is no longer there to ask
+
+
+def main() -> None:
+    """Start the ranks and watch them; exits with 0 when all of them did, else 10."""
+    run, torchrun_args = RunDir(Path(sys.argv[1])), sys.argv[2:]
+    launch = read_config(run.config).launch
+    events = EventWriter(run.event_file("agent"))
+    # Only this process knows its pid; zygote and ranks get its environment.
+    os.environ["AIRLOCK_AGENT_PID"] = str(os.getpid())
+    warm = WarmStart(run, events, launch.zygote_timeout_s) if launch.start != "cold" else None
+
+    torch_delays.leave_no_main()
+    # Not before: while the zygote imports torch on one core, this process does so on another.
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher import api
+    from torch.distributed.run import config_from_args, get_args_parser
+
+    torch_delays.format_plainly()
+    torch_delays.hasten_rendezvous()
+    config, command, args = config_from_args(get_args_parser().parse_args(torchrun_args))
+    # launch_agent names its class itself; what it sets up besides is all wanted.
+    api.LocalElasticAgent = _airlock_agent(  # type: ignore[attr-defined]
+        LocalElasticAgent, run, events, launch.start, warm
+    )
+    try:
+        with events.span("spawn", num_ranks=config.nproc_per_node):
+            api.elastic_launch(config, command)(*args)
+    except (ChildFailedError, ZygoteLostError):  # both are in the run folder by now
+        sys.exit(int(ExitCode.RANK_FAILED))
+
+
+def _airlock_agent(
+    base: Any, run: RunDir, events: EventWriter, asked: str, warm: WarmStart | None
+) -> Any:
+    """torch's agent, which starts ranks warm if it can and writes down how they ended."""
+
+    exits = _Exits(events, warm)
+
+    class AirlockAgent(base):
+        def __init__(self, spec: Any, *args: Any, **options: Any) -> None:
+            super().__init__(spec, *args, **options)
+            self._cold: Any = (spec.entrypoint, spec.args, self._start_method)
+
+        def _start_workers(self, worker_group: Any) -> Any:
+            """Here, after the rendezvous, so that the zygote has had that time too."""
+            exits.begin_attempt()
+            events.begin_attempt(self._attempt())
+            events.emit("mark", "attempt")
+            reason = warm.why_not() if warm else None
+            if warm and reason is None:
+                events.emit("mark", "start", start=asked, reason=None)
+                try:
+                    return self._start(worker_group, warm_rank.main, (), "forkserver")
+                except (EOFError, OSError) as error:  # it ended, or could not fork
+                    reason = warm.give_up(f"no rank could be forked: {error!r}")
+            events.emit("mark", "start", start="cold", reason=reason)
+            return self._start(worker_group, *self._cold)
+
+        def _start(self, worker_group: Any, entry: Any, args: Any, method: str) -> Any:
+            worker_group.spec.entrypoint, worker_group.spec.args = entry, args
+            self._start_method = method
+            return super()._start_workers(worker_group)
+
+        def _monitor_workers(self, worker_group: Any) -> Any:
+            # torch returns from a failure only when the other ranks have ended as well.
+            failed = exits.tell(_exitcodes(worker_group, self._pcontext))
+            if failed:
+                pids = _pids(worker_group, self._pcontext)
+                _look_at_others(run, self._attempt(), failed, pids)
+            result = super()._monitor_workers(worker_group)
+            if result.is_failed():
+                exitcodes = _exitcodes(worker_group, self._pcontext)
+                failures = {rank: one.exitcode for rank, one in result.failures.items()}
+                exits.tell(failures | exitcodes)
+            return result
+
+        def _attempt(self) -> int:
+            return self._worker_group.spec.max_restarts - self._remaining_restarts
+
+    return AirlockAgent
+
+
+class _Exits:
+    """Writes down how ranks have ended, each once."""
+
+    def __init__(self, events: EventWriter, warm: WarmStart | None) -> None:
+        self._events, self._warm = events, warm
+        self._told: dict[int, int] = {}  # exit code by rank
+
+    def begin_attempt(self) -> None:
+        """The ranks are others from here on."""
+        self._told = {}
+
+    def tell(self, exitcodes: dict[int, int]) -> list[int]:
+        """Tell of those ranks that are new and have failed; returns them."""
+        new = exitcodes.items() - self._told.items()
+        self._told |= exitcodes
+        # Those ended by SIGTERM first: one that comes later was ended so by this process.
+        failed = sorted((one for one in new if one[1]), key=lambda one: one[1] != -SIGTERM)
+        if self._warm and failed:  # ranks die with the zygote: then that is the cause
+            self._warm.report_exit(is_likely=any(code == _ZYGOTE_LOST for _, code in failed))
+        for rank, exitcode in failed:
+            self._events.emit(
+                "error",
+                "rank.exit",
+                failed_rank=rank,
+                exitcode=exitcode,
+                signal=signal_name(exitcode),
+            )
+        return [rank for rank, _ in failed]
+
+
+def _look_at_others(run: RunDir, attempt: int, failed: list[int], pids: dict[int, int]) -> None:
+    from launch.agent.timeout_evidence import look_at_others  # no start should wait for it
+
+    with contextlib.suppress(Exception):  # whatever it is, the failure matters more
+        look_at_others(run, attempt, failed, pids)
+
+
+def _pids(worker_group: Any, context: Any) -> dict[int, int]:
+    """Process by global rank."""
+    local = context.pids()
+    return {worker.global_rank: local[worker.local_rank] for worker in worker_group.workers}
+
+
+def _exitcodes(worker_group: Any, context: Any) -> dict[int, int]:
+    """Exit code by global rank of every rank that has ended.
+
+    torch itself tells only of the one that it happened to look at first. And a forked rank that has
+    ended with 0 by itself, it waits for in vain: that one is said to have returned.
+    """
+    forked = getattr(getattr(context, "_pc", None), "processes", ())
+    handlers = getattr(context, "subprocess_handlers", {})
+    exitcodes = [process.exitcode for process in forked]
+    exitcodes += [handlers[local_rank].proc.poll() for local_rank in sorted(handlers)]
+    for local_rank, process in enumerate(forked):
+        if process.exitcode == 0:
+            context._return_values.setdefault(local_rank, None)
+    ranks = (worker.global_rank for worker in worker_group.workers)
+    return {rank: code for rank, code in zip(ranks, exitcodes, strict=False) if code is not None}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""The data files before anything slow begins: are they there, and do they begin as they must.
+
+All rows are read when they are tokenised (train/prepare.py), after the model has been fetched.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from launch.files.fetch_data import parse
+from rundir.config import DataConfig, RunConfig
+from rundir.data_paths import data_paths
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+
+_LOOKED_AT_BYTES = 1024 * 1024
+_LOOKED_AT_FILES = 20
+
+
+def check_data(config: RunConfig) -> None:
+    """Raise UserError unless the named data files are there and begin with rows to train on."""
+    data = config.data
+    if not data.path:
+        raise UserError(
+            f"{config.profile} names no training data",
+            do=f"./start.sh {config.profile} --data FILE.jsonl   # rows with `prompt`, `response`",
+            code=ExitCode.DATA,
+        )
+    if data.eval_fraction >= 1:
+        raise UserError(
+            f"data.eval_fraction is {data.eval_fraction:g}: nothing would be left to train on",
+            do="--set data.eval_fraction=0.05",
+        )
+    if data.streaming and data.eval_fraction and not data.eval_path:
+        raise UserError(
+            f"data.eval_fraction is {data.eval_fraction:g}: with data.streaming nobody has read "
+            "all rows to know which are held out",
+            do="--set data.eval_path=FILE, or data.eval_fraction=0",
+        )
+    paths, held_out = data_paths(data.path), data_paths(data.eval_path)
+    if data.streaming and (len(paths) > 1 or paths[0].weight != 1):
+        raise UserError(
+            f"data.streaming is of one path, without a weight, and there are: {data.path}",
+            do="put the files into one folder, --data FOLDER; or --set data.streaming=false",
+        )
+    if any(one.weight != 1 for one in held_out):
+        raise UserError(
+            f"data.eval_path is {data.eval_path}: held-out data have no weights",
+            do=f"--set data.eval_path={','.join(one.path for one in held_out)}",
+        )
+    for one in (*paths, *held_out):
+        if one.is_of_hub:
+            parse(one.path)
+        else:
+            _check(Path(one.path), data)
+
+
+def _check(path: Path, data: DataConfig) -> None:
+    from train.data.sources import find_sources
+
+    for source in find_sources(path)[:_LOOKED_AT_FILES]:
+        # What is packed otherwise needs libraries to look into.
+        if source.format == "jsonl" and source.compression != "zstd":
+            _check_rows(source, data)
+
+
+def _check_rows(source: Any, data: DataConfig) -> None:
+    """Raise UserError for the first wrong row among those that end within the first MiB."""
+    from train.data.bad_row import BadRowError
+    from train.data.columns import check_settings, find_columns
+    from train.data.rows import example_of, parsed
+    from train.data.sources import bad_row
+
+    columns = None
+    for number, line in _first_lines(source):
+        decides = False
+        try:
+            row = parsed(line)
+            if decides := columns is None:
+                columns = find_columns(row, data.columns, only_where=data.only_where)
+                check_settings(columns, data.on_long_row)
+            only_last = data.loss_on == "last_answer"
+            example_of(row, columns, only_where=data.only_where, only_last=only_last)
+        except BadRowError as error:
+            if data.on_bad_row == "stop" or (decides and columns is None):
+                raise bad_row(source, number, error.what, error.do) from error
+
+
+def _first_lines(source: Any) -> Iterator[tuple[int, bytes]]:
+    with source.path.open("rb") as raw, gzip.open(raw) as unpacked:
+        start: bytes = (unpacked if source.compression else raw).read(_LOOKED_AT_BYTES)
+    *lines, last = start.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    if len(start) < _LOOKED_AT_BYTES:  # else the last line may go on
+        lines.append(last)
+    return ((number, line) for number, line in enumerate(lines, 1) if line.strip())

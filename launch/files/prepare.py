@@ -1,0 +1,130 @@
+"""What is made ready before any rank starts: the model's files and the tokenised data."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from launch.files.hub_cache import missing_files, snapshot
+from launch.files.loading import choose_loading
+from launch.files.model_folder import made_model_folder
+from launch.process import children
+from launch.process.signals import Signals
+from rundir.config import RunConfig
+from rundir.data_paths import data_paths
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from rundir.paths import RunDir
+from rundir.prepared import Prepared, read_prepared, write_prepared
+from rundir.seal import is_sealed
+
+
+def prepare(
+    config: RunConfig,
+    run: RunDir,
+    *,
+    resume_from: Path | None,
+    env: dict[str, str],
+    signals: Signals,
+) -> Prepared:
+    """Fetch or make the model, tokenise the data, and write prepared.json.
+
+    Raises UserError with the child's exit code when it could not be done (the child has said why),
+    or when the weights cannot be used; Interrupted when a stop was asked for; and OSError.
+    """
+    model_path = have_model(config, run, env, signals)
+    loading = choose_loading(config, model_path)
+    have_data_of_hub(config, run, env, signals)
+    resume = [] if resume_from is None else [resume_from]
+    code = children.run("train.prepare", run.path, model_path, *resume, env=env, signals=signals)
+    check_child(code, "the data could not be prepared")
+    prepared = replace(read_prepared(run), loading=loading)
+    try:
+        write_prepared(run, prepared)
+    except OSError as error:
+        raise UserError(
+            f"cannot write the run folder: {error}",
+            do="free space, or AIRLOCK_RUNS_DIR=/elsewhere",
+            code=ExitCode.PREFLIGHT,
+        ) from error
+    return prepared
+
+
+def have_model(config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals) -> Path:
+    """The local folder of the model, made or fetched if it is not there yet.
+
+    With random weights it need have none, and of a model whose architecture is known here no file.
+    """
+    is_random = config.launch.load == "random"
+    if config.model.path and Path(config.model.path).is_dir():
+        return Path(config.model.path).resolve()
+    if config.model.path and not (is_random and config.architecture):
+        return _hub_model(config, run, env, signals, weights=not is_random)
+    folder = made_model_folder(config)
+    if not is_sealed(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        code = children.run(
+            "train.model.make_checkpoint", run.path, folder, env=env, signals=signals
+        )
+        check_child(code, "the model could not be made")
+    return folder
+
+
+def have_tokenizer(config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals) -> Path:
+    """The local folder of the model, of which the weights need not be there."""
+    if config.model.path and not Path(config.model.path).is_dir():
+        return _hub_model(config, run, env, signals, weights=False)
+    return have_model(config, run, env, signals)
+
+
+def _hub_model(
+    config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals, *, weights: bool
+) -> Path:
+    """The folder of a model of the Hub; when all of it is here, nobody is asked for it."""
+    model, link = config.model, run.path / "base_model"
+    folder = snapshot(model.path, model.revision, os.environ)
+    if folder is not None and not missing_files(folder, weights=weights):
+        link.symlink_to(folder)
+        return folder
+    # Ranks are offline, this child is not: where the user wants it so, it was refused before.
+    online = {key: value for key, value in env.items() if key != "HF_HUB_OFFLINE"}
+    what = [] if weights else ["without-weights"]
+    code = children.run(
+        "launch.files.fetch", model.path, link, model.revision, *what, env=online, signals=signals
+    )
+    check_child(code, f"the model {model.path} could not be fetched")
+    return link.resolve()
+
+
+def have_data_of_hub(config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals) -> None:
+    """Have the datasets of the Hub here that data.path and data.eval_path name."""
+    for field in ("path", "eval_path"):
+        for number, one in enumerate(data_paths(getattr(config.data, field))):
+            if not one.is_of_hub:
+                continue
+            folder = run.data_of_hub(field, number)
+            code = children.run(
+                "launch.files.fetch_data", one.path, folder, env=_online(env), signals=signals
+            )
+            check_child(code, f"the dataset {one.path} could not be fetched")
+
+
+def _online(env: dict[str, str]) -> dict[str, str]:
+    """Ranks are offline, this child is not, unless the user wants it so."""
+    return {
+        key: value
+        for key, value in env.items()
+        if key != "HF_HUB_OFFLINE" or os.environ.get(key) == value
+    }
+
+
+def check_child(code: int, what: str) -> None:
+    """Raise UserError with the code of a child that has failed, and has said why."""
+    if code < 0:
+        do = "if nobody did that, memory ran out: `dmesg | grep -i oom`"
+        raise UserError(f"{what}: killed by signal {-code}", do=do, code=ExitCode.PREFLIGHT)
+    if code != 0:
+        known = code if code in list(ExitCode) else ExitCode.PREFLIGHT
+        raise UserError(what, do="see the lines above", code=ExitCode(known))

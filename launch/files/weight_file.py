@@ -1,0 +1,160 @@
+"""What one file of weights says of itself, read without loading or running anything in it.
+
+A safetensors file has a header in JSON. A checkpoint of the old kind (`.bin`) is a zip around a
+pickle, of which the opcodes are read.
+"""
+
+from __future__ import annotations
+
+import json
+import pickletools
+import re
+import shlex
+import zipfile
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+
+_MAX_HEADER_BYTES = 100_000_000  # as in safetensors itself
+
+_NUM_PICKLES = 4  # before the raw weights of a file older than torch 1.6; the last has the tensors
+_MAX_PICKLE_BYTES = 1 << 30  # a table of tensors is a thousand times smaller
+# What torch's own weights_only loader lets a checkpoint name, besides what torch rebuilds itself.
+_HARMLESS = {
+    "collections OrderedDict",
+    "collections Counter",
+    "_codecs encode",
+    "builtins set",
+    "builtins bytearray",
+    "builtins complex",
+    "torch Size",
+    "torch Tensor",
+    "torch device",
+    "torch.nn.parameter Parameter",
+    "torch.serialization _get_layout",
+}
+_STORAGES = {
+    "torch DoubleStorage": "float64",
+    "torch FloatStorage": "float32",
+    "torch HalfStorage": "float16",
+    "torch BFloat16Storage": "bfloat16",
+}
+_DTYPE = re.compile(r"(b?float|u?int|complex)\d+\w*|bool")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pickle:
+    """What a `.bin` file holds."""
+
+    dtypes: frozenset[str]  # of its floating-point weights
+    others: tuple[str, ...]  # what it names that is no weight, and could be code
+    is_zip: bool  # only then can its weights be mapped instead of read
+
+
+def look_into(path: Path) -> Pickle:
+    """Read what the pickle in `path` names. Raises ValueError for a damaged file, and OSError."""
+    with path.open("rb") as file:
+        is_zip = zipfile.is_zipfile(file)
+        file.seek(0)
+        names = _names(_table(file)) if is_zip else _names_of_old(file)
+    found = {name.replace("__builtin__ ", "builtins ") for name in names}
+    others = (name for name in found - _HARMLESS - _STORAGES.keys() if not _is_torchs(name))
+    return Pickle(
+        dtypes=frozenset(_STORAGES[name] for name in found & _STORAGES.keys()),
+        others=tuple(sorted(name.replace(" ", ".") for name in others)),
+        is_zip=is_zip,
+    )
+
+
+def _is_torchs(name: str) -> bool:
+    """Whether torch rebuilds a tensor with it, or stores one in it."""
+    module, _, attribute = name.partition(" ")
+    if module == "torch._utils":
+        return attribute.startswith("_rebuild_")
+    is_type = attribute.endswith("Storage") or _DTYPE.fullmatch(attribute) is not None
+    return module == "torch" and is_type
+
+
+def _table(file: IO[bytes]) -> IO[bytes]:
+    """The pickle of a zip file; the weights are its other members."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            member = next(one for one in archive.infolist() if one.filename.endswith("/data.pkl"))
+            if member.file_size > _MAX_PICKLE_BYTES:
+                raise ValueError(f"its table of tensors has {member.file_size:,} bytes")
+            return BytesIO(archive.read(member))
+    except (zipfile.BadZipFile, StopIteration) as error:
+        raise ValueError(str(error) or "it has no table of tensors") from error
+
+
+def _names_of_old(file: IO[bytes]) -> set[str]:
+    names: set[str] = set()
+    for _ in range(_NUM_PICKLES):
+        names |= _names(file)
+    return names
+
+
+def _names(file: IO[bytes]) -> set[str]:
+    """Every `module name` that one pickle refers to. Raises ValueError when it is not whole."""
+    names: set[str] = set()
+    texts = ["", ""]
+    for opcode, argument, _ in pickletools.genops(file):
+        if opcode.name in ("GLOBAL", "INST"):
+            names.add(str(argument))
+        elif opcode.name == "STACK_GLOBAL":  # it takes the two texts before it
+            names.add(" ".join(texts))
+        elif "UNICODE" in opcode.name:
+            texts = [texts[1], str(argument)]
+    return names
+
+
+class Tensor(NamedTuple):
+    """What a header says of one tensor; `dtype` in its own spelling, as BF16."""
+
+    dtype: str
+    size_bytes: int
+    shape: tuple[int, ...]
+
+
+def read_header(file: Path) -> dict[str, Tensor]:
+    """The tensors that a file holds. Raises UserError unless the file is as long as they say.
+
+    The format: https://huggingface.co/docs/safetensors, "Format".
+    """
+    size_bytes = file.stat().st_size
+    with file.open("rb") as content:
+        length_bytes = int.from_bytes(content.read(8), "little")
+        if size_bytes < 8 or length_bytes > min(_MAX_HEADER_BYTES, size_bytes - 8):  # noqa: PLR2004 - the length's own size
+            what = f"its header would have {length_bytes:,} bytes, the file has {size_bytes:,}"
+            raise damaged(file, what)
+        header = content.read(length_bytes)
+    try:
+        table = {key: one for key, one in json.loads(header).items() if key != "__metadata__"}
+        spans = {key: one["data_offsets"] for key, one in table.items()}
+        data_bytes = max((end for _, end in spans.values()), default=0)
+        tensors = {
+            key: Tensor(str(one["dtype"]), spans[key][1] - spans[key][0], tuple(one["shape"]))
+            for key, one in table.items()
+        }
+    except Exception as error:  # a damaged file may trip the parser in any way
+        raise damaged(file, f"its header cannot be read: {error!r}") from error
+    if 8 + length_bytes + data_bytes != size_bytes:
+        expected = 8 + length_bytes + data_bytes
+        raise damaged(file, f"it should have {expected:,} bytes and has {size_bytes:,}")
+    return tensors
+
+
+def damaged(path: Path, what: str) -> UserError:
+    """The error for a file, or a folder, of a model that cannot be used.
+
+    A folder of the Hub's cache holds links: what is damaged is the file behind.
+    """
+    whole = path.resolve()
+    do = f"rm {shlex.quote(str(whole))}, then copy or fetch it again"
+    if whole.is_dir():
+        do = "--set model.path=FOLDER with a whole checkpoint, or --set launch.load=random"
+    return UserError(f"{path}: {what}", do=do, code=ExitCode.PREFLIGHT)

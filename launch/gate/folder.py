@@ -1,0 +1,98 @@
+"""Where the gate lies: a local folder of this user's alone, in which locks do exclude."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+from filelock import FileLock
+
+from launch.host.host_memory import HostMemory
+from launch.host.mounts import filesystem_of, is_network
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+
+_PROBE_TIMEOUT_S = 20.0
+
+# Run in another process: exits with 0 when it, too, gets the lock.
+_PROBE = """
+import fcntl, os, sys
+try:
+    fcntl.flock(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    sys.exit(1)
+"""
+
+
+def gate_folder() -> Path:
+    """The folder of the locks: AIRLOCK_GATE_DIR, else one in /tmp.
+
+    It is named after the user and must belong to them alone. Raises UserError when
+    it is a link or a file, when others own it or may write to it, or when it cannot be made.
+    """
+    folder = _location()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise _unusable(folder, str(error)) from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise _unusable(folder, "it is a link or a file, not a folder")
+    if found.st_uid != os.getuid():
+        raise _unusable(folder, f"it belongs to the user {found.st_uid}, not to {os.getuid()}")
+    if found.st_mode & 0o022:
+        raise _unusable(folder, f"others may write to it (mode {stat.S_IMODE(found.st_mode):o})")
+    return folder
+
+
+def _location() -> Path:
+    """The same for every session of a user: what a login or a job sets does not count."""
+    return Path(os.environ.get("AIRLOCK_GATE_DIR") or f"/tmp/airlock-{os.getuid()}")  # noqa: S108 - it is looked at
+
+
+def check_gate() -> Path:
+    """The gate's folder, once it is seen that a lock held in it keeps another process out.
+
+    Raises UserError when it does not, or when the folder is not on a local filesystem.
+    """
+    folder = gate_folder()
+    kind = filesystem_of(folder)
+    if is_network(kind):  # by mount option or version, flock succeeds there for everyone
+        raise _unusable(folder, f"it is on a network filesystem ({kind}), where locks may be void")
+    probe = folder / "exclusion.lock"
+    lock = FileLock(probe, mode=0o600, fallback_to_soft=False)
+    command = [sys.executable, "-I", "-S", "-c", _PROBE, str(probe)]
+    try:
+        with lock.acquire(timeout=_PROBE_TIMEOUT_S):  # another run may be at the same test
+            excluded = subprocess.run(command, timeout=_PROBE_TIMEOUT_S, check=False).returncode
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _unusable(folder, f"a lock in it cannot be tried: {error}") from error
+    if excluded != 1:
+        raise _unusable(folder, "two processes could hold the same lock in it at once")
+    return folder
+
+
+def blind_spot() -> str | None:
+    """What runs in other containers keep this gate from seeing, or None where there is nothing.
+
+    Containers without a limit of their own take from one memory, but each has its own /tmp.
+    """
+    in_container = any(Path(file).exists() for file in ("/.dockerenv", "/run/.containerenv"))
+    in_container = in_container or "KUBERNETES_SERVICE_HOST" in os.environ
+    if not in_container or os.environ.get("AIRLOCK_GATE_DIR") or HostMemory().is_limited:
+        return None
+    return (
+        "this container shares the host's memory, but not the gate, with other containers: runs in "
+        "those are not waited for. Mount one folder into all, and AIRLOCK_GATE_DIR=THAT_FOLDER"
+    )
+
+
+def _unusable(folder: Path, why: str) -> UserError:
+    return UserError(
+        f"the gate cannot use {folder}: {why}",
+        do="AIRLOCK_GATE_DIR=/a/local/folder/of/yours, or mend that folder",
+        code=ExitCode.PREFLIGHT,
+    )

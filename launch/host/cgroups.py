@@ -1,0 +1,45 @@
+"""The control groups (cgroups) that a process is in, of version 1 or 2, as they are seen here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from launch.host.mounts import PROC, Mount, mounts
+
+
+def own_groups(controller: str, proc: Path = PROC) -> list[tuple[Path, int]]:
+    """(folder, version) of the groups that `controller` bounds this process by, innermost first.
+
+    Raises OSError where there are no cgroups.
+    """
+    groups = (proc / "cgroup").read_text(encoding="utf-8")
+    return list(group_folders(controller, groups, mounts(proc)))
+
+
+def group_folders(controller: str, groups: str, mounted: list[Mount]) -> Iterator[tuple[Path, int]]:
+    """The same of any process: `groups` is its /proc/PID/cgroup."""
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        for mount in mounted:
+            is_old = mount.kind == "cgroup" and controller in mount.options.split(",")
+            if is_old if controllers else mount.kind == "cgroup2":
+                version = 1 if controllers else 2
+                yield from ((folder, version) for folder in _with_parents(mount, Path(path)))
+
+
+def _with_parents(mount: Mount, path: Path) -> Iterator[Path]:
+    """The folder of the cgroup `path`, and all above it that can be seen from here.
+
+    Inside a container the path may be one of the host, of which only the mount itself is seen.
+    """
+    inner = path.relative_to(mount.root) if path.is_relative_to(mount.root) else Path()
+    folder = mount.point / inner
+    if ".." in inner.parts or not folder.is_dir():
+        folder = mount.point
+    while folder != mount.point:
+        yield folder
+        folder = folder.parent
+    yield mount.point

@@ -1,0 +1,63 @@
+"""How many CPU cores this process may use: those it may run on, or fewer by its cgroup's quota."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from launch.host.cgroups import group_folders
+from launch.host.mounts import Mount, mounts
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Whole cores, at least one, and how they were counted."""
+
+    number: int
+    counted: str
+
+
+def usable_cores() -> Cores:
+    """The cores of this process. A container is often given CPU time rather than cores."""
+    is_linux = hasattr(os, "sched_getaffinity")
+    by_affinity = len(os.sched_getaffinity(0)) if is_linux else os.cpu_count() or 1
+    quota = cpu_quota()
+    if quota is None or quota >= by_affinity:
+        return Cores(by_affinity, f"{by_affinity} cores")
+    number = max(1, int(quota))
+    return Cores(number, f"{number} of {by_affinity} cores (the cgroup's CPU quota is {quota:g})")
+
+
+def cpu_quota() -> float | None:
+    """Seconds of CPU time a second that this process's cgroups allow; None when they do not say."""
+    try:
+        return least_quota(Path("/proc/self/cgroup").read_text(encoding="utf-8"), mounts())
+    except OSError:
+        return None
+
+
+def least_quota(groups: str, mounted: list[Mount]) -> float | None:
+    """The least quota of a process's cgroups, of version 1 or 2, and of all above them.
+
+    `groups` is the process's /proc/PID/cgroup.
+    """
+    folders = (folder for folder, _ in group_folders("cpu", groups, mounted))
+    quotas = (read(folder) for folder in folders for read in (_quota_v2, _quota_v1))
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _quota_v2(cgroup: Path) -> float | None:
+    try:
+        quota, period = (cgroup / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def _quota_v1(cgroup: Path) -> float | None:
+    try:
+        quota = int((cgroup / "cpu.cfs_quota_us").read_text())
+        return None if quota < 0 else quota / int((cgroup / "cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,175 @@
+"""Which GPUs this run may use, and how many ranks it gets. Asks NVML; never imports torch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from launch.host import nvml
+from launch.host.timeouts import within
+from rundir.config import RunConfig
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+
+DEFAULT_CPU_RANKS = 2
+_DRIVER_TIMEOUT_S = 60.0  # without persistence it wakes up GPU after GPU, some seconds each
+MAX_CPU_RANKS = 64  # more only thrash; a slip of the finger (NUM_GPUS=200) should not start them
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as NVML lists it. `memory_bytes` is its total."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What the ranks of this node run on, and where that number comes from."""
+
+    device: Literal["cuda", "cpu"]
+    num_ranks: int
+    source: str
+    gpus: tuple[Gpu, ...]
+
+
+def installed_gpus() -> list[Gpu]:
+    """Every NVIDIA GPU that answers, in NVML's (PCI bus) order; none without a driver.
+
+    Raises UserError when the driver has not answered for a long time.
+    """
+    try:
+        return within(_DRIVER_TIMEOUT_S, _ask_for_gpus)
+    except TimeoutError as error:
+        raise UserError(
+            f"the NVIDIA driver has not answered for {_DRIVER_TIMEOUT_S:.0f} s",
+            do="nvidia-smi   # if that hangs too: `sudo dmesg | grep -i nvrm`, then reboot",
+            code=ExitCode.PREFLIGHT,
+        ) from error
+
+
+def _ask_for_gpus() -> list[Gpu]:
+    import pynvml
+
+    found: list[Gpu] = []
+    with contextlib.suppress(pynvml.NVMLError):
+        nvml.open_driver()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            with contextlib.suppress(pynvml.NVMLError):  # one that is lost; preflight says so
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+                uuid, name = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
+                found.append(Gpu(index, uuid, name, memory_bytes))
+    return found
+
+
+def visible_gpus(installed: list[Gpu], cuda_visible_devices: str | None) -> list[Gpu]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves visible, in its order.
+
+    CUDA itself drops everything from the first wrong entry on, silently; here a wrong entry
+    raises UserError. Entries are indices or UUID prefixes; "-1" or nothing hides every GPU.
+    """
+    if cuda_visible_devices is None:
+        return installed
+    entries = [entry.strip() for entry in cuda_visible_devices.split(",")]
+    if entries in ([""], ["-1"], ["NoDevFiles"]):
+        return []
+    chosen = [_find_gpu(installed, entry, cuda_visible_devices) for entry in entries]
+    if len(set(chosen)) < len(chosen):
+        raise UserError(
+            f"CUDA_VISIBLE_DEVICES={cuda_visible_devices} names a GPU twice",
+            do="name each GPU once",
+        )
+    return chosen
+
+
+def _find_gpu(installed: list[Gpu], entry: str, spec: str) -> Gpu:
+    found = [
+        gpu
+        for gpu in installed
+        if entry == str(gpu.index) or (entry.startswith("GPU-") and gpu.uuid.startswith(entry))
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UserError(
+            f"CUDA_VISIBLE_DEVICES={spec}: {entry!r} begins the UUIDs of {len(found)} GPUs",
+            do="write more of it; `nvidia-smi -L` lists them",
+        )
+    if not installed:
+        raise UserError(
+            f"CUDA_VISIBLE_DEVICES={spec} names GPU {entry!r}, but this machine has no NVIDIA GPU",
+            do="env -u CUDA_VISIBLE_DEVICES ./start.sh tiny   # trains on CPU",
+        )
+    last = len(installed) - 1
+    raise UserError(
+        f"CUDA_VISIBLE_DEVICES={spec} names GPU {entry!r}; this machine has GPUs 0 to {last}",
+        do=f"CUDA_VISIBLE_DEVICES={','.join(str(gpu.index) for gpu in installed)}",
+    )
+
+
+def place(config: RunConfig, asked: tuple[int, str] | None, visible: list[Gpu]) -> Placement:
+    """Device and number of ranks. `asked` is (number, source) if someone named a number.
+
+    Raises UserError when a GPU is needed and none is visible, or the number cannot be had.
+    """
+    wants = config.launch.device
+    device: Literal["cuda", "cpu"] = "cuda" if visible and wants != "cpu" else "cpu"
+    if device == "cpu" and (config.launch.needs_gpu or wants == "cuda"):
+        fault = None if visible else nvml.driver_fault()
+        why = "launch.device is cpu" if visible else fault.text if fault else "none is visible"
+        do = "./start.sh tiny runs on CPU; on a GPU machine see what `nvidia-smi -L` prints"
+        raise UserError(
+            f"{config.profile} needs an NVIDIA GPU and {why}",
+            do=fault.do if fault else do,
+            code=ExitCode.PREFLIGHT,
+        )
+    limit = len(visible) if device == "cuda" else MAX_CPU_RANKS
+    if asked is None:
+        number = limit if device == "cuda" else DEFAULT_CPU_RANKS
+        source = "every visible GPU" if device == "cuda" else "the default on CPU"
+    else:
+        number, source = asked
+    if not 1 <= number <= limit:
+        there = f"{limit} GPUs are visible" if device == "cuda" else f"CPU runs take 1 to {limit}"
+        raise UserError(
+            f"{source} asks for {number} ranks; {there}",
+            do=f"NUM_GPUS={min(max(number, 1), limit)} ./start.sh {config.profile}",
+        )
+    return Placement(device, number, source, tuple(visible[:number]) if device == "cuda" else ())
+
+
+def asked_num_ranks(
+    option: int | None, config: RunConfig, config_source: str, environ: Mapping[str, str]
+) -> tuple[int, str] | None:
+    """The number of ranks someone named, and who: option, NUM_GPUS, the start script's preset.
+
+    Raises UserError when the text is no whole number.
+    """
+    is_environments = config_source.startswith("environment")
+    preset = _number(environ, "AIRLOCK_PRESET_NUM_GPUS")
+    own = config.launch.num_ranks
+    in_order = (
+        (option, "--num-gpus"),
+        (own or None if config_source.startswith("option") else None, "--set launch.num_ranks"),
+        (_number(environ, "NUM_GPUS"), f"NUM_GPUS={environ.get('NUM_GPUS', '').strip()}"),
+        (own or None if is_environments else None, config_source),
+        (preset, "the start script"),
+        (own or None, config_source),
+    )
+    return next(((number, who) for number, who in in_order if number is not None), None)
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "").strip()
+    try:
+        return int(text) if text else None
+    except ValueError as error:
+        raise UserError(
+            f"{name}={text!r} is not a whole number", do=f"{name}=2, or leave it unset"
+        ) from error

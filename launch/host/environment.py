@@ -1,0 +1,279 @@
+"""The environment of the ranks: every variable with its value, where it is from, and why.
+
+Also what of the user's environment is not passed on to them (launch/host/leftover_variables.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from launch.host.allocator import NAME as ALLOC_CONF
+from launch.host.allocator import users_alloc_conf, with_expandable_segments
+from launch.host.cores import usable_cores
+from launch.host.devices import Placement
+from launch.host.leftover_variables import Leftover, find_leftovers
+from rundir.config import LaunchConfig, RunConfig
+from rundir.paths import ROOT, RunDir
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One environment variable as the ranks get it."""
+
+    name: str
+    value: str
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEnvironment:
+    """What is set for the ranks, and what of the user's own is not passed on."""
+
+    variables: list[Variable]
+    left_out: list[Leftover]
+
+    def of_child(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """The whole environment of a child: the user's own, less and more by this."""
+        gone = {leftover.name for leftover in self.left_out}
+        own = {name: value for name, value in environ.items() if name not in gone}
+        return own | {variable.name: variable.value for variable in self.variables}
+
+    def with_variable(self, variable: Variable) -> RankEnvironment:
+        """The same with one more."""
+        return replace(self, variables=[*self.variables, variable])
+
+    def as_json(self) -> dict[str, list[dict[str, Any]]]:
+        """As environment.json has it."""
+        return {
+            "variables": [asdict(variable) for variable in self.variables],
+            "not_passed_on": [asdict(leftover) for leftover in self.left_out],
+        }
+
+
+def rank_environment(
+    config: RunConfig,
+    placement: Placement,
+    run: RunDir,
+    environ: Mapping[str, str],
+    *,
+    own_trainer: bool = True,
+) -> RankEnvironment:
+    """The environment of the ranks, made from the user's `environ`; see `rank_variables`."""
+    variables = rank_variables(config, placement, run, environ, own_trainer=own_trainer)
+    final = {variable.name: variable.value for variable in variables}
+    # What Airlock itself sets to the same value is passed on after all.
+    left_out = [
+        leftover
+        for leftover in find_leftovers(environ, config.launch.keep_env)
+        if final.get(leftover.name) != leftover.value
+    ]
+    return RankEnvironment(variables=variables, left_out=left_out)
+
+
+def rank_variables(
+    config: RunConfig,
+    placement: Placement,
+    run: RunDir,
+    environ: Mapping[str, str],
+    *,
+    own_trainer: bool = True,
+) -> list[Variable]:
+    """What is set for the ranks. A value that the user set wins, except where Airlock needs it.
+
+    `own_trainer` is false for a script of the user's: then what only suits our own trainer is left
+    as it is. Raises UserError when the user's settings of torch's allocator cannot be understood.
+    """
+    left_out = {leftover.name for leftover in find_leftovers(environ, config.launch.keep_env)}
+    own = {name: value for name, value in environ.items() if name not in left_out}
+    threads = _threads(config.launch, placement)
+    needed = [
+        Variable("AIRLOCK_RUN_DIR", str(run.path), "airlock", "where a rank finds its run"),
+        Variable(
+            "PYTHONPATH", python_path(own), "airlock", "the clone comes first, then the user's own"
+        ),
+        Variable(
+            "PYTHONSAFEPATH",
+            "1",
+            "airlock",
+            "a train.py in the working directory must not shadow ours",
+        ),
+        Variable(
+            "PYTHONUNBUFFERED",
+            "1",
+            "airlock",
+            "a rank that is killed has its last words in its log",
+        ),
+        *([_visible_gpus(placement)] if own_trainer else _for_script(config, environ)),
+        *(threads if config.launch.threads_per_rank else []),
+    ]
+    defaults = [
+        *([] if config.launch.threads_per_rank else threads),
+        *_shares(placement),
+        Variable(
+            "PYTORCH_NVML_BASED_CUDA_CHECK",
+            "1",
+            "airlock",
+            "is_available() asks NVML and makes no context",
+        ),
+        *(_FOR_OUR_TRAINER if own_trainer else []),
+        *(_for_nccl(config.launch, run) if placement.device == "cuda" else []),
+    ]
+    set_ = [
+        *needed,
+        *(_or_the_users(variable, own) for variable in defaults),
+        *_allocator(environ, adds=own_trainer and placement.device == "cuda"),
+    ]
+    names = {variable.name for variable in set_}
+    return [*set_, *(one for one in _kept(own) if one.name not in names)]
+
+
+def _or_the_users(variable: Variable, own: Mapping[str, str]) -> Variable:
+    """The variable with the user's value, if they have set one."""
+    value = own.get(variable.name, "")
+    if not value:
+        return variable
+    reason = f"as you set it (else {variable.value}: {variable.reason})"
+    return replace(variable, value=value, source="environment", reason=reason)
+
+
+def _kept(own: Mapping[str, str]) -> list[Variable]:
+    """What does harm, and is passed on all the same because the user insists."""
+    return [
+        Variable(one.name, one.value, "environment, launch.keep_env", f"kept, though {one.reason}")
+        for one in find_leftovers(own, keep_env="")
+    ]
+
+
+def _threads(launch: LaunchConfig, placement: Placement) -> list[Variable]:
+    if launch.threads_per_rank:
+        count, source, why = launch.threads_per_rank, "launch.threads_per_rank", "as it says"
+    else:
+        cores = usable_cores()
+        count, source = max(1, cores.number // placement.num_ranks), "airlock"
+        why = f"{cores.counted} for {placement.num_ranks} ranks: more threads would fight for them"
+    return [Variable(name, str(count), source, why) for name in _THREADS]
+
+
+def _shares(placement: Placement) -> list[Variable]:
+    """A rank's share of the cores for what compiles in processes of its own."""
+    share = str(max(1, usable_cores().number // placement.num_ranks))
+    return [
+        Variable(
+            "TORCHINDUCTOR_COMPILE_THREADS",
+            share,
+            "airlock",
+            "a rank's share of the cores: torch.compile would start up to 32 workers in every "
+            "rank (pytorch#190941)",
+        ),
+        Variable(
+            "MAX_JOBS",
+            share,
+            "airlock",
+            "a rank's share of the cores: a build of an extension would start a compiler for "
+            "each core, in every rank",
+        ),
+    ]
+
+
+def _visible_gpus(placement: Placement) -> Variable:
+    if placement.device == "cpu":
+        return _HIDDEN_GPUS
+    gpus = ",".join(gpu.uuid for gpu in placement.gpus)
+    why = "by UUID: numbers mean other GPUs elsewhere"
+    return Variable("CUDA_VISIBLE_DEVICES", gpus, "airlock", why)
+
+
+_HIDDEN_GPUS = Variable("CUDA_VISIBLE_DEVICES", "", "airlock", "this run is on CPU")
+
+_STORE_OF_EACH_ATTEMPT = Variable(
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
+    "1",
+    "airlock",
+    "after a restart, ranks would find addresses of dead ones in the agent's store",
+)
+
+_FOR_OUR_TRAINER = [
+    Variable("TOKENIZERS_PARALLELISM", "false", "airlock", "its threads do not survive a fork"),
+    Variable("HF_HUB_OFFLINE", "1", "airlock", "files are fetched once, before the ranks start"),
+]
+
+
+def _for_script(config: RunConfig, environ: Mapping[str, str]) -> list[Variable]:
+    own = json.dumps(_own_python(environ))
+    return [
+        Variable(
+            "AIRLOCK_SCRIPT_ENVIRONMENT",
+            own,
+            "airlock",
+            "Python's variables as you have them: a rank restores them for the script",
+        ),
+        *([_HIDDEN_GPUS] if config.launch.device == "cpu" else []),
+        *([_STORE_OF_EACH_ATTEMPT] if config.launch.max_restarts else []),
+    ]
+
+
+def _own_python(environ: Mapping[str, str]) -> dict[str, str | None]:
+    """`launch` itself was started with the clone first on the user's path."""
+    first, _, rest = environ.get("PYTHONPATH", "").partition(os.pathsep)
+    path = rest if first == str(ROOT) else environ.get("PYTHONPATH", "")
+    return {"PYTHONPATH": path or None, "PYTHONSAFEPATH": environ.get("PYTHONSAFEPATH")}
+
+
+def _for_nccl(launch: LaunchConfig, run: RunDir) -> list[Variable]:
+    """NCCL's and its watchdog's variables. What is right by default, in torch or NCCL, is not set.
+
+    NCCL_MIN_NCHANNELS=1 is such a default, and NCCL_NTHREADS changes no buffer (NCCL's
+    src/graph/connect.cc and tuning.cc).
+    """
+    trace = Variable(
+        "TORCH_FR_DUMP_TEMP_FILE",
+        f"{run.incidents}/nccl_trace_rank_",
+        "airlock",
+        "a rank stuck in a collective leaves its last ones here; torch would write to ~/.cache, "
+        "over those of other runs",
+    )
+    if launch.nccl == "default":
+        return [trace]
+    return [
+        trace,
+        Variable(
+            "NCCL_MAX_NCHANNELS",
+            "1",
+            "launch.nccl",
+            "saves the buffers of all channels but one; costs speed: one multiprocessor of "
+            "the GPU moves what many did",
+        ),
+        Variable(
+            "NCCL_BUFFSIZE",
+            "1048576",
+            "launch.nccl",
+            "saves 3 of the 4 MiB of each buffer; costs speed: data move in smaller steps",
+        ),
+    ]
+
+
+def _allocator(environ: Mapping[str, str], *, adds: bool) -> list[Variable]:
+    """The settings of torch's allocator: the user's, and ours added to them if `adds`."""
+    users = users_alloc_conf(environ)
+    conf = with_expandable_segments(users) if adds else users
+    why = "less GPU memory is lost in gaps that no tensor fits in"
+    if not conf:
+        return []
+    if not users:
+        return [Variable(ALLOC_CONF, conf, "airlock", why)]
+    if conf == users:
+        return [Variable(ALLOC_CONF, conf, "environment", "as you set it")]
+    return [Variable(ALLOC_CONF, conf, "environment, airlock", f"yours, and expandable: {why}")]
+
+
+def python_path(environ: Mapping[str, str]) -> str:
+    """PYTHONPATH for a child of ours: the clone, then the user's own entries."""
+    entries = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    return os.pathsep.join([str(ROOT), *(entry for entry in entries if entry != str(ROOT))])

@@ -1,0 +1,117 @@
+"""Resource limits of a rank, set before anything heavy is imported."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from launch.host.host_memory import HostMemory
+from rundir.config import LimitsConfig
+from rundir.errors import UserError
+from rundir.units import GIB, MIB
+
+RLIMIT_VARIABLE = "AIRLOCK_RLIMIT_AS_BYTES"  # how `launch` hands the limit that it found on
+
+# What the C library's ENOMEM becomes in Python, in torch's CPU allocator and in C++.
+_OUT_OF_MEMORY = (
+    "cannot allocate memory",
+    "can't allocate memory",
+    "bad_alloc",
+    "mps backend out of memory",
+)
+_GPU_ERROR = "OutOfMemoryError"  # torch's, by name: torch may not be there
+_applied: set[int] = set()  # what RLIMIT_AS was set to here, bytes
+_OOM_SCORE = 500  # half of all memory counted on top of its own (proc(5): -1000 to 1000)
+# The guard's threshold: this share of the memory, but not below nor above.
+_GUARD_SHARE, _GUARD_LEAST_BYTES, _GUARD_MOST_BYTES = 0.02, 64 * MIB, GIB
+
+
+def check_limits(limits: LimitsConfig) -> None:
+    """Raise UserError for a limit above the hard one, or a guard that would never rest."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if hard != resource.RLIM_INFINITY and limits.rlimit_as_gib * GIB > hard:
+        raise UserError(
+            f"limits.rlimit_as_gib asks for {limits.rlimit_as_gib:g} GiB of address space; "
+            f"the hard limit is {hard / GIB:.1f} GiB",
+            do="raise it with `ulimit -Hv`, or set AIRLOCK_RLIMIT_AS_GIB=0",
+        )
+    total_bytes = HostMemory().now().total_bytes
+    if limits.guard_gib * GIB >= total_bytes:
+        raise UserError(
+            f"limits.guard_gib asks for {limits.guard_gib:g} GiB to be kept free; "
+            f"there are {total_bytes / GIB:.1f} GiB in all",
+            do="AIRLOCK_LIMITS_GUARD_GIB=-1 lets Airlock choose",
+        )
+
+
+def apply_limits(limits: LimitsConfig) -> dict[str, int | None]:
+    """Set this process's limits; returns them as the `limits` mark wants them.
+
+    What someone set for RLIMIT_AS wins over what was predicted (launch/host/address_space.py).
+    Open files go up to the hard limit: each rank holds a socket for every other, and shards.
+    """
+    wanted = int(limits.rlimit_as_gib * GIB)
+    address_space = handed_on(os.environ) if wanted < 0 else wanted
+    if address_space > 0:
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        if hard != resource.RLIM_INFINITY:
+            address_space = min(address_space, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (address_space, hard))
+        _applied.add(address_space)
+    _, hard_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_files, hard_files))
+    return {
+        "rlimit_as_bytes": _soft(resource.RLIMIT_AS),
+        "rlimit_nofile": _soft(resource.RLIMIT_NOFILE),
+    }
+
+
+def handed_on(environ: Mapping[str, str]) -> int:
+    """The limit that `launch` found, bytes; 0 is none, as in a rank that it has not started."""
+    return int(environ.get(RLIMIT_VARIABLE) or 0)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation has failed, on the host or on a GPU: no other cause says so."""
+    if isinstance(error, MemoryError) or type(error).__name__ == _GPU_ERROR:
+        return True
+    return any(sign in str(error).casefold() for sign in _OUT_OF_MEMORY)
+
+
+def note_address_space(error: BaseException) -> None:
+    """Add to an error of the host's memory what there is to know of RLIMIT_AS, if it is set."""
+    limit = _soft(resource.RLIMIT_AS)
+    if limit is not None and type(error).__name__ != _GPU_ERROR:
+        reserved = psutil.Process().memory_info().vms
+        off = "AIRLOCK_RLIMIT_AS_GIB=0" if limit in _applied else "`ulimit -v unlimited`"
+        error.add_note(
+            f"RLIMIT_AS of this process is {limit / GIB:.1f} GiB, of which {reserved / GIB:.1f} "
+            f"are reserved: {off} takes it off"
+        )
+
+
+def die_before_others() -> None:
+    """Have the kernel, when memory runs out, end this process rather than the launcher.
+
+    A process may always raise its own score; one that is higher already stays so.
+    """
+    score = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError):  # a sandbox may hide it
+        score.write_text(str(max(_OOM_SCORE, int(score.read_text()))))
+
+
+def _soft(which: int) -> int | None:
+    soft, _ = resource.getrlimit(which)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def guard_threshold_bytes(limits: LimitsConfig, total_bytes: int) -> int:
+    """The free memory below which the guard acts; 0 is never."""
+    if limits.guard_gib < 0:
+        return int(min(max(total_bytes * _GUARD_SHARE, _GUARD_LEAST_BYTES), _GUARD_MOST_BYTES))
+    return int(limits.guard_gib * GIB)

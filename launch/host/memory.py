@@ -1,0 +1,102 @@
+"""What a process costs, read from the kernel, and the MEM lines that say it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from rundir.units import MIB
+
+_HAS_PROC = Path("/proc/self/smaps_rollup").exists()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """One measurement of this process, in bytes; the fields are those of the memory marks."""
+
+    rss_bytes: int
+    pss_anon_bytes: int
+    vms_bytes: int
+    host_available_bytes: int
+    gpu_used_bytes: int | None
+
+    def line(self) -> str:
+        """The figures as the MEM lines show them."""
+        gpu = "-" if self.gpu_used_bytes is None else f"{self.gpu_used_bytes // MIB}MiB"
+        return (
+            f"rss={self.rss_bytes // MIB}MiB pss_anon={self.pss_anon_bytes // MIB}MiB "
+            f"vms={self.vms_bytes // MIB}MiB host_available={self.host_available_bytes // MIB}MiB "
+            f"gpu={gpu}"
+        )
+
+
+def measure() -> Memory:
+    """This process now."""
+    own = psutil.Process().memory_info()
+    return Memory(
+        rss_bytes=own.rss,
+        pss_anon_bytes=smaps_rollup("self")["Pss_Anon"],
+        vms_bytes=own.vms,
+        host_available_bytes=psutil.virtual_memory().available,
+        gpu_used_bytes=_gpu_used_bytes(),
+    )
+
+
+def smaps_rollup(pid: int | str) -> dict[str, int]:
+    """Fields of /proc/PID/smaps_rollup in bytes (Pss, Pss_Anon, Pss_File, Private_Dirty…).
+
+    RSS counts a file page once for each process that maps it; Pss divides it among them. Where
+    there is no /proc (macOS), both are what would be free if the process ended. Raises OSError when
+    the process is gone or not ours.
+    """
+    if not _HAS_PROC:
+        return _unique(pid)
+    fields: dict[str, int] = {}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]:
+        name, value, *_ = line.replace(":", " ").split()
+        fields[name] = int(value) * 1024
+    return fields
+
+
+def _unique(pid: int | str) -> dict[str, int]:
+    try:
+        own = psutil.Process(None if pid == "self" else int(pid)).memory_full_info().uss
+    except psutil.Error as error:
+        raise ProcessLookupError(str(error)) from error
+    return {"Pss": own, "Pss_Anon": own}
+
+
+def tree_memory() -> dict[str, int]:
+    """Memory of this process and all below it: the fields of the `host` metric."""
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    pss = anon = count = 0
+    for process in processes:
+        with contextlib.suppress(OSError, KeyError):  # it ended while we looked
+            fields = smaps_rollup(process.pid)
+            pss, anon, count = pss + fields["Pss"], anon + fields["Pss_Anon"], count + 1
+    return {
+        "pss_bytes": pss,
+        "pss_anon_bytes": anon,
+        "num_processes": count,
+        "available_bytes": psutil.virtual_memory().available,
+    }
+
+
+def _gpu_used_bytes() -> int | None:
+    """Memory in use on this rank's GPU; None unless CUDA is up, which asking must not change.
+
+    Which GPU is the rank's is known to its main thread: another would ask the first GPU, and make
+    a context there.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    free, total = torch.cuda.mem_get_info()
+    return int(total - free)

@@ -1,5 +1,0 @@
-"""What the forkserver imports before it serves: importing this module makes it the zygote."""
-
-from launch.zygote import warm_up
-
-warm_up()

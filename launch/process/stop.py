@@ -1,0 +1,132 @@
+"""`airlock ps` and `airlock stop RUN`: what is running, and how exactly one run is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import psutil
+from rich.console import Console
+
+from launch.process import runs as run_processes
+from launch.process.processes import is_alive
+from launch.process.runs import OVER, RunProcesses, all_runs, phase_of, processes_of
+from rundir import control
+from rundir.config import LaunchConfig
+from rundir.config_file import read_config
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from rundir.paths import RunDir, find_run, runs_folder
+from rundir.units import clock_text
+
+_LONGEST_COMMAND = 100  # characters of a line of `ps`
+_POLL_S = 0.1
+_BEYOND_S = 60.0  # after the time that ranks have to save: the launcher has to end them and report
+
+
+def show(console: Console) -> None:
+    """Print every run with processes on this machine: launcher, phase, and each process."""
+    found = all_runs()
+    if not found:
+        console.out("no run of yours has processes on this machine", highlight=False)
+    for one in found:
+        console.out("\n".join(lines(one)), highlight=False)
+
+
+def lines(found: RunProcesses) -> list[str]:
+    """One run and its processes, a line each."""
+    who = "its launcher is dead" if found.is_dead else "without a launcher"
+    if found.launcher:
+        who = f"launcher {found.launcher.pid}"
+    head = f"{found.run.run_id}  {found.phase or 'unknown'}, {who}, {found.how_many}"
+    return [head, *(f"  {line}" for line in map(describe, found.processes))]
+
+
+def describe(process: psutil.Process) -> str:
+    """A process in a line: pid, age, command."""
+    try:
+        age = clock_text(max(0.0, time.time() - process.create_time()))
+        command = " ".join(process.cmdline()) or process.name()
+    except psutil.Error:
+        return f"pid {process.pid}  ended meanwhile"
+    return f"pid {process.pid}  {age}  {command[:_LONGEST_COMMAND]}"
+
+
+def stop(name: str, console: Console) -> None:
+    """End one run: a live one saves and ends, of a dead one the processes are ended.
+
+    Raises UserError when there is no such run, it is over, or it does not end in time.
+    """
+    run = _find(name)
+    found = processes_of(run)
+    if found.launcher is not None:
+        _stop_live(found, found.launcher, console)
+    elif found.processes:
+        end_leftovers(found, console)
+    elif found.phase in OVER:
+        raise UserError(f"run {run.run_id} is over: {found.phase}", do="./airlock ps")
+    else:  # on another machine, if at all
+        _ask(run)
+        said = f"{run.run_id} has no process here; it is asked through its folder to stop"
+        console.out(said, highlight=False)
+
+
+def end_leftovers(found: RunProcesses, console: Console) -> None:
+    """End what a dead run has left. Raises UserError when something lives on."""
+    left = run_processes.end(found.run)
+    if left:
+        raise UserError(
+            f"of run {found.run.run_id} these cannot be killed: {', '.join(map(describe, left))}",
+            do="they wait in the kernel, for a driver or a disk: `sudo dmesg | tail`, or reboot",
+            code=ExitCode.PREFLIGHT,
+        )
+    console.out(f"{found.run.run_id}: ended {found.how_many} left over", highlight=False)
+
+
+def _stop_live(found: RunProcesses, launcher: psutil.Process, console: Console) -> None:
+    """Have the launcher stop its run, as Ctrl-C would, and wait for it."""
+    run = found.run
+    if found.phase != "stopping":  # a second signal would end it before it has saved
+        with contextlib.suppress(psutil.NoSuchProcess):
+            launcher.terminate()
+    said = f"{run.run_id}: asked to save and end; Ctrl-C here does not change that"
+    console.out(said, highlight=False)
+    patience_s = _stop_timeout_s(run) + _BEYOND_S
+    deadline = time.monotonic() + patience_s
+    while is_alive(launcher):  # one that its parent has not collected yet has ended
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"run {run.run_id} has not ended within {patience_s:.0f} s",
+                do=f"kill -KILL {launcher.pid}   # ends it at once, and all its processes with it",
+                code=ExitCode.RANK_FAILED,
+            )
+        time.sleep(_POLL_S)
+    console.out(f"{run.run_id}: {phase_of(run)}", highlight=False)
+
+
+def _ask(run: RunDir) -> None:
+    try:
+        control.ask(run, "stop")
+    except OSError as error:
+        raise UserError(
+            f"{run.control} cannot be written: {error.strerror}",
+            do=f"mend that, then ./airlock stop {run.run_id}",
+        ) from error
+
+
+def _find(name: str) -> RunDir:
+    """The run called `name`; one whose folder is gone is found by its processes."""
+    try:
+        return find_run(name)
+    except ValueError as error:
+        for one in all_runs():
+            if name in (one.run.run_id, str(one.run.path)):
+                return one.run
+        raise UserError(str(error), do=f"./airlock ps, or ls {runs_folder()}") from error
+
+
+def _stop_timeout_s(run: RunDir) -> float:
+    try:
+        return read_config(run.config).launch.stop_timeout_s
+    except (OSError, ValueError):
+        return LaunchConfig().stop_timeout_s

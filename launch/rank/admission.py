@@ -1,0 +1,45 @@
+"""Through the gate, with the lines that people look for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from launch.gate.folder import gate_folder
+from launch.gate.gate import Admit, Gate, Visitor
+from launch.rank.reporter import Reporter
+
+
+@contextlib.contextmanager
+def through_gate(
+    report: Reporter, visitor: Visitor, *, admit: Admit, timeout_s: float
+) -> Iterator[Gate]:
+    """Run the block inside the gate: arguments and errors are those of `Gate`."""
+    waiting = contextlib.ExitStack()  # the lock.wait span, entered only by one that waits
+
+    def on_wait(reminder: str) -> None:
+        if reminder:
+            report.line(f"LOCK: still waiting: {reminder}")
+        else:
+            waiting.enter_context(report.events.span("lock.wait"))
+            report.line("LOCK: waiting for exclusive access...")
+
+    gate = Gate(gate_folder(), visitor, admit=admit, timeout_s=timeout_s, on_wait=on_wait)
+    with waiting, gate.admitted() as admission:
+        waiting.close()
+        growth = admission.growth
+        with report.events.span("lock.hold"):
+            report.events.emit(
+                "mark",
+                "admitted",
+                admit=admit,
+                num_beside=admission.num_beside,
+                growth_bytes=growth.peak_bytes if growth else None,
+                available_bytes=admission.available_bytes,
+            )
+            num = admission.num_beside
+            beside = f" beside {num} other{'s' if num > 1 else ''}" if num else ""
+            report.line(f"LOCK: acquired! Starting initialization...{beside}")
+            yield gate
+            # Said before the lock is given up, so that the next one's "acquired" comes after it.
+            report.line("LOCK: released")

@@ -1,0 +1,5 @@
+"""What the forkserver imports before it serves: importing this module makes it the zygote."""
+
+from launch.rank.zygote import warm_up
+
+warm_up()

@@ -1,0 +1,62 @@
+"""What a process of the run says of itself: a line in its log, and the same as an event."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+from dataclasses import asdict
+from pathlib import Path
+
+from launch.host.memory import measure
+from launch.process.stacks import answer_in
+from rundir.events import EventWriter
+
+
+class Reporter:
+    """Says what `who` ("Rank 3", "Zygote") does; `log` is the descriptor that its lines go to."""
+
+    def __init__(self, events: EventWriter, who: str, log: int = 1) -> None:
+        self.events = events
+        self.who = who
+        self._log = log
+
+    def line(self, text: str) -> None:
+        """Write `[Who] text`, whole."""
+        line = f"[{self.who}] {text}"
+        with contextlib.suppress(OSError):  # a full disk, or a script that has closed its output
+            os.write(self._log, f"{line}\n".encode())
+        self.events.emit("log", "line", text=line)
+
+    def memory(self, label: str) -> None:
+        """Write `MEM:LABEL` with this process's figures, and write the mark of that name."""
+        memory = measure()
+        self.events.emit("mark", f"mem.{label.lower().replace('-', '_')}", **asdict(memory))
+        self.line(f"MEM:{label} {memory.line()}")
+
+
+def write_output_to(log: Path, stacks: Path) -> None:
+    """Send this process's output, and that of every library in it, to `log`.
+
+    There also go the stacks of all its threads, when it crashes or is sent SIGUSR2. To `stacks`
+    they go when Airlock itself asks for them.
+    """
+    descriptor = open_log(log)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    write_stacks_to(2)
+    answer_in(stacks)
+
+
+def open_log(log: Path) -> int:
+    """A descriptor that appends to `log`. Raises OSError."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+
+def write_stacks_to(log: int) -> None:
+    """Have the stacks of all threads written there at a crash, or at SIGUSR2."""
+    faulthandler.enable(log)
+    faulthandler.register(signal.SIGUSR2, log, all_threads=True)

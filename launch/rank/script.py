@@ -1,0 +1,194 @@
+"""A rank that runs a script of the user's own, as torchrun would, with the script's traceback."""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import gc
+import importlib.util
+import json
+import multiprocessing.process
+import os
+import sys
+import threading
+import weakref
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, NoReturn
+
+from launch.rank import zygote
+from launch.rank.last_words import tell_failure
+from launch.rank.reporter import Reporter
+from launch.rank.script_gate import ScriptGate
+from launch.rank.script_preload import import_in_rank
+from rundir.config import RunConfig
+from rundir.events import EventWriter
+from rundir.paths import ROOT, RunDir
+
+_API = ROOT / "api"
+_INTERRUPTED = 130  # what a shell makes of a process that Ctrl-C has ended
+
+_OURS = str(Path(__file__).parents[1]) + "/"
+
+
+def hide_own_frames(error: BaseException) -> None:
+    """Take this package's frames out of the tracebacks of `error` and of all it came from."""
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [error]
+    while todo:
+        one = todo.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.__traceback__ = _without_own(one.__traceback__)
+        todo += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            todo += one.exceptions
+
+
+def _without_own(traceback: TracebackType | None) -> TracebackType | None:
+    entries = []
+    while traceback is not None:
+        if not traceback.tb_frame.f_code.co_filename.startswith(_OURS):
+            entries.append(traceback)
+        traceback = traceback.tb_next
+    kept: TracebackType | None = None
+    for entry in reversed(entries):
+        kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return kept
+
+
+def run_script(config: RunConfig, run: RunDir, place: Any, report: Reporter) -> int:
+    """Run the script of `config` as this rank, inside the gate at first.
+
+    Returns what this process is to end with, if it does not end here. `place` is a
+    launch.rank.rank.RankPlace. Raises whatever goes wrong before the script has begun.
+    """
+    assert config.script is not None
+    parent = zygote.current
+    is_fork = parent is not None
+    gate = ScriptGate(
+        report,
+        config.launch,
+        run_id=run.run_id,
+        attempt=place.gate_attempt,
+        local_rank=place.local_rank,
+        num_ranks=place.local_world_size,
+    )
+    entered = gate.enter()
+    entered.phase("importing")
+    if not is_fork:
+        with report.events.span("import"):
+            import_in_rank(config.script, report)
+    report.memory("POST-IMPORT")
+    entered.phase("running the script")
+    gate.leave_at_first_meeting()
+    gate.leave_when_quiet()
+    if parent is not None:
+        _be_the_main_process(parent.main_process)
+    path = Path(config.script.path)
+    _step_aside(path, gate)
+    sys.argv = [str(path), *config.script.args]
+    code, has_failed = _execute(path, report.events, place.rank)
+    if code == 0 and not has_failed:  # else what it took says nothing of what others will take
+        gate.leave()
+    if is_fork or has_failed:
+        _end(code, has_failed=has_failed)
+    return code
+
+
+def _be_the_main_process(process: multiprocessing.process.BaseProcess) -> None:
+    """Have multiprocessing take this fork for what it is to the script: no child of its own."""
+    module: Any = multiprocessing.process
+    module._current_process = process
+    module._parent_process = None
+    process.name = "MainProcess"  # which the fork has renamed
+    # What was to be finished at the zygote's end is not this process's to finish.
+    finalize: Any = weakref.finalize
+    finalize._registry.clear()
+    finalize._registered_with_atexit = False
+
+
+def _step_aside(path: Path, gate: ScriptGate) -> None:
+    """Take out of this process all that a script could come upon in place of its own.
+
+    Its modules may have the names of ours. Nothing of ours can be imported from here on.
+    """
+    for name, value in json.loads(os.environ.pop("AIRLOCK_SCRIPT_ENVIRONMENT")).items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    ours = {
+        name
+        for name, module in sys.modules.items()
+        if getattr(module, "__file__", None) == str(ROOT / name / "__init__.py")
+    }
+    for name in list(sys.modules):
+        if name.partition(".")[0] in ours:
+            del sys.modules[name]
+    own_folder = [] if os.environ.get("PYTHONSAFEPATH") else [str(path.resolve().parent)]
+    sys.path[:] = [*own_folder, *(entry for entry in sys.path if entry != str(ROOT)), str(_API)]
+    _offer_gate(gate)
+
+
+def _offer_gate(gate: ScriptGate) -> None:
+    """Connect `import airlock` with the gate, unless the script has a module of that name."""
+    found = importlib.util.find_spec("airlock")
+    if found is not None and found.origin == str(_API / "airlock.py"):
+        importlib.import_module("airlock")._passage = gate.again  # type: ignore[attr-defined]
+
+
+def _execute(path: Path, events: EventWriter, rank: int) -> tuple[int, bool]:
+    """Run the script as `__main__`; returns its exit code, and whether an exception ended it."""
+    main: Any = ModuleType("__main__")
+    main.__file__ = str(path)
+    main.__builtins__ = builtins
+    main.__loader__ = SourceFileLoader("__main__", str(path))
+    main.__cached__ = None
+    sys.modules["__main__"] = main
+    try:
+        with events.span("script"):
+            program = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+            exec(program, main.__dict__)  # noqa: S102 - it is what was asked for
+    except SystemExit as error:
+        code = _exit_status(error)
+        if code != 0:
+            # Now, as the others may fail for it, and be seen to end, before this process has ended.
+            events.emit("error", "rank.exit", failed_rank=rank, exitcode=code, signal=None)
+        return code, False
+    except BaseException as error:  # noqa: BLE001 - whatever ends a rank must be told to its launcher
+        hide_own_frames(error)
+        tell_failure(events, error)
+        sys.excepthook(type(error), error, error.__traceback__)
+        return (_INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1), True
+    return 0, False
+
+
+def _exit_status(error: SystemExit) -> int:
+    """What Python makes of `sys.exit(code)`."""
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    print(error.code, file=sys.stderr)  # noqa: T201
+    return 1
+
+
+def _end(code: int, *, has_failed: bool) -> NoReturn:
+    """End this process with `code`, as Python does at the end of a script.
+
+    Of a fork Python would forget a part. A rank that failed leaves destructors alone: those of a
+    broken process group can wait for ranks that never come.
+    """
+    if not has_failed:
+        threading._shutdown()  # type: ignore[attr-defined]  # joins threads and executors
+    atexit._run_exitfuncs()
+    if not has_failed:
+        sys.modules["__main__"].__dict__.clear()  # closes files that the script has left open
+        gc.collect()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,133 @@
+"""The zygote: imports the heavy libraries and builds the model once; every rank is its fork.
+
+It is the server process of `multiprocessing`'s forkserver, and `warm_up` is what that process does
+before it serves. The contract:
+
+* it holds the node's gate while it imports and builds, as a rank would;
+* it has one thread and never touches CUDA, which it verifies; else it must not be forked;
+* whatever goes wrong is caught and said in the mark `zygote.ready`, the last thing it does. The
+  agent reads that mark and starts cold ranks instead if it says so (launch/agent/warm.py).
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from launch.gate.gate import Admit, Visitor
+from launch.host.limits import apply_limits
+from launch.process.parent import die_with_parent
+from launch.rank.admission import through_gate
+from launch.rank.fork_safety import Inspection, inspect
+from launch.rank.reporter import Reporter, write_output_to
+from launch.rank.script_preload import UnfitError, import_in_zygote
+from rundir.config_file import read_config
+from rundir.events import EventWriter
+from rundir.paths import RunDir
+from rundir.starts import start_of
+
+# A parallel region leaves worker threads behind, and with them locks that no fork can free. The
+# libraries read these when they are loaded; a rank gets its own number of threads after the fork.
+_ONE_THREAD = {
+    **dict.fromkeys(
+        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
+    ),
+    "HF_DEACTIVATE_ASYNC_LOAD": "1",  # transformers would read weights in a pool of threads
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow's allocator tidies up in one
+}
+
+
+@dataclass(slots=True)
+class Zygote:
+    """What the ranks find in the process they are forked from."""
+
+    pid: int
+    variables: dict[str, str | None]  # as the agent set them: for the ranks to have back
+    main_process: BaseProcess  # what multiprocessing takes a process for that it has not started
+    model: Any = None
+    unfit: str | None = "it is not ready"  # why it must not be forked
+
+
+current: Zygote | None = None
+
+
+def way_of_start() -> str:
+    """Whether this rank was `forked` from a zygote or started `alone`: it takes more memory then.
+
+    When no rank can be forked from a zygote after all, there are both in one attempt.
+    """
+    return "alone" if current is None else "forked"
+
+
+def warm_up() -> None:
+    """Make this process, in its main thread, one that ranks can be forked from. Never raises."""
+    global current  # noqa: PLW0603 - a fork inherits memory, and this is where it looks
+    die_with_parent(int(os.environ["AIRLOCK_AGENT_PID"]))
+    run = RunDir(Path(os.environ["AIRLOCK_RUN_DIR"]))
+    write_output_to(run.zygote_log, run.stacks("zygote"))
+    events = EventWriter(run.event_file("zygote"))
+    variables = {name: os.environ.get(name) for name in _ONE_THREAD}
+    current = Zygote(os.getpid(), variables, multiprocessing.current_process())
+    os.environ.update(_ONE_THREAD)
+    gc.disable()  # imports make millions of objects that stay: collecting finds nothing
+    found = Inspection(num_threads=1, cuda_touched=False)
+    try:
+        current.model = _import_and_build(run, Reporter(events, "Zygote"))
+        found = inspect()
+        current.unfit = found.why_not_to_fork
+    except UnfitError as error:
+        found, current.unfit = inspect(), str(error)
+    except BaseException as error:  # noqa: BLE001 - the forkserver would swallow it, or just end
+        traceback.print_exc()
+        current.unfit = f"{type(error).__name__}: {error}"
+    gc.freeze()  # else a rank's first collection writes to, and so copies, every inherited page
+    sys.stdout.flush()
+    sys.stderr.flush()
+    num_lost = events.num_lost
+    events.emit(
+        "mark",
+        "zygote.ready",
+        unfit=current.unfit,
+        num_threads=found.num_threads,
+        cuda_touched=found.cuda_touched,
+    )
+    if events.num_lost > num_lost:
+        os._exit(1)  # a full disk: the agent has not read it, but sees that this process ends
+    events.close()
+
+
+def _import_and_build(run: RunDir, report: Reporter) -> Any:
+    """Import, and build the model if that is this zygote's work; returns it, or None."""
+    config = read_config(run.config)
+    events = report.events
+    apply_limits(config.limits)
+    report.memory("START")
+    visitor = Visitor(run_id=run.run_id, attempt="zygote", who=report.who.lower(), turn=None)
+    admit: Admit = "open" if config.launch.admit == "open" else "serial"
+    timeout_s = config.launch.gate_timeout_s
+    with through_gate(report, visitor, admit=admit, timeout_s=timeout_s) as gate:
+        gate.phase("importing")
+        if config.script is not None:
+            import_in_zygote(config.script, report)
+            report.memory("POST-IMPORT")
+            return None
+        from train import warm
+
+        for library, load in warm.imports(config, run):
+            with events.span("zygote.import", what=library):
+                load()
+        report.memory("POST-IMPORT")
+        if not start_of(config).zygote_builds:
+            return None
+        gate.phase("loading")
+        with events.span("zygote.build"):
+            model = warm.build(config, run)
+        report.memory("POST-MODEL")
+        return model

@@ -1,0 +1,52 @@
+"""What is known of a run, kept up to date from its events: its state, its status, its memory."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+
+from launch.host.memory import tree_memory
+from launch.run_state.state import RunState
+from rundir.events import Event, EventWriter, RunEvents
+from rundir.paths import RunDir
+from rundir.status import write_status
+
+_STATUS_EVERY_S = 0.5
+_MEMORY_SHARE = 0.005  # of the time may go into measuring memory, which walks page tables
+
+
+class Follower:
+    """Follows one run, of which this process writes the status."""
+
+    def __init__(self, run: RunDir, state: RunState, events: EventWriter) -> None:
+        self._run, self._state, self._events = run, state, events
+        self._incoming = RunEvents(run.events)
+        self._next_status = self._next_memory = 0.0
+
+    def new_events(self) -> list[Event]:
+        """What every process of the run has written since the last call, in the order of time."""
+        return self._incoming.new_events()
+
+    def take_in(self, events: Iterable[Event]) -> None:
+        """Bring the state up to date."""
+        for event in events:
+            self._state.add(event)
+
+    def write_down(self) -> None:
+        """Write the status, and measure the host memory of the run, when either is due."""
+        now = time.monotonic()
+        if now >= self._next_memory:
+            memory = tree_memory()
+            self._events.emit("metric", "host", **memory)
+            cost_s = time.monotonic() - now
+            self._next_memory = now + max(1.0, cost_s / _MEMORY_SHARE)
+        if now >= self._next_status:
+            self._next_status = now + _STATUS_EVERY_S
+            self.write_status()
+
+    def write_status(self) -> None:
+        """Write status.json now; a full disk is no reason to end a run."""
+        self._state.status.updated_t = time.time()
+        with contextlib.suppress(OSError):
+            write_status(self._run, self._state.status)

@@ -1,0 +1,184 @@
+"""A run that hangs: no rank has made progress for long. That its processes live says nothing."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from launch.process.activity import busy_s, io_bytes, output_bytes
+from launch.run_state.state import RunState
+from rundir.config import LaunchConfig
+from rundir.control import is_asked
+from rundir.events import Event
+from rundir.paths import RunDir
+from rundir.pulse import ASIDE, read_pulse
+
+_LOOK_EVERY_S = 1.0
+_LEAST_S, _STEPS = 300.0, 20  # a step may take so long, or as many times the usual one
+_ASIDE = 6  # times that are allowed to what is no step; the first one may compile a model
+_OF_SCRIPT_S = 1800.0  # it may be waiting for something that comes once an hour
+_NUM_STEPS = 50  # whose durations tell the usual one
+_REAL_IO_BYTES = 64 << 10  # less than this in a second is the rank's own bookkeeping
+_IDLE_SHARE = 0.005  # of a core, which threads that only wait take all together
+
+_BEFORE_GATE = ("spawn", "waiting")  # phases of a rank
+
+# From here on ranks need each other: our trainer's has seen that all are there, a script's joins.
+_JOINS = (("end", "all_loaded.wait"), ("end", "pg.init"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hang:
+    """A run that has stood still for `still_s` seconds, where `limit_s` were allowed."""
+
+    still_s: float
+    limit_s: float
+
+
+def allowed_s(
+    asked_s: float, *, step_s: float = 0.0, is_aside: bool = False, of_script: bool = False
+) -> float:
+    """How many seconds a run may stand still before it counts as hung.
+
+    `asked_s` is `launch.hang_timeout_s`, `step_s` what a step takes usually, 0.0 if that is not
+    known yet; `is_aside`, that it does its first step, or what is no step.
+    """
+    if of_script:
+        return asked_s if asked_s > 0 else _OF_SCRIPT_S
+    limit_s = asked_s if asked_s > 0 else max(_LEAST_S, _STEPS * step_s)
+    return limit_s * (_ASIDE if is_aside else 1)
+
+
+class HangWatch:
+    """Looks at one run again and again. Only time in which it could look counts.
+
+    So a clock that jumps, a laptop that sleeps or a launcher that is stopped changes nothing.
+    """
+
+    def __init__(self, run: RunDir, config: LaunchConfig, state: RunState) -> None:
+        self._run, self._asked_s, self._state = run, config.hang_timeout_s, state
+        self._joined: set[int] = set()
+        self._attempt = 0
+        self._looked_at = time.monotonic()
+        self._still_s = 0.0
+        self._seen: object = None
+        self._has_told = False
+        self._steps: deque[float] = deque(maxlen=_NUM_STEPS)
+        self._num_steps, self._step_at = 0, 0.0
+        self._io_bytes, self._busy_s = 0, 0.0
+
+    def look(self, events: Iterable[Event], now: float) -> Hang | None:
+        """Take in what is new at `now` (time.monotonic()); a hang is returned once."""
+        if self._asked_s == 0:
+            return None
+        has_moved = self._take_in(events)
+        if has_moved:
+            self._moved()
+        if now - self._looked_at < _LOOK_EVERY_S:
+            return None
+        ran_s = min(now - self._looked_at, 2 * _LOOK_EVERY_S)
+        self._looked_at = now
+        limit_s = self._look(now) if self._counts() else None
+        if limit_s is None:
+            self._moved()
+            return None
+        self._still_s += ran_s
+        if self._still_s <= limit_s or self._has_told:
+            return None
+        self._has_told = True
+        return Hang(still_s=round(self._still_s, 1), limit_s=round(limit_s, 1))
+
+    def has_gone_on(self) -> bool:
+        """Whether a rank has moved while it was being looked at more closely."""
+        found = [read_pulse(self._run.pulse(row.rank)) for row in self._state.status.ranks]
+        counts = [one.count for one in found if one is not None]
+        is_known = len(counts) == len(found) and self._seen is not None
+        return is_known and not self._state.of_script and counts != self._seen
+
+    def _moved(self) -> None:
+        self._still_s, self._has_told = 0.0, False
+
+    def _take_in(self, events: Iterable[Event]) -> bool:
+        """Whether a rank has begun or ended something; lines it prints are none of it."""
+        if self._attempt != self._state.status.attempt:
+            self._attempt = self._state.status.attempt
+            self._joined, self._num_steps = set(), 0
+        has_moved = False
+        for event in events:
+            if event["rank"] is None or event["attempt"] != self._attempt:
+                continue
+            has_moved |= event["kind"] != "log"
+            if (event["kind"], event["name"]) in _JOINS:
+                self._joined.add(event["rank"])
+        return has_moved
+
+    def _counts(self) -> bool:
+        """Whether it is for the ranks to go on, and not for somebody else."""
+        return (
+            self._state.status.phase in ("starting", "training", "finishing")
+            and not self._state.failures
+            and not is_asked(self._run, "pause")
+        )
+
+    def _look(self, now: float) -> float | None:
+        """The seconds they may stand still; None when they have moved, or cannot be seen."""
+        has_joined = all(row.rank in self._joined for row in self._state.status.ranks)
+        if self._state.of_script:
+            return self._look_at_script() if has_joined else None
+        return self._look_at_ranks(now) if has_joined else self._look_at_start()
+
+    def _look_at_start(self) -> float | None:
+        """Ranks that come up move when one computes or reads; a wait at the gate has its limit."""
+        self._seen = None  # pulses say nothing yet
+        late = [row for row in self._state.status.ranks if row.rank not in self._joined]
+        pids = [row.pid for row in late if row.pid is not None and row.phase not in _BEFORE_GATE]
+        if len(pids) < len(late) or self._has_read(pids) or self._has_computed(pids):
+            return None
+        return allowed_s(self._asked_s, is_aside=True)
+
+    def _look_at_ranks(self, now: float) -> float | None:
+        found = [read_pulse(self._run.pulse(row.rank)) for row in self._state.status.ranks]
+        told = [one for one in found if one is not None and one.attempt == self._attempt]
+        if len(told) < len(found):
+            return None
+        counts = [one.count for one in told]
+        has_moved, self._seen = counts != self._seen, counts
+        num_steps = max(one.num_steps for one in told)
+        self._time_steps(num_steps, now)
+        is_aside = num_steps == 0 or any(one.phase in ASIDE for one in told)
+        if is_aside:  # a large file is read or written: no rank says how far it is
+            has_moved |= self._has_read([one.pid for one in told])
+        step_s = statistics.median(self._steps) if self._steps else 0.0
+        return None if has_moved else allowed_s(self._asked_s, step_s=step_s, is_aside=is_aside)
+
+    def _time_steps(self, num: int, now: float) -> None:
+        if num > self._num_steps > 0:  # the first one is not like the others
+            self._steps.append((now - self._step_at) / (num - self._num_steps))
+        if num != self._num_steps:
+            self._num_steps, self._step_at = num, now
+
+    def _look_at_script(self) -> float | None:
+        """A script moves when it computes or prints; more is not known of it."""
+        pids = [row.pid for row in self._state.status.ranks if row.pid is not None]
+        printed = output_bytes(self._run, self._attempt)
+        has_printed, self._seen = printed != self._seen, printed
+        if self._has_computed(pids) or has_printed:
+            return None
+        return allowed_s(self._asked_s, of_script=True)
+
+    def _has_read(self, pids: Sequence[int]) -> bool:
+        """Or written, since the last look."""
+        before, self._io_bytes = self._io_bytes, io_bytes(pids)
+        return abs(self._io_bytes - before) > _REAL_IO_BYTES
+
+    def _has_computed(self, pids: Sequence[int]) -> bool:
+        """Since the run has stood still."""
+        busy_now_s = busy_s(pids)
+        idle_s = _IDLE_SHARE * len(pids) * max(self._still_s, 60.0)
+        if 0 <= busy_now_s - self._busy_s < idle_s:
+            return False
+        self._busy_s = busy_now_s
+        return True

@@ -1,0 +1,322 @@
+"""The state of a run, folded from its events: what status.json, the console and the report show."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from launch.config.request import RUN
+from launch.run_state import out_of_memory
+from rundir.events import Event
+from rundir.exit_codes import ExitCode
+from rundir.status import RankStatus, Status
+
+_RANK_FAILED, _OUT_OF_MEMORY = int(ExitCode.RANK_FAILED), int(ExitCode.OUT_OF_MEMORY)
+_HANG = int(ExitCode.HANG)
+
+# The order of failures, from what surely is a root cause to what surely follows from another.
+_ROOT, _LIKELY, _UNKNOWN, _CASCADE, _ENDED_BY_US = range(5)
+
+# What a healthy rank says when another one is gone: never the cause, whichever comes first.
+_CASCADES = (
+    "connection closed by peer",
+    "connection reset",
+    "connection refused",
+    "broken pipe",
+    "socket closed",
+    "connection was aborted",
+    "remote process exited",
+    "nccl communicator",
+)
+# Signals that come from outside or from a crash of the rank's own, never from a lost peer.
+_ROOT_SIGNALS = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
+
+# A rank's phase after an event of that kind and name.
+_RANK_PHASES = {
+    ("start", "lock.wait"): "waiting",
+    ("start", "lock.hold"): "importing",
+    ("start", "model.load"): "loading",
+    ("end", "lock.hold"): "ready",
+    ("start", "script"): "loading",
+    ("end", "pg.init"): "training",
+    ("end", "ddp.wrap"): "training",
+    ("error", "rank.exception"): "failed",
+}
+
+
+def update_rank(row: RankStatus, event: Event) -> None:
+    """Bring a rank's row up to date with an event of that rank."""
+    row.pid = event["pid"]
+    row.last_event_t = event["t"]
+    if row.phase != "failed":  # what it does yet, on its way out, makes it no better
+        row.phase = _RANK_PHASES.get((event["kind"], event["name"]), row.phase)
+    if event["kind"] == "mark" and event["name"].startswith("mem."):
+        row.rss_bytes = event["rss_bytes"]
+        row.pss_anon_bytes = event["pss_anon_bytes"]
+        row.gpu_used_bytes = event["gpu_used_bytes"]
+
+
+@dataclass(slots=True)
+class Failure:
+    """One rank's end: by an exception, or by a signal or exit code that the agent saw.
+
+    The zygote's end, which takes all ranks with it, is that of rank None; so is a hang of which no
+    rank can be told to be the cause.
+    """
+
+    rank: int | None
+    t: float
+    title: str
+    traceback: str | None
+    exit_code: int
+    order: int  # how likely it is the root cause; the constants above
+    notes: tuple[str, ...] = ()  # what more there is to say, a line each
+
+    @property
+    def who(self) -> str:
+        """Whose end it is, in words."""
+        if self.rank is None:
+            return "the run" if self.exit_code == _HANG else "the zygote"
+        return f"rank {self.rank}"
+
+    @property
+    def summary(self) -> str:
+        """Who ended and how, on one line."""
+        verb = "raised " if self.traceback else ""
+        return f"{self.who} {verb}{self.title.splitlines()[0]}"
+
+
+@dataclass(slots=True)
+class RunState:
+    """Everything known of a run so far. `add` is the only way in."""
+
+    status: Status
+    of_script: bool = False  # of the user's own, which says less of itself than our trainer
+    program: str = RUN  # what starts such a run
+    plan: dict[str, Any] = field(default_factory=dict)
+    result: dict[str, Any] = field(default_factory=dict)
+    first_loss: float | None = None
+    evals: list[Event] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    peak_pss_bytes: int = 0
+    last_checkpoint: int | None = None
+    ended_by_us: set[int] = field(default_factory=set)  # ranks that the launcher had to kill
+    restarts: list[str] = field(default_factory=list)  # what ended each attempt before this one
+    zygote: str = ""  # what it is doing
+    oom_kill: Event | None = None  # proof that the kernel has killed in this attempt
+    started_mono: float = field(default_factory=time.monotonic)
+    _first_train: Event | None = None
+    _has_other_exit: bool = False  # a rank has ended in another way than by SIGTERM
+
+    def add(self, event: Event) -> None:
+        """Take in one event of the run."""
+        rank, is_error = event["rank"], event["kind"] == "error"
+        if event["attempt"] > self.status.attempt:
+            self._begin_attempt(event["attempt"])
+        elif event["attempt"] < self.status.attempt and (rank is not None or is_error):
+            return  # it is about ranks that are gone
+        if rank is not None and rank < len(self.status.ranks):
+            update_rank(self.status.ranks[rank], event)
+        handler = _HANDLERS.get((event["kind"], event["name"]))
+        if handler is not None:
+            handler(self, event)
+
+    def _begin_attempt(self, attempt: int) -> None:
+        """All ranks are started again: what the last attempt said of them holds no more."""
+        root = self.root_failure()
+        self.restarts.append(root.summary if root else "a rank failed")
+        self.status.attempt = attempt
+        self.status.ranks = [RankStatus(rank=row.rank) for row in self.status.ranks]
+        self.failures, self.ended_by_us, self.result, self.oom_kill = [], set(), {}, None
+        self._first_train, self._has_other_exit = None, False
+        self.enter("starting")
+
+    def enter(self, phase: str) -> None:
+        """The run is now in `phase`; one that is stopping stays so until it has ended."""
+        if self.status.phase != "stopping":
+            self.status.phase = phase
+
+    def end(self, code: ExitCode) -> None:
+        """The run has ended with `code`."""
+        status, root = self.status, self.root_failure()
+        status.exit_code = int(code)
+        interrupted = (ExitCode.INTERRUPTED_SAVED, ExitCode.INTERRUPTED_UNSAVED)
+        done = code is ExitCode.DONE
+        status.phase = "done" if done else "interrupted" if code in interrupted else "failed"
+        if status.phase == "failed" and root is not None:
+            status.error = f"{root.who}: {root.title}"
+        for row in status.ranks:
+            row.phase = "done" if done else row.phase
+
+    @property
+    def has_own_failure(self) -> bool:
+        """Whether a rank failed by itself, and not because another, or the launcher, ended."""
+        return any(one.order <= _LIKELY for one in self.failures)
+
+    def root_failure(self) -> Failure | None:
+        """The failure that the others follow from: the likeliest, and of those the earliest."""
+        return min(self.failures, key=lambda one: (one.order, one.t), default=None)
+
+    def _on_plan(self, event: Event) -> None:
+        self.plan = event
+        self.status.total_steps = event["total_steps"]
+        self.status.step = event["first_step"]
+        self.enter("training")
+
+    def _on_group(self, event: Event) -> None:
+        """A script trains from here on, as far as can be told."""
+        if self.of_script and event["rank"] == 0 and event["ok"]:
+            self.enter("training")
+
+    def _on_train(self, event: Event) -> None:
+        status = self.status
+        if self._first_train is None:
+            self._first_train = event
+        if self.first_loss is None:
+            self.first_loss = event["loss"]
+        status.step, status.loss, status.lr = event["step"], event["loss"], event["lr"]
+        status.tokens_per_s, status.mfu = event["tokens_per_s"], event["mfu"]
+        status.eta_s = self._eta_s(event)
+        if status.step == status.total_steps:
+            self.enter("finishing")
+
+    def _eta_s(self, event: Event) -> float | None:
+        """Seconds left at the pace since the first report, before which steps are slow."""
+        assert self._first_train is not None
+        num_steps = event["step"] - self._first_train["step"]
+        if num_steps == 0 or self.status.total_steps is None:
+            return None
+        pace_s = (event["mono"] - self._first_train["mono"]) / num_steps
+        return float(round((self.status.total_steps - event["step"]) * pace_s, 1))
+
+    def _on_eval(self, event: Event) -> None:
+        self.evals.append(event)
+        self.status.exact_match = event["exact_match"]
+
+    def _on_checkpoint(self, event: Event) -> None:
+        if event["ok"]:
+            self.last_checkpoint = event["step"]
+
+    def _on_result(self, event: Event) -> None:
+        self.result = event
+
+    def _on_host(self, event: Event) -> None:
+        self.peak_pss_bytes = max(self.peak_pss_bytes, event["pss_bytes"])
+
+    def _on_exception(self, event: Event) -> None:
+        text = f"{event['exception']}: {event['message']}"
+        order = _CASCADE if any(sign in text.casefold() for sign in _CASCADES) else _LIKELY
+        self.failures.append(
+            Failure(event["rank"], event["t"], text, event["traceback"], event["exit_code"], order)
+        )
+
+    def _on_gone(self, event: Event) -> None:
+        rank = event["failed_rank"]
+        if all(one.rank != rank for one in self.failures):
+            title = "ended before the training did"
+            self.failures.append(Failure(rank, event["t"], title, None, _RANK_FAILED, _UNKNOWN))
+
+    def _on_exit(self, event: Event) -> None:
+        rank, signal = event["failed_rank"], event["signal"]
+        self._has_other_exit |= signal != "SIGTERM"
+        if 0 <= rank < len(self.status.ranks):
+            self.status.ranks[rank].phase = "failed"
+        if any(one.rank == rank and one.order != _UNKNOWN for one in self.failures):
+            return  # it has told its own story
+        self.failures = [one for one in self.failures if one.rank != rank]
+        if rank in self.ended_by_us:
+            order = _ENDED_BY_US
+        elif signal in _ROOT_SIGNALS:
+            order = _ROOT
+        elif signal == "SIGTERM":  # the agent ends survivors so, once it has told of the first exit
+            order = _ENDED_BY_US if self._has_other_exit else _UNKNOWN
+        else:
+            order = _LIKELY
+        self._add_ending(event, rank, order)
+
+    def _on_zygote_exit(self, event: Event) -> None:
+        self._add_ending(event, None, _ROOT)
+
+    def _add_ending(self, event: Event, rank: int | None, order: int) -> None:
+        """A process has ended, as its event says; by the OOM killer only if that is proven."""
+        failure = Failure(rank, event["t"], _ending(event), None, _RANK_FAILED, order)
+        if event["signal"] == "SIGKILL" and self.oom_kill and order == _ROOT:
+            failure.title, failure.notes = out_of_memory.by_kernel(
+                self.oom_kill, of_script=self.of_script
+            )
+            failure.exit_code = _OUT_OF_MEMORY
+        self.failures.append(failure)
+
+    def _on_guard(self, event: Event) -> None:
+        """What the guard says of its victim stands in place of the bare signal it died by."""
+        rank = event["failed_rank"]
+        if rank is not None and rank < len(self.status.ranks):
+            self.status.ranks[rank].phase = "failed"
+        if any(one.rank == rank and one.traceback for one in self.failures):
+            return  # it has told its own story
+        self.failures = [one for one in self.failures if one.rank != rank]
+        title, notes = out_of_memory.by_guard(event, of_script=self.of_script)
+        self.failures.append(Failure(rank, event["t"], title, None, _OUT_OF_MEMORY, _ROOT, notes))
+
+    def _on_hang(self, event: Event) -> None:
+        """The launcher ends all ranks for it, or only says it."""
+        if event["ends"]:
+            self.ended_by_us |= {row.rank for row in self.status.ranks}
+            self.failures.append(
+                Failure(event["failed_rank"], event["t"], event["title"], None, _HANG, _ROOT)
+            )
+
+    def _on_oom_kill(self, event: Event) -> None:
+        self.oom_kill = event
+
+    def _on_zygote_import(self, event: Event) -> None:
+        self.zygote = f"importing {event['what']}, once for all ranks"
+
+    def _on_zygote_build(self, _event: Event) -> None:
+        self.zygote = "loading the model, once for all ranks"
+
+    def _on_start(self, _event: Event) -> None:
+        """No rank of this attempt is there yet, unless forks of a zygote that has been given up."""
+        self.zygote = ""
+        self.status.ranks = [RankStatus(rank=row.rank) for row in self.status.ranks]
+
+
+def _ending(event: Event) -> str:
+    """How a process ended, from a `rank.exit` or a `zygote.exit`."""
+    if event["signal"]:
+        return f"killed by {event['signal']}"
+    return f"ended with exit code {event['exitcode']}"
+
+
+_HANDLERS = {
+    ("start", "zygote.import"): RunState._on_zygote_import,
+    ("start", "zygote.build"): RunState._on_zygote_build,
+    ("mark", "start"): RunState._on_start,
+    ("error", "memory.guard"): RunState._on_guard,
+    ("error", "memory.oom_kill"): RunState._on_oom_kill,
+    ("error", "hang"): RunState._on_hang,
+    ("error", "zygote.exit"): RunState._on_zygote_exit,
+    ("mark", "train.plan"): RunState._on_plan,
+    ("end", "pg.init"): RunState._on_group,
+    ("mark", "train.result"): RunState._on_result,
+    ("metric", "train"): RunState._on_train,
+    ("metric", "eval"): RunState._on_eval,
+    ("metric", "host"): RunState._on_host,
+    ("end", "checkpoint"): RunState._on_checkpoint,
+    ("error", "rank.exception"): RunState._on_exception,
+    ("error", "rank.exit"): RunState._on_exit,
+    ("error", "rank.gone"): RunState._on_gone,
+}
+
+
+def new_state(
+    run_id: str, profile: str, num_ranks: int, *, of_script: bool = False, program: str = RUN
+) -> RunState:
+    """The state of a run that this process has just made."""
+    ranks = [RankStatus(rank=rank) for rank in range(num_ranks)]
+    status = Status(
+        run_id=run_id, profile=profile, started_t=time.time(), launch_pid=os.getpid(), ranks=ranks
+    )
+    return RunState(status, of_script=of_script, program=program)

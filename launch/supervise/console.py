@@ -1,0 +1,147 @@
+"""What a person sees while a run goes on: a live view on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+from launch.run_state.state import RunState
+from rundir.events import Event
+from rundir.units import MIB, clock_text
+
+
+class View(Protocol):
+    """Shows the state of a run; `close` leaves the terminal as it was."""
+
+    def show(self, state: RunState, events: list[Event]) -> None:
+        """Show what `events`, already taken into `state`, have changed."""
+
+    def close(self) -> None:
+        """Take a live view off the screen."""
+
+
+def make_view(console: Console, *, shows_output: bool) -> View:
+    """The view that fits where `console` writes, and with what else: the ranks' own output."""
+    is_live = console.is_terminal and not shows_output
+    return LiveView(console) if is_live else PlainView(console)
+
+
+class PlainView:
+    """One line for each thing that happened, in the order of time."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def show(self, state: RunState, events: list[Event]) -> None:
+        """Print the lines of the ranks, the metrics and the checkpoints."""
+        for event in events:
+            text = plain_line(state, event)
+            if text:
+                self._console.out(text, highlight=False)
+
+    def close(self) -> None:
+        """Nothing to take away."""
+
+
+def plain_line(state: RunState, event: Event) -> str | None:
+    """The line for one event, or None where there is nothing to say."""
+    text: str | None = None
+    match event["kind"], event["name"]:
+        case "log", "line":
+            text = event["text"]
+        case "mark", "start" if event["reason"]:
+            text = f"airlock: starting cold: {event['reason']}"
+        case "mark", "train.plan":
+            text = (
+                f"training {event['num_trainable']:,} of {event['num_parameters']:,} parameters, "
+                f"{event['num_train_samples']:,} samples, {event['total_steps']:,} steps"
+            )
+        case "metric", "train":
+            eta = state.status.eta_s
+            left = "" if eta is None else f"  eta {clock_text(eta)}"
+            text = (
+                f"step {event['step']}/{state.status.total_steps}  loss {event['loss']:.4f}  "
+                f"lr {event['lr']:.2e}  {speed(event['tokens_per_s'], event['mfu'])}{left}"
+            )
+        case "metric", "eval":
+            match_ = event["exact_match"]
+            exact = "" if match_ is None else f"  exact match {match_:.1%}"
+            text = f"held-out after step {event['step']}  loss {event['loss']:.4f}{exact}"
+        case "end", "checkpoint" if event["ok"]:
+            text = f"checkpoint after step {event['step']} saved"
+    return text
+
+
+def speed(tokens_per_s: float, mfu: float | None) -> str:
+    """Tokens per second, and where it is known the share of what the GPUs could do."""
+    return f"{tokens_per_s:,.0f} tokens/s" + ("" if mfu is None else f"  MFU {mfu:.1%}")
+
+
+class LiveView:
+    """Ranks passing the gate, then progress, redrawn in place."""
+
+    def __init__(self, console: Console) -> None:
+        self._started = time.monotonic()
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[figures]}"),
+            console=console,
+        )
+        self._task: TaskID | None = None
+        self._live = Live(console=console, transient=True, refresh_per_second=4)
+        self._live.start()
+
+    def show(self, state: RunState, events: list[Event]) -> None:
+        """Print evaluations and checkpoints above the view, and redraw it from `state`."""
+        for event in events:
+            if event["name"] in ("eval", "checkpoint", "train.plan", "start"):
+                text = plain_line(state, event)
+                if text:
+                    self._live.console.out(text, highlight=False)
+        status = state.status
+        head = f"{status.phase}  {clock_text(time.monotonic() - self._started)}"
+        if state.zygote:
+            head += f"  {state.zygote}"
+        if status.phase in ("preparing", "starting"):
+            self._live.update(Group(head, _rank_table(state)))
+            return
+        if self._task is None:
+            self._task = self._progress.add_task("", total=status.total_steps, figures="")
+        self._progress.update(
+            self._task, description=head, completed=status.step, figures=_figures(state)
+        )
+        self._live.update(self._progress)
+
+    def close(self) -> None:
+        """Take the view off the screen; what was printed before stays."""
+        self._live.stop()
+
+
+def _rank_table(state: RunState) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("rank", "phase", "private memory", "pid"):
+        table.add_column(heading)
+    for row in state.status.ranks:
+        anon = "" if row.pss_anon_bytes is None else f"{row.pss_anon_bytes // MIB} MiB"
+        table.add_row(str(row.rank), row.phase, anon, str(row.pid or ""))
+    return table
+
+
+def _figures(state: RunState) -> str:
+    status = state.status
+    parts = [f"step {status.step}/{status.total_steps}"]
+    if status.loss is not None:
+        parts.append(f"loss {status.loss:.4f}")
+    if status.tokens_per_s is not None:
+        parts.append(speed(status.tokens_per_s, status.mfu))
+    if status.exact_match is not None:
+        parts.append(f"exact match {status.exact_match:.1%}")
+    if status.eta_s is not None:
+        parts.append(f"eta {clock_text(status.eta_s)}")
+    return "  ".join(parts)

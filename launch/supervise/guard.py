@@ -1,0 +1,230 @@
+"""The memory guard: ends the process that takes the memory before the kernel ends any.
+
+The kernel's choice is not ours, its message is in a log that few may read, and in a container with
+`memory.oom.group` it ends all, this launcher too. So a thread of `launch` looks often, and the more
+often the less there is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+from rich.console import Console
+
+from launch.host.host_memory import Available, HostMemory
+from launch.host.limits import guard_threshold_bytes
+from launch.process.processes import OwnProcesses, is_alive
+from launch.run_state.memory_owners import Holder, fastest, holders, largest
+from launch.run_state.out_of_memory import by_guard, by_kernel
+from launch.run_state.state import RunState
+from rundir.config import LimitsConfig
+from rundir.errors import UserError
+from rundir.events import Event, EventWriter
+from rundir.exit_codes import ExitCode
+from rundir.units import GIB, MIB
+
+_LOOKS_S = (0.01, 0.1)  # shortest and longest time between two looks
+_FASTEST = 16 * GIB  # bytes a second that a few threads can touch, several times over
+_HORIZON_S = 0.03  # a look, and the time a process takes to be seen and to die
+_RATE_S = 0.1  # over this time a rate is measured
+_REMEMBERED_S = 5.0
+_HOLDERS_FROM = 0.25  # of the memory left, from there on it is noted who holds how much
+_HOLDERS_EVERY_S, _HOLDERS_SHARE = 0.25, 0.02  # and how much of the time that may take
+_REST_S = 1.0  # longest wait for the memory of a process that was ended
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    mono: float
+    memory: Available
+    num_oom_kills: int
+
+
+class MemoryGuard:
+    """Guards one run, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        limits: LimitsConfig,
+        *,
+        state: RunState,
+        events: EventWriter,
+        processes: OwnProcesses,
+        console: Console,
+    ) -> None:
+        self._state, self._events, self._processes = state, events, processes
+        self._console = console
+        self._memory = HostMemory()
+        self.threshold_bytes = guard_threshold_bytes(limits, self._memory.now().total_bytes)
+        self._looks: tuple[_Look, ...] = ()  # replaced whole: the main thread reads it as well
+        self._holders: deque[tuple[float, dict[str, int]]] = deque()
+        self._next_holders = 0.0
+        self._ended: list[psutil.Process] = []
+        self._ended_at = 0.0
+        self._num_proven = 0  # the kernel's count when it last was the proof of something
+        self._ended_who: Event | None = None
+        self._has_said = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="memory guard", daemon=True)
+
+    def start(self) -> None:
+        """Guard from now on."""
+        self._look()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Guard no more."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _watch(self) -> None:
+        with contextlib.suppress(OSError):  # to be early takes a right that not everybody has
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -20)
+        wait_s = 0.0
+        while not self._stop.wait(wait_s):
+            try:
+                wait_s = self._look()
+            except (OSError, psutil.Error):  # a process or a group went while it was read
+                wait_s = _LOOKS_S[0]
+
+    def _look(self) -> float:
+        """Look once, and act if need be; returns the time to the next look, seconds."""
+        now = time.monotonic()
+        memory = self._memory.now(with_swap=True)
+        recent = [look for look in self._looks if now - look.mono < _REMEMBERED_S]
+        self._looks = (*recent, _Look(now, memory, self._memory.num_oom_kills()))
+        rate = self._loss_per_s()
+        soon_bytes = memory.available_bytes - rate * _HORIZON_S
+        room_bytes = memory.available_bytes - self.threshold_bytes
+        if memory.available_bytes < memory.total_bytes * _HOLDERS_FROM:
+            self._note_holders(now)
+        if self.threshold_bytes and soon_bytes < self.threshold_bytes:
+            self._act(memory, is_last_moment=soon_bytes < self.threshold_bytes / 2)
+        elif room_bytes > self.threshold_bytes:
+            self._has_said = False
+        shortest_s, longest_s = _LOOKS_S
+        return min(longest_s, max(shortest_s, room_bytes / max(rate, _FASTEST) / 4))
+
+    def _loss_per_s(self) -> float:
+        """Bytes a second by which what is left has become less of late."""
+        last = self._looks[-1]
+        before = next(look for look in self._looks if last.mono - look.mono <= _RATE_S)
+        if before is last and len(self._looks) > 1:
+            before = self._looks[-2]
+        lost = before.memory.available_bytes - last.memory.available_bytes
+        return max(0.0, lost / max(last.mono - before.mono, _LOOKS_S[0]))
+
+    def _note_holders(self, now: float) -> None:
+        if now < self._next_holders:
+            return
+        found = holders(self._state, self._processes.alive())
+        self._holders.append((now, {holder.who: holder.held_bytes for holder in found}))
+        while now - self._holders[0][0] > _REMEMBERED_S:
+            self._holders.popleft()
+        cost_s = time.monotonic() - now
+        self._next_holders = now + max(_HOLDERS_EVERY_S, cost_s / _HOLDERS_SHARE)
+
+    def _act(self, memory: Available, *, is_last_moment: bool) -> None:
+        """End whoever takes the memory; one that was ended has a while to give its back."""
+        is_resting = time.monotonic() - self._ended_at < _REST_S
+        ending = [process for process in self._ended if is_alive(process)] if is_resting else []
+        if ending and not is_last_moment:
+            return
+        alive = [process for process in self._processes.alive() if process not in ending]
+        found = holders(self._state, alive)
+        before = self._holders[0][1] if self._holders else {}
+        victim = fastest(found, before, self.threshold_bytes)
+        # If none of ours grows, someone else does. Another run's guard should act first, then.
+        if victim is None and is_last_moment:
+            victim = largest(found, self.threshold_bytes)
+        held = sum(holder.held_bytes for holder in found)
+        fields = {"run_held_bytes": held, **_available(memory)}
+        if victim is not None:
+            self._end(victim, fields)
+        elif memory.available_bytes < self.threshold_bytes / 2:
+            self._say_others(fields)
+
+    def _end(self, victim: Holder, fields: dict[str, Any]) -> None:
+        for process in victim.processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        # Only now: to write takes memory too, and may have to wait for some.
+        self._ended, self._ended_at = self._ended + victim.processes, time.monotonic()
+        fields |= {
+            "failed_rank": victim.rank,
+            "who": victim.who,
+            "phase": victim.phase,
+            "held_bytes": victim.held_bytes,
+        }
+        self._ended_who = fields
+        self._events.emit("error", "memory.guard", **fields)
+
+    def _say_others(self, fields: dict[str, Any]) -> None:
+        """Once, until there is room again."""
+        if self._has_said:
+            return
+        self._has_said = True
+        self._events.emit("mark", "memory.low", **fields)
+        self._console.out(
+            f"airlock: memory is short: {fields['available_bytes'] // MIB:,} MiB left of "
+            f"{fields['limit_bytes'] // MIB:,} MiB of {fields['where']}; this run holds "
+            f"{fields['run_held_bytes'] // MIB:,} MiB, so ending any of it would not help",
+            highlight=False,
+        )
+
+    def proves_oom(self, events: Iterable[Event], agent_code: int | None) -> bool:
+        """Whether a process was killed just when the kernel's count rose; then that is noted."""
+        was_killed = agent_code == -signal.SIGKILL or any(
+            event["name"] in ("rank.exit", "zygote.exit") and event["signal"] == "SIGKILL"
+            for event in events
+        )
+        return was_killed and self._note_oom_kills() is not None
+
+    def _note_oom_kills(self) -> Event | None:
+        """Write down that the kernel's count has risen within moments; None when it has not."""
+        looks = self._looks
+        try:
+            num = self._memory.num_oom_kills()
+        except OSError:  # the group is gone, and its count with it
+            return None
+        num_kills = num - max(looks[0].num_oom_kills, self._num_proven)
+        if num_kills <= 0:
+            return None
+        self._num_proven = num
+        tightest = min((look.memory for look in looks), key=lambda one: one.available_bytes)
+        fields = {"num_kills": num_kills, **_available(tightest)}
+        self._events.emit("error", "memory.oom_kill", **fields)
+        return fields
+
+    def explained(self, error: UserError) -> UserError:
+        """`error`, or what is behind it when a process that prepared was ended for its memory."""
+        oom_kill: Event | None = None
+        if self._ended_who is None and "killed by signal 9" in str(error):
+            oom_kill = self._note_oom_kills()
+        if self._ended_who is not None:
+            title, (where, *advice) = by_guard(self._ended_who)
+        elif oom_kill is not None:
+            title, (where, *advice) = by_kernel(oom_kill)
+        else:
+            return error
+        do = "\n  ".join(advice).removeprefix("→ ")
+        return UserError(f"{error.args[0]}: {title}\n  {where}", do=do, code=ExitCode.OUT_OF_MEMORY)
+
+
+def _available(memory: Available) -> dict[str, Any]:
+    """The fields that the events share."""
+    return {
+        "available_bytes": memory.available_bytes,
+        "limit_bytes": memory.total_bytes,
+        "where": memory.where,
+    }

@@ -1,0 +1,91 @@
+"""A thread beside the training of a plain run: shows it, writes its status, passes a stop on."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+
+from launch.process.signals import Signals
+from launch.run_state.follow import Follower
+from launch.run_state.state import RunState
+from launch.supervise.console import PlainView
+from launch.supervise.workload import ask_to_save
+from launch.track.sidecar import Tracking
+from rundir.paths import RunDir
+
+_POLL_S = 0.1
+
+
+class Watch:
+    """Watches one run, from `start` to `stop`. `end_now` ends the process, and is its last call."""
+
+    def __init__(  # noqa: PLR0913 - the parts of a run, each by its name
+        self,
+        *,
+        run: RunDir,
+        state: RunState,
+        follower: Follower,
+        tracking: Tracking,
+        console: Console,
+        signals: Signals,
+        stop_timeout_s: float,
+        end_now: Callable[[], None],
+    ) -> None:
+        self._run, self._state, self._follower, self._console = run, state, follower, console
+        self._tracking = tracking
+        self._signals, self._stop_timeout_s, self._end_now = signals, stop_timeout_s, end_now
+        # Not a live view: what libraries, or a debugger, print in this process is on the screen.
+        self._view = PlainView(console)
+        self._stop_asked_at: float | None = None
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+
+    def start(self) -> None:
+        """Hear signals, and watch from now on."""
+        self._heard_by = self._signals.listen_beside()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Watch no more, once all that was written has been shown."""
+        self._is_over.set()
+        self._thread.join()
+        self._look()
+
+    def _look(self) -> None:
+        """Take in and show what is new."""
+        events = self._follower.new_events()
+        self._follower.take_in(events)
+        self._view.show(self._state, events)
+        self._tracking.look(events)
+        self._follower.write_down()
+
+    def _watch(self) -> None:
+        while not self._is_over.is_set():
+            self._signals.hear(self._heard_by, _POLL_S)
+            # Ctrl-C has to be heard, whatever goes wrong here; the last look raises what lasts.
+            with contextlib.suppress(Exception):
+                self._look()
+            self._pass_on_stop()
+
+    def _pass_on_stop(self) -> None:
+        """At first ask the training to save; asked again, or with nothing to save, end it all.
+
+        While model and data are prepared, who waits for that looks for a stop itself.
+        """
+        if not self._signals.stop_asked or self._state.status.phase == "preparing":
+            return
+        if self._stop_asked_at is None:
+            self._stop_asked_at = time.monotonic()
+            if said := ask_to_save(self._run, self._state):
+                self._console.out(said, highlight=False)
+            else:
+                self._signals.end_now = True
+            self._state.enter("stopping")
+        if time.monotonic() - self._stop_asked_at > self._stop_timeout_s:
+            self._signals.end_now = True
+        if self._signals.end_now and not self._is_over.is_set():
+            self._end_now()

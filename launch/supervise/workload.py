@@ -1,0 +1,171 @@
+"""What the ranks run, our trainer or a script, and what they print: how each is watched."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from collections.abc import Container, Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from launch.run_state.state import RunState
+from rundir import control
+from rundir.paths import RunDir
+
+_MOST_AT_ONCE = 1 << 20  # bytes read from one log at a time
+_LONGEST_LINE = 1 << 16  # bytes after which a line is cut, should its end never come
+_LINE_END = re.compile(rb"(\r\n|\n|\r(?=.))", re.DOTALL)  # a last \r may be half of a \r\n
+
+# Lines of Airlock's own, which come as events too, and in the order of all ranks.
+_OWN = re.compile(
+    r"\[Rank \d+\] (INIT: rank=\d"
+    r"|LOCK: (waiting for |acquired!|released|still waiting: |its memory )"
+    r"|RESTART: attempt \d|IMPORT: .* is left to the script: |MEM:[A-Z-]+ rss=)"
+)
+
+
+class LogTail:
+    """One log, from its beginning."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._rest = b""
+
+    def new_lines(self, *, last: bool = False) -> list[str] | None:
+        """The lines that were ended since the last call, or None where there is nothing new.
+
+        A carriage return ends a line too, so each state of a progress bar is one. A long text comes
+        in pieces, call by call; with `last` its end as well, though it be no whole line.
+        """
+        data = self._read()
+        if not data and not (last and self._rest):
+            return None
+        *parts, self._rest = _LINE_END.split(self._rest + data)
+        ended = zip(parts[::2], parts[1::2], strict=True)
+        lines = [line for line, end in ended if line or end != b"\r"]  # it may stand first, too
+        if self._rest and ((last and not data) or len(self._rest) > _LONGEST_LINE):
+            lines, self._rest = [*lines, self._rest], b""
+        return [line.decode(errors="replace").rstrip("\r") for line in lines]
+
+    def _read(self) -> bytes:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read(_MOST_AT_ONCE)
+        except OSError:  # it cannot be shown; the run is none the worse for it
+            return b""
+        self._offset += len(data)
+        return data
+
+
+class RankOutput:
+    """The output of all ranks of a run, of every attempt."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._tails: dict[Path, LogTail] = {}
+
+    def new_lines(self, *, last: bool = False) -> Iterator[list[str]]:
+        """As `LogTail.new_lines`, rank after rank, less the lines that Airlock has put there.
+
+        One piece of each rank, so that none silences the others; the `last` time all there is.
+        """
+        for path in sorted(self._logs.glob("attempt*/rank*.log")):
+            self._tails.setdefault(path, LogTail(path))
+        for tail in self._tails.values():
+            while (lines := tail.new_lines(last=last)) is not None:
+                if kept := [line for line in map(_without_own, lines) if line is not None]:
+                    yield kept
+                if not last:
+                    break
+
+
+def _without_own(line: str) -> str | None:
+    """The line, or what stood there, without an end, when Airlock wrote one of its own."""
+    own = _OWN.search(line)
+    return line if own is None else line[: own.start()] or None
+
+
+class Workload(Protocol):
+    """The rules that differ."""
+
+    end_signal: signal.Signals  # what ends the agent, and through it the ranks, at once
+
+    def new_output(self, *, last: bool = False) -> Iterable[list[str]]:
+        """Lines to show of what the ranks have printed, in pieces; the `last` time all of them."""
+
+    def ask_to_stop(self, agent: subprocess.Popen[bytes], state: RunState) -> str | None:
+        """Ask the ranks to stop. Returns what to tell people, or None where that is of no use."""
+
+    def gone(self, state: RunState, alive: Container[int]) -> list[int]:
+        """The ranks that have left although the others need them; `alive` are live pids."""
+
+
+def ask_to_save(run: RunDir, state: RunState) -> str | None:
+    """Ask our trainer to save and stop; before training there is nothing to save: None.
+
+    Returns what to tell people.
+    """
+    if state.status.phase not in ("training", "finishing"):
+        return None
+    try:
+        control.ask(run, "stop")
+    except OSError:  # where no empty file can be made, no checkpoint can either
+        return None
+    saver = "the ranks save" if len(state.status.ranks) > 1 else "the run saves"
+    return f"stopping: {saver} a checkpoint; Ctrl-C again ends at once"
+
+
+class OwnTrainer:
+    """Airlock's trainer: it saves when it is asked to stop, and says itself when it is done."""
+
+    end_signal = signal.SIGTERM
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+
+    def new_output(self, *, last: bool = False) -> Iterable[list[str]]:  # noqa: ARG002 - as for scripts
+        """None: what it has to say are events, and they are shown."""
+        return []
+
+    def ask_to_stop(self, agent: subprocess.Popen[bytes], state: RunState) -> str | None:  # noqa: ARG002
+        """Through the run folder."""
+        return ask_to_save(self._run, state)
+
+    def gone(self, state: RunState, alive: Container[int]) -> list[int]:
+        """Whoever is no longer there before the end has been announced."""
+        if state.result:
+            return []
+        return [
+            row.rank for row in state.status.ranks if row.pid is not None and row.pid not in alive
+        ]
+
+
+class UserScript:
+    """A script as torchrun runs it: what it prints is shown, and exit codes are all it tells."""
+
+    end_signal = signal.SIGKILL
+
+    def __init__(self, run: RunDir) -> None:
+        self._output = RankOutput(run.agent_log.parent)
+
+    def new_output(self, *, last: bool = False) -> Iterable[list[str]]:
+        """Everything."""
+        return self._output.new_lines(last=last)
+
+    def ask_to_stop(self, agent: subprocess.Popen[bytes], state: RunState) -> str | None:  # noqa: ARG002
+        """By SIGTERM, which the agent passes on; it allows the ranks 30 seconds."""
+        agent.send_signal(signal.SIGTERM)
+        return "stopping: the script has 30 seconds; Ctrl-C again ends at once"
+
+    def gone(self, state: RunState, alive: Container[int]) -> list[int]:
+        """Those that failed: a rank that ends with 0 leaves the others to their work."""
+        if state.status.phase == "stopping":
+            return []
+        return [
+            row.rank
+            for row in state.status.ranks
+            if row.phase == "failed" and row.pid is not None and row.pid not in alive
+        ]

@@ -1,0 +1,32 @@
+"""What a configuration needs of the environment is looked for without importing it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+_MISSING = """
+from launch.config import packages
+from launch.config.resolve import resolve
+for text, do in packages.missing(resolve("tiny", ("model.compile=true",), {})[0]):
+    print(text, do, sep=" -> ")
+"""
+
+
+def test_a_model_is_not_compiled_where_the_path_of_torch_has_a_space(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    torch = tmp_path / "a space" / "torch"
+    torch.mkdir(parents=True)
+    (torch / "__init__.py").write_text("raise SystemExit('imported')")
+    path = os.pathsep.join([str(torch.parent), environ["PYTHONPATH"]])
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", _MISSING],
+        env=environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert f"cannot link in a path with a space: {torch} -> AIRLOCK_PYTHON=PATH" in told

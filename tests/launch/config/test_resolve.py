@@ -1,0 +1,270 @@
+"""Profile, environment and options become one configuration, and each value knows its source."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import launch.config.resolve
+from launch.config.resolve import env_names, load_profile, resolve
+from rundir.config import SECTIONS, RunConfig
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from rundir.paths import ROOT
+from rundir.starts import start_of
+
+SHIPPED = sorted(path.stem for path in (ROOT / "profiles").glob("*.toml"))
+
+
+@pytest.fixture
+def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of profiles of the test's own."""
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    monkeypatch.setattr(launch.config.resolve, "PROFILES", folder)
+    return folder
+
+
+def value(config: RunConfig, key: str) -> Any:
+    section, name = key.split(".")
+    return getattr(getattr(config, section), name)
+
+
+@pytest.mark.parametrize(
+    ("key", "in_profile", "default"),
+    [
+        ("train.max_steps", 400, 0),
+        ("train.learning_rate", 3e-3, 1e-4),
+        ("train.method", "full", "lora"),
+        ("train.eval_generate", True, False),
+    ],
+)
+def test_an_option_beats_the_environment_beats_the_profile_beats_the_default(
+    profiles: Path, key: str, in_profile: Any, default: Any
+) -> None:
+    (profiles / "p.toml").write_bytes((ROOT / "profiles" / "tiny.toml").read_bytes())
+    (profiles / "none.toml").touch()
+    given = {
+        "train.max_steps": ("7", 7),
+        "train.learning_rate": ("0.5", 0.5),
+        "train.method": ("lora", "lora"),
+        "train.eval_generate": ("no", False),
+    }
+    text, meant = given[key]
+    other = {"train.method": "full", "train.eval_generate": "yes"}.get(key, "3")
+    section, _, name = key.partition(".")
+    variable = f"AIRLOCK_{section.upper()}_{name.upper()}"
+
+    config, sources = resolve("p", [f"{key}={text}"], {variable: other})
+    assert (value(config, key), sources[key]) == (meant, f"option --set {key}")
+    config, sources = resolve("p", [], {variable: text})
+    assert (value(config, key), sources[key]) == (meant, f"environment {variable}")
+    config, sources = resolve("p", [], {variable: " "})  # set, but to nothing
+    assert (value(config, key), sources[key]) == (in_profile, "profile p.toml")
+    config, sources = resolve("none", [], {})
+    assert (value(config, key), sources[key]) == (default, "default")
+
+
+def test_of_two_options_for_one_key_the_last_wins() -> None:
+    assert resolve("tiny", ["train.seed=1", "train.seed= 2 "], {})[0].train.seed == 2
+
+
+def test_every_value_has_a_source() -> None:
+    sources = resolve("tiny", [], {})[1]
+    for section, cls in SECTIONS.items():
+        assert all(sources[f"{section}.{item.name}"] for item in fields(cls))
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("data.max_samples", "AIRLOCK_DATA_MAX_SAMPLES"),
+        ("train.learning_rate", "AIRLOCK_TRAIN_LEARNING_RATE"),
+        ("limits.rlimit_as_gib", "AIRLOCK_RLIMIT_AS_GIB"),
+    ],
+)
+def test_each_key_has_a_variable_by_rule(key: str, name: str) -> None:
+    assert env_names(key)[0] == name
+    assert value(resolve("tiny", [], {name: "3"})[0], key) == 3
+
+
+def test_no_two_keys_share_a_variable() -> None:
+    keys = list(resolve("tiny", [], {})[1])
+    assert len({env_names(key)[0] for key in keys}) == len(keys)
+
+
+@pytest.mark.parametrize(("typo", "near"), [("tinny", "tiny"), ("32", "32b"), ("14B", "14b")])
+def test_an_unknown_profile_is_answered_with_the_nearest(typo: str, near: str) -> None:
+    with pytest.raises(UserError, match=f"no profile '{typo}'") as raised:
+        resolve(typo, [], {})
+    assert raised.value.do == f"./start.sh {near}"
+    assert raised.value.code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("name", ["../profiles/tiny", "", "/etc/passwd", "tiny.toml"])
+def test_a_profile_is_only_ever_a_name(name: str) -> None:
+    with pytest.raises(UserError, match="no profile"):
+        load_profile(name)
+
+
+@pytest.mark.parametrize(
+    ("setting", "near"),
+    [
+        ("train.learningrate=1", "train.learning_rate"),
+        ("max_steps=1", "train.max_steps"),
+        ("data.pth=x", "data.path"),
+        ("Train.Seed=1", "train.seed"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest(setting: str, near: str) -> None:
+    with pytest.raises(UserError, match="--set: unknown key") as raised:
+        resolve("tiny", [setting], {})
+    assert f"perhaps {near}?" in raised.value.do
+
+
+def test_a_setting_without_a_value_is_answered_with_an_example() -> None:
+    with pytest.raises(UserError, match="has no value"):
+        resolve("tiny", ["train.seed"], {})
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("train.max_steps=ten", "'ten', not a whole number"),
+        ("train.max_steps=1.5", "'1.5', not a whole number"),
+        ("train.max_steps=", "'', not a whole number"),
+        ("train.max_steps=-1", "is -1, the least is 0"),
+        pytest.param("train.max_steps=1" + "0" * 400, "is 1000", id="huge"),
+        ("train.global_batch_size=0", "is 0, the least is 1"),
+        ("data.max_seq_length=7", "is 7, the least is 8"),
+        ("train.learning_rate=fast", "'fast', not a number"),
+        ("train.learning_rate=-1e-9", "is -1e-09, the least is 0"),
+        ("train.learning_rate=nan", "is nan"),
+        ("train.learning_rate=inf", "is inf"),
+        ("train.learning_rate=1e999", "is inf"),
+        ("launch.gate_timeout_s=0.5", "is 0.5, the least is 1"),
+        ("train.eval_generate=maybe", "'maybe', not true or false"),
+        ("train.eval_generate=2", "'2', not true or false"),
+        ("train.method=dora", "is 'dora'"),
+        ("model.dtype=float16", "is 'float16'"),
+    ],
+)
+def test_a_value_of_the_wrong_type_or_range_is_named(setting: str, says: str) -> None:
+    key, _, text = setting.partition("=")
+    with pytest.raises(UserError) as raised:
+        resolve("tiny", [setting], {})
+    assert f"{key} (option --set {key}) " in str(raised.value)
+    assert says in str(raised.value)
+    if text:
+        with pytest.raises(UserError, match=env_names(key)[0]):
+            resolve("tiny", [], {env_names(key)[0]: text})
+
+
+def test_choices_are_listed_when_a_value_is_none_of_them() -> None:
+    with pytest.raises(UserError, match="one of full, lora, qlora"):
+        resolve("tiny", ["train.method=dora"], {})
+
+
+def test_in_four_bits_the_zygote_only_imports_unless_told_otherwise() -> None:
+    config, sources = resolve("tiny", ["train.method=qlora"], {})
+    assert config.launch.start == "imports"
+    assert sources["launch.start"] == "as train.method is qlora"
+    config, _ = resolve("tiny", ["train.method=qlora", "launch.start=cold"], {})
+    assert config.launch.start == "cold"
+    with pytest.raises(UserError, match="do not go together with method qlora"):
+        start_of(resolve("tiny", ["train.method=qlora", "launch.start=warm"], {})[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("1", True), ("true", True), ("YES", True), ("0", False), ("False", False), ("no", False)],
+)
+def test_true_and_false_can_be_said_in_several_ways(text: str, meant: bool) -> None:
+    assert resolve("tiny", [f"train.eval_generate={text}"], {})[0].train.eval_generate is meant
+
+
+def test_a_whole_number_serves_as_a_number_and_a_value_may_hold_an_equals_sign() -> None:
+    config = resolve("tiny", ["train.epochs=2", "data.path=/a=b"], {})[0]
+    assert config.train.epochs == 2.0
+    assert isinstance(config.train.epochs, float)
+    assert config.data.path == "/a=b"
+
+
+def test_a_profiles_data_lie_in_the_clone_a_persons_where_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = resolve("tiny", [], {})[0].data
+    assert data.path == str(ROOT / "examples/tiny/train.jsonl")
+    assert Path(data.eval_path).is_file()
+    here = str(tmp_path / "mine.jsonl")
+    assert resolve("tiny", ["data.path=mine.jsonl"], {})[0].data.path == here
+    assert resolve("tiny", [], {"AIRLOCK_DATA_PATH": "mine.jsonl"})[0].data.path == here
+    assert resolve("tiny", ["data.path=/abs/mine.jsonl"], {})[0].data.path == "/abs/mine.jsonl"
+    home = os.path.expanduser("~/mine.jsonl")  # noqa: PTH111 - the shell's meaning of it
+    assert resolve("tiny", ["data.path=~/mine.jsonl"], {})[0].data.path == home
+    assert resolve("tiny", ["data.eval_path="], {})[0].data.eval_path == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[train\nseed = 1", "not valid TOML"),
+        ("[train]\nseed = 1\nseed = 2", "not valid TOML"),
+        ("[train]\nmethod = '\xff'", "not valid TOML"),
+        ("[trian]\nseed = 1", "no section [trian]"),
+        ("seed = 1", "no section [seed]"),
+        ("train = 1", "no section [train]"),
+        ("architecture = 1", "architecture"),
+        ("[train]\nsede = 1", "unknown key 'train.sede'"),
+        ("[train]\nseed = '1'", "is '1', not a whole number"),
+        ("[train]\nseed = true", "is True, not a whole number"),
+        ("[train]\nepochs = nan", "is nan"),
+        ("[train]\neval_generate = 1", "is 1, not true or false"),
+        ("[train]\nmethod = ['full']", "is ['full'], not text"),
+        ("[data]\npath = 1", "is 1, not text"),
+    ],
+)
+def test_a_broken_profile_is_named_with_what_is_wrong(profiles: Path, text: str, says: str) -> None:
+    (profiles / "bad.toml").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError) as raised:
+        resolve("bad", [], {})
+    assert says in str(raised.value)
+    assert "bad.toml" in str(raised.value)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_profile_can_be_resolved(name: str) -> None:
+    config, sources = resolve(name, [], {})
+    assert config.profile == name
+    assert config.architecture["model_type"].startswith("qwen")
+    assert f"profile {name}.toml" in sources.values()
+    assert config.train.global_batch_size % 8 == 0  # divides among 1, 4 and 8 ranks
+
+
+@pytest.mark.parametrize(
+    ("profile", "num_parameters"), [("14b", 14_770_033_664), ("32b", 32_763_876_352)]
+)
+def test_the_large_architectures_have_exactly_the_parameters_of_their_models(
+    profile: str, num_parameters: int
+) -> None:
+    import torch
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    make: Any = AutoModelForCausalLM.from_config
+    architecture = dict(resolve(profile, [], {})[0].architecture)
+    config = CONFIG_MAPPING[architecture.pop("model_type")](**architecture)
+    with torch.device("meta"):
+        model = make(config)
+    assert sum(parameter.numel() for parameter in model.parameters()) == num_parameters
+
+
+def test_another_model_than_the_profiles_does_not_have_its_architecture() -> None:
+    assert resolve("32b", [], {})[0].architecture
+    assert not resolve("32b", ["model.path=Some/Model"], {})[0].architecture
+    assert not resolve("32b", [], {"AIRLOCK_MODEL_PATH": "/some/folder"})[0].architecture
+    assert resolve("tiny", ["model.path="], {})[0].architecture

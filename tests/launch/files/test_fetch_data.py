@@ -1,0 +1,145 @@
+"""Datasets of the Hub: which files are taken, and what is said where there are none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launch.files.fetch_data import as_they_are, converted, parse
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from tests.hub_server import Hub, Model, serving
+from tests.running import finish
+from train.data.sources import find_sources
+
+ID = "someone/rows"
+FILES = {
+    "README.md": b"-",
+    "data/train-0.jsonl": b'{"text": "a"}\n{"text": "b"}\n',
+    "data/train-1.jsonl": b'{"text": "c"}\n',
+    "data/test.jsonl": b'{"text": "d"}\n',
+}
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with serving(Hub({f"datasets/{ID}": Model(dict(FILES))})) as found:
+        yield found
+
+
+@pytest.fixture
+def hub_env(hub: Hub, environ: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith("HF_") and not name.lower().endswith("_proxy")
+    }
+    return kept | {"HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": hub.url}
+
+
+def fetch(env: dict[str, str], name: str, folder: Path) -> tuple[int, str]:
+    """(exit code, what was said)."""
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "launch.process.child",
+        str(os.getpid()),
+        "launch.files.fetch_data",
+    ]
+    quiet = env | {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    process = subprocess.Popen(
+        [*command, name, str(folder)],
+        env=quiet,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    code, _, said = finish(process)
+    return code, said
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [(f"hf:{ID}", ["a", "b", "c"]), (f"hf:{ID}/train", ["a", "b", "c"]), (f"hf:{ID}/test", ["d"])],
+)
+def test_the_files_of_a_split_are_fetched_and_read_also_offline(
+    hub: Hub, hub_env: dict[str, str], tmp_path: Path, name: str, texts: list[str]
+) -> None:
+    code, said = fetch(hub_env, name, tmp_path / "first")
+    assert code == 0, said
+    hub.requests.clear()
+    code, said = fetch(hub_env | {"HF_HUB_OFFLINE": "1"}, name, tmp_path / "second")
+    assert (code, hub.requests) == (0, []), said
+    for folder in ("first", "second"):
+        lines = [
+            line
+            for source in find_sources(tmp_path / folder)
+            for line in source.path.read_text().splitlines()
+        ]
+        assert [json.loads(line)["text"] for line in lines] == texts
+    names = {path.name for path in (tmp_path / "hf").rglob("*") if path.is_file()}
+    assert ("test.jsonl" in names) == (texts == ["d"])
+
+
+@pytest.mark.long
+def test_a_run_takes_its_data_from_the_hub(
+    airlock: Callable[..., subprocess.Popen[str]], hub_env: dict[str, str]
+) -> None:
+    env = {name: hub_env[name] for name in ("HF_HOME", "HF_ENDPOINT")} | {"NO_PROXY": "*"}
+    settings = ("train.max_steps=2", "train.global_batch_size=2", f"data.eval_path=hf:{ID}/test")
+    options = [word for setting in settings for word in ("--set", setting)]
+    code, out, err = finish(airlock("run", "tiny", "--data", f"hf:{ID}", *options, env=env))
+    assert code == 0, err
+    assert "3 samples" in out
+    assert "[[a<|end|>]]" in out
+
+
+def test_what_is_not_there_is_said(hub_env: dict[str, str], tmp_path: Path) -> None:
+    code, said = fetch(hub_env, "hf:someone/else", tmp_path / "a")
+    assert code == ExitCode.PREFLIGHT
+    assert "there is no datasets/someone/else at" in said
+    code, said = fetch(hub_env, f"hf:{ID}/valid", tmp_path / "b")
+    assert code == ExitCode.DATA
+    assert "has no split 'valid'; there are: data/test.jsonl" in said
+    assert f"--data hf:{ID}/train" in said
+
+
+PARQUET = ["default/train/0000.parquet", "default/train/0001.parquet", "default/test/0000.parquet"]
+
+
+def test_of_a_converted_dataset_configuration_and_split_are_chosen() -> None:
+    assert converted(PARQUET, parse(f"hf:{ID}")) == PARQUET[:2]
+    assert converted(PARQUET, parse(f"hf:{ID}/test")) == PARQUET[2:]
+    more = [*PARQUET, "other/train/0000.parquet", "other/partial-big/0000.parquet"]
+    assert converted(more, parse(f"hf:{ID}")) == PARQUET[:2]
+    assert converted(more, parse(f"hf:{ID}/other/train")) == more[3:4]
+    assert converted(more, parse(f"hf:{ID}/other/big")) == more[4:]
+    assert converted(["README.md"], parse(f"hf:{ID}")) == []
+    with pytest.raises(UserError, match="no split 'dev'; there are: test, train"):
+        converted(PARQUET, parse(f"hf:{ID}/dev"))
+    two = [name.replace("default", config) for name in PARQUET for config in ("en", "de")]
+    with pytest.raises(UserError, match=r"no configuration .*there are: de, en") as raised:
+        converted(two, parse(f"hf:{ID}"))
+    assert raised.value.do == f"--data hf:{ID}/de/train"
+
+
+def test_where_no_file_is_named_after_a_split_all_are_taken() -> None:
+    files = ["a.csv", "b.jsonl.gz", "README.md", ".hidden/c.csv", "constraints.txt"]
+    assert as_they_are(files, parse(f"hf:{ID}")) == ["a.csv", "b.jsonl.gz", "constraints.txt"]
+    assert as_they_are(["training.csv", "train.csv"], parse(f"hf:{ID}")) == ["train.csv"]
+
+
+@pytest.mark.parametrize("text", ["hf:", "hf:name", "hf:a/b/c/d/e", "hf:a/../b", "hf: a/b"])
+def test_a_name_that_is_none_is_refused(text: str) -> None:
+    if text == "hf:a/../b":  # it could be a name, and no path is made of it
+        assert parse(text).dataset_id == "a/.."
+        return
+    with pytest.raises(UserError, match="is no dataset of the Hub"):
+        parse(text)

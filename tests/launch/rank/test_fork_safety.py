@@ -1,0 +1,84 @@
+"""What a process must not have when it is forked, found in processes that have it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+LOOK = """
+import dataclasses, json
+from launch.rank.fork_safety import inspect
+found = inspect()
+print(json.dumps(dataclasses.asdict(found) | {"why": found.why_not_to_fork}))
+"""
+
+
+def look(environ: dict[str, str], before: str = "") -> dict[str, object]:
+    """What `inspect` finds in a process that has run `before`."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", before + LOOK],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def test_a_plain_process_is_safe(environ: dict[str, str]) -> None:
+    found = look(environ)
+    assert (found["num_threads"], found["cuda_touched"], found["why"]) == (1, False, None)
+
+
+def test_a_thread_is_found_however_idle(environ: dict[str, str]) -> None:
+    before = """
+import threading, time
+threading.Thread(target=time.sleep, args=[5], daemon=True).start()
+"""
+    found = look(environ, before)
+    assert found["num_threads"] == 2
+    assert "2 threads" in str(found["why"])
+
+
+def test_a_thread_that_has_just_ended_is_none(environ: dict[str, str]) -> None:
+    before = """
+import threading
+many = [threading.Thread(target=sum, args=[range(1000)]) for _ in range(20)]
+for one in many: one.start()
+for one in many: one.join()
+"""
+    assert look(environ, before)["why"] is None
+
+
+@pytest.mark.runs
+def test_the_threads_of_a_parallel_region_are_found_after_it_has_ended(
+    environ: dict[str, str],
+) -> None:
+    before = "import torch\ntorch.set_num_threads(4)\ntorch.ones(1 << 22).exp_()"
+    found = look(environ | {"OPENBLAS_NUM_THREADS": "1"}, before)
+    assert re.match(r"it has (\d+) threads \(python\)", str(found["why"]))
+    assert int(str(found["num_threads"])) >= 4  # torch keeps more than those it was told to use
+    before = "import torch\ntorch.set_num_threads(1)\ntorch.ones(1 << 22).exp_()"
+    one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    assert look(environ | one, before)["why"] is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("before", "touched"),
+    [
+        ("import torch; torch.cuda.init()", True),
+        ("import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)", True),
+        ("import torch; assert torch.cuda.is_available()", False),  # asked through NVML
+    ],
+)
+def test_cuda_is_found_whoever_initialised_it(
+    environ: dict[str, str], before: str, touched: bool
+) -> None:
+    environ = environ | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    assert look(environ, before)["cuda_touched"] is touched

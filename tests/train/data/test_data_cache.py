@@ -1,0 +1,114 @@
+"""What surrounds preparing: progress, digests that are remembered, a disk that is full."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.train.data.test_prepare_data import cache, file, model, saved_tokenizer
+from train.data import content
+from train.data.content import digest_of
+from train.data.prepare_path import prepare_path
+from train.data.prepare_progress import Progress
+from train.data.samples import Recipe
+
+__all__ = ["cache", "file", "model", "saved_tokenizer"]  # fixtures of theirs
+
+
+def test_progress_tells_rows_share_speed_and_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("train.data.prepare_progress.time.monotonic", lambda: now)
+    progress = Progress(8_000_000)
+    progress.at(1_000_000, 10)
+    assert capsys.readouterr().err == ""  # only now and then
+    now = 120.0
+    progress.at(2_000_000, 12_345)
+    said = capsys.readouterr().err
+    assert said == "data: 12,345 rows, 25% of 8.0 MB, 0.1 MB/s, 1:00 left\n"
+
+
+def test_a_large_file_is_read_once_and_again_when_it_has_changed(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Path] = []
+    whole = content._read
+
+    def read(path: Path) -> str:
+        reads.append(path)
+        return whole(path)
+
+    monkeypatch.setattr(content, "_read", read)
+    monkeypatch.setattr(content, "_REMEMBERED_BYTES", 1)
+    file.write_text("a")
+    os.utime(file, (1e9, 1e9))
+    monkeypatch.setattr(content, "_SETTLED_S", -1.0)
+    first = digest_of(file)
+    assert digest_of(file) == first
+    assert len(reads) == 1
+    file.write_text("b")  # as long as it was
+    os.utime(file, (1e9, 1e9))  # and as old; when it was made so cannot be set
+    assert digest_of(file) != first
+    assert len(reads) == 2
+
+
+def test_a_file_that_was_written_just_now_is_not_trusted(file: Path) -> None:
+    file.write_bytes(b"a" * (9 << 20))
+    first = digest_of(file)
+    with file.open("r+b") as changed:
+        changed.write(b"b")
+    assert digest_of(file) != first
+
+
+def test_a_full_disk_is_said_and_leaves_nothing_behind(
+    file: Path, model: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(small_disk))
+    rows = [{"text": f"{i} " * 90} for i in range(3000)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(OSError, match="No space") as raised:
+        prepare_path(file, model, Recipe(max_seq_length=1000))
+    assert raised.value.errno == errno.ENOSPC
+    assert not [path for path in small_disk.glob("data/*") if path.is_dir()]
+    assert not [path for path in small_disk.glob("data/.*") if path.is_dir()]
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from train.data import cache as data_cache
+from train.data.prepare_path import prepare_path
+from train.data.samples import Recipe
+data_cache.num_processes = lambda: 2
+prepare_path(Path(sys.argv[1]), Path(sys.argv[2]), Recipe(max_seq_length=1000))
+whom = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+most = max(resource.getrusage(who).ru_maxrss for who in whom)
+print(most * 1024)
+"""
+
+
+@pytest.mark.long
+def test_memory_does_not_grow_with_the_data(
+    tmp_path: Path, model: Path, environ: dict[str, str]
+) -> None:
+    peaks = []
+    for num_rows in (30_000, 300_000):
+        file = tmp_path / f"{num_rows}.jsonl"
+        with file.open("w") as out:
+            out.writelines(json.dumps({"text": f"{i} " * 30}) + "\n" for i in range(num_rows))
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", PEAK, str(file), str(model)],
+            env=environ | {"AIRLOCK_CACHE_DIR": str(tmp_path / "c")},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        peaks.append(int(done.stdout.split()[-1]))
+    assert peaks[1] < peaks[0] + 60e6  # of 60 MB more text

@@ -1,0 +1,48 @@
+"""Compiled blocks compute what they computed, are one compilation, and can still be recomputed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from tests.train.model.test_models import SHAPES, found, made, samples
+from train.model.model import blocks_of, compile_blocks, plain_model
+from train.step.batch import collate_rows
+
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:{what}")
+    for what in (".*gradient_checkpointing", "fan_in_fan_out")
+]
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_blocks_are_the_layers_of_every_architecture(kind: str) -> None:
+    model = made(kind, method="lora" if kind == "qwen2" else "full")
+    assert len(blocks_of(plain_model(model))) == 2
+    assert len({type(one) for one in blocks_of(plain_model(model))}) == 1
+
+
+@pytest.mark.long  # minutes: a compiler runs
+@pytest.mark.skipif(" " in torch.__file__, reason="torch cannot link in a path with a space")
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, of its own
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_compiled_model_has_the_gradients_of_one_that_is_not(checkpointing: bool) -> None:
+    torch.compiler.reset()
+    counters.clear()
+    some = samples()
+    batches = [collate_rows([some[:3], some[3:5]]), collate_rows([some[:2]])]
+    model: Any = made("qwen3", method="lora")
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.train()
+    expected = [found(model, batch) for batch in batches]
+    assert compile_blocks(model) == 2
+    for batch, (loss, gradient) in zip(batches, expected, strict=True):
+        compiled_loss, compiled_gradient = found(model, batch)
+        assert compiled_loss == pytest.approx(loss, rel=1e-5)
+        assert (compiled_gradient - gradient).norm() < 1e-4 * gradient.norm()
+    assert counters["stats"]["unique_graphs"] > 0
+    assert not counters["graph_break"]

@@ -1,0 +1,175 @@
+"""The trained model as anyone's: a folder that transformers loads, and that answers the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rundir.config import ModelConfig, RunConfig, TrainConfig
+from tests.models import QWEN3
+from train.model.export import difference, export, export_adapter, logits_of_some
+from train.model.make_checkpoint import make_checkpoint
+from train.model.model import add_method, load_model, load_tokenizer
+
+# peft asks transformers by a name that transformers has renamed; neither is ours to mend.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+
+CPU = torch.device("cpu")
+IDS = torch.tensor([[10, 20, 30, 40, 50, 60, 70, 80]])
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
+def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder, as `tiny` starts from one."""
+    folder = tmp_path_factory.mktemp("base") / "model"
+    config = RunConfig(
+        profile="p",
+        model=ModelConfig(dtype="float32"),
+        architecture=QWEN3 | {"tie_word_embeddings": request.param},
+        train=TrainConfig(seed=1),
+    )
+    make_checkpoint(config, folder)
+    return folder
+
+
+def loaded(base: Path, train: TrainConfig, **settings: Any) -> Any:
+    config = RunConfig(profile="p", model=ModelConfig(dtype="float32", **settings), train=train)
+    return add_method(load_model(config, base, CPU), train)
+
+
+def trained(base: Path, method: Any, **settings: Any) -> Any:
+    """A model whose trained weights are no longer those of its base."""
+    model = loaded(base, TrainConfig(method=method, lora_rank=4), **settings)
+    torch.manual_seed(2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.3)
+    return model.eval()
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model(input_ids=IDS).logits
+    return found
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_the_folder_answers_as_the_model_did_before_it_was_written(
+    base: Path, tmp_path: Path, method: str
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    load: Any = AutoModelForCausalLM.from_pretrained
+    model = trained(base, method)
+    before = logits(model)
+    export(model, base, tmp_path / "model", end_token_id=1)
+    after = logits(load(tmp_path / "model").eval())
+    torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-5)
+    assert (before - logits(load(base).eval())).abs().max() > 0.1  # it was trained
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_the_folder_is_a_plain_model_with_its_tokenizer(
+    base: Path, tmp_path: Path, method: str
+) -> None:
+    folder = tmp_path / "model"
+    export(trained(base, method), base, folder, end_token_id=1)
+    names = {path.name for path in folder.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= names
+    assert not any("adapter" in name for name in names)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        assert (folder / name).read_bytes() == (base / name).read_bytes()
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert config["architectures"] == ["Qwen3ForCausalLM"]
+    assert config.get("use_cache", True) is True
+    tokenizer: Any = load_tokenizer(folder, trust_remote_code=False)
+    chat = [{"role": "user", "content": "größe"}]
+    text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == "<|user|>größe<|assistant|>"
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_model_that_knows_no_padding_is_given_one_to_answer_batches_with(
+    base: Path, tmp_path: Path, named: bool
+) -> None:
+    folder = tmp_path / "base"
+    shutil.copytree(base, folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    pad = settings.pop("pad_token")
+    text = json.dumps(settings | ({"pad_token": pad} if named else {}))
+    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+    model = loaded(folder, TrainConfig(method="full"))
+    model.config.pad_token_id = model.generation_config.pad_token_id = None
+    export(model, folder, tmp_path / "out", end_token_id=259)
+    told = json.loads((tmp_path / "out" / "generation_config.json").read_text("utf-8"))
+    assert told["pad_token_id"] == (256 if named else 259)
+    both = torch.tensor([[1, 2, 3], [told["pad_token_id"], 2, 3]])
+    found = loaded(tmp_path / "out", TrainConfig(method="full")).eval()
+    mask = torch.tensor([[1, 1, 1], [0, 1, 1]])
+    answers = found.generate(both, attention_mask=mask, max_new_tokens=4)
+    assert len(answers) == 2
+
+
+def test_a_model_can_be_trained_further_from_its_export(base: Path, tmp_path: Path) -> None:
+    model = trained(base, "lora")
+    export(model, base, tmp_path / "model", end_token_id=1)
+    again = trained(tmp_path / "model", "full", gradient_checkpointing=True).train()
+    loss: Any = again(input_ids=IDS, labels=IDS).loss
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in again.parameters())
+
+
+def test_adapters_get_a_gradient_through_recomputed_blocks(base: Path) -> None:
+    model = trained(base, "lora", gradient_checkpointing=True).train()
+    model(input_ids=IDS, labels=IDS).loss.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.requires_grad == ("lora_" in name)
+        assert (parameter.grad is not None) == parameter.requires_grad, name
+
+
+def test_new_adapters_change_nothing_and_are_the_same_on_every_rank(base: Path) -> None:
+    models = [loaded(base, TrainConfig(seed=seed)) for seed in (0, 0, 1)]
+    plain = loaded(base, TrainConfig(method="full"))
+    for model in models:
+        torch.testing.assert_close(logits(model.eval()), logits(plain.eval()))
+    weights = [torch.cat([p.flatten() for p in m.parameters() if p.requires_grad]) for m in models]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_a_full_folder_of_another_run_stays(base: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "mine").touch()
+    export(trained(base, "full"), base, folder, end_token_id=1)
+    assert [path.name for path in folder.iterdir()] == ["mine"]
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_adapters_are_written_by_themselves_and_name_their_base(base: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    model = trained(base, "lora")
+    before = logits(model)
+    export_adapter(model, tmp_path / "adapter", base=str(base), revision="")
+    told = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text(encoding="utf-8"))
+    assert told["base_model_name_or_path"] == str(base)
+    plain = loaded(base, TrainConfig(method="full"))
+    again = PeftModel.from_pretrained(plain, tmp_path / "adapter").eval()
+    torch.testing.assert_close(logits(again), before)
+
+
+def test_a_merge_that_changes_logits_is_seen(base: Path, tmp_path: Path) -> None:
+    model = trained(base, "lora")
+    before = logits_of_some(model)
+    plain = export(model, base, tmp_path / "model", end_token_id=1)
+    assert difference(before, logits_of_some(plain)) < 1e-5
+    with torch.no_grad():
+        plain.lm_head.weight.mul_(1.1)
+    assert difference(before, logits_of_some(plain)) > 0.05

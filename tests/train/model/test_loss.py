@@ -1,0 +1,109 @@
+"""The summed loss: transformers' own, times its tokens, however samples are batched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from train.data.dataset import Sample, prompted
+from train.model.loss import SummedLoss
+from train.step.batch import IGNORE, Batch, collate
+
+LENGTHS = [9, 3, 17, 2, 5]
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        head_dim=16,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+    )
+    made: Any = Qwen3ForCausalLM(config)
+    return made.eval()
+
+
+def samples() -> list[Sample]:
+    rng = np.random.default_rng(0)
+    return [
+        prompted(rng.integers(0, 64, size=length).astype(np.int32), max(1, length // 2))
+        for length in LENGTHS
+    ]
+
+
+def loss(model: Any, batch: Batch) -> Any:
+    return SummedLoss(model)(*batch.arguments())
+
+
+def gradient(model: Any) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def test_it_is_the_loss_of_transformers_times_the_tokens(model: Any) -> None:
+    batch = collate(samples())
+    with torch.no_grad():
+        mean = model(input_ids=batch.input_ids, labels=batch.labels).loss
+        ours = loss(model, batch)
+    assert batch.num_label_tokens == sum(length - max(1, length // 2) for length in LENGTHS)
+    torch.testing.assert_close(ours, mean * batch.num_label_tokens, rtol=1e-6, atol=0)
+
+
+def test_padding_changes_nothing(model: Any) -> None:
+    with torch.no_grad():
+        together = loss(model, collate(samples()))
+        alone = sum(loss(model, collate([sample])) for sample in samples())
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=0)
+
+
+def test_padding_ids_have_no_influence_on_the_gradient(model: Any) -> None:
+    batch, gradients = collate(samples()), []
+    is_padding = torch.arange(max(LENGTHS)) >= torch.tensor(LENGTHS)[:, None]
+    for padding in (0, 7):
+        model.zero_grad()
+        ids = batch.input_ids.masked_fill(is_padding, padding)
+        loss(model, replace(batch, input_ids=ids)).backward()
+        gradients.append(gradient(model))
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=1e-6)
+    assert gradients[0].abs().max() > 0.1
+
+
+@pytest.mark.parametrize("masked", ["empty", "prompts only"])
+def test_a_batch_without_labels_adds_exactly_nothing(model: Any, masked: str) -> None:
+    only_prompts = [prompted(tokens, len(tokens)) for tokens, _ in samples()]
+    batch = collate([] if masked == "empty" else only_prompts)
+    model.zero_grad()
+    nothing = loss(model, batch)
+    nothing.backward()
+    assert nothing.item() == 0.0
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert torch.count_nonzero(gradient(model)) == 0
+
+
+def test_the_loss_of_bfloat16_weights_is_computed_in_float32(model: Any) -> None:
+    batch = collate(samples())
+    exact = loss(model, batch)
+    half: Any = Qwen3ForCausalLM(model.config).to(torch.bfloat16)  # type: ignore[arg-type]
+    half.load_state_dict(model.state_dict())
+    rounded = loss(half.eval(), batch)
+    assert rounded.dtype == torch.float32
+    torch.testing.assert_close(rounded, exact.detach(), rtol=2e-2, atol=0)
+
+
+def test_labels_are_shifted_by_one(model: Any) -> None:
+    ids = torch.tensor([[5, 9, 11]])
+    labels = torch.tensor([[IGNORE, IGNORE, 11]])
+    with torch.no_grad():
+        log_probability = model(input_ids=ids).logits[0, 1].log_softmax(-1)[11]
+        ours: torch.Tensor = loss(model, Batch(ids, labels, 3))
+    torch.testing.assert_close(ours, -log_probability)

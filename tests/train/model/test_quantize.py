@@ -1,0 +1,161 @@
+"""QLoRA's base: as transformers would load it, and of the size that is planned."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rundir.config import ModelConfig, RunConfig, TrainConfig
+from rundir.config_file import config_text
+from tests.conftest import ROOT
+from tests.train.model.test_models import SHAPES, assert_same, found, samples
+from train.model.export import difference, export, export_adapter, logits_of_some, on_whole_base
+from train.model.make_checkpoint import make_checkpoint
+from train.model.model import add_method, load_architecture, load_model, new_model, num_weights
+from train.model.quantize import states_of
+from train.step.batch import collate, collate_rows
+from train.step.selftest import check_packing, head_kind
+from train.trace.trace import _weights
+
+pytest.importorskip("bitsandbytes")
+CPU = torch.device("cpu")
+IDS = torch.arange(3, 43)[None]
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:{what}")
+    for what in (".*gradient_checkpointing", "fan_in_fan_out", ".*jit")
+]
+
+
+def configured(kind: str, method: str = "qlora", **shape: Any) -> RunConfig:
+    return RunConfig(
+        profile="test",
+        architecture={"model_type": kind, **SHAPES[kind], **shape},
+        model=ModelConfig(dtype="bfloat16"),
+        train=TrainConfig(method=method, lora_rank=4),  # type: ignore[arg-type]
+    )
+
+
+def as_random(config: RunConfig, folder: Path, device: torch.device = CPU) -> Any:
+    if not folder.exists():
+        make_checkpoint(config, folder)
+    return new_model(load_architecture(config.model, folder), config, device)
+
+
+def as_loaded(config: RunConfig, folder: Path) -> Any:
+    if not folder.exists():
+        make_checkpoint(config, folder)
+    return load_model(config, folder, CPU)
+
+
+def in_four_bits(model: Any) -> dict[str, list[int]]:
+    return {
+        name: [one.nbytes for one in (module.weight, *states_of(module.weight))]
+        for name, module in model.named_modules()
+        if type(module).__name__ == "Linear4bit"
+    }
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize("kind", ["qwen3", "gpt2"])
+def test_weights_made_here_are_held_as_those_that_transformers_loads(
+    kind: str, is_tied: bool, tmp_path: Path
+) -> None:
+    config = configured(kind, tie_word_embeddings=is_tied)
+    loaded, made = as_loaded(config, tmp_path / "base"), as_random(config, tmp_path / "base")
+    assert in_four_bits(made) == in_four_bits(loaded) != {}
+    dtypes = {name: p.dtype for name, p in made.named_parameters()}
+    assert dtypes == {name: p.dtype for name, p in loaded.named_parameters()}
+    assert dtypes[next(iter(dtypes))] == torch.bfloat16  # the embedding
+    with torch.no_grad():  # of the same seed, so of the same weights
+        torch.testing.assert_close(made(IDS).logits, loaded(IDS).logits)
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "gpt2"])
+def test_a_plan_sees_the_bytes_and_the_weights_that_there_are(kind: str, tmp_path: Path) -> None:
+    config, folder = configured(kind), tmp_path / "base"
+    planned, real = as_random(config, folder, torch.device("meta")), as_random(config, folder)
+    assert [one.nbytes for one in _weights(planned)] == [one.nbytes for one in _weights(real)]
+    plain = as_random(configured(kind, method="lora"), folder)
+    assert num_weights(planned) == num_weights(plain) == sum(p.numel() for p in plain.parameters())
+
+
+def test_four_bits_are_near_what_they_stand_for(tmp_path: Path) -> None:
+    config = configured("qwen3")
+    four, plain = (
+        as_loaded(replace(config, train=replace(config.train, method=method)), tmp_path / "base")
+        for method in ("qlora", "lora")
+    )
+    with torch.no_grad():
+        error = (four(IDS).logits - plain(IDS).logits).norm() / plain(IDS).logits.norm()
+    assert 0 < error < 0.3
+
+
+def test_packed_is_unpacked_and_only_adapters_are_trained(tmp_path: Path) -> None:
+    config = replace(configured("qwen3"), model=ModelConfig(dtype="float32"))
+    model = add_method(as_loaded(config, tmp_path / "base"), config.train)
+    check_packing(model)
+    assert head_kind(model) == "matrix"
+    some = samples()
+    packed = collate_rows([[some[0], some[1], some[2]], [some[3], some[4]], [some[5]]])
+    assert_same(found(model, packed), found(model, collate(some)))
+    for name, p in model.named_parameters():
+        assert (p.grad is not None) == p.requires_grad == ("lora_" in name), name
+
+
+def test_an_evaluation_leaves_four_bits_as_they_are(tmp_path: Path) -> None:
+    model = as_loaded(configured("qwen3"), tmp_path / "base")
+    before = [p.clone() for p in model.parameters()]
+    with torch.no_grad():
+        model.eval()(IDS)
+    assert all(map(torch.equal, before, model.parameters()))
+    assert not any(getattr(m, "support_avx512bf16_for_cpu", False) for m in model.modules())
+
+
+def test_adapters_are_merged_into_the_weights_as_they_were_before(tmp_path: Path) -> None:
+    config = configured("qwen3")
+    config = replace(config, model=replace(config.model, dtype="float32"))
+    model = add_method(as_loaded(config, tmp_path / "base"), config.train)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "lora_B" in name:
+                p.normal_()
+    export_adapter(model, tmp_path / "adapter", base=str(tmp_path / "base"), revision="")
+    whole = on_whole_base(config, tmp_path / "base", tmp_path / "adapter")
+    expected, trained = logits_of_some(whole), logits_of_some(model)
+    merged = export(whole, tmp_path / "base", tmp_path / "model", end_token_id=1)
+    assert difference(expected, logits_of_some(merged)) < 1e-5
+    assert 0 < difference(trained, logits_of_some(merged)) < 0.5  # what four bits have cost
+    assert {p.dtype for p in merged.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("method", ["lora", "qlora"])
+@pytest.mark.runs
+def test_what_is_imported_before_ranks_are_forked_leaves_bitsandbytes_out(
+    method: str, tmp_path: Path
+) -> None:
+    """It would initialise CUDA, and peft imports it wherever it is installed."""
+    config = configured("qwen3", method=method)
+    make_checkpoint(config, tmp_path / "base")
+    (tmp_path / "config.toml").write_text(config_text(config, {}), encoding="utf-8")
+    code = f"""
+import sys
+from pathlib import Path
+from rundir.config_file import read_config
+from train import warm
+folder = Path({str(tmp_path)!r})
+warm._import_torch(); warm._import_peft(); warm._import_trainer()
+assert "bitsandbytes" not in sys.modules, "imported by what the zygote imports"
+import torch
+from train.model.model import load_model, add_method
+config = read_config(folder / "config.toml")
+model = add_method(load_model(config, folder / "base", torch.device("cpu")), config.train)
+assert ("bitsandbytes" in sys.modules) == ({method!r} == "qlora"), "imported by the model"
+assert sum(p.requires_grad for p in model.parameters()) > 0
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=120)

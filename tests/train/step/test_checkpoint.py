@@ -1,0 +1,234 @@
+"""Checkpoints: training goes on from one as if it had never stopped; a torn one never counts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+from torch import nn
+from torch._C._distributed_c10d import HashStore
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from rundir.checkpoints import (
+    MARKER,
+    best_checkpoint,
+    checkpoint_name,
+    complete_checkpoints,
+    incomplete_checkpoints,
+    note_evaluation,
+)
+from rundir.config import TrainConfig
+from rundir.errors import UserError
+from train.model.model import add_method
+from train.rank.group import Ranks
+from train.step import checkpoint
+from train.step.optimizer import make_optimizer
+
+# peft asks transformers by a name that transformers has renamed; neither is ours to mend.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    """A real process group of one."""
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    control = dist.group.WORLD
+    assert control is not None
+    yield Ranks(rank=0, world_size=1, device=torch.device("cpu"), control=control)
+    dist.destroy_process_group()
+
+
+class Training:
+    """A small model with dropout: its steps depend on weights, optimizer and random state."""
+
+    def __init__(self, *, width: int = 8, seed: int = 0, in_8_bits: bool = False) -> None:
+        torch.manual_seed(seed)
+        self.model = nn.Sequential(
+            nn.Linear(4, width), nn.Dropout(0.5), nn.Linear(width, width), nn.Linear(width, 1)
+        )
+        self.model[2].requires_grad_(False)  # frozen: not in a checkpoint
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = make_optimizer(
+            trained, learning_rate=0.1, weight_decay=0.01, in_8_bits=in_8_bits
+        )
+
+    def steps(self, number: int) -> list[float]:
+        losses = []
+        for _ in range(number):
+            loss: Any = self.model(torch.rand(16, 4)).square().mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    def save(self, folder: Path, step: int, ranks: Ranks, *, keep: int = 2) -> Path:
+        return checkpoint.save(folder, step, self.model, self.optimizer, ranks, keep=keep)
+
+    def load(self, path: Path, ranks: Ranks) -> int:
+        return checkpoint.load(path, self.model, self.optimizer, ranks)
+
+
+def steps_in(folder: Path) -> list[int]:
+    return [int(path.name.removeprefix("step_")) for path in complete_checkpoints(folder)]
+
+
+@pytest.mark.parametrize("kind", [{}, {"in_8_bits": True, "width": 2048}])
+def test_training_goes_on_as_if_it_had_never_stopped(
+    tmp_path: Path, ranks: Ranks, kind: dict[str, Any]
+) -> None:
+    first = Training(**kind)
+    first.steps(3)
+    path = first.save(tmp_path, 3, ranks)
+    assert path == tmp_path / checkpoint_name(3)
+    went_on = first.steps(4)
+
+    second = Training(**kind)  # the same frozen weights
+    second.steps(1)
+    assert second.load(path, ranks) == 3
+    assert second.steps(4) == went_on
+    for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_only_what_is_trained_is_saved(tmp_path: Path, ranks: Ranks) -> None:
+    path = Training().save(tmp_path, 1, ranks)
+    assert set(load_file(path / "model.safetensors")) == {
+        "0.weight",
+        "0.bias",
+        "3.weight",
+        "3.bias",
+    }
+    assert (path / MARKER).is_file()
+
+
+def test_of_a_lora_model_only_the_adapters_are_saved(tmp_path: Path, ranks: Ranks) -> None:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        head_dim=16,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+    )
+    model = add_method(Qwen3ForCausalLM(config), TrainConfig(method="lora", lora_rank=4))
+    trained = [p for p in model.parameters() if p.requires_grad]
+    path = checkpoint.save(tmp_path, 1, model, torch.optim.AdamW(trained), ranks, keep=1)
+    saved = load_file(path / "model.safetensors")
+    assert len(saved) == 2 * 2 * 7  # A and B, of two layers, of seven linear layers each
+    assert all(".lora_" in key for key in saved)
+    assert sum(p.numel() for p in saved.values()) == sum(p.numel() for p in trained)
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(1, [50]), (2, [40, 50]), (9, [10, 20, 30, 40, 50])])
+def test_the_last_ones_are_kept(tmp_path: Path, ranks: Ranks, keep: int, kept: list[int]) -> None:
+    training = Training()
+    for step in (10, 20, 30, 40, 50):
+        training.save(tmp_path, step, ranks, keep=keep)
+    assert steps_in(tmp_path) == kept
+    assert len(list(tmp_path.iterdir())) == len(kept)
+
+
+def test_a_torn_checkpoint_neither_counts_nor_is_counted(tmp_path: Path, ranks: Ranks) -> None:
+    torn = tmp_path / checkpoint_name(15)
+    torn.mkdir()
+    training = Training()
+    for step in (10, 20):
+        training.save(tmp_path, step, ranks, keep=2)
+    assert steps_in(tmp_path) == [10, 20]
+
+
+def other_layers() -> Training:
+    other = Training()
+    other.model.append(nn.Linear(1, 1))
+    return other
+
+
+def test_the_best_is_kept_beside_the_last_ones(tmp_path: Path, ranks: Ranks) -> None:
+    training, losses = Training(), {10: 3.0, 20: 1.0, 30: 2.0, 40: 1.5}
+    for step in (10, 20, 30, 40, 50):
+        path = training.save(tmp_path, step, ranks, keep=2)
+        if step in losses:
+            note_evaluation(path, losses[step])
+    assert steps_in(tmp_path) == [20, 40, 50]
+    assert best_checkpoint(tmp_path) == tmp_path / checkpoint_name(20)
+    (tmp_path / checkpoint_name(20) / "evaluation.json").write_text("{")  # torn
+    assert best_checkpoint(tmp_path) == tmp_path / checkpoint_name(40)
+    training.save(tmp_path, 60, ranks, keep=1)
+    assert steps_in(tmp_path) == [40, 60]
+
+
+def test_one_without_its_marker_is_replaced_by_the_one_of_that_step(
+    tmp_path: Path, ranks: Ranks
+) -> None:
+    (tmp_path / checkpoint_name(10)).mkdir()
+    assert incomplete_checkpoints(tmp_path) == [tmp_path / checkpoint_name(10)]
+    path = Training().save(tmp_path, 10, ranks)
+    assert steps_in(tmp_path) == [10]
+    assert Training().load(path, ranks) == 10
+
+
+MODELS: dict[str, Callable[[], Training]] = {
+    "one": Training,
+    "other layers": other_layers,
+    "wider": lambda: Training(width=16),
+    "of width 1": lambda: Training(width=1),
+}
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded"),
+    [("one", name) for name in list(MODELS)[1:]] + [(name, "one") for name in list(MODELS)[1:]],
+)
+def test_a_checkpoint_of_another_model_is_refused_and_changes_nothing(
+    tmp_path: Path, ranks: Ranks, saved: str, loaded: str
+) -> None:
+    path, training = MODELS[saved]().save(tmp_path, 1, ranks), MODELS[loaded]()
+    before = [parameter.clone() for parameter in training.model.parameters()]
+    with pytest.raises(UserError, match="does not fit this model") as raised:
+        training.load(path, ranks)
+    assert "train.method" in raised.value.do
+    for one, parameter in zip(before, training.model.parameters(), strict=True):
+        assert torch.equal(one, parameter)
+
+
+def test_random_states_of_another_number_of_ranks_are_left_alone(
+    tmp_path: Path, ranks: Ranks
+) -> None:
+    training = Training()
+    path = training.save(tmp_path, 1, ranks)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    training.load(path, replace(ranks, world_size=2))
+    assert torch.equal(torch.rand(3), expected)
+    training.load(path, ranks)
+    assert not torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("room_bytes", [0, 4096, 12_288, 20_480])
+def test_a_full_disk_is_an_error_and_leaves_the_checkpoints_that_were_there(
+    small_disk: Path, ranks: Ranks, room_bytes: int
+) -> None:
+    training = Training(width=256)
+    path = training.save(small_disk, 1, ranks)
+    with (small_disk / "filling").open("wb") as file:
+        file.write(b"0" * (shutil.disk_usage(small_disk).free - room_bytes))
+    went_on = training.steps(2)
+    # Seen beforehand it is an OSError; met half way it is whatever the writer makes of it.
+    with pytest.raises(OSError if room_bytes < 8192 else Exception, match=r"."):
+        training.save(small_disk, 3, ranks)
+    assert steps_in(small_disk) == [1]
+    assert sorted(file.name for file in small_disk.iterdir()) == ["filling", path.name]
+    again = Training(width=256)
+    assert again.load(path, ranks) == 1
+    assert again.steps(2) == went_on

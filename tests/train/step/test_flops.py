@@ -1,0 +1,249 @@
+"""What a model needs is what torch counts of a real step; and who is known to be how fast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import CONFIG_MAPPING
+
+from rundir.config import ModelConfig, RunConfig, TrainConfig
+from train.data.dataset import Sample, prompted
+from train.model.loss import SummedLoss
+from train.model.model import add_method, new_model
+from train.step.batch import NO_WORK, Batch, Work, collate, collate_rows
+from train.step.mfu import model_flops, peak_flops_per_s, peak_of
+
+SMALL = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "qwen2": SMALL | {"model_type": "qwen2", "tie_word_embeddings": False},
+    "qwen3": SMALL | {"model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": True},
+    "llama": SMALL | {"model_type": "llama"},
+    "mistral": SMALL | {"model_type": "mistral"},
+    "gemma": SMALL | {"model_type": "gemma", "head_dim": 16},
+    "gpt2": {
+        "model_type": "gpt2",
+        "vocab_size": 96,
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 64,
+    },
+}
+LENGTHS, NUM_PROMPT = (24, 9, 17), 4
+# peft asks transformers by a name that it has renamed, and finds out by itself what is transposed.
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:{what}")
+    for what in (".*gradient_checkpointing", "fan_in_fan_out")
+]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Of matrices this small several threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def made(shape: dict[str, Any], method: str = "full", *, checkpointing: bool = False) -> Any:
+    train = TrainConfig(method=method, lora_rank=4)  # type: ignore[arg-type]
+    model = ModelConfig(
+        dtype="float32",
+        gradient_checkpointing=checkpointing,
+        attention="eager",  # whose products torch counts
+    )
+    config = RunConfig(profile="test", model=model, train=train)
+    own = dict(shape)
+    described = CONFIG_MAPPING[own.pop("model_type")](**own)
+    return add_method(new_model(described, config, torch.device("cpu")), config.train)
+
+
+def samples(lengths: tuple[int, ...] = LENGTHS) -> list[Sample]:
+    draw = np.random.default_rng(0).integers
+    return [prompted(draw(0, 96, length).astype(np.int32), NUM_PROMPT) for length in lengths]
+
+
+def counted(model: Any, batches: list[Batch]) -> int:
+    """What torch counts of forward and backward, but for the angles of rotary positions.
+
+    It knows `addmm`, and not the same in place, which makes the gradient of the head's weights.
+    """
+    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: addmm_flops})
+    with counter:
+        for batch in batches:
+            torch.autograd.backward(SummedLoss(model)(*batch.arguments()))
+    rotary = sum(
+        sum(counts.values())
+        for name, counts in counter.get_flop_counts().items()
+        if name.endswith("rotary_emb")
+    )
+    return counter.get_total_flops() - rotary
+
+
+def addmm_flops(_own: Any, one: list[int], other: list[int], **_: Any) -> int:
+    return 2 * one[0] * one[1] * other[1]
+
+
+def work_of(batches: list[Batch]) -> Work:
+    return Work(*map(sum, zip(*(batch.work for batch in batches), strict=True)))
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("name", list(SHAPES))
+def test_what_a_model_needs_is_what_torch_counts_less_what_no_token_may_see(
+    name: str, method: str
+) -> None:
+    model = made(SHAPES[name], method)
+    flops = model_flops(model, longest=64)
+    assert flops is not None
+    batches = [collate([sample]) for sample in samples((24, 9))]  # padding would be counted
+    work = work_of(batches)
+    whole = flops.of(work._replace(squared_lengths=2 * work.squared_lengths))
+    assert counted(model, batches) == whole
+
+
+def test_frozen_weights_need_a_third_less() -> None:
+    full, lora = (model_flops(made(SHAPES["qwen2"], method), 64) for method in ("full", "lora"))
+    assert full is not None
+    assert lora is not None
+    adapters = made(SHAPES["qwen2"], "lora").num_parameters(only_trainable=True)
+    assert lora.per_input == full.per_input * 4 / 6 + 6 * adapters
+    assert lora.per_label == full.per_label * 4 / 6
+
+
+def test_what_is_recomputed_in_backward_counts_once() -> None:
+    model = made(SHAPES["qwen2"])
+    plain = counted(model, [collate(samples()[:1])])
+    again = made(SHAPES["qwen2"], checkpointing=True)
+    assert counted(again, [collate(samples()[:1])]) > 1.2 * plain
+    assert model_flops(again, 64) == model_flops(model, 64)
+
+
+def test_padding_is_no_work_and_samples_in_a_row_do_not_see_each_other() -> None:
+    squares = sum(length**2 for length in LENGTHS)
+    labels = sum(length - NUM_PROMPT for length in LENGTHS)
+    expected = Work(labels, sum(LENGTHS), squares)
+    padded, packed = collate(samples()), collate_rows([samples()])
+    assert padded.work == packed.work == expected
+    assert packed.input_ids.shape == (1, sum(LENGTHS))
+    assert collate_rows([]).work == NO_WORK
+
+
+class Packed(nn.Linear):
+    """A layer whose weights are packed two to a byte, as those of bitsandbytes are."""
+
+    def __init__(self, like: nn.Linear) -> None:
+        super().__init__(like.in_features, like.out_features, bias=False)
+        packed = torch.zeros((like.weight.numel() // 2, 1), dtype=torch.uint8)
+        self.weight = nn.Parameter(packed, requires_grad=False)
+
+
+def test_packed_weights_count_as_what_they_stand_for() -> None:
+    model = made(SHAPES["llama"])
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    frozen = model_flops(model, 64)
+    for layer in model.model.layers:
+        layer.mlp.up_proj = Packed(layer.mlp.up_proj)
+    assert model_flops(model, 64) == frozen
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        SMALL | {"model_type": "mixtral", "num_local_experts": 4},
+        SMALL | {"model_type": "mistral", "sliding_window": 32},  # shorter than a sample
+        {"model_type": "mamba", "vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2},
+    ],
+    ids=lambda shape: shape["model_type"],
+)
+def test_of_models_that_compute_otherwise_nothing_is_claimed(shape: dict[str, Any]) -> None:
+    assert model_flops(made(shape), longest=64) is None
+
+
+def test_matrices_that_nobody_knows_make_the_model_unknown() -> None:
+    model = made(SHAPES["qwen2"])
+    assert model_flops(model, 64) is not None
+    model.model.layers[0].mlp.experts = nn.Parameter(torch.zeros(4, 8, 8))
+    assert model_flops(model, 64) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "teraflops"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989.5),
+        ("NVIDIA H100 PCIe", 756.5),
+        ("NVIDIA H100 NVL", 835.5),
+        ("NVIDIA H200", 989.5),
+        ("NVIDIA H20", 148),
+        ("NVIDIA B200", 2250),
+        ("NVIDIA GB200", 2500),
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA A100 80GB PCIe", 312),
+        ("NVIDIA A10", 125),
+        ("NVIDIA L40S", 362.05),
+        ("NVIDIA L40", 181.05),
+        ("NVIDIA L4", 121),
+        ("NVIDIA RTX A6000", 154.8),
+        ("NVIDIA RTX 6000 Ada Generation", 364.2),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+        ("Tesla V100-SXM2-32GB", None),  # it has no matrices of bfloat16
+    ],
+)
+def test_a_gpu_is_known_by_the_name_that_cuda_gives(name: str, teraflops: float | None) -> None:
+    peak = peak_of(name)
+    assert peak is not None
+    assert peak.bfloat16 == teraflops
+    assert peak.bfloat16 is None or peak.bfloat16 > (peak.tf32 or 0) >= peak.float32
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA A10G",
+        "Orin",
+        "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
+        "NVIDIA GeForce RTX 3090 Ti",
+    ],
+)
+def test_of_other_gpus_nothing_is_claimed(name: str) -> None:
+    assert peak_of(name) is None
+
+
+def test_a_cpu_has_no_known_peak() -> None:
+    assert peak_flops_per_s(torch.device("cpu"), "bfloat16") is None
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_multiplies_matrices_no_faster_than_its_peak() -> None:
+    device = torch.device("cuda", 0)
+    peak = peak_flops_per_s(device, "bfloat16")
+    if peak is None:
+        pytest.skip(f"the peak of {torch.cuda.get_device_name(device)} is not known")
+    one, size = torch.randn((8192, 8192), device=device, dtype=torch.bfloat16), 8192
+    new_event: Any = torch.cuda.Event
+    begin, end = (new_event(enable_timing=True) for _ in range(2))
+    for event in (begin, end):  # the first product starts the library
+        for _ in range(20):
+            one @ one
+        event.record()
+    torch.cuda.synchronize()
+    speed = 20 * 2 * size**3 / (begin.elapsed_time(end) / 1e3)
+    assert 0.3 * peak < speed < 1.02 * peak

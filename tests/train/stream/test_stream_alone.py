@@ -1,0 +1,166 @@
+"""A stream in one process: what ends it, what it leaves out, and what it tells other ranks."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rundir.config import RunConfig
+from rundir.errors import UserError
+from rundir.events import EventWriter
+from rundir.exit_codes import ExitCode
+from tests.train.step.test_loop import BATCH, configured
+from tests.train.stream.test_stream import new_run, open_stream, row, streamed
+from train.data.dataset import Sample
+from train.data.samples import Counts
+from train.model.make_checkpoint import make_checkpoint
+from train.rank.group import Alone
+from train.step.batch import IGNORE
+from train.step.feed import Feed
+from train.stream.share import Share, joined
+from train.stream.stream import Ahead, Stream
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model, for runs of this process."""
+    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "a.jsonl").write_text(row(1) + "\n")
+    make_checkpoint(configured(tmp_path), tmp_path / "model")
+    return tmp_path
+
+
+def stream_of(folder: Path, config: RunConfig) -> tuple[Stream, Feed]:
+    run = new_run(folder, "run", config)
+    events = EventWriter(run.event_file("rank0"), rank=0)
+    return open_stream(run, Alone(torch.device("cpu")), events)
+
+
+def go_on(feed: Feed, first: int, done: list[int]) -> None:
+    """Take steps, for ever."""
+    for step in itertools.count(first):
+        feed.step(step)
+        done.append(step)
+
+
+def is_reading() -> bool:
+    return any(thread.name == "data" for thread in threading.enumerate())
+
+
+def test_a_bad_row_ends_the_run_when_its_turn_comes_and_not_before(alone: Path) -> None:
+    path = alone / "rows.jsonl"
+    path.write_text("".join(row(i) + "\n" for i in range(300)) + "{\n" + row(0) + "\n")
+    stream, feed = stream_of(alone, streamed(alone, path))
+    done: list[int] = []
+    with pytest.raises(UserError, match=f"{path}:301: the row is not valid JSON") as raised:
+        go_on(feed, 0, done)
+    assert raised.value.code == ExitCode.DATA
+    assert 0 < len(done) < 302 / BATCH
+    with pytest.raises(UserError, match=f"{path}:301"):  # and it stays so
+        feed.step(len(done) + 1)
+    stream.end()
+    assert not is_reading()
+
+
+def test_a_step_of_bad_rows_alone_is_an_empty_micro_batch(alone: Path) -> None:
+    path = alone / "rows.jsonl"
+    path.write_text(row(0) + "\n" + "{\n" * 5)
+    config = streamed(alone, path, on_bad_row="skip")
+    each = replace(config, train=replace(config.train, global_batch_size=1))
+    stream, feed = stream_of(alone, each)
+    batches = [feed.step(step) for step in range(6)]
+    assert [len(some) for some in batches] == [1] * 6
+    assert sorted(batch.num_input_tokens > 0 for (batch,) in batches) == [False] * 5 + [True]
+    empty = next(batch for (batch,) in batches if not batch.num_input_tokens)
+    assert (empty.labels == IGNORE).all()
+    stream.end()
+
+
+def test_a_file_that_shrinks_is_said_at_the_next_reading(alone: Path) -> None:
+    path = alone / "rows.jsonl"
+    path.write_text("".join(row(i) + "\n" for i in range(12)))
+    stream, feed = stream_of(alone, streamed(alone, path))
+    feed.step(0)
+    path.write_text(row(0))
+    with pytest.raises(UserError, match=f"{path} has .* bytes, it had"):
+        go_on(feed, 1, [])
+    stream.end()
+
+
+def test_steps_can_be_asked_for_in_any_order(alone: Path) -> None:
+    path = alone / "rows.jsonl"
+    path.write_text("".join(row(i) + "\n" for i in range(50)))
+    stream, feed = stream_of(alone, streamed(alone, path))
+    in_order = [feed.step(step)[0].input_ids.tolist() for step in range(8)]
+    for step in (5, 6, 2, 7, 0):
+        assert feed.step(step)[0].input_ids.tolist() == in_order[step]
+    stream.end()
+    assert not is_reading()
+
+
+def test_a_token_that_the_model_does_not_know_is_said_before_it_is_trained_on(alone: Path) -> None:
+    path = alone / "rows.jsonl"
+    path.write_text(row(0))
+    stream, feed = stream_of(alone, streamed(alone, path))
+    settings = json.loads((alone / "model" / "config.json").read_text())
+    (alone / "model" / "config.json").write_text(json.dumps(settings | {"vocab_size": 200}))
+    with pytest.raises(UserError, match="the model knows ids below 200"):
+        feed.step(0)
+    stream.end()
+
+
+def test_what_ranks_tell_each_other_is_joined_in_the_order_of_the_step() -> None:
+    def sample(*ids: int) -> Sample:
+        return np.array(ids, np.int32), np.array([[1, 2], [3, len(ids)]], np.int32)
+
+    first = Share(
+        samples=[(0, sample(1, 2, 3, 4)), (2, sample(9, 8, 7, 6, 5))],
+        counts=Counts(num_rows=3, num_bad=1),
+    )
+    second = Share(samples=[(1, sample(5, 5, 5, 5))], counts=Counts(num_rows=1, num_too_long=2))
+    found = joined([one.packed() for one in (first, Share(), second)])
+    assert [place for place, _ in found.samples] == [0, 1, 2]
+    assert [ids.tolist() for _, (ids, _) in found.samples] == [
+        [1, 2, 3, 4],
+        [5, 5, 5, 5],
+        [9, 8, 7, 6, 5],
+    ]
+    assert found.samples[2][1][1].tolist() == [[1, 2], [3, 5]]
+    counts = found.counts
+    assert (counts.num_rows, counts.num_bad, counts.num_too_long) == (4, 1, 2)
+    assert found.error is None
+
+
+def test_of_errors_of_several_ranks_all_raise_the_first() -> None:
+    errors = [UserError(f"größe {i}", do=f"do {i}", code=ExitCode.DATA) for i in range(2)]
+    shares = [Share(), *(Share(error=error) for error in errors), Share()]
+    found = joined([one.packed() for one in shares]).error
+    assert found is not None
+    assert (str(found), found.code) == (str(errors[0]), ExitCode.DATA)
+
+
+def test_what_is_made_ahead_is_no_more_than_was_asked_for_and_ends_with_its_taker() -> None:
+    made: list[int] = []
+    closed = threading.Event()
+
+    def items() -> Generator[int]:
+        try:
+            for i in itertools.count():
+                made.append(i)
+                yield i
+        finally:
+            closed.set()
+
+    ahead = Ahead(items(), 3)
+    assert [ahead.next() for _ in range(5)] == list(range(5))
+    ahead.close()
+    assert closed.is_set()
+    assert len(made) <= 5 + 3 + 1

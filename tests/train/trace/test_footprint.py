@@ -1,0 +1,343 @@
+"""What is predicted of a model is what a model has, and of a training what it takes."""
+
+from __future__ import annotations
+
+import random
+import tomllib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import CONFIG_MAPPING
+
+from rundir.config import DataConfig, LaunchConfig, ModelConfig, RunConfig, TrainConfig
+from rundir.footprint import Footprint
+from tests.conftest import ROOT
+from train.model.model import add_method, new_model
+from train.trace.footprint import footprint
+from train.trace.trace import Trace, trace
+
+SMALL = {
+    "vocab_size": 300,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": False,
+}
+QWEN2 = SMALL | {"model_type": "qwen2"}
+QWEN3 = SMALL | {"model_type": "qwen3", "head_dim": 32}
+GPT2 = {
+    "model_type": "gpt2",
+    "vocab_size": 300,
+    "n_embd": 64,
+    "n_layer": 6,
+    "n_head": 4,
+    "n_positions": 256,
+}
+GEMMA3 = SMALL | {  # every third layer sees everything, the others 16 tokens
+    "model_type": "gemma3_text",
+    "head_dim": 32,
+    "sliding_window": 16,
+    "num_hidden_layers": 9,
+    "layer_types": (["sliding_attention"] * 2 + ["full_attention"]) * 3,
+}
+UNALIKE = QWEN2 | {"use_sliding_window": True, "max_window_layers": 2, "sliding_window": 16}
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
+    "llama": SMALL | {"model_type": "llama"},
+    "mistral": SMALL | {"model_type": "mistral"},
+    "gpt2": GPT2,
+    "gemma3": GEMMA3,
+    "qwen2, two kinds of layers": UNALIKE,
+}
+# transformers' word for checkpointing is new, and peft still has the old one.
+# That adapters of GPT-2's layers are transposed, peft finds out by itself.
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:{what}")
+    for what in (".*gradient_checkpointing", "fan_in_fan_out")
+]
+KINDS = ["qwen2", "qwen3", "llama", "mistral", "gpt2"]
+# Parameters, and those of LoRA with rank 16 on every linear layer of a block.
+REAL = {
+    "Qwen2.5-14B": ("qwen2", 13824, 48, 40, 152064, 14_770_033_664, 68_812_800),
+    "Qwen2.5-32B": ("qwen2", 27648, 64, 40, 152064, 32_763_876_352, 134_217_728),
+    "Qwen3-14B": ("qwen3", 17408, 40, 40, 151936, 14_768_307_200, 64_225_280),
+    "Qwen3-32B": ("qwen3", 25600, 64, 64, 151936, 32_762_123_264, 134_217_728),
+}
+
+
+def configured(architecture: dict[str, Any], **train: Any) -> RunConfig:
+    """48 tokens a sample, on one rank, unless said otherwise."""
+    model = {name: train.pop(name) for name in ModelConfig.__dataclass_fields__ if name in train}
+    num_ranks, length = train.pop("num_ranks", 1), train.pop("max_seq_length", 48)
+    packing = train.pop("packing", False)
+    return RunConfig(
+        profile="test",
+        architecture=architecture,
+        model=ModelConfig(**{"dtype": "float32", **model}),
+        data=DataConfig(max_seq_length=length, packing=packing),
+        train=TrainConfig(**{"global_batch_size": 1, "method": "full", **train}),
+        launch=LaunchConfig(num_ranks=num_ranks),
+    )
+
+
+def random_config(seed: int) -> RunConfig:
+    """A shape of the architecture that is this seed's turn."""
+    draw, kind = random.Random(seed), KINDS[seed % len(KINDS)]
+    head_dim, kv_heads, groups = draw.choice([16, 32]), draw.randint(1, 3), draw.randint(1, 3)
+    shape = {
+        "vocab_size": draw.randint(300, 5000),
+        "num_hidden_layers": draw.randint(1, 9),
+        "hidden_size": head_dim * kv_heads * groups,
+        "intermediate_size": draw.randint(10, 900),
+        "num_attention_heads": kv_heads * groups,
+        "num_key_value_heads": kv_heads,
+        "tie_word_embeddings": draw.random() < 0.5,
+    }
+    if kind == "gpt2":
+        shape = {
+            "vocab_size": shape["vocab_size"],
+            "n_layer": shape["num_hidden_layers"],
+            "n_embd": shape["hidden_size"],
+            "n_head": shape["num_attention_heads"],
+            "n_inner": shape["intermediate_size"],
+            "n_positions": 64,
+            "tie_word_embeddings": shape["tie_word_embeddings"],
+        }
+    elif kind == "qwen3":
+        shape["head_dim"] = draw.choice([8, 24])
+    return configured(
+        shape | {"model_type": kind},
+        method=draw.choice(["full", "lora"]),
+        dtype=draw.choice(["float32", "bfloat16"]),
+        lora_rank=draw.randint(1, 20),
+        max_seq_length=8,
+    )
+
+
+def built(config: RunConfig) -> Any:
+    """The whole model on the meta device, with what is trained."""
+    shape = dict(config.architecture)
+    described = CONFIG_MAPPING[shape.pop("model_type")](**shape)
+    return add_method(new_model(described, config, torch.device("meta")), config.train)
+
+
+def assert_has_the_bytes_of(found: Footprint, model: Any) -> None:
+    parameters = list(model.parameters())
+    trained = [one for one in parameters if one.requires_grad]
+    assert found.num_parameters == sum(one.numel() for one in parameters)
+    assert found.num_trainable == sum(one.numel() for one in trained)
+    assert found.weights_bytes == sum(one.nbytes for one in (*parameters, *model.buffers()))
+    assert found.gradients_bytes == sum(one.nbytes for one in trained)
+    # Two averages of its own type, and a float32 that counts steps.
+    assert found.optimizer_bytes == sum(2 * one.nbytes + 4 for one in trained)
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[pytest.mark.long] * (seed > 1)) for seed in range(20)]
+)
+def test_every_byte_of_weights_gradients_and_states_is_that_of_the_model(seed: int) -> None:
+    config = random_config(seed)
+    found = footprint(config, "cuda")
+    assert_has_the_bytes_of(found, built(config))
+    other = replace(config, train=replace(config.train, method="lora", lora_rank=21))
+    assert footprint(other, "cuda").num_trainable != found.num_trainable
+
+
+def real(name: str, **train: Any) -> RunConfig:
+    kind, intermediate, layers, heads, vocabulary, _, _ = REAL[name]
+    return configured(
+        {
+            "model_type": kind,
+            "vocab_size": vocabulary,
+            "hidden_size": 5120,
+            "intermediate_size": intermediate,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "num_key_value_heads": 8,
+            "tie_word_embeddings": False,
+        }
+        | ({"head_dim": 128} if kind == "qwen3" else {}),
+        dtype="bfloat16",
+        gradient_checkpointing=True,
+        max_seq_length=4096,
+        **train,
+    )
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_models_have_the_sizes_they_are_known_for(name: str) -> None:
+    *_, num_parameters, num_adapters = REAL[name]
+    lora = footprint(real(name, method="lora"), "cuda")
+    assert lora.num_trainable == num_adapters
+    assert lora.num_parameters == num_parameters + num_adapters
+    full = footprint(real(name), "cuda")
+    assert full.num_parameters == full.num_trainable == num_parameters
+    assert full.gradients_bytes == 2 * num_parameters
+    assert_has_the_bytes_of(full, built(real(name)))
+
+
+@pytest.mark.parametrize(
+    ("name", "num_in_blocks"),
+    [("Qwen2.5-14B", 13_212_057_600), ("Qwen2.5-32B", 31_205_621_760)],
+)
+def test_in_four_bits_a_real_model_takes_what_the_format_says(
+    name: str, num_in_blocks: int
+) -> None:
+    *_, num_parameters, num_adapters = REAL[name]
+    found = footprint(real(name, method="qlora"), "cuda")
+    assert found.num_parameters == num_parameters + num_adapters
+    assert found.num_trainable == num_adapters
+    # Four bits, for 64 of them a scale of a byte, and for 256 scales one of four bytes.
+    four_bits = num_in_blocks * (0.5 + 1 / 64 + 4 / (64 * 256))
+    rest = 2 * (num_parameters - num_in_blocks) + 4 * num_adapters
+    assert found.weights_bytes == pytest.approx(four_bits + rest, rel=1e-4)
+
+
+def test_states_of_8_bits_take_a_byte_and_a_scale_for_every_256() -> None:
+    shape = QWEN3 | {"hidden_size": 128, "intermediate_size": 256}
+    large, small = (
+        footprint(configured(shape, optimizer=kind), "cuda") for kind in ("adamw", "adamw-8bit")
+    )
+    assert small.gradients_bytes == large.gradients_bytes
+    # Norms, which are small, keep theirs; each other state has a table of 1 KiB besides.
+    assert small.optimizer_bytes == pytest.approx(large.optimizer_bytes / 4, rel=0.25)
+
+
+@pytest.mark.parametrize("name", ["14b", "32b"])
+def test_a_profile_is_the_real_model(name: str) -> None:
+    table = tomllib.loads((ROOT / "profiles" / f"{name}.toml").read_text(encoding="utf-8"))
+    config = configured(table["architecture"], dtype=table["model"]["dtype"], method="lora")
+    *_, num_parameters, num_adapters = REAL[f"Qwen2.5-{name.upper()}"]
+    found = footprint(config, "cuda")
+    assert found.num_parameters - found.num_trainable == num_parameters
+    assert found.num_trainable == num_adapters
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", REAL)
+def test_adapters_of_a_real_model_have_the_bytes_of_the_model_built_whole(name: str) -> None:
+    config = real(name, method="lora")
+    assert_has_the_bytes_of(footprint(config, "cuda"), built(config))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("device", "options"),
+    [
+        ("cpu", {}),
+        pytest.param(
+            "cuda",
+            {"method": "lora", "gradient_checkpointing": True, "dtype": "bfloat16"},
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_few_layers_tell_what_the_whole_model_tells(
+    name: str, device: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depths: list[int] = []
+
+    def traced(described: Any, *more: Any) -> Trace:
+        depths.append(described.num_hidden_layers)
+        return trace(described, *more)
+
+    monkeypatch.setattr("train.trace.footprint.trace", traced)
+    config = configured(ARCHITECTURES[name], **options)
+    few, shallow = footprint(config, device), list(depths)
+    monkeypatch.setattr("train.trace.footprint._period", lambda _: 0)
+    whole = footprint(config, device)
+    assert shallow == {"gemma3": [3, 6], "qwen2, two kinds of layers": [6]}.get(name, [2, 3])
+    assert depths == [*shallow, 9 if name == "gemma3" else 6]
+    # Each tensor is rounded up to 512 bytes on a GPU, buckets of DDP as a whole.
+    assert few.peak_bytes == pytest.approx(whole.peak_bytes, abs=0 if device == "cpu" else 8192)
+    assert replace(few, peak_bytes=0, ddp_bytes=0) == replace(
+        whole, peak_bytes=0, ddp_bytes=0, activations_bytes=few.activations_bytes
+    )
+
+
+def test_parts_add_up_to_the_peak() -> None:
+    for config in (configured(GPT2), configured(QWEN3, method="lora", global_batch_size=8)):
+        found = footprint(config, "cuda")
+        parts = (
+            found.weights_bytes,
+            found.gradients_bytes,
+            found.optimizer_bytes,
+            found.ddp_bytes,
+            found.activations_bytes,
+            found.logits_bytes,
+        )
+        assert all(part >= 0 for part in parts)
+        assert sum(parts) == found.peak_bytes
+
+
+def test_gradients_take_the_memory_of_one_however_many_are_accumulated() -> None:
+    once, twice, often = (
+        footprint(configured(QWEN3, global_batch_size=number), "cpu") for number in (1, 2, 9)
+    )
+    assert once.ddp_bytes == twice.ddp_bytes == 0
+    assert often == twice
+
+
+def test_a_micro_batch_is_no_larger_than_the_ranks_share() -> None:
+    asked = configured(QWEN3, global_batch_size=4, micro_batch_size=64, num_ranks=2)
+    real_one = configured(QWEN3, global_batch_size=4, micro_batch_size=2, num_ranks=2)
+    larger = configured(QWEN3, global_batch_size=4, micro_batch_size=4, num_ranks=1)
+    assert footprint(asked, "cuda") == footprint(real_one, "cuda")
+    assert footprint(larger, "cuda").peak_bytes > footprint(asked, "cuda").peak_bytes
+
+
+def test_checkpointing_keeps_one_vector_a_token_and_layer() -> None:
+    def kept(num_layers: int) -> int:
+        config = configured(
+            QWEN3 | {"num_hidden_layers": num_layers}, gradient_checkpointing=True, method="lora"
+        )
+        return footprint(config, "cpu").activations_bytes
+
+    assert kept(9) - kept(8) == 4 * SMALL["hidden_size"] * 48  # float32
+
+
+@pytest.mark.parametrize(("device", "dtype"), [("cuda", "bfloat16"), ("cpu", "float32")])
+def test_only_eager_attention_keeps_a_score_for_each_pair_of_tokens(
+    device: Any, dtype: str
+) -> None:
+    def growth(attention: str) -> float:
+        """How much more activations are with twice the tokens."""
+        one, two = (
+            footprint(
+                configured(QWEN3, attention=attention, dtype=dtype, max_seq_length=length), device
+            ).activations_bytes
+            for length in (1024, 2048)
+        )
+        return two / one
+
+    assert growth("sdpa") < 2.01
+    assert growth("eager") > 3
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of the module it is in
+def test_shared_out_states_are_half_as_many_on_each_of_two_ranks() -> None:
+    config = configured(QWEN3, num_ranks=2, global_batch_size=2)
+    sharded = replace(config, train=replace(config.train, shard_optimizer=True))
+    whole, half = (footprint(one, "cpu").optimizer_bytes for one in (config, sharded))
+    assert half == pytest.approx(whole / 2, rel=0.05)
+
+
+def test_packed_rows_have_a_mask_besides() -> None:
+    padded, packed = (
+        footprint(configured(QWEN3, packing=packing, max_seq_length=512), "cpu")
+        for packing in (False, True)
+    )
+    assert packed.peak_bytes > padded.peak_bytes
+
+
+def test_a_loss_is_predicted_from_the_trainers_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configured(QWEN3 | {"vocab_size": 3000}, method="lora")
+    whole = footprint(config, "cuda").logits_bytes
+    monkeypatch.setattr("train.model.head._LOGITS_BYTES", 6 * 3000 * 4)  # of 47 tokens
+    assert footprint(config, "cuda").logits_bytes < whole / 3

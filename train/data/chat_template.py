@@ -1,0 +1,291 @@
+"""A chat template: where it stands, what it is given, and what it writes. Without torch."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from train.data.messages import Message
+
+_MARKS = re.compile(r"\{%-?\s*generation\b")
+_RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
+_SECRET = secrets.token_hex(4)
+_WORDS = re.compile(rf"qz\d+x{_SECRET}zq")
+CALLS = "calls"  # stands for the role of an answer that is only calls
+_WITH_TOOLS = "tool_use"  # the name of a second template, for conversations with tools
+
+
+class Written(NamedTuple):
+    """The text of a conversation, and the ranges of it that {% generation %} marks."""
+
+    text: str
+    marked: list[tuple[int, int]]
+
+
+class ChatTemplate:
+    """One template, compiled."""
+
+    def __init__(
+        self, source: str, tokens: Mapping[str, str], options: Mapping[str, Any] | None = None
+    ) -> None:
+        """`tokens` are texts of special tokens, `options` what else it is given.
+
+        Raises UserError for one that is no template.
+        """
+        self._source, self._given = source, {**tokens, **(options or {})}
+        self.has_marks = bool(_MARKS.search(source))
+        # Nobody's data has it, and nobody can write data that do.
+        secret = secrets.token_hex(8)
+        self._begin, self._end = f"\ufdd0{secret}\ufdd1", f"\ufdd1{secret}\ufdd0"
+        self._template = _compiled(source, self._begin, self._end)
+        self._tried: dict[str, bool | None] = {}
+
+    def mentions(self, name: str) -> bool:
+        """Whether it has that word."""
+        return bool(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", self._source))
+
+    def writes(self, name: str) -> bool:
+        """Whether what messages have under that name, or `tools`, gets into the text.
+
+        It is tried out, once; where that cannot be, the word must stand in the template.
+        """
+        if name not in self._tried:
+            self._tried[name] = self._has_written(*_probe(name))
+        found = self._tried[name]
+        return self.mentions(name) if found is None else found
+
+    def writes_roles(self, roles: Sequence[str]) -> bool | None:
+        """Whether messages of all of these roles get into the text; None if it cannot be tried."""
+        name = " ".join(roles)
+        if name not in self._tried:
+            said = [_in_role(role, place) for place, role in enumerate(roles)]
+            self._tried[name] = self._has_written(said, None)
+        return self._tried[name]
+
+    def _has_written(self, messages: list[Message], tools: list[Any] | None) -> bool | None:
+        try:
+            text = self.write(messages, tools, asks=False).text
+        except UserError:
+            return None
+        return all(word in text for word in _WORDS.findall(json.dumps([messages, tools])))
+
+    def write(self, messages: Sequence[Message], tools: list[Any] | None, *, asks: bool) -> Written:
+        """The text of a conversation; `asks`: and how an answer begins.
+
+        Raises UserError, with what the template says.
+        """
+        given = {"tools": tools, "documents": None, **self._given}
+        if any(one["role"] == "developer" for one in messages) and not self.mentions("developer"):
+            messages = [_named(one, "developer", "system") for one in messages]
+        try:
+            text = self._rendered(messages, given, asks=asks)
+        except Exception as error:
+            if not any("tool_calls" in one for one in messages):
+                raise _unusable(error) from error
+            try:  # some want the arguments of a call as text
+                text = self._rendered([_with_text(one) for one in messages], given, asks=asks)
+            except Exception:  # noqa: BLE001
+                raise _unusable(error) from error
+        return self._unmarked(text) if self.has_marks else Written(text, [])
+
+    def _rendered(
+        self, messages: Sequence[Message], given: Mapping[str, Any], *, asks: bool
+    ) -> str:
+        text: str = self._template.render(
+            messages=list(messages), add_generation_prompt=asks, **given
+        )
+        return text
+
+    def _unmarked(self, text: str) -> Written:
+        parts: list[str] = []
+        marked: list[tuple[int, int]] = []
+        length = 0
+        for i, piece in enumerate(text.split(self._begin)):
+            inside, found, after = piece.partition(self._end) if i else ("", "", piece)
+            if found:
+                marked.append((length, length + len(inside)))
+            parts += [inside, after]
+            length += len(inside) + len(after)
+        return Written("".join(parts), marked)
+
+
+def find_templates(model_path: Path, own: str) -> tuple[str | None, str | None]:
+    """(the template, another one for conversations with tools), of a folder or of the file `own`.
+
+    Raises UserError for a file that cannot be read.
+    """
+    if own:
+        try:
+            return Path(own).read_text(encoding="utf-8-sig"), None
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"data.chat_template = {own} cannot be read: {error}",
+                do="a file with a chat template, as chat_template.jinja of a model has it",
+                code=ExitCode.DATA,
+            ) from error
+    source = tokenizer_config(model_path).get("chat_template")
+    named = {"default": source} if isinstance(source, str) else {}
+    if isinstance(source, list):
+        named = {item["name"]: item["template"] for item in source}
+    files = {_WITH_TOOLS: model_path / "additional_chat_templates" / f"{_WITH_TOOLS}.jinja"}
+    files["default"] = model_path / "chat_template.jinja"
+    for name, file in files.items():
+        if file.is_file():
+            named[name] = file.read_text(encoding="utf-8-sig")
+    return named.get("default"), named.get(_WITH_TOOLS)
+
+
+def tokenizer_config(model_path: Path) -> dict[str, Any]:
+    """tokenizer_config.json; empty where there is none."""
+    try:
+        settings = json.loads((model_path / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def options_of(text: str) -> dict[str, Any]:
+    """NAME=VALUE,… with values in JSON or Python's words, or texts; or one JSON object.
+
+    Raises UserError.
+    """
+    if text.lstrip().startswith("{"):
+        try:
+            found: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise _no_options(text, f"is no JSON: {error}") from error
+    else:
+        parts = [part.partition("=") for part in text.split(",") if part.strip()]
+        found = {name.strip(): _option(value) for name, _, value in parts}
+        if not all(is_given for _, is_given, _ in parts):
+            raise _no_options(text, "gives a name no value")
+    for name in found:
+        if not name.isidentifier() or name in _RESERVED:
+            raise _no_options(text, f"names {name!r}, which is none to give")
+    return found
+
+
+def _option(text: str) -> Any:
+    try:
+        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
+    except ValueError:
+        if text.lstrip()[:1] in ("[", "{"):
+            raise _no_options(text, "is no JSON") from None
+        return text
+
+
+def _no_options(text: str, what: str) -> UserError:
+    return UserError(
+        f"data.template_options is {text!r}: it {what}",
+        do="--set data.template_options=enable_thinking=false, or a JSON object of several",
+        code=ExitCode.USAGE,
+    )
+
+
+def _probe(name: str) -> tuple[list[Message], list[Any] | None]:
+    """A conversation that has words nobody else says where `name` says."""
+    asked: Message = {"role": "user", "content": _word(0)}
+    answer: Message = {"role": "assistant", "content": _word(1)}
+    called = {"type": "function", "function": {"name": _word(2), "arguments": {}}}
+    if name == "tools":
+        tool = {"name": _word(2), "description": "d", "parameters": {"type": "object"}}
+        return [asked, answer], [{"type": "function", "function": tool}]
+    if name == "tool_calls":
+        return [asked, {"role": "assistant", "content": "", "tool_calls": [called]}], None
+    if name == "name":
+        return [asked | {"name": _word(2)}, answer], None
+    return [asked, answer | {name: _word(2)}], None
+
+
+def _in_role(role: str, place: int) -> Message:
+    if role == CALLS:
+        return _probe("tool_calls")[0][1]
+    return {"role": role, "content": _word(place)}
+
+
+def _word(number: int) -> str:
+    return f"qz{number}x{_SECRET}zq"
+
+
+def _named(one: Message, role: str, instead: str) -> Message:
+    return one | {"role": instead} if one["role"] == role else one
+
+
+def _with_text(one: Message) -> Message:
+    """A message whose calls have their arguments as JSON."""
+    if "tool_calls" not in one:
+        return one
+    calls = []
+    for call in one["tool_calls"]:
+        function = call["function"]
+        text = json.dumps(function["arguments"], ensure_ascii=False)
+        calls.append(call | {"function": function | {"arguments": text}})
+    return one | {"tool_calls": calls}
+
+
+def _unusable(error: Exception) -> UserError:
+    return UserError(
+        f"this model's chat template cannot be used: {error}",
+        do="--set data.chat_template=FILE with a mended copy of chat_template.jinja; or another "
+        "model",
+        code=ExitCode.DATA,
+    )
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """As transformers has it; what is no JSON, as a date of a table, is written as text."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=str,
+    )
+
+
+def _compiled(source: str, begin: str, end: str) -> Any:
+    """The template under the settings and helpers that chat templates are written for."""
+    from jinja2 import TemplateError, nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """{% generation %} marks what the model says."""
+
+        tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
+
+        def _marked(self, caller: Any) -> str:
+            return f"{begin}{caller()}{end}"
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    try:
+        return environment.from_string(source)
+    except TemplateError as error:
+        raise _unusable(error) from error

@@ -1,0 +1,152 @@
+"""Tokenised samples, memory-mapped; and as text, with marks around what has loss."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rundir.prepared import PreparedData, PreparedPart
+
+# Token ids, and the begin and end of each run of them that has loss: an array (runs, 2).
+Sample = tuple[np.ndarray, np.ndarray]
+
+NUM_SHOWN = 3
+_SHORT = 160  # characters of one on the console
+BEGIN, END = "[[", "]]"
+
+
+def preview(prepared: PreparedData, tokenizer: Any) -> list[str]:
+    """The first samples decoded, special tokens and all."""
+    samples = SampleFile(prepared)
+    return [marked(*samples[i], tokenizer=tokenizer) for i in range(min(NUM_SHOWN, len(samples)))]
+
+
+def marked(tokens: Any, ranges: Any, *, tokenizer: Any) -> str:
+    """The text of a sample, what has loss in double brackets."""
+    parts, done = [], 0
+    for begin, end in ranges:
+        before, answer = (
+            tokenizer.decode(some.tolist(), skip_special_tokens=False)
+            for some in (tokens[done:begin], tokens[begin:end])
+        )
+        parts += [before, BEGIN, answer, END]
+        done = end
+    rest = tokenizer.decode(tokens[done:].tolist(), skip_special_tokens=False)
+    return "".join([*parts, rest])
+
+
+def short(text: str) -> str:
+    """The text on one line, its middle left out; nothing in it can move a terminal's cursor."""
+    line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    half = _SHORT // 2
+    return line if len(line) <= _SHORT else f"{line[:half]} … {line[-half:]}"
+
+
+def prompted(tokens: np.ndarray, num_prompt_tokens: int) -> Sample:
+    """A sample of a prompt and an answer, which has loss."""
+    return tokens, np.array([[num_prompt_tokens, len(tokens)]])
+
+
+def int32_view(array: pa.Int32Array) -> np.ndarray:
+    """Its values, none of them null, where they are.
+
+    Its own `to_numpy` imports pandas where that is installed: 0.4 s, and memory of every rank.
+    """
+    data = array.buffers()[1]
+    values = np.frombuffer(data or b"", np.int32)
+    return values[array.offset : array.offset + len(array)]
+
+
+class _Lists:
+    """A column of lists of integers, each of them a view of the file."""
+
+    def __init__(self, column: pa.ListArray) -> None:
+        self._values, self._offsets = int32_view(column.values), int32_view(column.offsets)
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        found: np.ndarray = self._values[self._offsets[row] : self._offsets[row + 1]]
+        return found
+
+    def touch(self) -> None:
+        self._values.max(initial=0)
+        self._offsets.max(initial=0)
+
+    def length(self, row: int) -> int:
+        return int(self._offsets[row + 1] - self._offsets[row])
+
+    def lengths(self) -> np.ndarray:
+        return np.diff(self._offsets)
+
+
+class SampleFile:
+    """Random access to Arrow files; the pages are shared by every rank of the node.
+
+    Samples of several files are numbered one after the other. The length is that of an epoch,
+    which may take more of a file's samples than there are, or fewer.
+    """
+
+    def __init__(self, prepared: PreparedData) -> None:
+        """Map `prepared.paths`. Raises OSError when one is gone."""
+        self._prepared = prepared
+        files = [pa.ipc.open_file(pa.memory_map(path)) for path in prepared.paths]
+        # As many batches as a file was written in: joining them would copy them into memory.
+        self._batches = [
+            file.get_batch(i) for file in files for i in range(file.num_record_batches)
+        ]
+        self._ends = list(accumulate(batch.num_rows for batch in self._batches))
+        self._ids = [_Lists(batch.column("input_ids")) for batch in self._batches]
+        self._ranges = [_Lists(batch.column("loss_ranges")) for batch in self._batches]
+
+    def __reduce__(self) -> tuple[type[SampleFile], tuple[PreparedData]]:
+        return SampleFile, (self._prepared,)  # another process maps the same file
+
+    def __len__(self) -> int:
+        if self._prepared.parts:
+            return sum(part.num_drawn for part in self._prepared.parts)
+        return self._num
+
+    @property
+    def parts(self) -> Sequence[PreparedPart]:
+        """The files, if there are several, or not each sample comes once in an epoch."""
+        return self._prepared.parts
+
+    @property
+    def _num(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, index: int) -> Sample:
+        batch, row = self._place(index)
+        return self._ids[batch][row], self._ranges[batch][row].reshape(-1, 2)
+
+    def length(self, index: int) -> int:
+        """How many tokens a sample has."""
+        batch, row = self._place(index)
+        return self._ids[batch].length(row)
+
+    def lengths(self) -> np.ndarray:
+        """How many tokens each sample has."""
+        return np.concatenate([np.empty(0, np.int32), *(column.lengths() for column in self._ids)])
+
+    def touch(self) -> None:
+        """Have every page of tokens in memory; for measurements."""
+        for column in (*self._ids, *self._ranges):
+            column.touch()
+
+    def texts(self, index: int) -> tuple[str, str]:
+        """(prompt, response) of a held-out sample, as they stand in the data."""
+        batch, row = self._place(index)
+        columns = (self._batches[batch].column(name) for name in ("prompt", "response"))
+        prompt, response = (column[row].as_py() for column in columns)
+        return prompt, response
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """(batch, row in it) of a sample. Raises IndexError."""
+        if not 0 <= index < self._num:
+            raise IndexError(f"sample {index} of {self._num}")
+        batch = bisect_right(self._ends, index)
+        return batch, index - self._ends[batch] + self._batches[batch].num_rows

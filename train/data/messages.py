@@ -1,0 +1,227 @@
+"""Conversations, in whatever words a file has them, as chat templates take them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from train.data.bad_row import BadRowError, in_json
+from train.data.values import decoded, text_of
+
+Message = dict[str, Any]  # role and content, and maybe tool_calls and others that templates read
+
+_ROLES = {
+    "human": "user",
+    "prompter": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "chatbot": "assistant",
+    "bard": "assistant",
+    "bing": "assistant",
+    "bot": "assistant",
+    "model": "assistant",
+    "ai": "assistant",
+    "observation": "tool",
+    "tool_response": "tool",
+    "function_response": "tool",
+    "function": "tool",
+    "ipython": "tool",
+}
+_CALLS = ("function_call", "tool_call")  # roles whose content is what is called
+_KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
+_ROLE_KEYS, _CONTENT_KEYS = ("role", "from"), ("content", "value", "parts")
+_WEIGHTS = ("weight", "train", "training", "loss")  # whether an answer has loss, by who reads it
+PASSED_ON = ("name", "reasoning_content", "thinking")  # to templates that write them
+_ID = "tool_call_id"
+_CALL_KEYS = ("tool_calls", "function_call")
+_SPEAKERS = (("human", "assistant"), ("user", "assistant"), ("human", "gpt"))
+USED_KEYS = {
+    *(key for pair in _SPEAKERS for key in pair),
+    *_ROLE_KEYS,
+    *_CONTENT_KEYS,
+    *_WEIGHTS,
+    *PASSED_ON,
+    _ID,
+    *_CALL_KEYS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages that end with an answer; `without_loss` are places of answers not trained on."""
+
+    messages: list[Message]
+    tools: list[Any] | None = None
+    without_loss: frozenset[int] = frozenset()
+
+    @property
+    def answers(self) -> list[int]:
+        """The places of the assistant's messages."""
+        return [i for i, one in enumerate(self.messages) if one["role"] == "assistant"]
+
+
+def read_messages(value: Any, column: str) -> tuple[list[Message], set[int]]:
+    """The messages in `value`, and the places of answers without loss. Raises BadRowError."""
+    value = decoded(value)
+    if isinstance(value, dict):
+        value = [value]
+    if not isinstance(value, list):
+        raise BadRowError(f"has {in_json(value)} in `{column}`, not a list of messages")
+    found: list[Message] = []
+    without_loss = set[int]()
+    for i, one in enumerate(value):
+        where = f"{column}[{i}]"
+        for message, has_loss in _turn(one, where):
+            if not has_loss:
+                without_loss.add(len(found))
+            found.append(message)
+    return found, without_loss
+
+
+def is_message(value: Any) -> bool:
+    """Whether it says who speaks."""
+    return isinstance(value, dict) and any(key in value for key in _ROLE_KEYS)
+
+
+def conversation(
+    messages: list[Message],
+    without_loss: set[int],
+    column: str,
+    *,
+    system: str = "",
+    tools: Any = None,
+    only_last: bool = False,
+) -> Conversation:
+    """The messages up to the last answer with loss; after that there is nothing to learn.
+
+    `system` is put before them. Raises BadRowError if there is no such answer.
+    """
+    if system:
+        if any(one["role"] in ("system", "developer") for one in messages):
+            raise BadRowError(f"has a system prompt in a column and in `{column}`")
+        messages = [{"role": "system", "content": system}, *messages]
+        without_loss = {place + 1 for place in without_loss}
+    answers = [i for i, one in enumerate(messages) if one["role"] == "assistant"]
+    if not answers:
+        raise BadRowError(f"has no message of the assistant in `{column}`")
+    trained = [place for place in answers if place not in without_loss]
+    if not trained:
+        raise BadRowError(f"has no answer with loss in `{column}`: all have a weight of 0")
+    if only_last:
+        if trained[-1] != answers[-1]:
+            raise BadRowError(f"has a weight of 0 for the last answer in `{column}`")
+        trained = trained[-1:]
+    end = trained[-1] + 1
+    left = frozenset(place for place in answers if place < end) - frozenset(trained)
+    return Conversation(messages[:end], read_tools(tools), left)
+
+
+def _turn(one: Any, where: str) -> list[tuple[Message, bool]]:
+    """What one entry of a list says, with whether it has loss; usually one message."""
+    if not isinstance(one, dict):
+        raise BadRowError(f"has {in_json(one)} in `{where}`, not a message")
+    role = _first(one, _ROLE_KEYS)
+    if role is None:  # a question and its answer in one entry
+        for asks, answers in _SPEAKERS:
+            if asks in one and answers in one:
+                asked = {"role": "user", "content": text_of(one[asks], f"{where}.{asks}")}
+                said = text_of(one[answers], f"{where}.{answers}")
+                has_loss = _has_loss(one, where)
+                return [(asked, True), ({"role": "assistant", "content": said}, has_loss)]
+    if not isinstance(role, str):
+        raise BadRowError(f"has no `role` in `{where}`")
+    role = role.lower()
+    if role == "system" and not _first(one, _CONTENT_KEYS):
+        return []  # as some write it where there is none
+    return [(_message(one, role, where), _has_loss(one, where))]
+
+
+def _message(one: dict[str, Any], role: str, where: str) -> Message:
+    content = _first(one, _CONTENT_KEYS)
+    if role in _CALLS:
+        called = {"tool_calls": _calls(content, where)}
+        return {"role": "assistant", "content": "", **called}
+    role = _ROLES.get(role, role)
+    if role not in _KNOWN_ROLES:
+        raise BadRowError(
+            f"has the role {role!r} in `{where}`; known are {', '.join(_KNOWN_ROLES)}, and "
+            f"ShareGPT's"
+        )
+    found: Message = {"role": role}
+    calls = _first(one, _CALL_KEYS)
+    if calls and role != "assistant":
+        raise BadRowError(f"has calls of tools in `{where}`, which the assistant has not written")
+    if calls:
+        found["content"] = "" if not content else text_of(content, f"{where}.content")
+        found["tool_calls"] = _calls(calls, where)
+    elif role == "tool":
+        found["content"] = _result(content, f"{where}.content")
+    else:
+        found["content"] = text_of(content, f"{where}.content")
+    for key in (*PASSED_ON, _ID):
+        if one.get(key) not in (None, "", []):
+            found[key] = text_of(one[key], f"{where}.{key}")
+    return found
+
+
+def _result(content: Any, where: str) -> str:
+    """What a tool has returned: maybe nothing, maybe an object."""
+    if content is None or content == "":
+        return ""
+    if isinstance(content, dict):
+        return json.dumps(content, ensure_ascii=False, default=str)
+    return text_of(content, where)
+
+
+def _has_loss(one: dict[str, Any], where: str) -> bool:
+    """Whether what is said is to be learned: not if any of the keys that say so has 0."""
+    found = True
+    for key in _WEIGHTS:
+        weight = one.get(key)
+        if weight is None:
+            continue
+        if weight not in (0, 1):
+            raise BadRowError(f"has {weight} for `{where}.{key}`; it may be 0 or 1")
+        found = found and bool(weight)
+    return found
+
+
+def _calls(value: Any, where: str) -> list[dict[str, Any]]:
+    """Calls of tools, as transformers has them: the arguments are an object, not its text."""
+    value = decoded(value)
+    calls = value if isinstance(value, list) else [value]
+    found = []
+    for call in calls:
+        function = call.get("function", call) if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise BadRowError(f"has a call in `{where}` without the name of a function")
+        given = decoded(function.get("arguments", function.get("parameters"))) or {}
+        if not isinstance(given, dict):
+            raise BadRowError(
+                f"has {in_json(given)} as arguments of a call in `{where}`, not an object"
+            )
+        called = {"name": function["name"], "arguments": given}
+        more = {"id": call["id"]} if isinstance(call.get("id"), str) else {}
+        found.append({"type": "function", "function": called, **more})
+    return found
+
+
+def read_tools(value: Any) -> list[Any] | None:
+    """What tools there are, as transformers has them. Raises BadRowError."""
+    value = decoded(value)
+    if not value:
+        return None
+    tools = value if isinstance(value, list) else [value]
+    if not all(isinstance(one, dict) for one in tools):
+        raise BadRowError("has `tools` that are no objects, nor JSON of such")
+    return [one if "function" in one else {"type": "function", "function": one} for one in tools]
+
+
+def _first(one: dict[str, Any], keys: tuple[str, ...]) -> Any:
+    """What stands under one of the keys. Raises BadRowError if two of them say something."""
+    found = [one[key] for key in keys if one.get(key) not in (None, [])]
+    if len(found) > 1 and any(other != found[0] for other in found[1:]):
+        both = " and ".join(f"`{key}`" for key in keys if one.get(key) not in (None, []))
+        raise BadRowError(f"has both {both} in a message, with different values")
+    return found[0] if found else None

@@ -1,0 +1,187 @@
+"""One path of data, tokenised: made now, or found in the cache; and what there is to say of it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from rundir.paths import RunDir
+from rundir.prepared import PreparedData
+from train.data.arrow_file import BAD_ROWS, HELD_OUT, TRAIN
+from train.data.cache import (
+    Tools,
+    cached,
+    content_of,
+    listed_bad_rows,
+    tokenizer_digest,
+)
+from train.data.chat_template import options_of
+from train.data.fits_model import check_fits
+from train.data.samples import Recipe
+from train.data.sources import find_sources
+from train.data.template import Template
+
+# What of a recipe decides which samples there are, and so whether a run goes on with its own.
+_DECIDES = (
+    "max_seq_length",
+    "max_samples",
+    "columns",
+    "only_where",
+    "loss_on",
+    "template_options",
+    "on_long_row",
+    "eval_fraction",
+    "seed",
+)
+
+
+def prepare_path(
+    path: Path,
+    model_path: Path,
+    recipe: Recipe,
+    run: RunDir | None = None,
+    tools: Tools | None = None,
+) -> tuple[PreparedData, PreparedData | None]:
+    """The tokenised form of a file or folder, made now or found in the cache; what is held out.
+
+    Bad rows that were left out are listed in the folder of `run`. Raises UserError when the data
+    cannot be read, a row is wrong, or nothing is left.
+    """
+    sources, tools = find_sources(path), tools or load_text_tools(model_path, recipe)
+    folder, counts = cached(sources, model_path, recipe, tools)
+    check_fits(model_path, counts["max_token_id"], counts["longest_kept"])
+    say(summary(path, counts, recipe))
+    if counts["num_bad"] and run is not None:
+        run.data.mkdir(exist_ok=True)
+        listed = _free_name(run.data, path.stem)
+        lines = (json.dumps(row) + "\n" for row in listed_bad_rows(folder, sources))
+        listed.write_text("".join(lines), encoding="ascii")
+        say(f"airlock: {counts['num_bad']:,} bad rows were left out; they are listed in {listed}")
+    if counts["num_samples"] == 0:
+        raise _nothing_left(path, counts, recipe)
+    made_of = {"files": content_of(sources), **decided_by(recipe, model_path)}
+    held_out = None
+    if counts["num_held_out"]:
+        held_out = as_prepared(folder / HELD_OUT, counts, counts["num_held_out"], made_of)
+    return as_prepared(folder / TRAIN, counts, counts["num_samples"], made_of), held_out
+
+
+def prepare_file(
+    path: Path, model_path: Path, max_samples: int, max_seq_length: int
+) -> PreparedData:
+    """As `prepare_path`, with the defaults, of data for training; with the texts of its rows."""
+    recipe = Recipe(max_samples=max_samples, max_seq_length=max_seq_length, with_texts=True)
+    return prepare_path(path, model_path, recipe)[0]
+
+
+def _free_name(folder: Path, stem: str) -> Path:
+    """Where bad rows are listed: of two files of one name each has its list."""
+    names = (f"{stem}{number or ''}.{BAD_ROWS}" for number in itertools.count())
+    return next(folder / name for name in names if not (folder / name).exists())
+
+
+def decided_by(recipe: Recipe, model_path: Path) -> dict[str, str]:
+    """What decides which samples there are, besides the files; of the tokenizer a digest."""
+    values = asdict(recipe)
+    tokens = {"tokenizer": tokenizer_digest(model_path, recipe)}
+    return tokens | {
+        ("train." if name == "seed" else "data.") + name: str(values[name]) for name in _DECIDES
+    }
+
+
+def as_prepared(
+    file: Path, counts: dict[str, Any], num_samples: int, made_of: dict[str, str]
+) -> PreparedData:
+    """What ranks need to open one file of the cache."""
+    return PreparedData(
+        path=str(file),
+        num_samples=num_samples,
+        num_too_long=counts["num_too_long"],
+        longest=counts["longest_kept"],
+        end_token_id=counts["end_token_id"],
+        num_tokens=counts["num_tokens"],
+        made_of=made_of,
+    )
+
+
+def summary(path: Path, counts: dict[str, Any], recipe: Recipe) -> str:
+    """What was found, in a line: nothing is left out, or taken twice, unsaid."""
+    share = counts["num_loss_tokens"] / max(1, counts["num_tokens"])
+    parts = [
+        f"data: {path.name}: {counts['columns']}",
+        f"{counts['num_samples']:,} samples",
+        f"{counts['num_tokens']:,} tokens, {share:.0%} with loss",
+        *left_out(counts, recipe),
+    ]
+    return "; ".join([*parts, *counts["remarks"]])
+
+
+def left_out(counts: dict[str, Any], recipe: Recipe) -> list[str]:
+    """What has become of rows that are not trained as they are."""
+    limit = f"{recipe.max_seq_length:,}"
+    return [
+        what.format(counts[name])
+        for name, what in (
+            ("num_held_out", "{:,} samples held out"),
+            ("num_unwanted", f"{{:,}} rows left out: `{recipe.only_where}` is not true"),
+            ("num_too_long", f"{{:,}} left out: more than {limit} tokens"),
+            ("num_truncated", f"{{:,}} cut off at {limit} tokens"),
+            ("num_split", "{:,} long rows split"),
+            (
+                "num_rewritten",
+                "{:,} conversations made a sample for each answer (turns are rewritten)",
+            ),
+            ("num_duplicates", "{:,} rows are the same as an earlier one"),
+        )
+        if counts[name]
+    ]
+
+
+def _nothing_left(path: Path, counts: dict[str, Any], recipe: Recipe) -> UserError:
+    if counts["num_too_long"]:
+        return UserError(
+            f"{path}: all {counts['num_too_long']} samples are longer than "
+            f"{recipe.max_seq_length} tokens",
+            do=f"--set data.max_seq_length={counts['longest']}",
+            code=ExitCode.DATA,
+        )
+    what, do = "no samples are left", "./airlock data FILE shows what becomes of the rows"
+    if counts["num_held_out"]:
+        what, do = "all samples are held out", "a smaller data.eval_fraction"
+    if counts["num_unwanted"]:
+        what, do = f"no row has a true `{recipe.only_where}`", "another data.only_where"
+    if counts["num_bad"]:
+        what, do = "all rows are bad", "--set data.on_bad_row=stop tells what is wrong with them"
+    return UserError(f"{path}: {what}", do=do, code=ExitCode.DATA)
+
+
+def load_text_tools(model_path: Path, recipe: Recipe | None = None) -> Tools:
+    """The tokenizer and the template of a model. Raises UserError when there is no tokenizer."""
+    from tokenizers import Tokenizer
+
+    file = model_path / "tokenizer.json"
+    if not file.is_file():
+        raise UserError(
+            f"{model_path} has no tokenizer.json",
+            do="save it with AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)",
+            code=ExitCode.DATA,
+        )
+    tokenizer: Any = Tokenizer.from_file(str(file))
+    # Both are kept in the file by whoever used them last; they would cut and pad in silence.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    recipe = recipe or Recipe(max_seq_length=0)
+    options = options_of(recipe.template_options)
+    return tokenizer, Template(model_path, recipe.chat_template, options)
+
+
+def say(text: str) -> None:
+    """Tell the user; characters that the terminal cannot show are spelled."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

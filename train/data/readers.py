@@ -1,0 +1,231 @@
+"""Rows of every format as they stand in their files, in blocks that take little memory."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from train.data import text_files as lines
+from train.data.bad_row import BadRowError
+from train.data.rows import TOO_LONG
+from train.data.sources import Source, wrong
+from train.data.text_files import decoded, elements, numbered
+
+_BLOCK_BYTES = 1 << 18  # a quarter of a second's work: a stop waits for those begun
+_BLOCK_ROWS = 8192
+_CHUNK_BYTES = 1 << 18
+
+# A row of JSON is not parsed yet; a line of text is a row of its own.
+Raw = bytes | str | dict[str, Any] | BadRowError
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some rows of a file with their places: lines of a text, else positions from 1.
+
+    `rows` may be a record batch of Arrow, which is turned into rows where it is tokenised.
+    `at_bytes` is how much of the file was read when it was made.
+    """
+
+    path: Path
+    numbers: list[int]
+    rows: Any
+    at_bytes: int = 0
+
+    def __iter__(self) -> Iterator[tuple[int, Raw]]:
+        rows = self.rows if isinstance(self.rows, list) else self.rows.to_pylist()
+        return zip(self.numbers, rows, strict=True)
+
+    def cut(self, num_rows: int) -> Block:
+        """Its first rows."""
+        return Block(self.path, self.numbers[:num_rows], self.rows[:num_rows], self.at_bytes)
+
+
+def read_blocks(source: Source) -> Generator[Block]:
+    """All rows of a file. Raises UserError when it is damaged, and OSError."""
+    with saying_damage(source):
+        if source.format == "parquet":
+            yield from _parquet(source.path)
+        elif source.format == "arrow":
+            yield from _arrow(source.path)
+        else:
+            with source.path.open("rb", buffering=0) as raw:
+                file = decompressed(raw, source)  # closes `raw` once nobody holds it
+                yield from _blocks(rows_in(file, source), source.path, raw)
+
+
+@contextmanager
+def saying_damage(source: Source) -> Iterator[None]:
+    """What is wrong with the bytes of a file is a UserError."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise wrong(source.path, f"is damaged: {error}", "get it anew from where it is") from error
+
+
+def rows_in(file: Any, source: Source, start: int = 0) -> Iterator[tuple[int, Raw, int]]:
+    """Rows of a text format, each with its place and its size in bytes.
+
+    From `start` on, in bytes, where a row begins; then places count from 2 there. `file` is read
+    to the end of the row that is given out and no further, except of a JSON array.
+    """
+    if source.format == "json":
+        return elements(file, source)
+    if source.format in ("csv", "tsv"):
+        return _table(file, source, start)
+    return (_texts if source.format == "text" else _lines)(file, start)
+
+
+def decompressed(raw: Any, source: Source) -> Any:
+    """An open file as it is without its compression."""
+    import pyarrow as pa
+
+    if not source.compression:
+        return io.BufferedReader(raw, _CHUNK_BYTES)
+    # The descriptor stays `raw`'s, so that its position tells how far reading has come.
+    stream = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), source.compression)
+    return io.BufferedReader(_Decompressed(stream), _CHUNK_BYTES)
+
+
+def _blocks(rows: Iterable[tuple[int, Raw, int]], path: Path, raw: Any) -> Iterator[Block]:
+    """Rows, each with its place and its size in bytes, put together."""
+    numbers: list[int] = []
+    some: list[Raw] = []
+    num_bytes = 0
+    for number, row, size in rows:
+        numbers.append(number)
+        some.append(row)
+        num_bytes += size
+        if num_bytes >= _BLOCK_BYTES or len(some) >= _BLOCK_ROWS:
+            yield Block(path, numbers, some, raw.tell())
+            numbers, some, num_bytes = [], [], 0
+    if some:
+        yield Block(path, numbers, some, raw.tell())
+
+
+def _lines(file: Any, start: int) -> Iterator[tuple[int, Raw, int]]:
+    for number, line in _numbered_from(file, start):
+        if not line.isspace():
+            yield number, line, len(line)
+
+
+def _texts(file: Any, start: int) -> Iterator[tuple[int, Raw, int]]:
+    for number, line in _numbered_from(file, start):
+        if not line.isspace():
+            text = decoded(line.rstrip(b"\r\n"))
+            yield number, TOO_LONG if len(line) > lines.LONGEST_ROW_BYTES else text, len(line)
+
+
+def _numbered_from(file: Any, start: int) -> Iterator[tuple[int, bytes]]:
+    if start:
+        file.seek(start)
+    return numbered(file, 2 if start else 1)
+
+
+def _table(file: Any, source: Source, start: int) -> Iterator[tuple[int, Raw, int]]:
+    """Rows of CSV or TSV by the names in its first row; with more or fewer a bad one."""
+    csv.field_size_limit(lines.LONGEST_ROW_BYTES)
+    counted = _Counted(decoded(line) for _, line in numbered(file))
+    first = next(iter(counted), "")
+    mark = "\t" if source.format == "tsv" or ("\t" in first and "," not in first) else ","
+    if mark == "," and "," not in first and ";" in first:
+        mark = ";"
+    names = next(csv.reader([first], delimiter=mark), [])
+    if start:
+        file.seek(start)
+    reader, number = csv.reader(counted, delimiter=mark), counted.num + 1
+    try:
+        for fields in reader:
+            if any(field.strip() for field in fields):
+                row: Raw = dict(zip(names, fields, strict=False))
+                if len(fields) != len(names):
+                    row = BadRowError(f"has {len(fields)} fields, the first row has {len(names)}")
+                yield number, row, sum(map(len, fields))
+            number = counted.num + 1
+    except csv.Error as error:
+        raise wrong(
+            source.path, f"cannot be read at line {number}: {error}", f"sed -n {number}p"
+        ) from error
+
+
+class _Counted:
+    """Lines, and how many were taken."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines, self.num = lines, 0
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._lines:
+            self.num += 1
+            yield line
+
+
+def _parquet(path: Path) -> Iterator[Block]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        of_all = file.metadata
+        size = sum(of_all.row_group(i).total_byte_size for i in range(of_all.num_row_groups))
+        rows = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES * of_all.num_rows // max(1, size)))
+        total = path.stat().st_size
+        yield from _numbered_batches(
+            file.iter_batches(batch_size=rows, use_threads=False), path, total, of_all.num_rows
+        )
+
+
+def _arrow(path: Path) -> Iterator[Block]:
+    import pyarrow as pa
+
+    with pa.memory_map(str(path)) as mapped:
+        total = path.stat().st_size
+        for batch in _numbered_batches(arrow_batches(mapped), path, total, 0):
+            yield Block(path, batch.numbers, batch.rows, mapped.tell())
+
+
+def arrow_batches(mapped: Any) -> Iterator[Any]:
+    """The record batches of either form: of a file, and of the streams that `datasets` saves."""
+    import pyarrow as pa
+
+    try:
+        file = pa.ipc.open_file(mapped)
+    except pa.ArrowInvalid:
+        mapped.seek(0)
+        return iter(pa.ipc.open_stream(mapped))
+    return (file.get_batch(i) for i in range(file.num_record_batches))
+
+
+def _numbered_batches(batches: Any, path: Path, total: int, num_rows: int) -> Iterator[Block]:
+    at = 0
+    for batch in batches:
+        size = max(1, batch.num_rows * _BLOCK_BYTES // max(1, batch.nbytes))
+        for start in range(0, batch.num_rows, min(size, _BLOCK_ROWS)):
+            some = batch.slice(start, min(size, _BLOCK_ROWS))
+            numbers = list(range(at + 1, at + 1 + some.num_rows))
+            at += some.num_rows
+            yield Block(path, numbers, some, total * at // max(num_rows, at, 1))
+
+
+class _Decompressed(io.RawIOBase):
+    """A stream of Arrow's as Python's buffered reader takes it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, into: Any) -> int:
+        """Fill `into`; 0 at the end."""
+        data = self._stream.read(len(into))
+        into[: len(data)] = data
+        return len(data)

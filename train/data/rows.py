@@ -1,0 +1,174 @@
+"""From a row as it stands in a file to what is trained on, with the reason if that cannot be."""
+
+from __future__ import annotations
+
+import json
+from itertools import takewhile
+from typing import Any
+
+from train.data.bad_row import BadRowError, in_json, missing_column
+from train.data.columns import HISTORY, SYSTEM, TOOLS, Columns, is_wanted, more_of, refuse_compared
+from train.data.messages import (
+    Conversation,
+    Message,
+    conversation,
+    is_message,
+    read_messages,
+)
+from train.data.text_files import LONGEST_ROW_BYTES
+from train.data.values import decoded, not_utf8, text_of, truth_of
+
+Segments = list[tuple[str, bool]]  # texts, and whether they have loss
+Example = str | Segments | Conversation
+
+_TURN = 2  # of a history: a question and its answer
+_ANSWERS = ("assistant", "tool")  # roles that a response may begin with
+
+TOO_LONG = BadRowError(f"has more than {LONGEST_ROW_BYTES >> 20} MiB")
+
+
+def parsed(raw: Any) -> Any:
+    """The row: JSON becomes an object, all else is one already. Raises BadRowError."""
+    if isinstance(raw, BadRowError):
+        raise raw
+    if isinstance(raw, dict):
+        return {name: _without_nulls(value) for name, value in raw.items()}
+    if not isinstance(raw, bytes):
+        return raw
+    if len(raw) > LONGEST_ROW_BYTES:
+        raise TOO_LONG
+    try:
+        row = json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise not_utf8(raw[error.start]) from error
+    except (ValueError, RecursionError) as error:
+        raise BadRowError(f"is not valid JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise BadRowError(f"is {in_json(row)}, not an object")
+    return row
+
+
+def _without_nulls(value: Any) -> Any:
+    """A value of a table: there every object of a list has the fields of all, most of them null."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
+def example_of(
+    row: Any, columns: Columns, *, only_where: str = "", only_last: bool = False
+) -> Example | None:
+    """What a parsed row is trained on; None if the column `only_where` says that it is not to be.
+
+    `only_last`: of a conversation, its last answer alone. Raises BadRowError.
+    """
+    if isinstance(row, str):
+        return text_of(row, "", "its line")
+    if not is_wanted(row, only_where):
+        return None
+    refuse_compared(row, columns, only_where)
+    for name in columns.names:
+        if name not in row:
+            raise missing_column(name, row)
+    first, last = columns.names[0], columns.names[-1]
+    if columns.kind == "text":
+        return text_of(row[first], first)
+    if columns.kind == "segments":
+        return _segments(row[first], first)
+    is_pair = columns.kind == "pair"
+    messages, without_loss = _of_pair(row, columns) if is_pair else read_messages(row[first], first)
+    return conversation(
+        messages,
+        without_loss,
+        last,
+        system=_system(_beside(row, columns, SYSTEM)),
+        tools=_beside(row, columns, TOOLS),
+        only_last=only_last,
+    )
+
+
+def _of_pair(row: dict[str, Any], columns: Columns) -> tuple[list[Message], set[int]]:
+    """All messages, and the places of answers without loss: those that belong to the prompt."""
+    first, last = columns.names
+    history = _history(_beside(row, columns, (HISTORY,)))
+    asked, _ = _side(row[first], first, "user")
+    more = more_of(row, columns)
+    if more and isinstance(row[more], str | int | float | list) and str(row[more]).strip():
+        text = text_of(row[more], more)
+        asked[-1] = asked[-1] | {"content": f"{asked[-1]['content']}\n\n{text}"}
+    answers, untrained = _side(row[last], last, "assistant")
+    if list(takewhile(lambda one: one["role"] not in _ANSWERS, answers)):
+        if answers[: len(asked)] != asked:
+            raise BadRowError(
+                f"has messages in `{last}` that are no answer to its `{first}`",
+                do=f"--set data.columns={last}   # if they are the whole conversation",
+            )
+        answers = answers[len(asked) :]  # it repeats what it is an answer to
+        untrained = {place - len(asked) for place in untrained}
+    before = [*history, *asked]
+    without_loss = {len(before) + place for place in untrained}
+    for place, one in enumerate(asked, len(history)):
+        if one["role"] == "assistant":
+            without_loss.add(place)
+    return [*before, *answers], without_loss
+
+
+def _side(value: Any, column: str, role: str) -> tuple[list[Message], set[int]]:
+    """A prompt or a response: a text, or messages as TRL and others have them."""
+    found = value
+    if isinstance(found, dict):
+        found = found.get("messages", [found])  # as OpenAI's preferences have them
+    if isinstance(found, list) and found and all(map(is_message, found)):
+        return read_messages(found, column)
+    return [{"role": role, "content": text_of(value, column)}], set()
+
+
+def _history(value: Any) -> list[Message]:
+    """Earlier questions and answers, as pairs."""
+    turns = decoded(value) or []
+    if not isinstance(turns, list) or any(
+        not isinstance(turn, list) or len(turn) != _TURN for turn in turns
+    ):
+        raise BadRowError(f"has no pairs of question and answer in `{HISTORY}`")
+    return [
+        {"role": role, "content": text_of(text, f"{HISTORY}[{i}]")}
+        for i, turn in enumerate(turns)
+        for role, text in zip(("user", "assistant"), turn, strict=True)
+    ]
+
+
+def _segments(value: Any, column: str) -> Segments:
+    """Texts that follow each other as they are, each with whether it has loss."""
+    value = decoded(value)
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise BadRowError(f"has no list of segments in `{column}`")
+    found: Segments = []
+    for i, one in enumerate(value):
+        text = one.get("text")
+        if not isinstance(text, str):
+            raise BadRowError(f"has {in_json(text)} in `{column}[{i}].text`, not text")
+        found.append((text, truth_of(one.get("label"), f"{column}[{i}].label")))
+    if not any(has_loss for _, has_loss in found):
+        raise BadRowError(f"has no segment with a true `label` in `{column}`")
+    return found
+
+
+def _system(value: Any) -> str:
+    if isinstance(value, dict) and "parts" in value:  # as Gemini has it
+        value = value["parts"]
+    return "" if value is None else text_of(value, "system")
+
+
+def _beside(row: dict[str, Any], columns: Columns, names: tuple[str, ...]) -> Any:
+    """What one of some columns has, whatever its capitals. Raises BadRowError if two have it."""
+    own = (*columns.names, columns.more)
+    found = [
+        (name, value)
+        for name, value in row.items()
+        if name.lower() in names and name not in own and value not in (None, [], {})
+        if not (isinstance(value, str) and not value.strip())
+    ]
+    if len(found) > 1:
+        both = " and ".join(f"`{name}`" for name, _ in found)
+        raise BadRowError(f"has both {both}, which mean the same")
+    return found[0][1] if found else None

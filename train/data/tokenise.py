@@ -1,0 +1,200 @@
+"""Blocks of rows to blocks of tokens: all that is done to a row, in whatever process."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from rundir.errors import UserError
+from train.data.bad_row import BadRowError
+from train.data.columns import LINES, Columns, find_columns
+from train.data.messages import Conversation
+from train.data.readers import Block, Raw
+from train.data.rows import Example, example_of, parsed
+from train.data.samples import Counts, Encoded, Recipe, Sample, Tokenised, batch_of, digest_of
+from train.data.template import Part, Template
+from train.data.values import decoded
+
+NUM_LONGEST = 3  # rows that are named
+_ENCODED_BYTES = 1 << 18  # at once: the tokenizer holds some hundred bytes for each token
+
+
+class Tokeniser:
+    """Turns blocks into tokens by a recipe."""
+
+    def __init__(
+        self, tokenizer: Any, template: Template, recipe: Recipe, columns: Columns
+    ) -> None:
+        self._tokenizer, self._template, self._recipe = tokenizer, template, recipe
+        self._columns = columns
+        self._lead = template.leading_ids(tokenizer, of_text=columns.kind in ("text", "segments"))
+        end = template.text_end_id(tokenizer)
+        self._text_end = [] if end is None else [end]
+
+    def __call__(self, block: Block) -> Tokenised:
+        """All samples of a block, as they are written to files."""
+        made = self.encoded(block)
+        return Tokenised(
+            # The rows themselves have had their use.
+            Block(block.path, [], [], block.at_bytes),
+            batch_of(
+                [one for one in made.samples if not one.is_held_out],
+                with_texts=self._recipe.with_texts,
+            ),
+            batch_of([one for one in made.samples if one.is_held_out], with_texts=True),
+            made.counts,
+            np.frombuffer(b"".join(made.digests), dtype=np.uint64),
+            made.seen,
+            made.bad,
+            made.longest,
+        )
+
+    def encoded(self, rows: Iterable[tuple[int, Raw]]) -> Encoded:
+        """All samples of rows with their places."""
+        done = Encoded()
+        made: list[Sample] = []
+        parts: list[list[Part]] = []
+        numbers = []
+        for row, (number, raw) in enumerate(rows):
+            numbers.append(number)
+            done.counts.num_rows += 1
+            try:
+                cells = parsed(raw)
+                example = example_of(
+                    cells,
+                    self._columns,
+                    only_where=self._recipe.only_where,
+                    only_last=self._recipe.loss_on == "last_answer",
+                )
+                if example is None:
+                    done.counts.num_unwanted += 1
+                    continue
+                found = self._parts(example)
+            except BadRowError as error:
+                done.counts.num_bad += 1
+                done.bad.append((number, error))
+                continue
+            _note_columns(cells, self._columns, done.seen)
+            digest = digest_of(example)
+            done.digests.append(digest)
+            is_held_out = self._is_held_out(digest)
+            done.counts.num_rewritten += len(found) > 1
+            parts += found
+            made += [Sample(list(self._lead), [], example, is_held_out, row) for _ in found]
+        self._encode(made, parts)
+        lengths = ((len(one.ids), numbers[one.row]) for one in made)
+        done.longest = heapq.nlargest(NUM_LONGEST, lengths)
+        done.samples = [one for sample in made for one in self._fitting(sample, done.counts)]
+        return done
+
+    def _parts(self, example: Example) -> list[list[Part]]:
+        if isinstance(example, str):
+            return [[(example, True)]]
+        try:
+            if isinstance(example, Conversation):
+                found = self._template.conversation(example)
+            else:
+                found = [example]
+        except UserError as error:
+            raise BadRowError(f"cannot be put into words: {error.args[0]}", do=error.do) from error
+        try:
+            for text, _ in chain.from_iterable(found):
+                text.encode()
+        except UnicodeEncodeError as error:  # in a thought, a call or a tool: JSON can spell it
+            raise BadRowError("has half a character") from error
+        return found
+
+    def _is_held_out(self, digest: bytes) -> bool:
+        """The same for the same content and seed, whatever else is in the data."""
+        if not self._recipe.eval_fraction:
+            return False
+        key = str(self._recipe.seed).encode()
+        seeded = hashlib.blake2b(digest, digest_size=8, key=key)
+        return int.from_bytes(seeded.digest(), "big") < self._recipe.eval_fraction * 2**64
+
+    def _encode(self, samples: list[Sample], parts: list[list[Part]]) -> None:
+        """Put the tokens of each sample's parts into it."""
+        ids = self._ids([text for some in parts for text, _ in some])
+        for sample, some in zip(samples, parts, strict=True):
+            for _, is_answer in some:
+                begin = len(sample.ids)
+                sample.ids += next(ids)
+                if isinstance(sample.example, str):
+                    begin, sample.ids = 0, sample.ids + self._text_end
+                if is_answer:
+                    sample.ranges += [begin, len(sample.ids)]
+
+    def _ids(self, texts: list[str]) -> Iterator[list[int]]:
+        """The template has written the special tokens; adding them again would double them."""
+        start, size = 0, 0
+        for i, text in enumerate(texts):
+            size += len(text)
+            if size >= _ENCODED_BYTES or i == len(texts) - 1:
+                some = texts[start : i + 1]
+                for encoding in self._tokenizer.encode_batch_fast(some, add_special_tokens=False):
+                    yield encoding.ids
+                start, size = i + 1, 0
+
+    def _fitting(self, sample: Sample, counts: Counts) -> list[Sample]:
+        length, limit = len(sample.ids), self._recipe.max_seq_length
+        counts.longest = max(counts.longest, length)
+        counts.max_token_id = max(counts.max_token_id, max(sample.ids, default=0))
+        if length <= limit:
+            counts.longest_kept = max(counts.longest_kept, length)
+            return [sample]
+        if self._recipe.on_long_row == "split":
+            counts.num_split += 1
+            counts.longest_kept = limit
+            return _split(sample, limit)
+        ranges = _within(sample.ranges, limit)
+        if self._recipe.on_long_row == "drop" or not ranges:
+            counts.num_too_long += 1
+            return []
+        counts.num_truncated += 1
+        counts.longest_kept = limit
+        sample.ids, sample.ranges = sample.ids[:limit], ranges
+        return [sample]
+
+
+def _split(sample: Sample, limit: int) -> list[Sample]:
+    """A text in pieces; a token alone predicts none."""
+    pieces = [sample.ids[start : start + limit] for start in range(0, len(sample.ids), limit)]
+    return [
+        Sample(one, [0, len(one)], sample.example, sample.is_held_out, sample.row)
+        for one in pieces
+        if len(one) > 1
+    ]
+
+
+def _within(ranges: list[int], limit: int) -> list[int]:
+    """What of ranges of tokens with loss lies among the first `limit` tokens."""
+    pairs = zip(ranges[::2], ranges[1::2], strict=True)
+    return [bound for begin, end in pairs if begin < limit for bound in (begin, min(end, limit))]
+
+
+def _note_columns(row: Any, columns: Columns, seen: set[str]) -> None:
+    """Add what has something in it to `seen`: nothing in a row is left out unsaid."""
+    if not isinstance(row, dict):
+        return
+    seen.update(name for name, value in row.items() if value not in (None, "", [], {}))
+    for name in columns.names if columns.kind in ("pair", "messages") else ():
+        found = decoded(row[name]) if columns.kind == "messages" else row[name]
+        if isinstance(found, list):
+            keys = set[str]().union(*(one.keys() for one in found if isinstance(one, dict)))
+            seen.update(f"{name}[].{key}" for key in keys)
+
+
+def columns_of(block: Block, named: str, only_where: str) -> Columns:
+    """The columns that the first row has that can be read."""
+    for _, raw in block:
+        try:
+            row = parsed(raw)
+        except BadRowError:
+            continue
+        return find_columns(row, named, only_where=only_where)
+    return LINES

@@ -1,0 +1,71 @@
+"""A value of a row as text, or as what its JSON says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from train.data.bad_row import BadRowError, in_json
+
+_YES = ("true", "t", "yes", "y", "on")
+_NO = ("false", "f", "no", "n", "off", "none", "null", "nan", "", "[]")
+
+
+def text_of(value: Any, column: str, where: str = "") -> str:
+    """A text, a number as text, or parts that are texts, joined. Raises BadRowError."""
+    where = where or f"`{column}`"
+    if isinstance(value, list) and value:
+        value = "".join(_part(part, where) for part in value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == value:  # noqa: PLR0124 - not NaN
+        value = json.dumps(value)
+    if not isinstance(value, str):
+        raise BadRowError(f"has {in_json(value)} in {where}, not text")
+    if not value.strip():
+        raise BadRowError(f"has no text in {where}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # a lone surrogate: JSON can spell it, no text can hold it
+        half = ord(value[error.start])
+        if 0xDC80 <= half <= 0xDCFF:  # noqa: PLR2004 - what Python makes of a byte that is no text
+            raise not_utf8(half - 0xDC00) from error
+        raise BadRowError(f"has half a character in {where}") from error
+    return value
+
+
+def truth_of(value: Any, where: str) -> bool:
+    """Whether a value says yes. Raises BadRowError for one that says neither yes nor no."""
+    word = str(value).strip().lower()
+    if word in _YES or word in _NO:
+        return word in _YES
+    try:
+        return float(word) > 0
+    except ValueError:
+        raise BadRowError(f"has {value!r} in `{where}`, which is neither true nor false") from None
+
+
+def _part(part: Any, where: str) -> str:
+    if isinstance(part, dict):
+        text = part.get("text")
+        if isinstance(text, str) and part.get("type", "text") in ("text", "input_text"):
+            return text
+        if isinstance(part.get("type"), str):
+            raise BadRowError(f"has a part of type {part['type']!r} in {where}; only text is read")
+    raise BadRowError(f"has {in_json(part)} among the parts of {where}, not text")
+
+
+def not_utf8(byte: int) -> BadRowError:
+    """The error of a text in another encoding."""
+    return BadRowError(
+        f"is not UTF-8: it has the byte 0x{byte:02x}",
+        do="iconv -f WINDOWS-1252 -t UTF-8 FILE > utf8, if that is what it is",
+    )
+
+
+def decoded(value: Any) -> Any:
+    """A list or an object that stands there as its JSON, as in CSV; all else as it is."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value

@@ -1,0 +1,122 @@
+"""LoRA: a model with adapters, new or to be trained on (Hu et al. 2022).
+
+Experts are stacks of matrices that are no layers of their own. peft adapts such a parameter by
+adding the product of its adapters to a copy of it, in each forward and in the parameter's type.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from rundir.config import TrainConfig
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from train.model.lora_targets import targets_of
+from train.model.new_tokens import end_names
+from train.model.quantize import weights_in, without_bitsandbytes
+
+_MATRIX_DIMS = 2
+_WELL_COVERED = 0.995
+_MAX_NAMES = 4
+
+
+def add_adapters(model: Any, config: TrainConfig) -> Any:
+    """`model` with adapters on a frozen base. Raises UserError for targets that are not there."""
+    torch.manual_seed(config.seed)  # adapters are drawn at random; every rank draws the same
+    model.enable_input_require_grads()  # else checkpointed blocks of a frozen base get no gradient
+    with nullcontext() if config.method == "qlora" else without_bitsandbytes():
+        from peft import LoraConfig, get_peft_model
+
+        if config.adapter:
+            return _with_those_of(model, Path(config.adapter))
+        found = targets_of(model, config)
+        adapters = LoraConfig(
+            r=config.lora_rank,
+            lora_alpha=config.lora_alpha,
+            lora_dropout=config.lora_dropout,
+            use_dora=config.lora_dora,
+            use_rslora=config.lora_rslora,
+            target_modules=found.modules,
+            target_parameters=found.parameters or None,
+            trainable_token_indices=_new_tokens(model) if config.lora_new_tokens else None,
+            task_type="CAUSAL_LM",
+        )
+        return get_peft_model(model, adapters)
+
+
+def _with_those_of(model: Any, folder: Path) -> Any:
+    """`model` with the adapters in `folder`, to be trained on; on the meta device, their shapes.
+
+    Raises UserError for those of another model.
+    """
+    from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
+    from peft.utils import load_peft_weights
+
+    adapters: Any = LoraConfig.from_pretrained(str(folder))
+    adapters.inference_mode = False
+    adapters.base_model_name_or_path = None  # where it was trained; the export says where it is
+    try:
+        made = get_peft_model(model, adapters)
+        if next(model.parameters()).device.type == "meta":
+            return made
+        result: Any = set_peft_model_state_dict(made, load_peft_weights(str(folder), device="cpu"))
+        odd = [name for name in result.missing_keys if ".lora_" in name] + result.unexpected_keys
+    except (RuntimeError, ValueError) as error:  # other shapes, or layers that are not there
+        odd = str(error).strip().splitlines()[:1]
+    if odd:
+        raise UserError(
+            f"train.adapter = {folder}: its adapters are another model's: {odd[0]}",
+            do="--set model.path=… with the model that they were trained on",
+            code=ExitCode.PREFLIGHT,
+        )
+    return made
+
+
+def _new_tokens(model: Any) -> dict[str, list[int]] | None:
+    """The tokens whose embeddings are trained, by the names of embedding and head."""
+    ids = list(getattr(model, "new_tokens", ()))
+    return dict.fromkeys(end_names(model), ids) if ids else None
+
+
+def covered(model: Any) -> tuple[int, int, dict[str, int]]:
+    """(weights with adapters, all weights, those without by the end of their name).
+
+    Of matrices between embedding and head.
+    """
+    from peft.tuners.lora import LoraLayer
+
+    plain = model.get_base_model()
+    head, left_out, adapted = plain.get_output_embeddings(), set[int](), set[int]()
+    for module in plain.modules():
+        if module is head or isinstance(module, nn.Embedding):
+            left_out |= {id(one) for one in module.parameters()}
+        elif isinstance(module, LoraLayer):
+            name = getattr(module, "parameter_name", "weight")
+            adapted.add(id(getattr(module.get_base_layer(), name)))
+    reached, without = 0, defaultdict[str, int](int)
+    for name, parameter in plain.named_parameters():
+        if parameter.dim() < _MATRIX_DIMS or id(parameter) in left_out or ".lora_" in name:
+            continue
+        if id(parameter) in adapted:
+            reached += weights_in(parameter)
+        else:
+            without[".".join(name.removesuffix(".weight").split(".")[-2:])] += weights_in(parameter)
+    return reached, reached + sum(without.values()), without
+
+
+def coverage_line(model: Any) -> str | None:
+    """What there is to say of weights without adapters."""
+    reached, total, without = covered(model)
+    if not total or reached >= _WELL_COVERED * total:
+        return None
+    most = sorted(without, key=lambda name: -without[name])[:_MAX_NAMES]
+    return (
+        f"LORA: adapters are on {reached / total:.1%} of the weights between embedding and head; "
+        f"the most without are {', '.join(most)}"
+    )

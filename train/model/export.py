@@ -1,0 +1,139 @@
+"""The trained model as an ordinary Hugging Face folder, which anything can load."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from rundir.atomic import new_folder
+from rundir.config import RunConfig
+from rundir.events import EventWriter
+from rundir.paths import RunDir
+from rundir.prepared import read_prepared
+from rundir.space import require_space
+from train.data.fits_model import pad_token_id
+from train.model.model import (
+    end_token_ids,
+    has_adapters,
+    inference,
+    load_model,
+    merged,
+    vocabulary_of,
+)
+from train.model.new_tokens import grow
+from train.model.quantize import without_bitsandbytes
+
+_NUM_COMPARED = 16  # tokens
+# What belongs to the tokenizer is copied as it is: writing it anew could change it.
+_COPIED = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "chat_template*",
+    "vocab*",
+    "merges.txt",
+    "added_tokens.json",
+)
+
+
+def write_results(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> None:
+    """Write what was trained: the model as anyone's, and adapters by themselves as well.
+
+    Called by rank 0, last of all: merging changes the model. Raises OSError (a full disk).
+    """
+    prepared = read_prepared(run)
+    base_folder, end_token_id = Path(prepared.model_path), prepared.train.end_token_id
+    template = config.data.chat_template
+    if not has_adapters(model):
+        export(model, base_folder, run.model, end_token_id=end_token_id, chat_template=template)
+        return
+    base = config.model.path or prepared.model_path
+    export_adapter(model, run.adapter, base=base, revision=config.model.revision)
+    is_quantized = config.train.method == "qlora"
+    if is_quantized and prepared.loading.load == "random":
+        text = "[Rank 0] EXPORT: of random weights there are no files to merge the adapters into"
+        events.emit("log", "line", text=text)
+        return
+    if not config.train.merge_adapters:
+        return
+    before = logits_of_some(model)
+    if is_quantized:
+        model = on_whole_base(config, base_folder, run.adapter)
+    merged = export(
+        model, base_folder, run.model, end_token_id=end_token_id, chat_template=template
+    )
+    changed = difference(before, logits_of_some(merged))
+    text = f"[Rank 0] EXPORT: merging has changed logits by {changed:.2%} at most"
+    events.emit("log", "line", text=text)
+
+
+def export(
+    model: Any, base: Path, folder: Path, *, end_token_id: int, chat_template: str = ""
+) -> Any:
+    """Write `model`, adapters merged into it, and the tokenizer of `base` to `folder`.
+
+    Its generation config ends an answer at `end_token_id`, where the training data did, and pads
+    with the tokenizer's padding token, or that one where there is none. `chat_template` is a
+    file to have for the one of `base`. The folder appears whole or not at all. The model is
+    changed by the merge: call it last. Raises OSError (a full disk). Returns the merged model.
+    """
+    plain = merged(model)
+    ends = plain.generation_config.eos_token_id = end_token_ids(plain, end_token_id)
+    if plain.generation_config.pad_token_id is None:  # batches of prompts need one
+        tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
+        pad = pad_token_id(base, tokenizer)
+        plain.generation_config.pad_token_id = ends[0] if pad is None else pad
+    plain.config.use_cache = True  # training switched it off; whoever answers with it wants it
+    size_bytes = sum(parameter.nbytes for parameter in plain.parameters())
+    require_space(folder.parent, size_bytes, "the trained model")
+    with new_folder(folder) as temporary:
+        plain.save_pretrained(temporary)
+        for pattern in _COPIED:
+            for file in base.glob(pattern):
+                shutil.copyfile(file, temporary / file.name)
+        if chat_template:
+            shutil.copyfile(chat_template, temporary / "chat_template.jinja")
+    return plain
+
+
+def export_adapter(model: Any, folder: Path, *, base: str, revision: str) -> None:
+    """Write the adapters of `model` alone to `folder`, for `peft` to put onto `base` again.
+
+    `base` is the Hugging Face id, or the folder, that they were trained on. Raises OSError.
+    """
+    for config in model.peft_config.values():
+        config.base_model_name_or_path, config.revision = base, revision or None
+    with new_folder(folder) as temporary:
+        model.save_pretrained(temporary)
+
+
+def on_whole_base(config: RunConfig, base: Path, adapter: Path) -> Any:
+    """The adapters in `adapter` on the weights of `base` as they are in its files, on the host.
+
+    What was trained upon weights in four bits cannot be merged into them without being rounded to
+    four bits itself. Takes the whole model's size in host memory. Raises what loading raises.
+    """
+    unquantized = replace(config, train=replace(config.train, method="lora"))
+    plain = grow(load_model(unquantized, base, torch.device("cpu")), base)
+    with without_bitsandbytes():
+        from peft import PeftModel
+
+        return PeftModel.from_pretrained(plain, adapter)
+
+
+def logits_of_some(model: Any) -> torch.Tensor:
+    """Logits, (tokens, vocabulary), of a few tokens: to see whether a merge has changed a model."""
+    vocab_size = vocabulary_of(model)
+    ids = torch.arange(_NUM_COMPARED, device=next(model.parameters()).device) % vocab_size
+    with inference(model):
+        found: torch.Tensor = model(input_ids=ids[None], use_cache=False).logits[0].float().cpu()
+    return found
+
+
+def difference(before: torch.Tensor, after: torch.Tensor) -> float:
+    """The largest difference of two sets of logits, as a share of the largest logit."""
+    return float((before - after).abs().max() / before.abs().max())

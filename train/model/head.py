@@ -1,0 +1,222 @@
+"""How a model makes logits of its last hidden states: its head, for some tokens at a time.
+
+Most heads are one matrix (`matrix`). Others scale or cap what comes out of it, or do more: their
+own code is run then, on hidden states that are there already (`own`). A model that is not built
+as layers and a head behind them makes all its logits at once (`whole`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers.utils.generic import ModelOutput
+
+from train.model.model import plain_model, vocabulary_of
+
+Head = Literal["matrix", "own", "whole"]
+
+_LOGITS_BYTES = 256 * 1024 * 1024  # of one chunk, in float32
+_OWN_COPIES = 4  # of a chunk's logits: what caps and cross-entropy keep for backward
+
+
+class MatrixHead:
+    """A head that is a matrix and no more: its gradients are made where the logits are."""
+
+    def __init__(self, model: Any) -> None:
+        head = plain_model(model).get_output_embeddings()
+        self.weights: list[torch.Tensor | None] = [head.weight, head.bias]
+        self.num_at_once = max(1, _LOGITS_BYTES // (4 * head.weight.shape[0]))
+
+    def add(
+        self, rows: torch.Tensor, targets: torch.Tensor, gradients: list[torch.Tensor | None]
+    ) -> torch.Tensor:
+        """The summed cross-entropy of `rows`, (labels, width); its gradients are added.
+
+        `gradients` are those of rows, weight and bias, None for what needs none. The gradient of
+        the logits is softmax minus one-hot, so logits are turned into it in place.
+        """
+        weight, bias = self.weights
+        of_rows, of_weight, of_bias = gradients
+        assert weight is not None
+        wanted = targets[:, None]
+        logits = F.linear(rows, weight, bias).to(exact(rows.dtype))
+        # In place, all of it: torch's own logsumexp takes as much again for a moment.
+        logits.sub_(logits.amax(-1, keepdim=True))
+        of_target = logits.gather(-1, wanted)
+        sums = logits.exp_().sum(-1, keepdim=True)
+        loss = (sums.log() - of_target).sum()
+        if all(one is None for one in gradients):
+            return loss
+        logits.div_(sums).scatter_add_(-1, wanted, -torch.ones_like(sums))
+        gradient = logits.to(rows.dtype)
+        if of_rows is not None:
+            torch.mm(gradient, weight, out=of_rows)
+        if of_weight is not None:
+            of_weight.addmm_(gradient.T, rows)
+        if of_bias is not None:
+            of_bias += gradient.sum(0)
+        return loss
+
+
+class OwnHead:
+    """A model's own code behind its layers, whatever it does to each token by itself."""
+
+    def __init__(self, model: Any, output: ModelOutput) -> None:
+        """`output` is what the layers returned."""
+        self._plain, self._output = plain_model(model), output
+        self.num_at_once = max(1, _LOGITS_BYTES // (4 * _OWN_COPIES * vocabulary_of(model)))
+        self.weights: list[torch.Tensor | None] = list(_weights_behind(self._plain))
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(rows, tokens, vocabulary) of hidden states (rows, tokens, width)."""
+        output = copy.copy(self._output)
+        output[next(iter(output))] = hidden
+        ids = torch.zeros(hidden.shape[:2], dtype=torch.long, device=hidden.device)
+        with _layers_give(self._plain, output):
+            found: torch.Tensor = self._plain(input_ids=ids, use_cache=False).logits
+        return found
+
+    def add(
+        self, rows: torch.Tensor, targets: torch.Tensor, gradients: list[torch.Tensor | None]
+    ) -> torch.Tensor:
+        """As `MatrixHead.add`; `gradients` are those of rows and of each of `weights`."""
+        needs_any = any(one is not None for one in gradients)
+        with torch.set_grad_enabled(needs_any):
+            hidden = rows.detach().requires_grad_(needs_any)
+            logits = self.logits(hidden[None])[0]
+            loss = F.cross_entropy(logits.to(exact(logits.dtype)), targets, reduction="sum")
+        if needs_any:
+            pairs = zip((hidden, *self.weights), gradients, strict=True)
+            wanted = [(one, into) for one, into in pairs if one is not None and into is not None]
+            found = torch.autograd.grad(loss, [one for one, _ in wanted], allow_unused=True)
+            for (_, into), gradient in zip(wanted, found, strict=True):
+                if gradient is not None:
+                    into.add_(gradient)
+        return loss.detach()
+
+
+def layers_of(plain: Any) -> Any:
+    """What of a Hugging Face model makes hidden states; None if it is not a module of its own."""
+    return plain._modules.get(_layers_name(plain))
+
+
+def head_of(model: Any, input_ids: torch.Tensor) -> Head:
+    """Which kind of head a model has, found out by one forward of `input_ids`, (rows, tokens).
+
+    No values are compared for `matrix`: the logits must be the very memory that the matrix has
+    written, untouched since, of hidden states that are the layers' own. So it can be told on the
+    meta device as well. Raises whatever the model's own code raises.
+    """
+    plain = plain_model(model)
+    layers, head = layers_of(plain), plain.get_output_embeddings()
+    if layers is None or head is None:
+        return "whole"
+    seen: dict[str, Any] = {}
+
+    def note(_: Any, inputs: Any, output: torch.Tensor) -> None:
+        seen.update(hidden=inputs[0], made=output, version=output._version)
+
+    hooks = [
+        layers.register_forward_hook(lambda *its: seen.update(output=its[2])),
+        head.register_forward_hook(note),
+    ]
+    try:
+        with torch.no_grad():
+            logits = plain(input_ids=input_ids, use_cache=False).logits
+            if "output" not in seen:  # some call a part of their layers, which is all that counts
+                layers(input_ids=input_ids, use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    output = seen.get("output")
+    if not isinstance(output, ModelOutput):
+        return "whole"
+    if (
+        type(head) is nn.Linear
+        and "made" in seen
+        and _is_of(seen["hidden"], output[0])
+        and _shares_memory(seen["made"], logits)
+        and logits._version == seen["version"]
+    ):
+        return "matrix"
+    return "own" if _is_apart(model, output, logits) else "whole"
+
+
+def exact(dtype: torch.dtype) -> torch.dtype:
+    """What sums over the vocabulary are made in."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _shares_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    storages = (one.untyped_storage()._cdata, other.untyped_storage()._cdata)
+    return one.shape == other.shape and storages[0] == storages[1]
+
+
+def _is_of(hidden: torch.Tensor, made: torch.Tensor) -> bool:
+    """Whether the hidden states that a head got are those that the layers make."""
+    if _shares_memory(hidden, made):
+        return hidden._version == made._version
+    return hidden.device.type != "meta" and torch.equal(hidden, made)
+
+
+def _is_apart(model: Any, output: ModelOutput, logits: torch.Tensor) -> bool:
+    """Whether what comes behind the layers can be run by itself, and gives the same."""
+    try:
+        with torch.no_grad():
+            again = OwnHead(model, output).logits(output[0])
+    except Exception:  # noqa: BLE001 - any model's code runs here, in a way it was not made for
+        return False
+    if logits.device.type == "meta":
+        return again.shape == logits.shape
+    tolerance = 8 * torch.finfo(logits.dtype).eps
+    return bool((again - logits).abs().max() <= tolerance * logits.abs().max())
+
+
+def _weights_behind(plain: nn.Module) -> Iterator[torch.Tensor]:
+    """What of a model's weights is not of its layers; a head that is the embedding counts too."""
+    head = plain.get_output_embeddings()  # type: ignore[operator]
+    found = {id(one): one for one in head.parameters()}
+    for name, module in plain.named_children():
+        if name != _layers_name(plain):
+            found |= {id(one): one for one in module.parameters()}
+    found |= {id(one): one for one in plain.parameters(recurse=False)}
+    yield from found.values()
+
+
+def _layers_name(plain: Any) -> str:
+    prefix: str = plain.base_model_prefix
+    return prefix if prefix in plain._modules else "model"
+
+
+class _Given(nn.Module):
+    """Stands where a model's layers are, and returns what they have returned before."""
+
+    def __init__(self, layers: nn.Module, output: ModelOutput) -> None:
+        super().__init__()
+        self.__dict__.update(layers=layers, output=output)  # not as a module of this one
+
+    def __getattr__(self, name: str) -> Any:
+        """What a head reads of the layers besides: a scale, a table."""
+        return getattr(self.__dict__["layers"], name)
+
+    def forward(self, *_: Any, **__: Any) -> ModelOutput:
+        """Whatever it is asked."""
+        output: ModelOutput = self.__dict__["output"]
+        return output
+
+
+@contextmanager
+def _layers_give(plain: Any, output: ModelOutput) -> Iterator[None]:
+    name = _layers_name(plain)
+    layers = plain._modules[name]
+    plain._modules[name] = _Given(layers, output)
+    try:
+        yield
+    finally:
+        plain._modules[name] = layers

@@ -1,0 +1,87 @@
+"""How the weights get into this rank's model: read ahead of their use, or received from rank 0."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import nn
+
+from train.model.model import plain_model
+from train.rank.group import Ranks
+
+# The kernel reads no more for one piece of advice than a device's read-ahead, 128 KiB by default.
+_CHUNK_BYTES = 128 * 1024
+
+
+def read_ahead(files: Iterable[str]) -> None:
+    """Have the kernel read `files` from the disk, in order; it does so on its own.
+
+    Mapped files are read page by page as they are touched, in whatever order a model wants them. It
+    is only advice: it starts no thread, and where it cannot be given, as on macOS, loading is just
+    slower.
+    """
+    if not hasattr(os, "posix_fadvise"):
+        return
+    for file in files:
+        with suppress(OSError), open(file, "rb") as content:  # noqa: PTH123 - a descriptor is all it takes
+            descriptor = content.fileno()
+            for begin in range(0, os.fstat(descriptor).st_size, _CHUNK_BYTES):
+                os.posix_fadvise(descriptor, begin, _CHUNK_BYTES, os.POSIX_FADV_WILLNEED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tensor:
+    """A parameter or buffer of rank 0, without its values. Those of the same `key` are one."""
+
+    key: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+
+
+def make_room(model: Any, ranks: Ranks) -> None:
+    """Give a model without memory (on the meta device) all that rank 0's has, but the values.
+
+    Called by all ranks together. Afterwards types, ties and what is trained are those of rank 0,
+    on the device of `ranks`; DistributedDataParallel's constructor then sends the values, of
+    buffers and of frozen weights too. Raises RuntimeError when it is another model.
+    """
+    described = ranks.share((_describe(model), plain_model(model).generation_config))
+    if next(model.parameters()).device.type != "meta":
+        return
+    tensors, generation_config = described
+    if odd := tensors.keys() ^ _describe(model).keys():
+        raise RuntimeError(f"this rank's model is not rank 0's: {min(odd)} is in one of them only")
+    made: dict[str, torch.Tensor] = {}
+    for name, like in tensors.items():
+        owner, _, own_name = name.rpartition(".")
+        module = model.get_submodule(owner)
+        if like.key not in made:
+            value = torch.empty(like.shape, dtype=like.dtype, device=ranks.device)
+            is_parameter = own_name in module._parameters
+            made[like.key] = nn.Parameter(value, like.requires_grad) if is_parameter else value
+        setattr(module, own_name, made[like.key])
+    # It comes with the weights' files, and says how answers are generated.
+    plain_model(model).generation_config = generation_config
+
+
+def _describe(model: nn.Module) -> dict[str, _Tensor]:
+    keys: dict[int, str] = {}
+    return {
+        name: _Tensor(
+            key=keys.setdefault(id(tensor), name),
+            shape=tuple(tensor.shape),
+            dtype=tensor.dtype,
+            requires_grad=tensor.requires_grad,
+        )
+        for name, tensor in chain(
+            model.named_parameters(remove_duplicate=False),
+            model.named_buffers(remove_duplicate=False),
+        )
+    }

@@ -1,0 +1,143 @@
+"""Which weights get adapters: every matrix of a block, also those of experts, but no router."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from rundir.config import TrainConfig
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+
+# Kinds whose kernels read these layers' weights themselves, so peft refuses adapters on them.
+_MAMBA = ("mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h")
+_READ_BY_KERNELS = ("out_proj", "conv1d")
+_ROUTERS = ("gate", "router", "wg")  # which expert a token goes to is left as it was learnt
+_EXPERT_DIMS = 3  # (experts, rows, columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """What gets adapters, by the ends of names: layers, and parameters that are none."""
+
+    modules: list[str]
+    parameters: list[str]
+
+
+def targets_of(model: Any, config: TrainConfig) -> Targets:
+    """Every matrix between embedding and head that adapters can be put on, or `lora_targets`."""
+    converted = _names_peft_converts(model)
+    is_simple = config.method == "lora" and not (config.lora_dropout or config.lora_dora)
+    layers, parameters = [], []
+    for name in _matrices(model):
+        if name.rpartition(".")[2] not in converted:
+            layers.append(name)
+        elif is_simple:  # as a layer peft would take it for the experts of that name
+            parameters.append(f"{name}.weight")
+    if is_simple:
+        parameters += _expert_stacks(model)
+    chosen = _chosen(config.lora_targets, {*layers, *parameters})
+    return Targets(
+        modules=_short(
+            [name for name in layers if name in chosen],
+            {name for name, _ in model.named_modules()} - chosen,
+            1,
+        ),
+        parameters=_short(
+            [name for name in parameters if name in chosen], set(parameters) - chosen, 2
+        ),
+    )
+
+
+def _matrices(model: Any) -> Iterator[str]:
+    """The names of layers that are one matrix and may have adapters, the head left out."""
+    head = model.get_output_embeddings()
+    for name, module in model.named_modules():
+        if module is not head and _is_matrix(module) and _is_adaptable(model, name):
+            yield name
+
+
+def _is_matrix(module: nn.Module) -> bool:
+    """Some are a matrix by their class, and multiply in a way of their own."""
+    if not isinstance(module, nn.Linear | Conv1D):
+        return False
+    usual = (nn.Linear.forward, Conv1D.forward)
+    if type(module).forward in usual or hasattr(module.weight, "quant_state"):
+        return True
+    assert isinstance(module, nn.Linear)
+    some = torch.ones((1, 2, module.in_features)).to(module.weight)
+    try:
+        with torch.no_grad():
+            made = module(some)
+    except (RuntimeError, ValueError):  # it wants another shape
+        return False
+    return isinstance(made, torch.Tensor) and made.shape == (1, 2, module.out_features)
+
+
+def _is_adaptable(model: Any, name: str) -> bool:
+    *path, leaf = name.split(".")
+    if leaf in _ROUTERS or "router" in path:
+        return False
+    return not (model.config.model_type in _MAMBA and leaf in _READ_BY_KERNELS)
+
+
+def _expert_stacks(model: Any) -> list[str]:
+    return [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.dim() == _EXPERT_DIMS
+        and parameter.is_floating_point()
+        and ("expert" in name.lower() or "expert" in _owner(model, name).lower())
+    ]
+
+
+def _owner(model: Any, name: str) -> str:
+    return type(model.get_submodule(name.rpartition(".")[0])).__name__
+
+
+def _chosen(wanted: str, names: set[str]) -> set[str]:
+    """Those that end in one of the wanted names, which may have several parts; all, if none is."""
+    ends = {end.strip() for end in wanted.split(",") if end.strip()}
+    if missing := {end for end in ends if not any(_has_end(name, {end}) for name in names)}:
+        there = sorted({name.removesuffix(".weight").rpartition(".")[2] for name in names})
+        raise UserError(
+            f"train.model.lora_targets: no layer of this model ends in {min(missing)!r}; there are "
+            f"{', '.join(there)}",
+            do=f"--set train.lora_targets={','.join(there[:2])}",
+            code=ExitCode.PREFLIGHT,
+        )
+    return {name for name in names if not ends or _has_end(name, ends)}
+
+
+def _has_end(name: str, ends: set[str]) -> bool:
+    return any(f".{name.removesuffix('.weight')}".endswith(f".{end}") for end in ends)
+
+
+def _short(names: Iterable[str], others: Iterable[str], num_parts: int) -> list[str]:
+    """The last parts of names, where none of `others` ends so as well."""
+
+    def end(name: str) -> str:
+        is_weight = num_parts > 1 and name.endswith(".weight")
+        return ".".join(name.split(".")[-num_parts - is_weight :])
+
+    taken = {end(name) for name in others}
+    return sorted({name if end(name) in taken else end(name) for name in names})
+
+
+def _names_peft_converts(model: Any) -> frozenset[str]:
+    """Layers that peft takes for experts, of models whose experts were layers in transformers 4.
+
+    It does so wherever they stand, so that shared experts and dense layers would go without.
+    """
+    try:
+        conversion: Any = import_module("peft.utils.transformers_weight_conversion")
+        kind = conversion._MODEL_TO_CONVERSION_PATTERN.get(model.config.model_type)
+        return frozenset(conversion._MOE_TARGET_MODULE_MAPPING.get(kind, ()))
+    except (ImportError, AttributeError):  # another version, which has another way
+        return frozenset()

@@ -1,0 +1,4 @@
+"""The training loop and what a step needs: batches, optimizer, evaluation, checkpoints.
+
+Runs in the ranks.
+"""

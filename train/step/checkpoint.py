@@ -1,0 +1,151 @@
+"""Checkpoints: whole or not there. A folder step_XXXXXXXX holds the trained weights and all state.
+
+The folder is made under another name, brought to disk and renamed; its marker, written last, says
+that it is whole. What is without a marker is never loaded.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from rundir.atomic import new_folder
+from rundir.checkpoints import (
+    MARKER,
+    best_checkpoint,
+    checkpoint_name,
+    complete_checkpoints,
+    incomplete_checkpoints,
+    remove_checkpoint,
+)
+from rundir.errors import UserError
+from rundir.space import require_space
+from train.rank.group import Ranks
+from train.step.optimizer import with_own_states
+
+
+def save(
+    folder: Path,
+    step: int,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    ranks: Ranks,
+    *,
+    keep: int,
+) -> Path:
+    """Save after `step` steps; called by all ranks. The last `keep` stay, and the best.
+
+    Only trained weights are saved: of a LoRA run the adapters. States of the optimizer are written
+    by the rank that has them. Raises OSError on a rank that cannot write (a full disk); the
+    checkpoints that were there stay.
+    """
+    random_states = ranks.gather(_random_state(ranks.device))
+    states = _own_states(model, optimizer)
+    is_writer = ranks.is_first or with_own_states(optimizer) is not optimizer
+    (states_bytes,) = ranks.sum([_num_bytes(states) if is_writer else 0])
+    path = folder / checkpoint_name(step)
+    if ranks.is_first:
+        if path in incomplete_checkpoints(folder):
+            remove_checkpoint(path)  # it would be taken for this one
+        weights_bytes = sum(tensor.nbytes for tensor in _trained(model).values())
+        size_bytes = weights_bytes + int(states_bytes)
+        require_space(folder, size_bytes, f"the checkpoint after step {step}")
+    with new_folder(path) if ranks.is_first else nullcontext() as made:
+        temporary = Path(ranks.share(str(made)))
+        if is_writer:
+            torch.save(states, temporary / f"optimizer-{ranks.rank:05d}.pt")
+        if ranks.is_first:
+            save_file(_trained(model), temporary / "model.safetensors")
+            torch.save(random_states, temporary / "random.pt")
+            about = {"step": step, "world_size": ranks.world_size}
+            (temporary / "state.json").write_text(json.dumps(about), encoding="utf-8")
+        ranks.wait()
+        if ranks.is_first:
+            (temporary / MARKER).touch()
+    if ranks.is_first:
+        for old in set(complete_checkpoints(folder)[:-keep]) - {best_checkpoint(folder)}:
+            remove_checkpoint(old)
+    ranks.wait()
+    return path
+
+
+def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks) -> int:
+    """Load the checkpoint in `path` on every rank; returns the steps it has behind it.
+
+    Raises UserError when it does not belong to this model.
+    """
+    weights = load_file(path / "model.safetensors", device=str(ranks.device))
+    trained = _trained(model)
+    saved_shapes = {key: tuple(weight.shape) for key, weight in weights.items()}
+    shapes = {key: tuple(parameter.shape) for key, parameter in trained.items()}
+    if saved_shapes != shapes:
+        odd = min(key for key, _ in saved_shapes.items() ^ shapes.items())
+        raise UserError(
+            f"{path} does not fit this model: {odd} is {saved_shapes.get(odd, 'not')} in it, "
+            f"{shapes.get(odd, 'not')} in the model",
+            do="resume with the model, train.method and adapters that the run was started with",
+        )
+    with torch.no_grad():
+        for key, parameter in trained.items():
+            parameter.copy_(weights[key])
+    _load_states(path, model, optimizer)
+    random_states = torch.load(path / "random.pt", weights_only=True)
+    if len(random_states) == ranks.world_size:  # else there is no state that would be this rank's
+        _set_random_state(random_states[ranks.rank], ranks.device)
+    return int(json.loads((path / "state.json").read_text(encoding="utf-8"))["step"])
+
+
+def _own_states(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
+    """The states that this rank's optimizer has, by the name of their parameter."""
+    found = with_own_states(optimizer).state
+    return {name: dict(found[p]) for name, p in model.named_parameters() if p in found}
+
+
+def _load_states(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Give this rank's optimizer the states of its parameters, whoever had them then.
+
+    Hyperparameters are not in there: those of the run that goes on count.
+    """
+    inner = with_own_states(optimizer)
+    own = {id(p) for group in inner.param_groups for p in group["params"]}
+    parameters = {name: p for name, p in model.named_parameters() if id(p) in own}
+    for file in sorted(path.glob("optimizer-*.pt")):
+        saved = torch.load(file, mmap=True, weights_only=True)
+        for name in saved.keys() & parameters.keys():
+            p = parameters[name]
+            inner.state[p] = {
+                key: value.to(p.device, copy=True) if isinstance(value, torch.Tensor) else value
+                for key, value in saved[name].items()
+            }
+
+
+def _num_bytes(states: dict[str, dict[str, Any]]) -> int:
+    tensors = (value for state in states.values() for value in state.values())
+    return sum(value.nbytes for value in tensors if isinstance(value, torch.Tensor))
+
+
+def _trained(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {key: p.data for key, p in model.named_parameters() if p.requires_grad}
+
+
+def _random_state(device: torch.device) -> dict[str, Any]:
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    elif device.type == "mps":
+        state["mps"] = torch.mps.get_rng_state()
+    return state
+
+
+def _set_random_state(state: dict[str, Any], device: torch.device) -> None:
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+    elif device.type == "mps" and "mps" in state:
+        torch.mps.set_rng_state(state["mps"])

@@ -1,0 +1,197 @@
+"""Model FLOPs utilisation (MFU): what a model has to compute for a step, and a GPU's peak.
+
+As in Chowdhery et al. 2022, "PaLM", appendix B: a matrix costs 2 operations a weight and token in
+forward and 4 in backward, attention 4 and 8 for each pair of tokens and each dimension of a head,
+and nothing counts twice for being recomputed. Where this differs from there:
+
+* weights that are not trained get no gradient, which leaves 2 of their 4 operations in backward;
+* a token attends only to those before it, in its own sample: half of length², not all of the row;
+* the head counts only for tokens with a label, as the others need no logits;
+* embeddings are looked up, not multiplied, and padding is no token.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from train.model.model import plain_model
+from train.step.batch import Work
+
+_MATRIX_DIMS = 2
+_FULL = ("full_attention", "sliding_attention")
+_EXPERTS = (
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+    "num_experts_per_tok",
+)
+
+_TERA = 1e12
+
+
+class Peak(NamedTuple):
+    """Dense TFLOP/s, without structured sparsity, sums kept in float32; None where there is none.
+
+    `tf32` is float32 in matrices rounded to 10 bits, which torch only uses when told to.
+    """
+
+    bfloat16: float | None
+    tf32: float | None
+    float32: float
+
+
+# What the name that CUDA gives has in it, whole words, the most specific first. Data sheets of
+# NVIDIA, which for most list figures with sparsity that are twice those here:
+# "H100 Tensor Core GPU" (2023; SXM, PCIe and NVL), "H200 Tensor Core GPU" (2024), "HGX platform"
+# and "GB200 NVL72" (2025; a GPU's share), "A100 80GB" (2021), "A30", "A40", "A10", "L40S", "L40",
+# "L4", "RTX A6000", "RTX 6000 Ada", "V100" (2020), "T4"; and the white papers on the architectures
+# of GA102 (2021), Ada (2023) and RTX Blackwell (2025), in the columns with FP32 accumulation.
+_PEAKS: tuple[tuple[str, Peak], ...] = (
+    ("GB300", Peak(2500, 1250, 80)),
+    ("B300", Peak(2250, 1125, 75)),
+    ("GB200", Peak(2500, 1250, 80)),
+    ("B200", Peak(2250, 1125, 75)),
+    ("GH200", Peak(989.5, 494.5, 67)),
+    ("H200 NVL", Peak(835.5, 417.5, 60)),
+    ("H200", Peak(989.5, 494.5, 67)),
+    ("H100 NVL", Peak(835.5, 417.5, 60)),
+    ("H100 PCIe", Peak(756.5, 378, 51)),
+    ("H100", Peak(989.5, 494.5, 67)),
+    ("H800 PCIe", Peak(756.5, 378, 51)),
+    ("H800", Peak(989.5, 494.5, 67)),
+    ("H20", Peak(148, 74, 44)),
+    ("A100", Peak(312, 156, 19.5)),
+    ("A800", Peak(312, 156, 19.5)),
+    ("A40", Peak(149.7, 74.8, 37.4)),
+    ("A30", Peak(165, 82, 10.3)),
+    ("A10", Peak(125, 62.5, 31.2)),
+    ("L40S", Peak(362.05, 183, 91.6)),
+    ("L40", Peak(181.05, 90.5, 90.5)),
+    ("L4", Peak(121, 60, 30.3)),
+    ("RTX A6000", Peak(154.8, 77.4, 38.7)),
+    ("RTX 6000 Ada", Peak(364.2, 182.1, 91.1)),
+    ("RTX 5090", Peak(209.5, 104.8, 104.8)),
+    ("RTX 4090", Peak(165.2, 82.6, 82.6)),
+    ("RTX 3090", Peak(71, 35.6, 35.6)),
+    ("V100 SXM2", Peak(None, None, 15.7)),
+    ("V100 PCIE", Peak(None, None, 14)),
+    ("T4", Peak(None, None, 8.1)),
+)
+# Of the same name, and slower, or faster, by a share that is not known here.
+_OTHERS = re.compile(r"\b(Ti|SUPER|D|Laptop|Max-Q|MIG)\b", re.IGNORECASE)
+
+
+def peak_of(name: str) -> Peak | None:
+    """The peak of a GPU that CUDA names so ("NVIDIA H100 80GB HBM3"); None of one not known."""
+    words = re.sub(r"[-_]", " ", name)
+    if _OTHERS.search(words):
+        return None
+    for known, peak in _PEAKS:
+        if re.search(rf"\b{known}\b", words, re.IGNORECASE):
+            return peak
+    return None
+
+
+def peak_flops_per_s(device: torch.device, dtype: Literal["float32", "bfloat16"]) -> float | None:
+    """The peak of `device` for matrices of that type; None where it is not known, as of a CPU."""
+    if device.type != "cuda":
+        return None
+    peak = peak_of(torch.cuda.get_device_name(device))
+    if peak is None:
+        return None
+    teraflops = peak.bfloat16
+    if dtype == "float32":
+        is_exact = torch.get_float32_matmul_precision() == "highest"
+        teraflops = peak.float32 if is_exact else peak.tf32
+    return None if teraflops is None else teraflops * _TERA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFlops:
+    """Operations of forward and backward together, a multiplication and an addition being two."""
+
+    per_label: float
+    per_input: float
+    per_squared_length: float
+
+    def of(self, work: Work) -> float:
+        """All that such a step needs."""
+        return (
+            self.per_label * work.num_labels
+            + self.per_input * work.num_inputs
+            + self.per_squared_length * work.squared_lengths
+        )
+
+
+def model_flops(model: Any, longest: int) -> ModelFlops | None:
+    """What `model` needs as it is trained; samples have up to `longest` tokens.
+
+    None for one of which it cannot be told: with experts that only some tokens pass, with layers
+    that are no matrices and no full causal attention, or with other parts than the text model.
+    """
+    plain = plain_model(model)
+    pairs = _attention_flops(plain.config, longest)
+    head = plain.get_output_embeddings()
+    if pairs is None or not _is_matrix(head) or not _is_all_matrices(model):
+        return None
+    matrices = [one for one in model.modules() if _is_matrix(one) and one is not head]
+    return ModelFlops(
+        per_label=_matrix_flops(head),
+        per_input=sum(map(_matrix_flops, matrices)),
+        per_squared_length=pairs,
+    )
+
+
+def _is_matrix(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear | Conv1D)  # the latter is GPT-2's, the other way round
+
+
+def _matrix_flops(module: Any) -> float:
+    """For a token: forward, the gradient of its input, and that of the weights if they have one.
+
+    Weights may be packed (bitsandbytes), so their shape does not tell their number.
+    """
+    is_conv1d = isinstance(module, Conv1D)
+    num_weights = module.nx * module.nf if is_conv1d else module.in_features * module.out_features
+    return float(num_weights * (6 if module.weight.requires_grad else 4))
+
+
+def _is_all_matrices(model: nn.Module) -> bool:
+    """Whether every matrix of weights belongs to a layer that is counted, or is only looked up."""
+    known = {
+        id(parameter)
+        for module in model.modules()
+        if _is_matrix(module) or isinstance(module, nn.Embedding)
+        for parameter in module.parameters(recurse=False)
+    }
+    return all(one.dim() < _MATRIX_DIMS or id(one) in known for one in model.parameters())
+
+
+def _attention_flops(described: Any, longest: int) -> float | None:
+    """For a squared length: scores and weighted values, of forward 2, of backward 4 each, halved.
+
+    None where attention is not simply causal in every layer, or where a token passes only some of
+    the weights.
+    """
+    if described.get_text_config() is not described:
+        return None
+    if any(getattr(described, name, None) not in (None, 0, 1) for name in _EXPERTS):
+        return None
+    if any(kind not in _FULL for kind in getattr(described, "layer_types", None) or ()):
+        return None
+    window = getattr(described, "sliding_window", None)
+    num_layers = getattr(described, "num_hidden_layers", None)
+    num_heads = getattr(described, "num_attention_heads", None)
+    if not num_layers or not num_heads or (window and window < longest):
+        return None
+    if getattr(described, "v_head_dim", None):  # values are not as wide as keys
+        return None
+    head_dim = getattr(described, "head_dim", None) or described.hidden_size // num_heads
+    return 6.0 * num_layers * num_heads * head_dim

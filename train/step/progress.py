@@ -1,0 +1,179 @@
+"""What the loop measures between two reports: the parts of a step, and the `train` metric."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+
+from rundir.config import RunConfig
+from rundir.events import EventWriter
+from train.rank.group import Ranks
+from train.step.batch import NO_WORK, Work
+from train.step.mfu import ModelFlops, peak_flops_per_s
+
+HOST_PARTS = ("data", "comm")  # waiting parts, whose time on the host is their real time
+DEVICE_PARTS = ("forward", "backward", "optimizer")  # on a GPU these only queue work
+
+Event = Callable[[], Any]  # makes what torch.cuda.Event is
+
+
+class Stopwatch:
+    """Sums seconds by part. On a GPU its own time is taken, between events in its queue.
+
+    Until the sums are asked for nothing waits for the GPU.
+    """
+
+    def __init__(self, device: torch.device, *, make_event: Event | None = None) -> None:
+        """`make_event`: how to time this device from within its queue; by default as CUDA does."""
+        if make_event is None and device.type == "cuda":
+            make_event = partial(torch.cuda.Event, enable_timing=True)
+        self._make_event = make_event
+        self._is_queued = make_event is None and device.type != "cpu"  # and no telling how long
+        self._pending: deque[tuple[str, Any, Any]] = deque()
+        self._seconds: dict[str, float] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget everything so far."""
+        self._pending.clear()
+        self._seconds = dict.fromkeys((*HOST_PARTS, *DEVICE_PARTS), 0.0)
+
+    @contextmanager
+    def timing(self, part: str) -> Iterator[None]:
+        """Count the time of the block to `part`."""
+        if self._make_event is None or part in HOST_PARTS:
+            start = time.monotonic()
+            yield
+            self._seconds[part] += time.monotonic() - start
+            return
+        begin, end = self._make_event(), self._make_event()
+        begin.record()
+        yield
+        end.record()
+        self._pending.append((part, begin, end))
+
+    def collect(self) -> None:
+        """Take in the events that have passed, so that there are never more than are queued."""
+        while self._pending and self._pending[0][2].query():
+            self._take()
+
+    def seconds(self) -> dict[str, float | None]:
+        """The sums; where the device has not computed all yet, this waits for it.
+
+        None for the parts of a device that cannot be timed.
+        """
+        while self._pending:
+            self._pending[0][2].synchronize()
+            self._take()
+        unknown = DEVICE_PARTS if self._is_queued else ()
+        return {part: None if part in unknown else sum_ for part, sum_ in self._seconds.items()}
+
+    def _take(self) -> None:
+        part, begin, end = self._pending.popleft()
+        self._seconds[part] += begin.elapsed_time(end) / 1e3  # events tell milliseconds
+
+
+class Progress:
+    """Sums over the steps since the last report; rank 0 reports."""
+
+    def __init__(self, config: RunConfig, ranks: Ranks, events: EventWriter) -> None:
+        self._ranks, self._events = ranks, events
+        self._peak = peak_flops_per_s(ranks.device, config.model.dtype)
+        self._stopwatch = Stopwatch(ranks.device)
+        self._total, self._total_s = NO_WORK, 0.0
+        self.gpu_peak_bytes: int | None = None
+        self.begin(None)
+
+    def _reset(self) -> None:
+        self._stopwatch.restart()
+        self._loss_sum: torch.Tensor | float = 0.0
+        self._work = NO_WORK
+        self._num_steps = 0
+        self._grad_norm: torch.Tensor | float = 0.0
+        self._lr = 0.0
+        self._since = time.monotonic()
+
+    def begin(self, flops: ModelFlops | None) -> None:
+        """The loop starts now, with a model that needs `flops`; None where that is not known."""
+        self._flops = flops
+        self._reset()
+        self._begun = self._since
+
+    def end(self) -> None:
+        """The loop is over. Called by all ranks."""
+        self._total_s = time.monotonic() - self._begun
+        device, own = self._ranks.device, 0
+        if device.type == "cuda":
+            own = torch.cuda.max_memory_allocated(device)
+        self.gpu_peak_bytes = max(self._ranks.gather(own), default=0) or None
+
+    def timer(self, part: str) -> AbstractContextManager[None]:
+        """Count the time of the block to `part`; that it begins is progress."""
+        self._ranks.pulse.tick(part)
+        return self._stopwatch.timing(part) if self._ranks.is_first else nullcontext()
+
+    def add(self, loss_sum: torch.Tensor, work: Work, grad_norm: torch.Tensor, lr: float) -> None:
+        """Count one step: this rank's loss sum, the work of all ranks."""
+        self._loss_sum += loss_sum
+        self._work, self._total = self._work.plus(work), self._total.plus(work)
+        self._num_steps += 1
+        self._grad_norm, self._lr = grad_norm, lr
+        self._stopwatch.collect()
+
+    def report(self, step: int) -> None:
+        """Write the metric of the steps since the last report. Called by all ranks.
+
+        Raises FloatingPointError when the loss is no longer a number: nothing after it is worth
+        computing, and a checkpoint of it would overwrite a good one.
+        """
+        if self._num_steps == 0:
+            return
+        (loss_sum,) = self._ranks.sum([float(self._loss_sum)])
+        loss = loss_sum / max(1.0, self._work.num_labels)
+        if not math.isfinite(loss):
+            raise FloatingPointError(
+                f"the loss is {loss} at step {step}; a lower train.learning_rate "
+                f"(now {self._lr:g}) or data without empty answers may help"
+            )
+        elapsed_s = time.monotonic() - self._since
+        if self._ranks.is_first:
+            self._events.emit(
+                "metric",
+                "train",
+                step=step,
+                loss=loss,
+                lr=self._lr,
+                grad_norm=float(self._grad_norm),
+                tokens_per_s=self._work.num_inputs / elapsed_s,
+                mfu=self._mfu(self._work, elapsed_s),
+                **{
+                    f"time_{part}_s": None if sum_s is None else round(sum_s / self._num_steps, 6)
+                    for part, sum_s in self._stopwatch.seconds().items()
+                },
+            )
+        self._reset()
+
+    def _mfu(self, work: Work, elapsed_s: float) -> float | None:
+        """The share of what all GPUs could do that the model needed; None if either is unknown."""
+        if self._flops is None or self._peak is None or elapsed_s <= 0:
+            return None
+        all_ranks = self._peak * self._ranks.world_size
+        return round(self._flops.of(work) / (elapsed_s * all_ranks), 4)
+
+    @property
+    def total_tokens_per_s(self) -> float | None:
+        """Input tokens per second over the whole loop; None when no step was trained."""
+        tokens = self._total.num_inputs
+        return tokens / self._total_s if tokens and self._total_s > 0 else None
+
+    @property
+    def total_mfu(self) -> float | None:
+        """MFU over the whole loop, evaluations and checkpoints in it included."""
+        return self._mfu(self._total, self._total_s) if self._total.num_inputs else None

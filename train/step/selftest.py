@@ -1,0 +1,242 @@
+"""What the trainer takes for granted of a model, tried out on a few tokens before it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from rundir.config import RunConfig
+from rundir.errors import UserError
+from rundir.events import EventWriter
+from rundir.exit_codes import ExitCode
+from train.data.architecture import why_not_apart
+from train.data.dataset import Sample, prompted
+from train.model.adapters import coverage_line
+from train.model.attention import attention_line
+from train.model.head import Head, head_of
+from train.model.loss import SummedLoss
+from train.model.model import has_adapters, inference, plain_model, vocabulary_of
+from train.rank.group import Ranks
+from train.step.batch import Batch, collate, collate_rows
+
+NOT_PACKED = "--set data.packing=false"
+_LENGTHS = (5, 3)  # of two samples in one row
+_LONG = 256  # of a step that is tried: a state is computed in pieces of 64 or 128
+_TWO = (0, 1)  # seeds: what one of them makes stands in the place of the other's
+# Isolated samples change each other by exactly 0.0 in bfloat16 and by 2.4e-7 in float32 at most.
+_LEAST_LEAK = 1e-6
+_LEAST_EFFECT = 1e-4  # of a later token
+_NAME_PARTS, _MAX_NAMES = 4, 4  # of what is listed
+_NOISE_FACTOR = 4  # times what samples in rows of their own do to each other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What was found out about a model."""
+
+    head: Head = "matrix"  # see train/model/head.py
+    unused: tuple[str, ...] = ()  # names of what is to be trained, and got no gradient
+
+
+def try_out(model: Any, config: RunConfig, ranks: Ranks, events: EventWriter) -> Tried:
+    """What rank 0 finds out about the model, for all.
+
+    Raises UserError there for a model that is not causal, that samples cannot be packed for, or
+    whose own code fails.
+    """
+    tried = Tried()
+    if ranks.is_first:
+        tried = tried_of(model, config)
+        for text in _lines(model, config, tried):
+            events.emit("log", "line", text=f"[Rank 0] {text}")
+    found: Tried = ranks.share(tried)
+    return found
+
+
+def tried_of(model: Any, config: RunConfig) -> Tried:
+    """All that is tried out. Raises UserError, with the exit code of preflight."""
+    try:
+        check_exportable(model)
+        check_causal(model)
+        if config.data.packing:
+            check_packing(model, num_rows=min(2, config.train.micro_batch_size))
+        return try_step(model, min(_LONG, config.data.max_seq_length, _num_positions(model)))
+    except (UserError, MemoryError, torch.OutOfMemoryError, torch.AcceleratorError):
+        raise
+    except Exception as error:  # any model's code runs here
+        what = (str(error).strip() or "no reason given").splitlines()[0]
+        if "CUDA" in what or "allocate memory" in what:  # the machine's fault, not the model's
+            raise
+        raise UserError(
+            f"this model fails on a few tokens: {type(error).__name__}: {what}",
+            do="another model, model.dtype or train.method: it is the code of transformers or peft "
+            "that fails, not the data",
+            code=ExitCode.PREFLIGHT,
+        ) from error
+
+
+def _num_positions(model: Any) -> int:
+    """How long a sample may be for the model, as far as it says; data are held against it too."""
+    described = plain_model(model).config.get_text_config()
+    found = getattr(described, "max_position_embeddings", None)
+    return found if isinstance(found, int) and found > 0 else _LONG
+
+
+def _lines(model: Any, config: RunConfig, tried: Tried) -> Iterator[str]:
+    """What there is to say of it."""
+    lines = [attention_line(plain_model(model), config)]
+    if has_adapters(model):
+        lines.append(coverage_line(model))
+    if tried.head == "whole":
+        lines.append("LOSS: this model's head is run at once: a whole batch's logits are held")
+    if tried.unused:
+        ends = {".".join(name.split(".")[-_NAME_PARTS:]) for name in tried.unused}
+        shown = ", ".join(sorted(ends)[:_MAX_NAMES])
+        lines.append(
+            f"GRADIENTS: {len(tried.unused)} trained tensors got none in a trial step, and stay as "
+            f"they are until one does: {shown}"
+        )
+    return filter(None, lines)
+
+
+def try_step(model: Any, length: int = max(_LENGTHS)) -> Tried:
+    """A forward and a backward of so many tokens, and fewer; they may have no values.
+
+    No gradients are left.
+
+    Raises whatever the model's own code raises.
+    """
+    head, device = head_kind(model), _device(model)
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        loss = SummedLoss(model, head=head)(*trial_batch(model, length).arguments(device))
+        loss.backward()
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    unused = tuple(name for name, parameter in trained if parameter.grad is None)
+    model.zero_grad()
+    return Tried(head=head, unused=unused)
+
+
+def head_kind(model: Any) -> Head:
+    """Which kind of head a model has, tried out with a few tokens."""
+    ids, *_ = trial_batch(model).arguments(_device(model))
+    assert ids is not None
+    with inference(model):
+        return head_of(model, ids)
+
+
+def trial_batch(model: Any, length: int = max(_LENGTHS)) -> Batch:
+    """Two samples of random tokens, the first so long."""
+    return collate(_samples(model, 0, (length, min(_LENGTHS))))
+
+
+def check_exportable(model: Any) -> None:
+    """Raise UserError if nobody could load the trained model by AutoModelForCausalLM.
+
+    Of some models of more than text the part for text is a class that has no name there.
+    """
+    described = plain_model(model).config
+    kind = described.model_type
+    known: Any = MODEL_FOR_CAUSAL_LM_MAPPING
+    if type(described) not in known and type(described).__module__.startswith("transformers."):
+        raise UserError(
+            f"what is trained of this model is its {kind}, which transformers cannot load again by "
+            "itself",
+            do="take a model for text",
+            code=ExitCode.PREFLIGHT,
+        )
+
+
+def check_causal(model: Any) -> None:
+    """Raise UserError if a token changes what is predicted before it.
+
+    Such a model is not causal, and learns to copy what it is to predict.
+    """
+    first, _ = _samples(model, 0)
+
+    def ending(seed: int) -> list[Sample]:
+        return [prompted(np.concatenate([first[0], _samples(model, seed)[1][0]]), 1)]
+
+    # A state that is computed for many tokens at once changes by its last digit.
+    least = max(_LEAST_EFFECT, 2 * torch.finfo(next(model.parameters()).dtype).eps)
+    logits = [_logits(model, collate(ending(seed)))[0, : len(first[0])] for seed in _TWO]
+    leak = _leak(model, logits, least)
+    if leak:
+        raise UserError(
+            "this model is not causal: later tokens change the logits of those before them by "
+            f"{leak:.2%}",
+            do="take a causal language model",
+            code=ExitCode.PREFLIGHT,
+        )
+
+
+def check_packing(model: Any, *, num_rows: int = 1) -> None:
+    """Raise UserError unless the samples of one row, of so many at once, do not see each other.
+
+    transformers keeps them apart by their positions, silently or not at all: recurrent models and
+    a few others do not. A sample's logits then change with the sample before it.
+    """
+    before, after = _LENGTHS
+
+    def row(seed: int) -> list[Sample]:
+        return [_samples(model, seed)[0], _samples(model, 0)[1]]
+
+    try:
+        logits = [_logits(model, collate_rows([row(seed)] * num_rows)) for seed in _TWO]
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # any model's code may run here, and some take no positions
+        raise _not_packed(f"this model cannot be given the positions of a row: {error}") from error
+    if leak := _leak(model, [one[0, before : before + after] for one in logits]):
+        kind = plain_model(model).config.model_type
+        raise _not_packed(
+            f"samples in one row see each other in this model ({why_not_apart(kind)}another one "
+            f"before it changes the logits of a sample by {leak:.2%})"
+        )
+
+
+def _leak(model: Any, logits: Sequence[torch.Tensor], least: float = _LEAST_LEAK) -> float:
+    """How much two differ that are to be the same; 0 if no more than by computing in other shapes.
+
+    Where there are experts, whoever is in the batch changes the shape of what they multiply, and
+    so the last digit: as much as that of a sample in a row of its own.
+    """
+    leak = _difference(logits)
+    if not leak > least:
+        return 0.0
+    mixed = [collate([_samples(model, seed)[0], _samples(model, 0)[1]]) for seed in _TWO]
+    noise = _difference([_logits(model, batch)[1, : _LENGTHS[1]] for batch in mixed])
+    return leak if leak > _NOISE_FACTOR * noise else 0.0
+
+
+def _difference(logits: Sequence[torch.Tensor]) -> float:
+    """The largest one, as a share of the largest logit."""
+    one, other = logits
+    return float((one - other).abs().max() / one.abs().max())
+
+
+def _logits(model: Any, batch: Batch) -> torch.Tensor:
+    """(rows, tokens, vocabulary), in float32."""
+    ids, positions, *_ = batch.arguments(_device(model))
+    given = {} if positions is None else {"position_ids": positions}
+    with inference(model):
+        logits: torch.Tensor = model(input_ids=ids, use_cache=False, **given).logits
+    return logits.float()
+
+
+def _not_packed(what: str) -> UserError:
+    return UserError(what, do=NOT_PACKED, code=ExitCode.PREFLIGHT)
+
+
+def _samples(model: Any, seed: int, lengths: tuple[int, int] = _LENGTHS) -> list[Sample]:
+    vocab_size = vocabulary_of(model)
+    draw = np.random.default_rng(seed).integers
+    return [prompted(draw(0, vocab_size, length).astype(np.int32), 1) for length in lengths]
+
+
+def _device(model: Any) -> torch.device:
+    return next(model.parameters()).device

@@ -1,0 +1,219 @@
+"""One rank's rows of each step: read from the files, made samples, told to the other ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import chain, count, islice, pairwise
+from pathlib import Path
+
+import numpy as np
+
+from rundir.config import RunConfig
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from train.data.bad_row import BadRowError
+from train.data.dataset import Sample
+from train.data.fits_model import check_fits
+from train.data.prepare_path import load_text_tools
+from train.data.readers import Raw
+from train.data.samples import Counts, recipes
+from train.data.sources import Source, bad_row
+from train.data.tokenise import Tokeniser
+from train.stream.order import StreamOrder, Window
+from train.stream.piece_reader import PieceReader
+from train.stream.pieces import Pieces
+
+_LEAST_PIECES = 16  # of a window: rows from fewer places would be too much alike
+
+_COUNTED = (
+    "num_rows",
+    "num_bad",
+    "num_unwanted",
+    "num_too_long",
+    "num_truncated",
+    "num_split",
+    "num_rewritten",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Samples by the place of their row in the step; a row may make none, or several.
+
+    With an `error` there is nothing else.
+    """
+
+    samples: Sequence[tuple[int, Sample]] = ()
+    counts: Counts = field(default_factory=Counts)
+    bad: Sequence[tuple[Row, BadRowError]] = ()
+    error: UserError | None = None
+
+    def packed(self) -> np.ndarray:
+        """Samples, counts and error as one array of int32; bad rows are not in it."""
+        error = _error_bytes(self.error)
+        heads = [(place, len(ids), ranges.size) for place, (ids, ranges) in self.samples]
+        counted = [getattr(self.counts, name) for name in _COUNTED]
+        numbers = [len(error), *error, *counted, len(heads), *chain.from_iterable(heads)]
+        parts = (part for _, (ids, ranges) in self.samples for part in (ids, ranges.ravel()))
+        return np.concatenate([np.array(numbers, np.int32), *parts])
+
+
+def joined(packed: Iterable[np.ndarray]) -> Share:
+    """All samples of a step, in the order of its rows, of what all ranks have packed.
+
+    Of several errors it has the first rank's.
+    """
+    samples: list[tuple[int, Sample]] = []
+    counts, errors = Counts(), []
+    for numbers in packed:
+        rest = _Rest(numbers)
+        errors.append(bytes(rest.take(int(rest.take(1)[0])).tolist()))
+        counted = rest.take(len(_COUNTED)).tolist()
+        counts.add(Counts(**dict(zip(_COUNTED, counted, strict=True))))
+        heads = rest.take(3 * int(rest.take(1)[0])).reshape(-1, 3).tolist()
+        for place, num_ids, num_ranges in heads:
+            samples.append((place, (rest.take(num_ids), rest.take(num_ranges).reshape(-1, 2))))
+    samples.sort(key=lambda one: one[0])
+    error = next((text for text in errors if text), b"")
+    return Share(samples=samples, counts=counts, error=_error_of(error))
+
+
+class _Rest:
+    """Takes numbers off the front of an array."""
+
+    def __init__(self, numbers: np.ndarray) -> None:
+        self._numbers, self._at = numbers, 0
+
+    def take(self, num: int) -> np.ndarray:
+        self._at += num
+        return self._numbers[self._at - num : self._at]
+
+
+def _error_bytes(error: UserError | None) -> bytes:
+    return b"" if error is None else json.dumps([error.args[0], error.do, error.code]).encode()
+
+
+def _error_of(text: bytes) -> UserError | None:
+    if not text:
+        return None
+    what, do, code = json.loads(text)
+    return UserError(what, do=do, code=ExitCode(code))
+
+
+def shares(
+    pieces: Pieces,
+    config: RunConfig,
+    model_path: Path,
+    *,
+    first_step: int,
+    rank: int,
+    world_size: int,
+    say: Callable[[str], None],
+) -> Generator[Share]:
+    """A rank's share of `first_step` (from 0), and of all steps after it.
+
+    Raises UserError for a row that is wrong, if that is to end a run, for a file that is no longer
+    what it was, and for samples that the model has no embedding for.
+    """
+    recipe = recipes(config)[0]
+    tokeniser = Tokeniser(*load_text_tools(model_path, recipe), recipe, pieces.columns)
+    each = max(_LEAST_PIECES, (config.data.shuffle_mib << 20) // pieces.piece_bytes)
+    order, most = StreamOrder(pieces.table, config.train.seed, each), Counts()
+    with closing(PieceReader(pieces.files, say)) as reader:
+        rows = StreamRows(
+            order,
+            reader,
+            batch_size=config.train.global_batch_size,
+            rank=rank,
+            world_size=world_size,
+        )
+        for places, some in rows.steps(first_step):
+            share = _share_of(places, some, tokeniser)
+            if share.bad and config.data.on_bad_row == "stop":
+                row, error = share.bad[0]
+                raise bad_row(row.source, row.number, error.what, error.do)
+            before = most.max_token_id, most.longest_kept
+            most.add(share.counts)
+            if before != (most.max_token_id, most.longest_kept):
+                check_fits(model_path, most.max_token_id, most.longest_kept)
+            yield share
+
+
+def _share_of(places: Sequence[int], rows: Sequence[Row], tokeniser: Tokeniser) -> Share:
+    made = tokeniser.encoded((i, row.raw) for i, row in enumerate(rows))
+    return Share(
+        samples=[
+            (
+                places[one.row],
+                (np.array(one.ids, np.int32), np.array(one.ranges, np.int32).reshape(-1, 2)),
+            )
+            for one in made.samples
+        ],
+        counts=made.counts,
+        bad=[(rows[i], error) for i, error in made.bad],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row with its place."""
+
+    source: Source
+    number: int
+    raw: Raw
+
+
+class StreamRows:
+    """Every `world_size`-th row of the order: all ranks have as many as each other.
+
+    Holds the rows of one window that are this rank's.
+    """
+
+    def __init__(
+        self,
+        order: StreamOrder,
+        reader: PieceReader,
+        *,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+    ) -> None:
+        self._order, self._reader = order, reader
+        self._batch_size, self._rank, self._world_size = batch_size, rank, world_size
+
+    def steps(self, first: int) -> Generator[tuple[range, list[Row]]]:
+        """Of step `first` (from 0), and of all after it: the places in the step, and the rows.
+
+        Raises UserError for a file that is no longer what it was.
+        """
+        rows = self._rows(first * self._batch_size)
+        for step in count(first):
+            own = (self._rank - step * self._batch_size) % self._world_size
+            places = range(own, self._batch_size, self._world_size)
+            yield places, list(islice(rows, len(places)))
+
+    def _rows(self, position: int) -> Iterator[Row]:
+        while True:
+            window = self._order.window(position)
+            positions = np.arange(position, window.end)
+            own = positions[positions % self._world_size == self._rank]
+            yield from self._of_window(window, own)
+            position = window.end
+
+    def _of_window(self, window: Window, positions: np.ndarray) -> Iterator[Row]:
+        slots, rows = window.places(positions)
+        as_read = np.lexsort((rows, slots))
+        bounds = np.searchsorted(slots[as_read], np.arange(len(window.pieces) + 1)).tolist()
+        parts = [as_read[begin:end] for begin, end in pairwise(bounds)]
+        found: list[Row | None] = [None] * len(positions)
+        for at, some in self._reader.rows(window.pieces, [rows[part] for part in parts]):
+            source = self._reader.source(int(window.pieces[at]["file"]))
+            for index, (number, raw) in zip(parts[at].tolist(), some, strict=True):
+                found[index] = Row(source, number, raw)
+        for index, row in enumerate(found):
+            found[index] = None  # it has had its use
+            assert row is not None
+            yield row

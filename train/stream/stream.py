@@ -1,0 +1,198 @@
+"""Training data that are not prepared: ranks read and tokenise them while they train.
+
+Each rank takes its rows of a step (train/stream/share.py) and makes samples of them, in a thread,
+some steps ahead. Then all ranks tell each other their samples, which are small beside a step, so
+that what comes after is as with prepared data: rows are packed, and tokens shared out evenly.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+from rundir.config import RunConfig
+from rundir.data_paths import name_of
+from rundir.errors import UserError
+from rundir.events import EventWriter
+from rundir.paths import RunDir
+from rundir.prepared import Prepared
+from train.data.arrow_file import BAD_ROWS, MOST_LISTED, bad_row_line
+from train.data.dataset import Sample
+from train.data.samples import Counts
+from train.rank.group import Ranks
+from train.stream.pieces import Pieces
+from train.stream.share import Share, joined, shares
+
+_NUM_AHEAD = 4  # steps
+_TOLD_AGAIN = 10  # times as many rows left out
+
+Item = TypeVar("Item")
+
+
+class Ahead(Generic[Item]):
+    """Items of a generator without an end, at most so many ahead of what was taken.
+
+    A thread, not a process: what is costly (the tokenizer) leaves the interpreter to others, and
+    after CUDA was initialised nothing may be forked.
+    """
+
+    def __init__(self, items: Generator[Item], num_ahead: int) -> None:
+        self._items, self._room = items, threading.Semaphore(num_ahead)
+        self._made: SimpleQueue[Item | BaseException] = SimpleQueue()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._make, name="data", daemon=True)
+        self._thread.start()
+
+    def next(self) -> Item:
+        """The next item. Raises what the generator has raised in its place."""
+        item = self._made.get()
+        self._room.release()
+        if isinstance(item, BaseException):
+            self._made.put(item)  # nothing comes after it
+            raise item
+        return item
+
+    def close(self) -> None:
+        """Make no more; return once the thread has ended."""
+        self._is_closed = True
+        self._room.release()
+        self._thread.join()
+
+    def _make(self) -> None:
+        try:
+            while self._room.acquire() and not self._is_closed:
+                self._made.put(next(self._items))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised where it is waited for
+            self._made.put(error)
+        finally:
+            self._items.close()
+
+
+class Stream:
+    """The samples of one step at a time. Every method is called by all ranks together."""
+
+    def __init__(
+        self,
+        *,
+        config: RunConfig,
+        run: RunDir,
+        prepared: Prepared,
+        ranks: Ranks,
+        events: EventWriter,
+    ) -> None:
+        """Open what was written beside the run. Raises OSError when it is gone."""
+        self._config, self._run, self._ranks, self._events = config, run, ranks, events
+        self._model_path = Path(prepared.model_path)
+        self._pieces = Pieces.load(Path(prepared.train.path))
+        self._samples: Sequence[Sample] = []
+        self._next_step = -1
+        self._ahead: Ahead[Share] | None = None
+        self._counts, self._tell_at, self._num_listed = Counts(), 1, 0
+
+    def __len__(self) -> int:
+        """Rows of an epoch."""
+        return self._pieces.num_rows
+
+    def __getitem__(self, index: int) -> Sample:
+        return self._samples[index]
+
+    def length(self, index: int) -> int:
+        """How many tokens a sample of this step has."""
+        return len(self._samples[index][0])
+
+    def begin(self, step: int) -> None:
+        """Read for `step` (from 0) and those after it, while nobody asks for them yet."""
+        if self._ahead is not None:
+            self._ahead.close()
+        made = shares(
+            self._pieces,
+            self._config,
+            self._model_path,
+            first_step=step,
+            rank=self._ranks.rank,
+            world_size=self._ranks.world_size,
+            say=self._say,
+        )
+        self._ahead, self._next_step = Ahead(made, _NUM_AHEAD), step
+
+    def step_indices(self, step: int) -> Sequence[int]:
+        """Have the samples of `step` (from 0) here.
+
+        Raises UserError, on all ranks, for a row that is wrong, if that is to end a run, and for a
+        file that is no longer what it was.
+        """
+        if self._ahead is None or step != self._next_step:
+            self.begin(step)
+        assert self._ahead is not None
+        self._next_step = step + 1
+        try:
+            own = self._ahead.next()
+        except UserError as error:
+            own = Share(error=error)
+        self._list(own, step)
+        share = joined(self._ranks.gather_arrays(own.packed()))
+        if share.error is not None:
+            raise share.error
+        self._samples = [sample for _, sample in share.samples]
+        self._count(share.counts)
+        return range(len(self._samples))
+
+    def end(self) -> None:
+        """Read no more, and say what was left out."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+        if self._ranks.is_first:
+            counts = self._counts
+            self._events.emit(
+                "mark",
+                "data.streamed",
+                num_rows=counts.num_rows,
+                num_bad=counts.num_bad,
+                num_unwanted=counts.num_unwanted,
+                num_too_long=counts.num_too_long,
+                num_truncated=counts.num_truncated,
+                num_split=counts.num_split,
+                num_rewritten=counts.num_rewritten,
+            )
+            self._say(_summary(counts, self._config.data.max_seq_length))
+
+    def _list(self, share: Share, step: int) -> None:
+        """Write down the bad rows of this rank."""
+        if not share.bad or self._num_listed >= MOST_LISTED:
+            return
+        self._num_listed += len(share.bad)
+        name = f"{name_of(self._config.data.path)}.rank{self._ranks.rank}.{BAD_ROWS}"
+        with (self._run.data / name).open("a", encoding="ascii") as file:
+            for row, error in share.bad:
+                file.write(bad_row_line(row.source.path, row.number, error, step=step + 1))
+
+    def _count(self, counts: Counts) -> None:
+        self._counts.add(counts)
+        left_out = self._counts.num_bad + self._counts.num_too_long
+        if left_out >= self._tell_at:
+            self._tell_at = left_out * _TOLD_AGAIN
+            if self._ranks.is_first:
+                self._say(_summary(self._counts, self._config.data.max_seq_length))
+
+    def _say(self, text: str) -> None:
+        self._events.emit("log", "line", text=f"[Rank {self._ranks.rank}] DATA: {text}")
+
+
+def _summary(counts: Counts, max_seq_length: int) -> str:
+    """What has become of rows: nothing is left out unsaid."""
+    parts = [f"{counts.num_rows:,} rows streamed"]
+    for name, what in (
+        ("num_bad", "{:,} bad ones left out (data/*.bad_rows.jsonl)"),
+        ("num_unwanted", "{:,} rows left out by data.only_where"),
+        ("num_too_long", f"{{:,}} samples left out: more than {max_seq_length:,} tokens"),
+        ("num_truncated", f"{{:,}} samples cut off at {max_seq_length:,} tokens"),
+        ("num_split", "{:,} long rows split"),
+        ("num_rewritten", "{:,} conversations made a sample for each answer"),
+    ):
+        if number := getattr(counts, name):
+            parts.append(what.format(number))
+    return "; ".join(parts)

@@ -1,0 +1,194 @@
+"""What one rank's model and training step take on its device, without the device.
+
+`python -P -m train.trace.footprint OUT.json CONFIG.toml... [--device cuda|cpu]` writes the answers
+as rundir/footprint.py has them. A model of two layers is traced, then one with one more (or of one
+round and two of a pattern of layers): what that one adds, every further one adds too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import sys
+import warnings
+from pathlib import Path
+from typing import Any, cast
+
+from torch import device as torch_device
+from transformers import CONFIG_MAPPING, PretrainedConfig
+from transformers.utils import logging
+
+from rundir.config import RunConfig
+from rundir.config_file import read_config
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from rundir.footprint import Footprint, Moment, write_footprints
+from train.model.model import load_architecture, new_model, num_weights
+from train.model.new_tokens import grow
+from train.trace.kernels import Device
+from train.trace.trace import Trace, trace
+
+_MOMENTS: dict[str, Moment] = {
+    "wrap": "forward",
+    "forward": "forward",
+    "loss": "loss",
+    "loss backward": "backward",
+    "layers backward": "backward",
+    "embedding backward": "backward",
+    "optimizer": "optimizer",
+}
+
+
+def footprint(config: RunConfig, device: Device) -> Footprint:
+    """The footprint of one rank. Raises UserError when there is no such model to be traced."""
+    name = config.architecture.get("model_type") or config.model.path
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of transformers and peft; a run says them again
+            return _footprint(_traced(_described(config), config, device))
+    except UserError:
+        raise
+    # Any model's code runs here, on shapes that a person has written: it raises what it likes.
+    except Exception as error:
+        what = (str(error).strip() or "no reason given").splitlines()[0]
+        raise UserError(
+            f"a training step of {name} cannot be traced: {type(error).__name__}: {what}",
+            do="--set model.attention=eager"
+            if "attention implementation" in what
+            else "check the model's shape; one whose code looks at values trains, but has no plan",
+            code=ExitCode.PREFLIGHT,
+        ) from error
+
+
+def _described(config: RunConfig) -> PretrainedConfig:
+    """The model's shape, from [architecture] or else from its folder. Raises UserError."""
+    architecture = dict(config.architecture)
+    if architecture:
+        model_type = architecture.pop("model_type", None)
+        if model_type not in CONFIG_MAPPING:
+            raise UserError(
+                f"[architecture] model_type = {model_type!r} is none that transformers knows",
+                do='the model_type of the model\'s config.json, such as model_type = "qwen3"',
+            )
+        return CONFIG_MAPPING[model_type](**architecture)
+    file = Path(config.model.path) / "config.json"
+    if not config.model.path or not file.is_file():
+        raise UserError(
+            f"model.path = {config.model.path!r} is no folder with a config.json in it",
+            do="a Hugging Face folder as model.path, or the model's shape as [architecture]",
+        )
+    try:
+        return load_architecture(config.model, file.parent)
+    except (OSError, ValueError) as error:
+        what = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"{file} cannot be used: {what}",
+            do="take the file anew from where the model comes from; for code of the model's own: "
+            "--set model.trust_remote_code=true",
+        ) from error
+
+
+def _traced(described: PretrainedConfig, config: RunConfig, device: Device) -> Trace:
+    """The trace of the whole model, extrapolated from two short ones where its layers are alike."""
+    try:
+        found = _extrapolated(described, config, device)
+    except Exception:  # noqa: BLE001 - not every architecture can be made shorter
+        found = None
+    return found or trace(described, config, device)
+
+
+def _extrapolated(described: PretrainedConfig, config: RunConfig, device: Device) -> Trace | None:
+    """None where that is no less work, or some layers are larger than others."""
+    period = _period(described)
+    if period == 0:
+        return None
+    num_layers = described.get_text_config().num_hidden_layers
+    first = max(2, period + num_layers % period)  # a layer alone is both the first and the last
+    if num_layers <= first + period:
+        return None
+    small, large = (
+        trace(_shortened(described, num), config, device) for num in (first, first + period)
+    )
+    found = small.plus(large, (num_layers - first) // period)
+    folder = Path(config.model.path) if config.model.path else None
+    whole = grow(new_model(described, config, torch_device("meta")), folder)
+    if found.counts["num_base"] != num_weights(whole):
+        return None
+    return found
+
+
+def _period(described: PretrainedConfig) -> int:
+    """After how many layers their kinds repeat; 0 if they do not, or it cannot be told."""
+    text = described.get_text_config()
+    num_layers = getattr(text, "num_hidden_layers", None)
+    if not isinstance(num_layers, int):
+        return 0
+    kinds = [value for _, value in _by_layer(text)]
+    for period in range(1, num_layers // 2 + 1):
+        if all(value[period:] == value[:-period] for value in kinds):
+            return period
+    return 0
+
+
+def _by_layer(text: PretrainedConfig) -> list[tuple[str, list[Any]]]:
+    """The fields with an entry for each layer."""
+    return [
+        (name, list(value))
+        for name, value in vars(text).items()
+        if isinstance(value, list | tuple) and len(value) == text.num_hidden_layers
+    ]
+
+
+def _shortened(described: PretrainedConfig, num_layers: int) -> PretrainedConfig:
+    """The same with only its first layers."""
+    short = copy.deepcopy(described)
+    text = short.get_text_config()
+    for name, value in _by_layer(text):
+        setattr(text, name, value[:num_layers])
+    text.num_hidden_layers = num_layers
+    return short
+
+
+def _footprint(found: Trace) -> Footprint:
+    """The parts at the highest peak. What tensors are rounded up by counts as activations."""
+    stage, parts = max(found.peaks.items(), key=lambda item: sum(item[1].values()))
+    counts, peak_bytes = found.counts, sum(parts.values())
+    # DDP has buckets for all gradients from the start: what is more is beside them.
+    ddp = max(0, parts["gradients"] - counts["gradients"])
+    exact = counts["weights"] + counts["gradients"] + ddp + counts["optimizer"]
+    return Footprint(
+        num_parameters=counts["num_parameters"],
+        num_trainable=counts["num_trainable"],
+        weights_bytes=counts["weights"],
+        gradients_bytes=counts["gradients"],
+        optimizer_bytes=counts["optimizer"],
+        ddp_bytes=ddp,
+        activations_bytes=peak_bytes - exact - parts["logits"],
+        logits_bytes=parts["logits"],
+        peak_bytes=peak_bytes,
+        peak_moment=_MOMENTS[stage],
+    )
+
+
+def main() -> None:
+    """Answer every question, or say why one has no answer and exit with its code."""
+    parser = argparse.ArgumentParser(prog="python -P -m train.trace.footprint")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("configs", type=Path, nargs="+", metavar="CONFIG.toml")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    options = parser.parse_args()
+    logging.set_verbosity_error()
+    device = cast("Device", options.device)
+    try:
+        found = [footprint(read_config(path), device) for path in options.configs]
+        write_footprints(options.out, found)
+    except UserError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        sys.exit(error.code)
+    except (OSError, ValueError) as error:  # a question that cannot be read, a disk that is full
+        print(error, file=sys.stderr)  # noqa: T201
+        sys.exit(ExitCode.USAGE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""What a step would hold in memory, found by running it on the meta device: real code, no data."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from train.trace.kernels import Device
+
+# Parts of a footprint, as far as they can be told by when a tensor is made.
+Part = Literal["weights", "gradients", "optimizer", "activations", "logits"]
+# What runs, in its order, and the part that what it makes belongs to.
+STAGES: dict[str, Part] = {
+    "wrap": "gradients",  # DDP's buckets, which gradients are views of
+    "forward": "activations",
+    "loss": "logits",
+    "loss backward": "logits",
+    "layers backward": "activations",
+    "embedding backward": "activations",
+    "optimizer": "optimizer",
+}
+_CUDA_BLOCK_BYTES = 512  # torch's CUDA allocator, with expandable segments as launch sets them
+_ATEN = torch.ops.aten
+
+
+class Storages(TorchDispatchMode):
+    """Counts every storage on the meta device while it lives, and the peak of each stage.
+
+    `peaks` has, for each stage, how many bytes of each part were held when their sum was highest.
+    On a GPU that is what `torch.cuda.max_memory_allocated` sees, but for what kernels take for
+    themselves: cuBLAS's workspace (8 to 32 MiB), and the accumulators of flash attention's
+    backward, which runs when the larger part of its layer is free again.
+    """
+
+    def __init__(self, device: Device, *, is_packed: bool) -> None:
+        super().__init__()
+        self._is_packed = is_packed
+        self.held = dict.fromkeys(set(STAGES.values()) | {"weights"}, 0)
+        self.peaks: dict[str, dict[str, int]] = {}
+        self._block_bytes = _CUDA_BLOCK_BYTES if device == "cuda" else 1
+        self._live: dict[int, tuple[weakref.ref[Any], str, int]] = {}
+        self._highest: dict[str, int] = {}
+        self.enter("wrap")
+
+    def enter(self, stage: str) -> None:
+        """From now on this runs."""
+        self._stage = stage
+        self._look()
+
+    def restart(self) -> None:
+        """Forget the peaks; what is held stays held."""
+        self._highest, self.peaks = {}, {}
+
+    def assign(self, tensors: Iterable[torch.Tensor], part: Part) -> None:
+        """Count these as that part, whenever they were made."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            found = self._live.get(id(storage))
+            if found is None:
+                self._add(storage, part)
+            else:
+                reference, old, num_bytes = found
+                self._live[id(storage)] = reference, part, num_bytes
+                self.held[old] -= num_bytes
+                self.held[part] += num_bytes
+
+    def __torch_dispatch__(
+        self, op: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run `op` and count what it makes."""
+        if op is _ATEN._local_scalar_dense.default and args[0].dtype == torch.bool:
+            return not self._is_packed  # transformers asks whether each row is one sample
+        if op is _ATEN.copy_.default and args[1].is_meta and not args[0].is_meta:
+            return args[0]  # DDP gets its order of buckets from rank 0, which has the same
+        result = op(*args, **(kwargs or {}))
+        for one in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(one, torch.Tensor) and one.is_meta:
+                storage = one.untyped_storage()
+                if id(storage) not in self._live:
+                    self._add(storage, STAGES[self._stage])
+        return result
+
+    def _add(self, storage: torch.UntypedStorage, part: str) -> None:
+        key, blocks = id(storage), -(-storage.nbytes() // self._block_bytes)
+        num_bytes = blocks * self._block_bytes
+
+        def freed(_: Any) -> None:
+            _, part, num_bytes = self._live.pop(key)
+            self.held[part] -= num_bytes
+
+        self._live[key] = weakref.ref(storage, freed), part, num_bytes
+        self.held[part] += num_bytes
+        self._look()
+
+    def _look(self) -> None:
+        total = sum(self.held.values())
+        if total > self._highest.get(self._stage, -1):
+            self._highest[self._stage] = total
+            self.peaks[self._stage] = dict(self.held)

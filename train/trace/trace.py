@@ -1,0 +1,189 @@
+"""One step of the trainer's own code, traced on the meta device."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers import PretrainedConfig
+
+from rundir.config import RunConfig
+from rundir.events import EventWriter
+from rundir.paths import RunDir
+from train.model.head import layers_of
+from train.model.model import add_method, new_model, num_weights, plain_model
+from train.model.new_tokens import grow
+from train.model.quantize import states_of
+from train.rank.group import Ranks
+from train.step.batch import Batch
+from train.step.loop import Trainer
+from train.step.optimizer import with_own_states
+from train.step.selftest import try_step
+from train.trace.kernels import Device, kernels_of
+from train.trace.storages import Storages
+from train.worker import wrap
+
+_META = torch.device("meta")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Counts and bytes of one model; `peaks` is that of `Storages`, of the second step."""
+
+    counts: dict[str, int]
+    peaks: dict[str, dict[str, int]]
+
+    def plus(self, other: Trace, times: int) -> Trace:
+        """This, and `times` what `other` has more than this."""
+
+        def add(one: dict[str, int], more: dict[str, int]) -> dict[str, int]:
+            return {key: one[key] + times * (more[key] - one[key]) for key in one}
+
+        peaks = {stage: add(parts, other.peaks[stage]) for stage, parts in self.peaks.items()}
+        return Trace(counts=add(self.counts, other.counts), peaks=peaks)
+
+
+def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Trace:
+    """Trace a model of that architecture as `config` trains it, with the largest batch there is.
+
+    Raises whatever the model's code raises: some of it looks at values, and there are none.
+    """
+    is_flash = config.model.attention == "flash_attention_2"
+    if is_flash:  # its kernels know no meta device; torch's, without a mask, keep the same
+        config = replace(config, model=replace(config.model, attention="sdpa"))
+    folder = Path(config.model.path) if config.model.path else None
+    base = grow(new_model(described, config, _META), folder)
+    num_base = num_weights(base)
+    with _META:  # adapters would be made on the CPU first
+        model = add_method(base, config.train)
+    with kernels_of(device), Storages(device, is_packed=False):
+        tried = try_step(model)
+    storages = Storages(device, is_packed=config.data.packing and not is_flash)
+    storages.assign(_weights(model), "weights")
+    with _group(config.launch.num_ranks) as ranks, kernels_of(device), storages:
+        wrapped: Any = wrap(model, ranks, init_sync=False, tried=tried)
+        # Not annotated: DDP would reject the strings that annotations are here.
+        wrapped.register_comm_hook(None, lambda _, bucket: _reduced(bucket))
+        _tell(wrapped, storages)
+        trainer = _trainer(config, wrapped, ranks)
+        trainer.warm_up()
+        trainer.update(0.0)  # makes the optimizer's states
+        storages.restart()
+        trainer.gradients(_batches(config), 1.0)
+        storages.enter("optimizer")
+        trainer.update(0.0)
+        states = with_own_states(trainer.optimizer).state.values()
+        counts = _counts(model, [value for state in states for value in state.values()])
+    return Trace(counts=counts | {"num_base": num_base}, peaks=storages.peaks)
+
+
+def _counts(model: Any, states: list[Any]) -> dict[str, int]:
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return {
+        "num_parameters": num_weights(model),
+        "num_trainable": sum(parameter.numel() for parameter in trainable),
+        "weights": sum(tensor.nbytes for tensor in _weights(model)),
+        "gradients": sum(parameter.nbytes for parameter in trainable),
+        "optimizer": sum(state.nbytes for state in states if isinstance(state, torch.Tensor)),
+    }
+
+
+def _weights(model: Any) -> list[torch.Tensor]:
+    """All that is there before anything runs."""
+    of_four_bits = chain.from_iterable(map(states_of, model.parameters()))
+    return [*model.parameters(), *model.buffers(), *of_four_bits]
+
+
+def _trainer(config: RunConfig, wrapped: Any, ranks: Ranks) -> Trainer:
+    """The trainer as a rank has it, without data, and with a run folder that it does not touch."""
+    samples: Any = range(config.train.global_batch_size)
+    return Trainer(
+        config=config,
+        run=RunDir(Path(os.devnull)),
+        ranks=ranks,
+        model=wrapped,
+        samples=samples,
+        events=EventWriter(Path(os.devnull)),
+        evaluator=None,
+    )
+
+
+class _Full(Batch):
+    """A batch of which every token but the first of each row is predicted; it has no data."""
+
+    def arguments(self, device: torch.device | str = "cpu") -> tuple[torch.Tensor | None, ...]:
+        """As those of a batch, on the meta device."""
+        assert torch.device(device).type == "meta"
+        rows, tokens = self.input_ids.shape
+        where = torch.empty(rows * (tokens - 1), dtype=torch.long, device=_META)
+        return self.input_ids, self.position_ids, where, where
+
+
+def _batches(config: RunConfig) -> list[Batch]:
+    """A rank's largest micro-batches, no more than two: a second one finds gradients there."""
+    train = config.train
+    share = math.ceil(train.global_batch_size / config.launch.num_ranks)
+    num_rows = min(share, train.micro_batch_size)
+    ids = torch.empty((num_rows, config.data.max_seq_length), dtype=torch.long, device=_META)
+    batch = _Full(ids, ids, ids.numel(), ids.clone() if config.data.packing else None)
+    return [batch] * min(2, math.ceil(share / num_rows))
+
+
+def _tell(wrapped: Any, storages: Storages) -> None:
+    """Tell the storages what runs, from hooks on the model.
+
+    The head counts as loss: a loss in chunks has both in one.
+    """
+    summed = wrapped.module
+    model = summed.model
+    plain = plain_model(model)
+
+    def before(module: Any, stage: str) -> None:
+        module.register_forward_pre_hook(lambda *_: storages.enter(stage))
+
+    def after(module: Any, stage: str, backward: str) -> None:
+        def hook(_module: Any, _inputs: Any, output: Any) -> None:
+            hidden = output if isinstance(output, torch.Tensor) else output[0]
+            storages.enter(stage)
+            hidden.register_hook(lambda _: storages.enter(backward))
+
+        module.register_forward_hook(hook)
+
+    before(wrapped, "wrap")
+    before(summed, "forward")
+    after(plain.get_input_embeddings(), "forward", "embedding backward")
+    after(layers_of(plain) or plain.base_model, "loss", "layers backward")
+    summed.register_forward_hook(lambda *_: storages.enter("loss backward"))
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(
+                lambda one: storages.assign([one.grad], "gradients")
+            )
+
+
+@contextmanager
+def _group(num_ranks: int) -> Iterator[Ranks]:
+    """A group that so many ranks seem to be in."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=num_ranks)
+    try:
+        control = distributed_c10d._get_default_group()
+        yield Ranks(rank=0, world_size=num_ranks, device=_META, control=control)
+    finally:
+        dist.destroy_process_group()
+
+
+def _reduced(bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    """The sum over ranks, which is where the rank's own gradients are."""
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
