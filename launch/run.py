@@ -33,8 +33,10 @@ from launch.process.signals import Interrupted, Signals
 from launch.ready import make_ready
 from launch.run_state.state import new_state
 from launch.supervise.guard import MemoryGuard
+from launch.supervise.policies import Watched
 from launch.supervise.report import exit_code, report
 from launch.supervise.supervisor import Supervisor
+from launch.supervise.workload import workload_of
 from launch.track.sidecar import Tracking
 from rundir.checkpoints import remove_half_written
 from rundir.config_file import config_text
@@ -90,17 +92,17 @@ class _Run:
         )
         self._tracking = Tracking(self.folder, job.config, self._env, processes, console)
         self._plan = PlanOfRun(request, job, self.folder, console, environ, signals)
-        self._supervisor = Supervisor(
+        watched = Watched(
             run=self.folder,
             config=job.config.launch,
             state=self.state,
-            console=console,
-            signals=signals,
             events=self._events,
             processes=processes,
-            guard=self._guard,
-            tracking=self._tracking,
+            workload=workload_of(self.folder, self.state),
+            console=console,
+            signals=signals,
         )
+        self._supervisor = Supervisor(watched, self._guard, self._tracking)
 
     def to_its_end(self) -> ExitCode:
         """Make ready, start the ranks, supervise. Raises UserError for what a person can mend."""

@@ -160,7 +160,7 @@ def test_what_is_imported_when_a_module_loads_needs_no_tests_or_examples(package
         "rundir.events",
         "rundir.status",
         "diagnostics.doctor.command",
-        "diagnostics.doctor.runs.at_the_end",
+        "launch.supervise.diagnosis",
     ],
 )
 def test_the_launchers_own_process_never_loads_torch(module: str, environ: dict[str, str]) -> None:

@@ -46,9 +46,10 @@ def _import_peft() -> None:
 
 
 def _import_trainer() -> None:
-    import torch._dynamo  # noqa: F401 - the first optimizer of a process would
-
     from train import worker  # noqa: F401
+    from train.rank.torch_compat import import_compiler
+
+    import_compiler()
 
 
 def build(config: RunConfig, run: RunDir) -> Any:
@@ -77,7 +78,9 @@ def after_fork() -> None:
     import numpy as np
     import torch
 
-    if torch.cuda._is_in_bad_fork():
+    from train.rank.torch_compat import was_forked_with_cuda
+
+    if was_forked_with_cuda():
         raise RuntimeError("CUDA was initialised in the zygote: --set launch.start=cold")
     torch.set_num_threads(num_threads())  # OpenMP has read its variable in the zygote
     np.random.seed()  # the global generator, which all forks would share

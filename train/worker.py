@@ -35,7 +35,7 @@ from train.model.new_tokens import grow
 from train.rank.forks import watch_forks
 from train.rank.group import Alone, Ranks, meet, part, rank_device
 from train.rank.threads import num_threads
-from train.rank.watchdog import start_heart
+from train.rank.watchdog import start_watchdog
 from train.step.evaluate import Evaluator
 from train.step.loop import Trainer, Undistributed
 from train.step.selftest import Tried, try_out
@@ -93,7 +93,7 @@ def train(
     device = next(model.parameters()).device
     if device.type == "meta":  # to be received from rank 0
         device = rank_device(int(os.environ["LOCAL_RANK"]))
-    pulse = start_heart(run)
+    pulse = start_watchdog(run)
     ranks = meet(device, events, config.launch.collective_timeout_s, pulse)
     watch_forks(lambda text: events.emit("log", "line", text=f"[Rank {ranks.rank}] {text}"))
     prepared = read_prepared(run)

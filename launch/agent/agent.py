@@ -13,9 +13,9 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Any
 
-from launch.agent import torch_delays
+from launch.agent import torch_compat
 from launch.agent.warm import WarmStart, ZygoteLostError, signal_name
-from launch.rank import rank as warm_rank
+from launch.rank.rank import main_of_fork
 from rundir.config_file import read_config
 from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
@@ -33,15 +33,15 @@ def main() -> None:
     os.environ["AIRLOCK_AGENT_PID"] = str(os.getpid())
     warm = WarmStart(run, events, launch.zygote_timeout_s) if launch.start != "cold" else None
 
-    torch_delays.leave_no_main()
+    torch_compat.leave_no_main()
     # Not before: while the zygote imports torch on one core, this process does so on another.
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher import api
     from torch.distributed.run import config_from_args, get_args_parser
 
-    torch_delays.format_plainly()
-    torch_delays.hasten_rendezvous()
+    torch_compat.format_plainly()
+    torch_compat.hasten_rendezvous()
     config, command, args = config_from_args(get_args_parser().parse_args(torchrun_args))
     # launch_agent names its class itself; what it sets up besides is all wanted.
     api.LocalElasticAgent = _airlock_agent(  # type: ignore[attr-defined]
@@ -75,7 +75,7 @@ def _airlock_agent(
             if warm and reason is None:
                 events.emit("mark", "start", start=asked, reason=None)
                 try:
-                    return self._start(worker_group, warm_rank.main, (), "forkserver")
+                    return self._start(worker_group, main_of_fork, (), "forkserver")
                 except (EOFError, OSError) as error:  # it ended, or could not fork
                     reason = warm.give_up(f"no rank could be forked: {error!r}")
             events.emit("mark", "start", start="cold", reason=reason)
@@ -151,18 +151,11 @@ def _pids(worker_group: Any, context: Any) -> dict[int, int]:
 def _exitcodes(worker_group: Any, context: Any) -> dict[int, int]:
     """Exit code by global rank of every rank that has ended.
 
-    torch itself tells only of the one that it happened to look at first. And a forked rank that has
-    ended with 0 by itself, it waits for in vain: that one is said to have returned.
+    torch itself tells only of the one that it happened to look at first.
     """
-    forked = getattr(getattr(context, "_pc", None), "processes", ())
-    handlers = getattr(context, "subprocess_handlers", {})
-    exitcodes = [process.exitcode for process in forked]
-    exitcodes += [handlers[local_rank].proc.poll() for local_rank in sorted(handlers)]
-    for local_rank, process in enumerate(forked):
-        if process.exitcode == 0:
-            context._return_values.setdefault(local_rank, None)
     ranks = (worker.global_rank for worker in worker_group.workers)
-    return {rank: code for rank, code in zip(ranks, exitcodes, strict=False) if code is not None}
+    found = zip(ranks, torch_compat.exitcodes_of(context), strict=False)
+    return {rank: code for rank, code in found if code is not None}
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import signal
 import time
 from multiprocessing import forkserver
 
+from launch.process.python_compat import forkserver_pid
 from rundir.events import Event, EventTail, EventWriter
 from rundir.paths import RunDir
 
@@ -89,9 +90,7 @@ class WarmStart:
 
     @property
     def _pid(self) -> int | None:
-        # There is no public name for it; this one is there in every Python from 3.4 to 3.14.
-        pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-        return pid
+        return forkserver_pid()
 
     def _wait(self) -> str | None:
         step, step_since = "starting", time.monotonic()

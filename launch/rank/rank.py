@@ -9,10 +9,8 @@ fork of a zygote that has imported and built already: it enters by `main_of_fork
 
 from __future__ import annotations
 
-import atexit
 import gc
 import multiprocessing
-import multiprocessing.util
 import os
 import sys
 import time
@@ -24,6 +22,7 @@ from typing import Any
 from launch.gate.gate import Admit, Visitor
 from launch.host.limits import apply_limits, die_before_others
 from launch.process.parent import die_with_parent
+from launch.process.python_compat import begin_exit_handlers_anew, run_exit_handlers
 from launch.rank import zygote
 from launch.rank.admission import through_gate
 from launch.rank.last_words import tell_failure
@@ -46,14 +45,11 @@ def main_of_fork() -> None:
     # As torchrun's workers have it: Linux shares processors among sessions first (autogroups), so
     # beside other programs all ranks of one session would have the share of one.
     os.setsid()
-    # As CPython itself does from 3.13 on: what was registered before the fork is the zygote's to
-    # run, what this rank registers is run when it ends (multiprocessing before 3.13 forgets it).
-    atexit._clear()
-    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
+    begin_exit_handlers_anew()
     # A fork of a forkserver would start one itself for every worker; a cold rank would not.
     multiprocessing.set_start_method(None, force=True)
     bring_up(_inherit)
-    atexit._run_exitfuncs()
+    run_exit_handlers()
 
 
 def _inherit() -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import builtins
 import gc
 import importlib.util
@@ -10,13 +9,13 @@ import json
 import multiprocessing.process
 import os
 import sys
-import threading
 import weakref
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
+from launch.process.python_compat import join_threads, run_exit_handlers
 from launch.rank import zygote
 from launch.rank.last_words import tell_failure
 from launch.rank.reporter import Reporter
@@ -183,8 +182,8 @@ def _end(code: int, *, has_failed: bool) -> NoReturn:
     broken process group can wait for ranks that never come.
     """
     if not has_failed:
-        threading._shutdown()  # type: ignore[attr-defined]  # joins threads and executors
-    atexit._run_exitfuncs()
+        join_threads()
+    run_exit_handlers()
     if not has_failed:
         sys.modules["__main__"].__dict__.clear()  # closes files that the script has left open
         gc.collect()

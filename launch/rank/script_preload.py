@@ -54,9 +54,10 @@ def import_in_zygote(script: ScriptConfig, report: Reporter) -> None:
 def _settle_torch() -> None:
     import torch
 
+    from train.rank.torch_compat import import_compiler
+
     torch.set_num_threads(1)
-    # The first optimizer of a process would import it.
-    import torch._dynamo
+    import_compiler()
 
 
 def _do(step: Import | Setting, report: Reporter) -> None:

@@ -9,29 +9,10 @@ from typing import Any
 
 from launch.config.request import RUN
 from launch.run_state import out_of_memory
+from launch.run_state.blame import Blame, Failure, blame_of_exception, blame_of_exit, root_of
 from rundir.events import Event
 from rundir.exit_codes import ExitCode
 from rundir.status import RankStatus, Status
-
-_RANK_FAILED, _OUT_OF_MEMORY = int(ExitCode.RANK_FAILED), int(ExitCode.OUT_OF_MEMORY)
-_HANG = int(ExitCode.HANG)
-
-# The order of failures, from what surely is a root cause to what surely follows from another.
-_ROOT, _LIKELY, _UNKNOWN, _CASCADE, _ENDED_BY_US = range(5)
-
-# What a healthy rank says when another one is gone: never the cause, whichever comes first.
-_CASCADES = (
-    "connection closed by peer",
-    "connection reset",
-    "connection refused",
-    "broken pipe",
-    "socket closed",
-    "connection was aborted",
-    "remote process exited",
-    "nccl communicator",
-)
-# Signals that come from outside or from a crash of the rank's own, never from a lost peer.
-_ROOT_SIGNALS = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
 
 # A rank's phase after an event of that kind and name.
 _RANK_PHASES = {
@@ -56,36 +37,6 @@ def update_rank(row: RankStatus, event: Event) -> None:
         row.rss_bytes = event["rss_bytes"]
         row.pss_anon_bytes = event["pss_anon_bytes"]
         row.gpu_used_bytes = event["gpu_used_bytes"]
-
-
-@dataclass(slots=True)
-class Failure:
-    """One rank's end: by an exception, or by a signal or exit code that the agent saw.
-
-    The zygote's end, which takes all ranks with it, is that of rank None; so is a hang of which no
-    rank can be told to be the cause.
-    """
-
-    rank: int | None
-    t: float
-    title: str
-    traceback: str | None
-    exit_code: int
-    order: int  # how likely it is the root cause; the constants above
-    notes: tuple[str, ...] = ()  # what more there is to say, a line each
-
-    @property
-    def who(self) -> str:
-        """Whose end it is, in words."""
-        if self.rank is None:
-            return "the run" if self.exit_code == _HANG else "the zygote"
-        return f"rank {self.rank}"
-
-    @property
-    def summary(self) -> str:
-        """Who ended and how, on one line."""
-        verb = "raised " if self.traceback else ""
-        return f"{self.who} {verb}{self.title.splitlines()[0]}"
 
 
 @dataclass(slots=True)
@@ -153,11 +104,11 @@ class RunState:
     @property
     def has_own_failure(self) -> bool:
         """Whether a rank failed by itself, and not because another, or the launcher, ended."""
-        return any(one.order <= _LIKELY for one in self.failures)
+        return any(one.blame <= Blame.LIKELY for one in self.failures)
 
     def root_failure(self) -> Failure | None:
         """The failure that the others follow from: the likeliest, and of those the earliest."""
-        return min(self.failures, key=lambda one: (one.order, one.t), default=None)
+        return root_of(self.failures)
 
     def _on_plan(self, event: Event) -> None:
         self.plan = event
@@ -207,46 +158,43 @@ class RunState:
 
     def _on_exception(self, event: Event) -> None:
         text = f"{event['exception']}: {event['message']}"
-        order = _CASCADE if any(sign in text.casefold() for sign in _CASCADES) else _LIKELY
+        blame, code = blame_of_exception(text), event["exit_code"]
         self.failures.append(
-            Failure(event["rank"], event["t"], text, event["traceback"], event["exit_code"], order)
+            Failure(event["rank"], event["t"], text, blame, code, traceback=event["traceback"])
         )
 
     def _on_gone(self, event: Event) -> None:
         rank = event["failed_rank"]
         if all(one.rank != rank for one in self.failures):
             title = "ended before the training did"
-            self.failures.append(Failure(rank, event["t"], title, None, _RANK_FAILED, _UNKNOWN))
+            self.failures.append(Failure(rank, event["t"], title, Blame.UNKNOWN))
 
     def _on_exit(self, event: Event) -> None:
         rank, signal = event["failed_rank"], event["signal"]
         self._has_other_exit |= signal != "SIGTERM"
         if 0 <= rank < len(self.status.ranks):
             self.status.ranks[rank].phase = "failed"
-        if any(one.rank == rank and one.order != _UNKNOWN for one in self.failures):
+        if any(one.rank == rank and one.blame != Blame.UNKNOWN for one in self.failures):
             return  # it has told its own story
         self.failures = [one for one in self.failures if one.rank != rank]
-        if rank in self.ended_by_us:
-            order = _ENDED_BY_US
-        elif signal in _ROOT_SIGNALS:
-            order = _ROOT
-        elif signal == "SIGTERM":  # the agent ends survivors so, once it has told of the first exit
-            order = _ENDED_BY_US if self._has_other_exit else _UNKNOWN
-        else:
-            order = _LIKELY
-        self._add_ending(event, rank, order)
+        blame = blame_of_exit(
+            signal,
+            ended_by_launcher=rank in self.ended_by_us,
+            is_first=not self._has_other_exit,
+        )
+        self._add_ending(event, rank, blame)
 
     def _on_zygote_exit(self, event: Event) -> None:
-        self._add_ending(event, None, _ROOT)
+        self._add_ending(event, None, Blame.ROOT)
 
-    def _add_ending(self, event: Event, rank: int | None, order: int) -> None:
+    def _add_ending(self, event: Event, rank: int | None, blame: Blame) -> None:
         """A process has ended, as its event says; by the OOM killer only if that is proven."""
-        failure = Failure(rank, event["t"], _ending(event), None, _RANK_FAILED, order)
-        if event["signal"] == "SIGKILL" and self.oom_kill and order == _ROOT:
+        failure = Failure(rank, event["t"], _ending(event), blame)
+        if event["signal"] == "SIGKILL" and self.oom_kill and blame is Blame.ROOT:
             failure.title, failure.notes = out_of_memory.by_kernel(
                 self.oom_kill, of_script=self.of_script
             )
-            failure.exit_code = _OUT_OF_MEMORY
+            failure.exit_code = ExitCode.OUT_OF_MEMORY
         self.failures.append(failure)
 
     def _on_guard(self, event: Event) -> None:
@@ -258,14 +206,15 @@ class RunState:
             return  # it has told its own story
         self.failures = [one for one in self.failures if one.rank != rank]
         title, notes = out_of_memory.by_guard(event, of_script=self.of_script)
-        self.failures.append(Failure(rank, event["t"], title, None, _OUT_OF_MEMORY, _ROOT, notes))
+        code = ExitCode.OUT_OF_MEMORY
+        self.failures.append(Failure(rank, event["t"], title, Blame.ROOT, code, notes=notes))
 
     def _on_hang(self, event: Event) -> None:
         """The launcher ends all ranks for it, or only says it."""
         if event["ends"]:
             self.ended_by_us |= {row.rank for row in self.status.ranks}
             self.failures.append(
-                Failure(event["failed_rank"], event["t"], event["title"], None, _HANG, _ROOT)
+                Failure(event["failed_rank"], event["t"], event["title"], Blame.ROOT, ExitCode.HANG)
             )
 
     def _on_oom_kill(self, event: Event) -> None:

@@ -12,7 +12,8 @@ from rich.console import Console
 
 from launch.process.signals import Signals
 from launch.run_state import out_of_memory
-from launch.run_state.state import Failure, RunState
+from launch.run_state.blame import Failure
+from launch.run_state.state import RunState
 from launch.supervise.console import speed
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, shown
@@ -115,7 +116,7 @@ def _interrupted(console: Console, run: RunDir, state: RunState) -> None:
 
 def _failure(console: Console, run: RunDir, state: RunState) -> None:
     """Say which rank failed, why, and what to do; what tells most is printed last."""
-    from diagnostics.doctor.runs.at_the_end import advice, examined
+    from launch.supervise.diagnosis import advice, examined
     from launch.supervise.incident import incident_lines
 
     root, seen = state.root_failure(), examined(run, state)

@@ -169,3 +169,8 @@ class UserScript:
             for row in state.status.ranks
             if row.phase == "failed" and row.pid is not None and row.pid not in alive
         ]
+
+
+def workload_of(run: RunDir, state: RunState) -> Workload:
+    """How the ranks of this run are to be watched."""
+    return UserScript(run) if state.of_script else OwnTrainer(run)

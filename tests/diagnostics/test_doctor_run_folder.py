@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.doctor.runs.at_the_end import advice, examined
 from diagnostics.doctor.runs.run_folder import find_folder, of_run, read_state
+from launch.supervise.diagnosis import advice, examined
 from rundir.events import read_events
 from rundir.exit_codes import ExitCode
 from tests.conftest import ROOT

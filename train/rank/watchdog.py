@@ -1,33 +1,31 @@
-"""A second thread of a rank: it shows that Python code can run, and tells the last collectives."""
+"""The watchdog thread of a rank: shows that Python code can run, tells the last collectives."""
 
 from __future__ import annotations
 
 import json
 import os
-import pickle
 import threading
 from typing import Any
-
-from torch._C import _distributed_c10d as c10d
 
 from rundir import control
 from rundir.atomic import write_text
 from rundir.paths import RunDir
 from rundir.pulse import Pulse
+from train.rank.torch_compat import dumped_collectives
 
 _BEAT_S = 1.0
 _NUM_ENTRIES = 64  # collectives that are told
 _NUM_FRAMES = 16  # calls of each, the innermost first
 
 
-def start_heart(run: RunDir) -> Pulse:
+def start_watchdog(run: RunDir) -> Pulse:
     """This rank's pulse; from now on a thread keeps it alive, and answers requests for a trace."""
     rank = int(os.environ.get("RANK", "0"))
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     pulse = Pulse(run.pulse(rank), attempt)
     if "RANK" in os.environ:  # a plain run has nobody to wait for
         args = (run, rank, pulse)
-        threading.Thread(target=_beat, args=args, name="airlock-heart", daemon=True).start()
+        threading.Thread(target=_beat, args=args, name="airlock-watchdog", daemon=True).start()
     return pulse
 
 
@@ -50,12 +48,7 @@ def flight_record() -> list[dict[str, Any]]:
 
     Each with its group, its number in that group, its sizes and the Python code that called it.
     """
-    entries: list[dict[str, Any]] = []
-    for dump in ("_dump_fr_trace", "_dump_nccl_trace"):
-        if hasattr(c10d, dump):
-            dumped = pickle.loads(getattr(c10d, dump)())  # noqa: S301 - torch's own
-            entries += dumped.get("entries", [])
-    # Both may have the same ones.
+    entries = dumped_collectives()
     seen = {(one["process_group"], one["record_id"], one["op_id"]): one for one in entries}
     ordered = sorted(seen.values(), key=lambda one: int(one["time_created_ns"]))
     return [_told(one) for one in ordered if not one["is_p2p"]][-_NUM_ENTRIES:]

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from train.rank.torch_compat import TorchDispatchMode
 from train.trace.kernels import Device
 
 # Parts of a footprint, as far as they can be told by when a tensor is made.

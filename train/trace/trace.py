@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import PretrainedConfig
 
 from rundir.config import RunConfig
@@ -25,6 +23,7 @@ from train.model.model import add_method, new_model, num_weights, plain_model
 from train.model.new_tokens import grow
 from train.model.quantize import states_of
 from train.rank.group import Ranks
+from train.rank.torch_compat import default_group, fake_store
 from train.step.batch import Batch
 from train.step.loop import Trainer
 from train.step.optimizer import with_own_states
@@ -174,9 +173,9 @@ def _tell(wrapped: Any, storages: Storages) -> None:
 @contextmanager
 def _group(num_ranks: int) -> Iterator[Ranks]:
     """A group that so many ranks seem to be in."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=num_ranks)
+    dist.init_process_group("fake", store=fake_store(), rank=0, world_size=num_ranks)
     try:
-        control = distributed_c10d._get_default_group()
+        control = default_group()
         yield Ranks(rank=0, world_size=num_ranks, device=_META, control=control)
     finally:
         dist.destroy_process_group()

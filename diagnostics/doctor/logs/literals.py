@@ -1,11 +1,11 @@
-"""The fixed text that a line must hold for a regular expression to match it: see `sieve`."""
+"""The fixed text that a line must hold for a regular expression to match it: see prefilter.py."""
 
 from __future__ import annotations
 
 import re
-from re import _constants as sre  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
+
+from launch.process.python_compat import regex_opcodes, regex_parser
 
 LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 LEAST_LETTERS = 3
@@ -20,7 +20,7 @@ def texts_of(pattern: str) -> tuple[Choice, ...]:
     of its texts, and for a pattern that is none.
     """
     try:
-        choices = _choices(parser.parse(pattern))
+        choices = _choices(regex_parser.parse(pattern))
     except re.error as error:
         raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
     found = [one for one in choices if _num_letters(one) >= LEAST_LETTERS]
@@ -44,12 +44,12 @@ def _choices(items: Any) -> list[Choice]:
     """All texts of a sequence, each of which must be there."""
     choices: list[Choice] = []
     run = ""
-    for op, value in [*items, (sre.ANY, None)]:  # the last one ends what stands before it
-        character = chr(value) if op is sre.LITERAL else ""
+    for op, value in [*items, (regex_opcodes.ANY, None)]:  # the last one ends what stands before it
+        character = chr(value) if op is regex_opcodes.LITERAL else ""
         if character.isascii() and character:
             run += character.lower()
             continue
-        if op is sre.AT:  # an anchor takes no room: what stands on its sides is one text
+        if op is regex_opcodes.AT:  # an anchor takes no room: what stands on its sides is one text
             continue
         if run:
             choices.append(frozenset({run.encode()}))
@@ -60,11 +60,11 @@ def _choices(items: Any) -> list[Choice]:
 
 def _inside(op: Any, value: Any) -> list[Choice]:
     """What must be there of a group, a repetition or a choice; nothing where it may be missing."""
-    if op is sre.SUBPATTERN:
+    if op is regex_opcodes.SUBPATTERN:
         return _choices(value[-1])
-    if op in (sre.MAX_REPEAT, sre.MIN_REPEAT) and value[0] >= 1:
+    if op in (regex_opcodes.MAX_REPEAT, regex_opcodes.MIN_REPEAT) and value[0] >= 1:
         return _choices(value[2])
-    if op is sre.BRANCH:
+    if op is regex_opcodes.BRANCH:
         parts = [max(_choices(part), key=_weight, default=None) for part in value[1]]
         if all(parts):
             return [frozenset[bytes]().union(*(part for part in parts if part))]

@@ -19,7 +19,8 @@ from diagnostics.doctor.logs.rules import ROLES
 from diagnostics.doctor.logs.search import Found
 from diagnostics.doctor.logs.verdict import Evidence, Verdict
 from launch.process.runs import OVER, processes_of
-from launch.run_state.state import Failure, RunState, new_state
+from launch.run_state.blame import Failure
+from launch.run_state.state import RunState, new_state
 from rundir.config_file import read_config
 from rundir.events import Event, read_events
 from rundir.exit_codes import ExitCode

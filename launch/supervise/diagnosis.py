@@ -1,17 +1,32 @@
-"""The doctor at the end of a run that failed: what it adds to the launcher's own report."""
+"""What the doctor says of a run that this launcher watches: the one place where it is asked.
+
+Import this late: it loads the doctor, which a run that goes well never needs.
+"""
 
 from __future__ import annotations
 
 import textwrap
 
-from diagnostics.doctor.runs.run_folder import of_failed
 from diagnostics.doctor.logs.verdict import Verdict
+from diagnostics.doctor.runs.hang import of_hang
+from diagnostics.doctor.runs.run_folder import of_failed
+from launch.run_state.hang import Hang
+from launch.run_state.hang_evidence import collect
 from launch.run_state.state import RunState
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 
 _MOST_BYTES, _LEAST_BYTES = 6 << 20, 1 << 18  # of all logs, of each: a report must not wait long
 _WIDTH = 100
+
+
+def of_hung(run: RunDir, state: RunState, hang: Hang) -> Verdict | None:
+    """Who keeps the others waiting, from what the ranks do now; None where that is not to be told.
+
+    Collects the evidence, which asks the ranks for their stacks and takes seconds.
+    """
+    pids = {row.rank: row.pid for row in state.status.ranks if row.pid is not None}
+    return of_hang(collect(run, state.status.attempt, pids, hang))
 
 
 def examined(run: RunDir, state: RunState) -> Verdict | str:

@@ -1,0 +1,48 @@
+"""What Airlock uses that is private in CPython 3.11 to 3.13; tests/test_compat.py looks for it."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing.util
+import threading
+from multiprocessing import forkserver
+from re import _constants as regex_opcodes  # type: ignore[attr-defined]
+from re import _parser as regex_parser  # type: ignore[attr-defined]
+
+__all__ = ["regex_opcodes", "regex_parser"]
+
+PRIVATE = (  # module:attribute
+    "atexit:_clear",
+    "atexit:_run_exitfuncs",
+    "multiprocessing.forkserver:_forkserver._forkserver_pid",
+    "multiprocessing.util:_exit_function",
+    "re:_constants",
+    "re:_parser.parse",
+    "sys:_getframe",
+    "threading:_shutdown",
+)
+
+
+def forkserver_pid() -> int | None:
+    """The process of this one's forkserver, or None; it has no public name."""
+    pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    return pid
+
+
+def begin_exit_handlers_anew() -> None:
+    """In a fork: leave the parent's exit handlers to the parent, and run this process's own.
+
+    CPython does so itself from 3.13 on; before, multiprocessing forgets its handler in a fork.
+    """
+    atexit._clear()
+    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
+
+
+def run_exit_handlers() -> None:
+    """Run what was registered with atexit, as the interpreter does when it ends."""
+    atexit._run_exitfuncs()
+
+
+def join_threads() -> None:
+    """Wait for threads and executors, as the interpreter does before its exit handlers."""
+    threading._shutdown()  # type: ignore[attr-defined]

@@ -1,0 +1,73 @@
+"""Everything private in torch and CPython that is used is still there: by name, if one has gone."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+from launch.agent import torch_compat as of_agent
+from launch.process import python_compat as of_python
+from train.rank import torch_compat as of_training
+
+ROOT = Path(__file__).resolve().parents[1]
+COMPAT = [
+    "launch/process/python_compat.py",
+    "launch/agent/torch_compat.py",
+    "train/rank/torch_compat.py",
+]
+
+
+def is_there(name: str) -> bool:
+    """Whether `module:attribute.attribute` is, or is set by a method of the class it is of."""
+    module, _, path = name.partition(":")
+    owner = importlib.import_module(module)
+    *parents, last = path.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent)
+    return hasattr(owner, last) or (inspect.isclass(owner) and is_set_by(owner, last))
+
+
+def is_set_by(owner: type, name: str) -> bool:
+    classes = (one for one in inspect.getmro(owner) if one is not object)
+    return any(f"self.{name}" in inspect.getsource(one) for one in classes)
+
+
+@pytest.mark.parametrize("name", of_python.PRIVATE + of_training.PRIVATE + of_agent.PRIVATE)
+def test_what_is_private_and_used_is_there(name: str) -> None:
+    assert is_there(name), f"{name} has gone: see the compat module that names it"
+
+
+def test_a_name_that_has_gone_would_be_seen() -> None:
+    assert not is_there("threading:_shutdown_all")
+    assert not is_there(f"{of_agent._AGENT}._start_all_workers")
+
+
+def private_imports(path: Path) -> list[str]:
+    """The imports of a file that name anything private of another package."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        found += [name for name in names if any(is_private(part) for part in name.split("."))]
+    return [name for name in found if name.partition(".")[0] not in ("__future__", *OURS)]
+
+
+OURS = ("rundir", "launch", "train", "diagnostics", "api")
+
+
+def is_private(part: str) -> bool:
+    return part.startswith("_") and not part.startswith("__")
+
+
+@pytest.mark.parametrize("package", ["rundir", "launch", "train", "diagnostics"])
+def test_nothing_private_is_imported_elsewhere(package: str) -> None:
+    for path in (ROOT / package).rglob("*.py"):
+        if str(path.relative_to(ROOT)) not in COMPAT:
+            assert not private_imports(path), path

@@ -1,0 +1,52 @@
+"""What training uses that is private in torch 2.11 to 2.13; tests/test_compat.py looks for it."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import torch
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import distributed_c10d
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["TorchDispatchMode"]
+
+PRIVATE = (  # module:attribute
+    "torch._C:_distributed_c10d._dump_fr_trace",
+    "torch._dynamo:config",
+    "torch.cuda:_is_in_bad_fork",
+    "torch.distributed.distributed_c10d:_get_default_group",
+    "torch.testing._internal.distributed.fake_pg:FakeStore",
+    "torch.utils._python_dispatch:TorchDispatchMode",
+)
+
+
+def fake_store() -> Any:
+    """A store for the "fake" backend, a group whose other ranks do not exist."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # no rank should load it
+
+    return FakeStore()
+
+
+def default_group() -> Any:
+    """The process group that init_process_group has made."""
+    return distributed_c10d._get_default_group()
+
+
+def import_compiler() -> None:
+    """Import torch._dynamo, which the first optimizer of a process would."""
+
+
+def was_forked_with_cuda() -> bool:
+    """Whether CUDA was initialised in the process that this one is a fork of."""
+    return bool(torch.cuda._is_in_bad_fork())
+
+
+def dumped_collectives() -> list[dict[str, Any]]:
+    """The entries of torch's flight recorders; NCCL's and the general one may have the same."""
+    entries: list[dict[str, Any]] = []
+    for dump in ("_dump_fr_trace", "_dump_nccl_trace"):
+        if hasattr(c10d, dump):
+            entries += pickle.loads(getattr(c10d, dump)()).get("entries", [])  # noqa: S301 - torch's
+    return entries
