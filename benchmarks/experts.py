@@ -20,8 +20,8 @@ from benchmarks.model_checks import samples
 from benchmarks.report import machine
 from benchmarks.small_models import enlarge, small_config
 from rundir.config import RunConfig, TrainConfig
+from train.model.build import add_method, new_model
 from train.model.loss import SummedLoss
-from train.model.model import add_method, new_model
 from train.step.batch import collate
 
 _TARGETS = {"experts": "experts.gate_up_proj,experts.down_proj", "layers": "q_proj,v_proj,o_proj"}

@@ -22,8 +22,8 @@ from rundir.config import RunConfig
 from rundir.errors import UserError
 from train.data.architecture import check_is_causal
 from train.data.dataset import Sample, prompted
+from train.model.build import add_method, load_model, merged, new_model
 from train.model.loss import SummedLoss
-from train.model.model import add_method, load_model, merged, new_model
 from train.step.batch import collate, collate_rows
 from train.step.selftest import NOT_PACKED, Tried, tried_of
 from train.trace.trace import trace

@@ -1,6 +1,6 @@
 """What the plan predicts for a rank's memory, beside what real trainings take.
 
-`python -m benchmarks.plan [--quick] [--gpu] [--json]` predicts with `train.trace.footprint`, as
+`python -m benchmarks.plan [--quick] [--gpu] [--json]` predicts with `train.trace.estimate`, as
 `airlock plan` does, and trains small models of random weights on CPU; the peak of anonymous memory
 above that after the imports is measured, and what of it is left after a step. `--gpu` trains
 Qwen2.5-14B's shape with LoRA on one GPU, and looks at `torch.cuda.max_memory_allocated` instead.
@@ -158,7 +158,7 @@ def predict(config: RunConfig, folder: Path) -> Footprint:
             sys.executable,
             "-P",
             "-m",
-            "train.trace.footprint",
+            "train.trace.estimate",
             str(answer),
             str(question),
             "--device",

@@ -55,14 +55,14 @@ class Benchmark:
         self._timelines: dict[Case, tuple[float, Ready]] = {}
         self._gate = tempfile.TemporaryDirectory(prefix="gate-")
 
-    def run(self, plans: Iterable[Plan]) -> None:
+    def run(self, plans: Iterable[Repeats]) -> None:
         """Measure all of some plans."""
         self.time(Case("airlock warm", 1))  # warms the caches, ours and the kernel's
         self.results.clear()
         for plan in plans:
             self._run(plan)
 
-    def _run(self, plan: Plan) -> None:
+    def _run(self, plan: Repeats) -> None:
         for measure, cases in (
             (self.time, plan.timed),
             (self.memory, plan.memory),
@@ -153,7 +153,7 @@ def _say(text: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class Repeats:
     """What is measured, in this order."""
 
     timed: list[Case] = dataclasses.field(default_factory=list)
@@ -162,15 +162,15 @@ class Plan:
     restarts: list[tuple[Case, int]] = dataclasses.field(default_factory=list)
 
 
-def quick_plan() -> Plan:
+def quick_plan() -> Repeats:
     """A few small cases, in less than three minutes on two cores."""
     four = [Case(name, 4) for name in ("torchrun", "airlock warm")]
     timed = [Case("torchrun", 1), Case("airlock warm", 8), *four]
     capped = [Case("airlock warm", 8, cap_mb=_SMALL_CAP_MB)]
-    return Plan(timed, four, capped, [(Case("airlock warm", 8), 3)])
+    return Repeats(timed, four, capped, [(Case("airlock warm", 8), 3)])
 
 
-def full_plan(available: list[str]) -> Plan:
+def full_plan(available: list[str]) -> Repeats:
     """Every launcher and size once; then, in turns, what the claims compare, four times more."""
     every = [
         Case(name, num, model)
@@ -193,10 +193,10 @@ def full_plan(available: list[str]) -> Plan:
         if case.num_ranks == 8 or (case.num_ranks in (1, 32) and case.launcher == "airlock warm")
     ]
     restarts = [(Case("airlock warm", 8), 20), (Case("torchrun", 8), 3)]
-    return Plan(every + compared * 4, memory, restarts=restarts)
+    return Repeats(every + compared * 4, memory, restarts=restarts)
 
 
-def capped_plan(available: list[str]) -> Plan:
+def capped_plan(available: list[str]) -> Repeats:
     """What needs a cap: who survives a small one, and how many may load at once under a larger."""
     small = [Case(name, 8, cap_mb=_SMALL_CAP_MB) for name in ("torchrun", "airlock warm")]
     pickle = [
@@ -213,12 +213,12 @@ def capped_plan(available: list[str]) -> Plan:
     compared = [*pickle[:2], dataclasses.replace(pickle[1], again=True)]
     twice = [Case("airlock cold auto", 4, "pickle", _PICKLE_CAP_MB, num_runs=2)]
     cases = small * 3 + compared * 5 + pickle[2:] + twice * 3
-    return Plan(capped=[case for case in cases if case.launcher in available])
+    return Repeats(capped=[case for case in cases if case.launcher in available])
 
 
-def script_plan() -> Plan:
+def script_plan() -> Repeats:
     """Scripts that know nothing of Airlock, under torchrun and under it."""
-    return Plan(
+    return Repeats(
         timed=[
             Case(launcher, num, script)
             for script in _SCRIPTS

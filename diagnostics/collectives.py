@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Any
 
 from diagnostics.probes.collective_rank import MEET, TYPES, pair_name
-from diagnostics.probes.collective_watch import Group, group_of
+from diagnostics.probes.collective_watch import RankGroup, group_of
 from diagnostics.probes.own_run import own_run
 from diagnostics.probes.result import Findings, check_device_command
 from diagnostics.probes.rung import rung
@@ -46,7 +46,7 @@ def main(findings: Findings, request: Request, timeout_s: float) -> None:
         findings.finish(f"{run.num_ranks} ranks over {over}{_speed(group)}")
 
 
-def judge(group: Group) -> Iterator[Finding]:
+def judge(group: RankGroup) -> Iterator[Finding]:
     """What all ranks are through with, and then what they failed in, if they did."""
     results: Results = [rank.results() for rank in group.ranks]
     done = set.intersection(*(set(one) for one in results))
@@ -124,7 +124,7 @@ def judge_pairs(pairs: list[tuple[int, int]], results: Results) -> Iterator[Find
     )
 
 
-def _speed(group: Group) -> str:
+def _speed(group: RankGroup) -> str:
     found = group.ranks[0].results().get("bandwidth")
     return "" if found is None else f", bus bandwidth {found['bus_bytes_per_s'] / _GB:.2f} GB/s"
 

@@ -16,7 +16,7 @@ from diagnostics.probes.result import Findings, install_command
 from diagnostics.probes.rung import rung
 from launch.config.request import Request
 from launch.files.data_file import check_data
-from launch.files.prepare import have_data_of_hub
+from launch.files.preparation import have_data_of_hub
 from launch.process.signals import Signals
 from rundir.config import RunConfig
 from rundir.finding import Finding

@@ -16,11 +16,11 @@ from diagnostics.probes.own_run import OwnRun, own_run
 from diagnostics.probes.result import Findings, check_device_command, install_command
 from diagnostics.probes.rung import rung
 from launch.config.request import PLAN, Request
-from launch.files.loading import choose_loading
+from launch.files.load_mode import choose_loading
 from launch.host.peaks import high_water
-from launch.plan.command import make_plan
-from launch.plan.fit import Verdict
+from launch.plan.fit import Fit
 from launch.plan.plan import this_host
+from launch.plan.planning import make_plan
 from launch.plan.question import question_of
 from launch.plan.show import verdict_lines
 from launch.plan.target import target_of_placement
@@ -102,7 +102,7 @@ def judge_plan(
     lines = verdict_lines(plan)
     return Finding(
         check="on meta",
-        ok=plan.verdict is not Verdict.DOES_NOT_FIT,
+        ok=plan.verdict is not Fit.DOES_NOT_FIT,
         text=f"{footprint.num_parameters:,} parameters, {footprint.num_trainable:,} of them "
         f"trained; {'; '.join(lines)}",
         do=f"{request.command(PLAN, {})}   # says what would fit",
@@ -118,7 +118,7 @@ def load(config: RunConfig, folder: Path) -> tuple[Any, float]:
     """The model on the first device, with what is trained of it, and the seconds that took."""
     import torch
 
-    from train.model.model import add_method, load_architecture, load_model, new_model
+    from train.model.build import add_method, load_architecture, load_model, new_model
     from train.model.new_tokens import grow
     from train.rank.group import rank_device
 
@@ -137,7 +137,7 @@ def judge_loaded(model: Any, footprint: Footprint | UserError, seconds: float) -
     """Red when it is not the model that was planned for."""
     import torch
 
-    from train.model.model import num_weights
+    from train.model.build import num_weights
 
     device, num = next(model.parameters()).device, num_weights(model)
     is_cuda = device.type == "cuda"
@@ -183,8 +183,8 @@ def try_forward(model: Any, config: RunConfig) -> Finding:
     """
     import torch
 
+    from train.model.build import inference
     from train.model.loss import SummedLoss
-    from train.model.model import inference
     from train.step.selftest import trial_batch, tried_of
 
     head = tried_of(model, config).head

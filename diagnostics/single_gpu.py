@@ -118,8 +118,8 @@ def build(config: RunConfig, folder: Path, device: Any) -> tuple[Any, Any]:
 
     from train.data.dataset import prompted
     from train.data.template import Template
+    from train.model.build import add_method, load_model, load_tokenizer
     from train.model.make_checkpoint import make_checkpoint
-    from train.model.model import add_method, load_model, load_tokenizer
     from train.step.batch import collate
 
     make_checkpoint(config, folder)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from rich.console import Console
 
+from launch.config.options import joined, options
 from launch.config.request import Request
 from launch.config.script_request import is_script, read_script
 from launch.ladder.rungs import NAMES
-from launch.process.output import Output, make_console
+from launch.process.output import Output, end_with
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 
@@ -21,21 +20,6 @@ from rundir.exit_codes import ExitCode
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def airlock() -> None:
     """Bring training ranks up on one node, and fine-tune language models with native DDP."""
-
-
-def _joined(_context: Any, _option: Any, paths: tuple[str, ...]) -> str | None:
-    if len(paths) > 1 and (odd := [path for path in paths if "," in path]):
-        raise click.BadParameter(f"{odd[0]!r} has a comma in it: rename it, or give it alone")
-    return ",".join(paths) or None
-
-
-DATA = click.option(
-    "--data",
-    metavar="PATH[:WEIGHT]",
-    multiple=True,
-    callback=_joined,
-    help="Training data; several times: mixed, each row WEIGHT times an epoch.",
-)
 
 
 class _RunCommand(click.Command):
@@ -57,11 +41,8 @@ class _RunCommand(click.Command):
 
 @airlock.command(cls=_RunCommand, options_metavar="[OPTIONS]")
 @click.argument("profile", required=False, metavar="[PROFILE | SCRIPT.py ARGS...]")
-@click.option("--num-gpus", type=int, help="Ranks to start; one for each GPU by default.")
-@DATA
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
+@options("num_gpus", "data", "set", "resume")
 @click.option("--max-restarts", type=click.IntRange(min=0), help="Restarts after a rank failed.")
-@click.option("--resume", metavar="RUN", help="Go on from the last checkpoint of that run.")
 @click.option(
     "--preload",
     metavar="NAMES",
@@ -122,8 +103,7 @@ def _request(
     show_default=True,
     help="Whose settings and tokenizer.",
 )
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options("set", "json")
 def data(files: tuple[str, ...], *, as_json: bool, **options: Any) -> None:
     """Show what would be trained on of FILEs, without training: samples, loss, what is left out.
 
@@ -131,33 +111,28 @@ def data(files: tuple[str, ...], *, as_json: bool, **options: Any) -> None:
     """
     from launch import prepare_only as alone
 
-    request = Request(data=_joined(None, None, files), **options)
+    request = Request(data=joined(files), **options)
     end_with(lambda *_: alone.show_data(request, os.environ, as_json=as_json))
 
 
 @airlock.command()
 @click.argument("profile", required=False)
 @click.option("--gpu", metavar="NAME", help="Plan for such GPUs: 24G, 48G, H100-80G, H200, …")
-@click.option("--num-gpus", type=int, help="Ranks; one for each GPU by default.")
-@click.option("--data", metavar="PATH", help="Training data; a plan needs none.")
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, sizes in bytes.")
+@options("num_gpus", "data", "set", "json")
 def plan(profile: str | None, as_json: bool, **options: Any) -> None:
     """Tell what memory PROFILE takes of GPUs and host, whether it fits, and what would instead.
 
     Nothing is started, and neither a GPU nor a network is needed; ends with 3 if it does not fit.
     """
-    from launch.plan import command
+    from launch.plan import planning
 
     request = Request(profile=profile or _default_profile(), **options)
-    end_with(lambda console, _: command.plan(request, console, os.environ, as_json=as_json))
+    end_with(lambda console, _: planning.plan(request, console, os.environ, as_json=as_json))
 
 
 @airlock.command()
 @click.argument("profile", required=False)
-@click.option("--num-gpus", type=int, help="Ranks to start; one for each GPU by default.")
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options("num_gpus", "set", "json")
 def preflight(profile: str | None, as_json: bool, **options: Any) -> None:
     """Check whether this machine is ready for PROFILE; ends with 4 if it is not."""
     from launch.preflight.checks import show_preflight
@@ -168,7 +143,7 @@ def preflight(profile: str | None, as_json: bool, **options: Any) -> None:
 
 @airlock.command()
 @click.argument("names", nargs=-1, metavar="[RUN | FILE | FOLDER | -]...")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options("json")
 def doctor(names: tuple[str, ...], as_json: bool) -> None:
     """Name the root cause of a run that failed or hangs (the latest by default), and the fix.
 
@@ -181,19 +156,10 @@ def doctor(names: tuple[str, ...], as_json: bool) -> None:
 
 @airlock.command()
 @click.argument("rung", required=False, type=click.Choice(NAMES))
-@click.option(
-    "--profile",
-    envvar="AIRLOCK_PRESET_PROFILE",
-    default="tiny",
-    show_default=True,
-    help="Whose settings, model and data.",
-)
-@click.option("--num-gpus", type=int, help="Ranks to start; one for each GPU by default.")
-@DATA
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
+@options("profile", "num_gpus", "data", "set")
 @click.option("--all", "goes_on", is_flag=True, help="Go on after a rung that failed.")
 @click.option("--timeout-s", type=click.FloatRange(min=1), help="Of each rung, or a part of it.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options("json")
 def check(
     rung: str | None, *, goes_on: bool, as_json: bool, timeout_s: float | None, **options: Any
 ) -> None:
@@ -201,11 +167,11 @@ def check(
 
     Stops at the first rung that fails, with what to do, and ends with 4. With RUNG, that one alone.
     """
-    from launch.ladder import check as command
+    from launch.ladder import check_command
 
     request = Request(**options)
     end_with(
-        lambda console, _: command.check(
+        lambda console, _: check_command.check(
             rung,
             request,
             console,
@@ -239,18 +205,6 @@ def stop(run: str) -> None:
 @click.option("--to", "service", metavar="NAME", help="Send it to wandb or trackio instead.")
 def track(run: str, service: str | None) -> None:
     """Write a run's TensorBoard files anew, from what it has measured."""
-    from launch.track import process as command
+    from launch.track.process import track as track_run
 
-    end_with(lambda console, _: command.track(run, service, console))
-
-
-def end_with(command: Callable[[Console, Output], ExitCode | None]) -> NoReturn:
-    """Do it, and end this process with the code that it returns or raises; None is 0."""
-    console, output = make_console()
-    try:
-        code = command(console, output) or ExitCode.DONE
-    except UserError as error:
-        click.echo(f"airlock: {error}", err=True)
-        code = error.code
-    output.discard_rest()
-    sys.exit(int(code))
+    end_with(lambda console, _: track_run(run, service, console))

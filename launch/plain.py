@@ -17,14 +17,14 @@ from typing import Any
 import click
 from rich.console import Console
 
-from launch.cli import DATA, end_with
+from launch.config.extra_packages import require
 from launch.config.job import Job, make_job
-from launch.config.packages import require
+from launch.config.options import options
 from launch.config.records import banner, make_folder
 from launch.config.request import PLAIN, RUN, Request
 from launch.host.devices import installed_gpus, visible_gpus
 from launch.host.environment_text import left_out_lines
-from launch.process.output import Output
+from launch.process.output import Output, end_with
 from launch.process.processes import OwnProcesses
 from launch.process.signals import Interrupted, Signals
 from launch.process.stacks import answer_in
@@ -56,9 +56,7 @@ _OF_RANKS = (
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("profile")
-@DATA
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
-@click.option("--resume", metavar="RUN", help="Go on from the last checkpoint of that run.")
+@options("data", "set", "resume")
 @click.option("--force", is_flag=True, help="Go on with other data than that run had.")
 def command(**options: Any) -> None:
     """Train PROFILE (tiny, 14b, 32b, …) in this one process, on one device.

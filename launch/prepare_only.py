@@ -18,7 +18,7 @@ from launch.config.job import resolve_job
 from launch.config.request import RUN, Request
 from launch.files.data_file import check_data
 from launch.files.model_folder import check_model
-from launch.files.prepare import check_child, have_data_of_hub, have_model, have_tokenizer
+from launch.files.preparation import check_child, have_data_of_hub, have_model, have_tokenizer
 from launch.process import children
 from launch.process.signals import Interrupted, Signals
 from rundir.config import RunConfig

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from launch.config.job import Job
-from launch.files.prepare import prepare
+from launch.files.preparation import prepare
 from launch.plan.of_run import PlanOfRun
 from launch.process import children
 from launch.process.signals import Signals

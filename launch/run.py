@@ -22,8 +22,8 @@ from launch.config.request import Request
 from launch.files.model_folder import model_folder
 from launch.gate.folder import blind_spot, gate_folder
 from launch.host.address_space import mapped_files, predict, rank_limit, weight_files
-from launch.host.environment import Variable
 from launch.host.environment_text import environment_lines, left_out_lines
+from launch.host.rank_environment import Variable
 from launch.plan.of_run import PlanOfRun, show_plan_of
 from launch.preflight.checks import find, line_of, make_sure
 from launch.process.output import Output

@@ -1,6 +1,6 @@
 """footprint.json: what one rank's model and training step take on its device, found by tracing.
 
-`train.trace.footprint` writes it, in a process of its own, as it needs torch; `launch.plan` reads
+`train.trace.estimate` writes it, in a process of its own, as it needs torch; `launch.plan` reads
 it.
 """
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests import parts
 from tests.broken import End, ToItsEnd
-from tests.running import assert_nothing_left, ended, finish, run_folder
+from tests.running import Start, assert_nothing_left, ended, finish, run_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -98,9 +98,6 @@ def environ(tmp_path: Path, shared_cache: Path) -> dict[str, str]:
         "AIRLOCK_CACHE_DIR": str(shared_cache),
         "AIRLOCK_GATE_DIR": str(gate),
     }
-
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture

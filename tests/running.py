@@ -19,6 +19,7 @@ from rundir.events import Event, read_events
 from rundir.paths import RunDir
 
 T = TypeVar("T")
+Start = Callable[..., "subprocess.Popen[str]"]  # starts a command, as the fixture `airlock`
 
 # Ranks that need not wait for each other start sooner; tests of the gate add SERIAL.
 _OPEN = ("--set", "launch.admit=open")

@@ -43,7 +43,8 @@ ROOMS = (
     "launch/agent",
     "launch",
 )
-ENTRIES = {"train/__main__.py"}  # `python -m train` is a command line; no module imports it
+# Command lines, which no module imports: `python -m train`, `python -m diagnostics.doctor`.
+ENTRIES = {"train/__main__.py", "diagnostics/doctor/__main__.py"}
 MOST_FILES = 25
 HEAVY = ("torch", "transformers", "numpy", "pyarrow", "peft", "tokenizers", "safetensors")
 
@@ -160,7 +161,7 @@ def test_what_is_imported_when_a_module_loads_needs_no_tests_or_examples(package
         "rundir.events",
         "rundir.status",
         "diagnostics.doctor.command",
-        "launch.supervise.diagnosis",
+        "launch.supervise.ask_doctor",
     ],
 )
 def test_the_launchers_own_process_never_loads_torch(module: str, environ: dict[str, str]) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from launch.agent import torch_compat as of_agent
+from launch.agent import elastic_compat as of_agent
 from launch.process import python_compat as of_python
 from train.rank import torch_compat as of_training
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPAT = [
     "launch/process/python_compat.py",
-    "launch/agent/torch_compat.py",
+    "launch/agent/elastic_compat.py",
     "train/rank/torch_compat.py",
 ]
 

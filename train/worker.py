@@ -19,11 +19,7 @@ from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
 from train.data.dataset import SampleFile
-from train.model.export import write_results
-from train.model.head import Head
-from train.model.loading import make_room, read_ahead
-from train.model.loss import SummedLoss
-from train.model.model import (
+from train.model.build import (
     add_method,
     compile_blocks,
     load_architecture,
@@ -31,6 +27,10 @@ from train.model.model import (
     load_tokenizer,
     new_model,
 )
+from train.model.export import write_results
+from train.model.head import Head
+from train.model.loading import make_room, read_ahead
+from train.model.loss import SummedLoss
 from train.model.new_tokens import grow
 from train.rank.forks import watch_forks
 from train.rank.group import Alone, Ranks, meet, part, rank_device

@@ -20,7 +20,7 @@ from benchmarks.gpus.run import (
     follow,
 )
 from benchmarks.training import write_full_rows
-from launch.plan.fit import Verdict
+from launch.plan.fit import Fit
 from rundir.exit_codes import ExitCode
 from rundir.units import size_text
 
@@ -135,10 +135,10 @@ def _why_not(plan: Figures) -> str | None:
     Where there is a GPU the host has no say: what it is short of is room to export the model.
     """
     rank, gpu, host = plan["rank"], plan["gpu"], plan["host"]
-    if gpu is not None and gpu["verdict"] == Verdict.DOES_NOT_FIT:
+    if gpu is not None and gpu["verdict"] == Fit.DOES_NOT_FIT:
         least, has = size_text(rank["least_bytes"]), size_text(gpu["memory_bytes"])
         return f"the plan: a rank needs {least} at least, and {gpu['name']} has {has}"
-    if gpu is None and host["verdict"] == Verdict.DOES_NOT_FIT:
+    if gpu is None and host["verdict"] == Fit.DOES_NOT_FIT:
         least, has = size_text(host["least_bytes"]), size_text(host["available_bytes"])
         return f"the plan: the host needs {least} at least, and {has} are available"
     return None

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.host.host_memory import Group, memory_groups
+from launch.host.host_memory import Cgroup, memory_groups
 
 _ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 _GONE_S = 10.0
@@ -26,7 +26,7 @@ class NoCgroupError(Exception):
 class MemoryCgroup:
     """A group that only processes started through `command` are in."""
 
-    group: Group
+    group: Cgroup
 
     def command(self, command: Sequence[str | Path]) -> list[str]:
         """`command`, to be run inside the group."""
@@ -51,13 +51,13 @@ def memory_cgroup(limit_bytes: int) -> Iterator[MemoryCgroup]:
         _remove(found)
 
 
-def _make(limit_bytes: int) -> Group:
+def _make(limit_bytes: int) -> Cgroup:
     above = memory_groups()
     if not above:
         raise NoCgroupError("this process is in no memory cgroup that can be seen from here")
     reasons = []
     for parent in above:  # with v2 the innermost one has processes, and so may have no group below
-        group = Group(
+        group = Cgroup(
             parent.folder / f"airlock-{os.getpid()}-{secrets.token_hex(2)}", parent.version
         )
         try:
@@ -75,7 +75,7 @@ def _make(limit_bytes: int) -> Group:
     raise NoCgroupError(f"no memory cgroup can be made: {'; '.join(reasons)}")
 
 
-def _limit(group: Group, limit_bytes: int) -> None:
+def _limit(group: Cgroup, limit_bytes: int) -> None:
     """Set the limit and see that a process can be in it. Raises OSError, CalledProcessError."""
     memory, swap, swap_bytes = {
         1: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", limit_bytes),

@@ -11,7 +11,7 @@ from rich.console import Console
 from diagnostics.doctor.logs.diagnosis import diagnose
 from diagnostics.doctor.logs.rules import RuleError
 from diagnostics.doctor.logs.verdict import Verdict
-from diagnostics.doctor.runs.hang import of_hang
+from diagnostics.doctor.runs.hang_verdict import of_hang
 from diagnostics.doctor.runs.run_folder import find_folder, of_run
 from rundir.errors import UserError
 from rundir.paths import runs_folder

@@ -89,7 +89,7 @@ class Rank:
         return quoted(last_words(text))
 
 
-class Group:
+class RankGroup:
     """All ranks. `failure` is None until something has gone wrong."""
 
     def __init__(self, ranks: Sequence[Rank], device: str) -> None:
@@ -166,7 +166,7 @@ def _ranks(ranks: Sequence[Rank]) -> str:
 
 
 @contextmanager
-def group_of(run: OwnRun, timeout_s: float) -> Iterator[Group]:
+def group_of(run: OwnRun, timeout_s: float) -> Iterator[RankGroup]:
     """Start the ranks of `run`; none of them is left afterwards."""
     num_ranks, ranks = run.num_ranks, list[Rank]()
     env = run.env | {
@@ -187,7 +187,7 @@ def group_of(run: OwnRun, timeout_s: float) -> Iterator[Group]:
                 )  # who watches is to be the first to give up
                 process = children.start("diagnostics.probes.collective_rank", *args, env=own)
                 ranks.append(Rank(number, process, folder))
-            yield Group(ranks, run.job.placement.device)
+            yield RankGroup(ranks, run.job.placement.device)
         finally:
             for rank in ranks:
                 if rank.process.poll() is None:

@@ -12,7 +12,7 @@ from launch.config.job import Job, place_job, resolve_job
 from launch.config.records import environment_of
 from launch.config.request import Request
 from launch.files.model_folder import check_model
-from launch.files.prepare import have_model
+from launch.files.preparation import have_model
 from launch.process.signals import Signals
 from rundir.config import RunConfig
 from rundir.config_file import config_text

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from diagnostics.probes.result import Findings, end_after
+from launch.config.options import options
 from launch.config.request import Request
 from launch.ladder.rungs import rung_called
 from rundir.errors import UserError
@@ -45,29 +46,9 @@ def rung(name: str, *, ends: bool = True) -> Callable[[Callable[..., None]], cli
             findings.finish()
 
         made = click.command(name, help=check.__doc__)(command)
-        for option in reversed(_options(of_ladder.timeout_s, longest)):
-            made = option(made)
-        return made
+        timeout = click.option(
+            "--timeout-s", default=of_ladder.timeout_s, show_default=True, help=longest
+        )
+        return options("profile", "data", "set", "num_gpus", "json")(timeout(made))
 
     return decorate
-
-
-def _options(timeout_s: float, longest: str) -> list[Callable[[click.Command], click.Command]]:
-    return [
-        click.option(
-            "--profile",
-            envvar="AIRLOCK_PRESET_PROFILE",
-            default="tiny",
-            show_default=True,
-            help="Whose settings, model and data.",
-        ),
-        click.option("--data", metavar="FILE", help="Other training data."),
-        click.option(
-            "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key."
-        ),
-        click.option("--num-gpus", type=int, help="Ranks; one for each GPU by default."),
-        click.option("--timeout-s", default=timeout_s, show_default=True, help=longest),
-        click.option(
-            "--json", "as_json", is_flag=True, help="Print one JSON object as the last line."
-        ),
-    ]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from launch.host.environment import python_path
+from launch.host.rank_environment import python_path
 from launch.ladder.climb import TRIALS
 from launch.ladder.ended import how_it_ended, last_words, quoted
 from launch.process import children

@@ -13,8 +13,8 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Any
 
-from launch.agent import torch_compat
-from launch.agent.warm import WarmStart, ZygoteLostError, signal_name
+from launch.agent import elastic_compat as torch_compat
+from launch.agent.warm_start import WarmStart, ZygoteLostError, signal_name
 from launch.rank.rank import main_of_fork
 from rundir.config_file import read_config
 from rundir.events import EventWriter

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from launch.config.job import Job
-from launch.host.environment import RankEnvironment, rank_environment
+from launch.host.rank_environment import RankEnvironment, rank_environment
 from rundir.atomic import write_text
 from rundir.config import RunConfig
 from rundir.config_file import config_text

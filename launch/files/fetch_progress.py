@@ -24,7 +24,7 @@ def say(text: str) -> None:
         sys.stderr.flush()
 
 
-class Progress:
+class FetchProgress:
     """Shows how much of `total_bytes` is there; `have()` is asked for (bytes, whole files)."""
 
     def __init__(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.files.fetch_errors import is_network_error
-from launch.files.fetch_progress import Progress
+from launch.files.fetch_progress import FetchProgress
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.units import MIB
@@ -83,12 +83,12 @@ def transfer(model_id: str, commit: str, files: list[File], blobs: Path) -> None
         left.unlink()  # of an earlier revision
 
 
-def _progress(model_id: str, files: list[File], blobs: Path) -> Progress:
+def _progress(model_id: str, files: list[File], blobs: Path) -> FetchProgress:
     def have() -> tuple[int, int]:
         whole = sum((blobs / str(file.sha256)).exists() for file in files)
         return sum(file.have_bytes(blobs) for file in files), whole
 
-    return Progress(model_id, sum(file.size_bytes for file in files), len(files), have)
+    return FetchProgress(model_id, sum(file.size_bytes for file in files), len(files), have)
 
 
 def _transfer_one(model_id: str, commit: str, file: File, blobs: Path) -> None:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.host.address_probe import probe
-from launch.host.environment import Variable
 from launch.host.host_memory import HostMemory, host_swap_free_bytes
 from launch.host.limits import RLIMIT_VARIABLE
+from launch.host.rank_environment import Variable
 from rundir.config import LimitsConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode

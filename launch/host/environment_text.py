@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from launch.host.environment import RankEnvironment
 from launch.host.leftover_variables import RULES, names_in
+from launch.host.rank_environment import RankEnvironment
 
 _WIDTH = 40  # of NAME=VALUE; what is longer has its reason on the next line
 

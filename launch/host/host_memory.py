@@ -29,7 +29,7 @@ class Available:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Cgroup:
     """A memory cgroup with the names that its version has for things."""
 
     folder: Path
@@ -90,7 +90,7 @@ class HostMemory:
         self._proc = proc
 
     @cached_property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[Cgroup]:
         """The memory cgroups this process is in, innermost first; they do not change."""
         return memory_groups(self._proc)
 
@@ -138,7 +138,7 @@ def host_swap_free_bytes() -> int:
     return _fields(Path("/proc/meminfo")).get("SwapFree:", 0) * 1024
 
 
-def memory_groups(proc: Path = PROC) -> list[Group]:
+def memory_groups(proc: Path = PROC) -> list[Cgroup]:
     """The memory cgroups of this process, innermost first; none where there are no cgroups."""
     # The root group of v2 has no such file, and no limit either.
     files = {1: "memory.usage_in_bytes", 2: "memory.max"}
@@ -147,7 +147,7 @@ def memory_groups(proc: Path = PROC) -> list[Group]:
     except FileNotFoundError:  # not Linux
         return []
     return [
-        Group(folder, version) for folder, version in found if (folder / files[version]).exists()
+        Cgroup(folder, version) for folder, version in found if (folder / files[version]).exists()
     ]
 
 

@@ -18,7 +18,7 @@ _MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class LeftoverRule:
     """Variables (`*` stands for any ending), the values of them that do harm, and which harm."""
 
     names: tuple[str, ...]
@@ -69,7 +69,7 @@ def _bad_num_threads(value: str) -> bool:
 
 
 RULES = (
-    Rule(
+    LeftoverRule(
         (
             "RANK",
             "LOCAL_RANK",
@@ -91,76 +91,76 @@ RULES = (
         "another launcher's; torchrun would take them for its own, and sets what ranks need",
         can_keep=False,
     ),
-    Rule(
+    LeftoverRule(
         ("NCCL_IB_DISABLE",),
         "on",
         _is_on,
         "between nodes NCCL falls back from InfiniBand to TCP, many times slower",
     ),
-    Rule(
+    LeftoverRule(
         ("NCCL_SOCKET_IFNAME",),
         "`lo`",
         _one_of("lo", "=lo"),
         "the loopback device reaches no other node: the ranks wait for each other in vain",
     ),
-    Rule(
+    LeftoverRule(
         ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"),
         "on",
         _is_on,
         "GPUs of a node exchange data by a detour; needed only where a collective hangs without",
     ),
-    Rule(
+    LeftoverRule(
         ("NCCL_P2P_LEVEL",),
         "all but `SYS`",
         lambda value: not _one_of("", "sys")(value),
         "GPUs farther apart than this exchange data through host memory, though they could do so "
         "directly; needed only where a collective hangs without",
     ),
-    Rule(
+    LeftoverRule(
         ("NCCL_DEBUG",),
         "`INFO`, `TRACE`",
         _one_of("info", "trace"),
         "every rank's log fills with NCCL's own lines",
     ),
-    Rule(
+    LeftoverRule(
         ("NCCL_NTHREADS",),
         "below 256, or not a multiple of 32",
         _bad_num_threads,
         "few threads slow every collective; NCCL makes 64 of what is less, and the most it can "
         "have of what is not a multiple of 32",
     ),
-    Rule(
+    LeftoverRule(
         ("NCCL_BUFFSIZE",),
         "below 4 MiB",
         _below(4 * _MIB),
         "smaller buffers than NCCL's own slow every collective; launch.nccl=low-memory, if meant",
     ),
-    Rule(
+    LeftoverRule(
         ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS"),
         "below 4",
         _below(4),
         "few channels slow every collective; launch.nccl=low-memory, if meant",
     ),
-    Rule(
+    LeftoverRule(
         ("TORCH_DISTRIBUTED_DEBUG",),
         "`DETAIL`",
         _one_of("detail"),
         "every collective is checked by another one first, and NCCL is not told a rank's GPU "
         "(pytorch#178977)",
     ),
-    Rule(
+    LeftoverRule(
         ("CUDA_LAUNCH_BLOCKING",),
         "on",
         _is_on,
         "the CPU waits for each kernel before it starts the next",
     ),
-    Rule(
+    LeftoverRule(
         ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT"),
         "on",
         _is_on,
         "the CPU waits for each collective, and nothing watches for one that hangs",
     ),
-    Rule(
+    LeftoverRule(
         (
             "TORCH_NCCL_ASYNC_ERROR_HANDLING",
             "NCCL_ASYNC_ERROR_HANDLING",
@@ -170,19 +170,19 @@ RULES = (
         _is_off,
         "a rank stuck in a collective would stay so for ever, without a report",
     ),
-    Rule(
+    LeftoverRule(
         ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_TRACE_CPP_STACK"),
         "any",
         _is_any,
         "old names; torch now has TORCH_FR_BUFFER_SIZE and TORCH_FR_CPP_STACK",
     ),
-    Rule(
+    LeftoverRule(
         ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE",),
         "any",
         _is_any,
         "an old name; torch now has TORCH_FR_DUMP_TEMP_FILE",
     ),
-    Rule(
+    LeftoverRule(
         (OLD_ALLOC_CONF,),
         "any",
         _is_any,

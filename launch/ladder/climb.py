@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.request import Request
-from launch.host.environment import python_path
 from launch.host.peaks import Peaks
+from launch.host.rank_environment import python_path
 from launch.ladder.ended import how_it_ended, last_words, quoted
 from launch.ladder.rungs import Rung
 from launch.process import children

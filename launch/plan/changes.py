@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from launch.config.packages import is_installed
+from launch.config.extra_packages import is_installed
 from launch.config.resolve import PROFILES, resolve
-from launch.plan.fit import Verdict
+from launch.plan.fit import Fit
 from launch.plan.plan import Plan
 from launch.plan.question import Device
 from launch.plan.target import with_ranks
@@ -42,7 +42,7 @@ def groups_of(plan: Plan, settings: Sequence[str], environ: Mapping[str, str]) -
     """What is worth asking about, the cheapest kind first."""
     config = plan.config
     found: list[Group] = []
-    is_host_short = plan.target.is_here and plan.host_verdict is not Verdict.FITS
+    is_host_short = plan.target.is_here and plan.host_verdict is not Fit.FITS
     if is_host_short:
         found.append(_warm_start(config))
     if not plan.is_hopeless:

@@ -23,7 +23,7 @@ _FRAGMENTS = 0.05
 _HOST_ERROR = 0.10  # of constants from one machine
 
 
-class Verdict(StrEnum):
+class Fit(StrEnum):
     """What comes of comparing what is needed with what there is, from good to bad."""
 
     FITS = "fits"
@@ -38,12 +38,12 @@ class Need:
     least_bytes: int
     most_bytes: int
 
-    def verdict(self, limit_bytes: int, at_best_bytes: int | None = None) -> Verdict:
+    def verdict(self, limit_bytes: int, at_best_bytes: int | None = None) -> Fit:
         """Against a limit; `at_best_bytes` is what there would be if all went well."""
         if self.most_bytes <= limit_bytes:
-            return Verdict.FITS
+            return Fit.FITS
         best_bytes = limit_bytes if at_best_bytes is None else max(limit_bytes, at_best_bytes)
-        return Verdict.DOES_NOT_FIT if self.least_bytes > best_bytes else Verdict.UNCERTAIN
+        return Fit.DOES_NOT_FIT if self.least_bytes > best_bytes else Fit.UNCERTAIN
 
 
 def context_need(num_ranks: int) -> Need:

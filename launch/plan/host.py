@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.files.checkpoint_files import read_checkpoint
-from launch.files.loading import choose_loading
+from launch.files.load_mode import choose_loading
 from launch.host.address_space import weight_files
 from launch.plan.question import Device
 from rundir.config import RunConfig

@@ -10,7 +10,7 @@ from typing import Any
 from launch.config.request import PLAN, RUN, Request
 from launch.plan.catalogue import CATALOGUE
 from launch.plan.changes import Change, groups_of
-from launch.plan.fit import Verdict
+from launch.plan.fit import Fit
 from launch.plan.plan import Plan
 from launch.plan.question import Question, question_of
 from launch.plan.tracer import Tracer
@@ -67,7 +67,7 @@ def _fits(plan: Plan, change: Change, footprint: Footprint) -> bool:
     target = dataclasses.replace(plan.target, num_ranks=change.num_ranks)
     other = dataclasses.replace(plan, config=change.config, target=target, footprint=footprint)
     is_smaller = footprint.num_parameters < plan.footprint.num_parameters
-    return other.verdict is Verdict.FITS and ("profile" not in change.options or is_smaller)
+    return other.verdict is Fit.FITS and ("profile" not in change.options or is_smaller)
 
 
 def _instead(plan: Plan, request: Request, change: Change) -> Instead:
@@ -77,9 +77,9 @@ def _instead(plan: Plan, request: Request, change: Change) -> Instead:
 
 def _larger_gpus(plan: Plan, request: Request) -> Sequence[Instead]:
     """The smallest GPU that is enough, if it is the GPU that is too small."""
-    if plan.target.gpu is None or plan.gpu_verdict is Verdict.FITS:
+    if plan.target.gpu is None or plan.gpu_verdict is Fit.FITS:
         return []
-    enough = [kind for kind in CATALOGUE if plan.on_gpu(kind) is Verdict.FITS]
+    enough = [kind for kind in CATALOGUE if plan.on_gpu(kind) is Fit.FITS]
     if not enough:
         return []
     kind = min(enough, key=lambda one: one.memory_bytes)

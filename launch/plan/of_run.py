@@ -14,10 +14,10 @@ from rich.console import Console
 
 from launch.config.job import Job
 from launch.config.request import RUN, Request
-from launch.plan.command import make_plan, plan_text
-from launch.plan.fit import Verdict
+from launch.plan.fit import Fit
 from launch.plan.instead import Instead, what_fits_instead
 from launch.plan.plan import Plan, this_host
+from launch.plan.planning import make_plan, plan_text
 from launch.plan.question import question_of
 from launch.plan.show import show_plan, verdict_lines
 from launch.plan.target import target_of_placement
@@ -34,7 +34,7 @@ class DoesNotFitError(UserError):
     """The plan of a run does not fit; `plan` is it."""
 
     def __init__(self, plan: Plan, request: Request, found: Sequence[Instead] = ()) -> None:
-        lines = [line for line in verdict_lines(plan) if line.startswith(Verdict.DOES_NOT_FIT)]
+        lines = [line for line in verdict_lines(plan) if line.startswith(Fit.DOES_NOT_FIT)]
         force = Instead("try it all the same", f"{request.command(RUN, {})} --force")
         do = "\n  → ".join(f"{one.command}   # {one.what}" for one in [*found, force])
         super().__init__("\n  ".join(lines), do=do, code=ExitCode.DOES_NOT_FIT)
@@ -96,9 +96,7 @@ class PlanOfRun:
         except (UserError, OSError) as error:
             self._say_none(error)
             return
-        is_refused = plan.verdict is Verdict.DOES_NOT_FIT and not (
-            self._request.force or has_trained
-        )
+        is_refused = plan.verdict is Fit.DOES_NOT_FIT and not (self._request.force or has_trained)
         if is_refused and not plan.is_hopeless:
             if self._prepared is None:
                 self._say_early(plan)

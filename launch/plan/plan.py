@@ -10,13 +10,13 @@ from typing import Any
 from launch.host.host_memory import Available, HostMemory
 from launch.host.limits import guard_threshold_bytes
 from launch.plan.catalogue import GpuKind, column_kinds
-from launch.plan.fit import Need, Verdict, context_need, gpu_need, host_need
+from launch.plan.fit import Fit, Need, context_need, gpu_need, host_need
 from launch.plan.host import Phase, Weights, host_phases
 from launch.plan.target import Target
 from rundir.config import RunConfig
 from rundir.footprint import Footprint
 
-_FROM_GOOD_TO_BAD = (Verdict.FITS, Verdict.UNCERTAIN, Verdict.DOES_NOT_FIT)
+_FROM_GOOD_TO_BAD = (Fit.FITS, Fit.UNCERTAIN, Fit.DOES_NOT_FIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ class Plan:
         """What a rank takes of its GPU."""
         return gpu_need(self.footprint, self.target.num_ranks)
 
-    def on_gpu(self, kind: GpuKind) -> Verdict:
+    def on_gpu(self, kind: GpuKind) -> Fit:
         """Whether a rank fits on such a GPU."""
         return self.gpu_need.verdict(kind.memory_bytes)
 
     @property
-    def gpu_verdict(self) -> Verdict | None:
+    def gpu_verdict(self) -> Fit | None:
         """Whether a rank fits on its GPU; None on CPU, and where no GPU is known."""
         return None if self.target.gpu is None else self.on_gpu(self.target.gpu)
 
@@ -70,13 +70,13 @@ class Plan:
         return host_need(self.phases, guard)
 
     @property
-    def host_verdict(self) -> Verdict:
+    def host_verdict(self) -> Fit:
         """Whether this machine's memory would do."""
         host = self.host
         return self.host_need.verdict(host.now.available_bytes, host.with_swap_bytes)
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> Fit | None:
         """The worse of the two; of the host's only if it is the host that would run it."""
         found = [self.gpu_verdict] if self.gpu_verdict else []
         found += [self.host_verdict] if self.target.is_here else []
@@ -131,7 +131,7 @@ class Plan:
         }
 
 
-def _gpu_json(kind: GpuKind, verdict: Verdict) -> dict[str, Any]:
+def _gpu_json(kind: GpuKind, verdict: Fit) -> dict[str, Any]:
     return {
         "name": kind.name,
         "memory_bytes": kind.memory_bytes,

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launch.plan.catalogue import column_kinds
-from launch.plan.fit import Need, Verdict, context_need
+from launch.plan.fit import Fit, Need, context_need
 from launch.plan.instead import Instead
 from launch.plan.plan import Plan
 from rundir.units import GIB, MIB, size_text
@@ -76,7 +76,7 @@ def _rank_table(plan: Plan) -> Table:
 
 def _catalogue_table(plan: Plan) -> Table:
     table = _table(*(kind.name for kind in column_kinds()))
-    words = {Verdict.FITS: "fits", Verdict.UNCERTAIN: "perhaps", Verdict.DOES_NOT_FIT: "no"}
+    words = {Fit.FITS: "fits", Fit.UNCERTAIN: "perhaps", Fit.DOES_NOT_FIT: "no"}
     table.add_row(*(words[plan.on_gpu(kind)] for kind in column_kinds()))
     return table
 
@@ -108,11 +108,11 @@ def verdict_lines(plan: Plan) -> list[str]:
     return [*lines, line if plan.target.is_here else f"were it this machine: {line}"]
 
 
-def _line(verdict: Verdict, who: str, need: Need, limit_bytes: int, where: str) -> str:
+def _line(verdict: Fit, who: str, need: Need, limit_bytes: int, where: str) -> str:
     text = f"{verdict}: {who} needs {span(need)}, of {size_text(limit_bytes)} ({where})"
-    if verdict is Verdict.FITS:
+    if verdict is Fit.FITS:
         return f"{text}: {size_text(limit_bytes - need.most_bytes)} to spare"
-    if verdict is Verdict.DOES_NOT_FIT:
+    if verdict is Fit.DOES_NOT_FIT:
         return f"{text}: {size_text(need.least_bytes - limit_bytes)} too much"
     return f"{text}: too close to tell"
 

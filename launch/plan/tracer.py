@@ -1,4 +1,4 @@
-"""Ask the tracer, train/trace/footprint.py, in a child: it needs torch, this process has none.
+"""Ask the tracer, train/trace/estimate.py, in a child: it needs torch, this process has none.
 
 Its answers are kept, a file each in the cache folder, named after the question. Nothing of that
 fails: what cannot be read is asked anew, what cannot be written is not kept.
@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launch.host.environment import python_path
+from launch.host.rank_environment import python_path
 from launch.plan.question import Question
 from launch.process import children
 from launch.process.signals import Interrupted, Signals
@@ -101,7 +101,7 @@ class Tracer:
         device = self._open[0].device
         with (self._folder / "output").open("wb") as output:
             self._child = children.start(
-                "train.trace.footprint",
+                "train.trace.estimate",
                 self._folder / "out.json",
                 *files,
                 "--device",

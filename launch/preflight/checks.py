@@ -21,7 +21,7 @@ from launch.config.request import Request
 from launch.host import nvml
 from launch.host.devices import Placement
 from launch.host.timeouts import Asked
-from launch.preflight import earlier_runs, gpus, packages, space, system
+from launch.preflight import earlier_runs, gpus, packages, storage, system
 from launch.preflight.context import Context, error, warning
 from launch.process.stop import end_leftovers
 from rundir.errors import UserError
@@ -35,8 +35,8 @@ CHECKS: Mapping[str, Check] = {
     gpus.DRIVER: gpus.check_driver,
     packages.PACKAGES: packages.check_packages,
     earlier_runs.LEFTOVERS: earlier_runs.check_leftovers,
-    space.SHARED_MEMORY: space.check_shared_memory,
-    space.DISK: space.check_disk,
+    storage.SHARED_MEMORY: storage.check_shared_memory,
+    storage.DISK: storage.check_disk,
     system.LIMITS: system.check_limits,
     earlier_runs.BUILD_LOCKS: earlier_runs.check_build_locks,
     system.CLOCK: system.check_clock,

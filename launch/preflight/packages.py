@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from launch.config.packages import is_installed, missing
+from launch.config.extra_packages import is_installed, missing
 from launch.preflight.context import Context, error, fine, warning
 from launch.track.services import SERVICES, services_in
 from rundir.finding import Finding

@@ -6,7 +6,12 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,3 +66,15 @@ def make_console() -> tuple[Console, Output]:
 
     output = Output(sys.stdout)
     return Console(file=output), output  # type: ignore[arg-type]  # it has all of IO that rich uses
+
+
+def end_with(command: Callable[[Console, Output], ExitCode | None]) -> NoReturn:
+    """Do it, and end this process with the code that it returns or raises; None is 0."""
+    console, output = make_console()
+    try:
+        code = command(console, output) or ExitCode.DONE
+    except UserError as error:
+        click.echo(f"airlock: {error}", err=True)
+        code = error.code
+    output.discard_rest()
+    sys.exit(int(code))

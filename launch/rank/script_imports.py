@@ -69,14 +69,14 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ImportPlan:
     """What to do, in the order of the script, and what is not done: (name, why)."""
 
     steps: tuple[Import | Setting, ...]
     left_out: tuple[tuple[str, str], ...]
 
 
-def plan_imports(script: ScriptConfig, *, safe_to_fork: bool) -> Plan:
+def plan_imports(script: ScriptConfig, *, safe_to_fork: bool) -> ImportPlan:
     """What `script` imports while it loads: torch first, then as it says, then what was asked for.
 
     `safe_to_fork` leaves out what a process that is to be forked must not load.
@@ -100,7 +100,7 @@ def plan_imports(script: ScriptConfig, *, safe_to_fork: bool) -> Plan:
         steps[step] = None
     if reader.stopped_at:
         left_out["all that follows"] = f"{reader.stopped_at} sets variables that it may ask for"
-    return Plan(tuple(steps), tuple(left_out.items()))
+    return ImportPlan(tuple(steps), tuple(left_out.items()))
 
 
 class _Reader:

@@ -9,7 +9,7 @@ from typing import Any
 
 from launch.rank.fork_safety import inspect
 from launch.rank.reporter import Reporter
-from launch.rank.script_imports import Import, Plan, Setting, plan_imports
+from launch.rank.script_imports import Import, ImportPlan, Setting, plan_imports
 from rundir.config import ScriptConfig
 
 # What differs between ranks: a library that asks for it while it loads would have the same answer
@@ -81,13 +81,13 @@ def _check(step: Import, asked: list[str]) -> None:
         raise UnfitError(f"after importing {step.name}, {found}; {do}")
 
 
-def _say_left_out(plan: Plan, report: Reporter) -> None:
+def _say_left_out(plan: ImportPlan, report: Reporter) -> None:
     for name, why in plan.left_out:
         report.line(f"IMPORT: {name} is left to the script: {why}")
 
 
 @contextlib.contextmanager
-def _settings_undone(plan: Plan) -> Iterator[None]:
+def _settings_undone(plan: ImportPlan) -> Iterator[None]:
     """Afterwards the variables are as before: the script sets them itself."""
     names = {step.name for step in plan.steps if isinstance(step, Setting)}
     before = {name: os.environ.get(name) for name in names}

@@ -6,7 +6,7 @@ before it serves. The contract:
 * it holds the node's gate while it imports and builds, as a rank would;
 * it has one thread and never touches CUDA, which it verifies; else it must not be forked;
 * whatever goes wrong is caught and said in the mark `zygote.ready`, the last thing it does. The
-  agent reads that mark and starts cold ranks instead if it says so (launch/agent/warm.py).
+  agent reads that mark and starts cold ranks instead if it says so (launch/agent/warm_start.py).
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class HangPolicy:
             self._judge(hang)
 
     def _judge(self, hang: Hang) -> None:
-        from launch.supervise.diagnosis import of_hung
+        from launch.supervise.ask_doctor import of_hung
 
         watched, state = self._watched, self._watched.state
         on_hang = watched.config.on_hang

@@ -116,7 +116,7 @@ def _interrupted(console: Console, run: RunDir, state: RunState) -> None:
 
 def _failure(console: Console, run: RunDir, state: RunState) -> None:
     """Say which rank failed, why, and what to do; what tells most is printed last."""
-    from launch.supervise.diagnosis import advice, examined
+    from launch.supervise.ask_doctor import advice, examined
     from launch.supervise.incident import incident_lines
 
     root, seen = state.root_failure(), examined(run, state)

@@ -17,7 +17,7 @@ from types import FrameType
 from rich.console import Console
 
 from launch.process.parent import die_with_parent
-from launch.track.follow import Follower
+from launch.track.event_reader import EventReader
 from launch.track.services import FILES, LAST_WORDS, SERVICES, TITLES, Say, make_tracker
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
@@ -53,7 +53,7 @@ def track_once(run: RunDir, name: str, say: Say) -> None:
     with _alone(run, name):
         try:
             tracker = make_tracker(name, run, say)
-            Follower(run, tracker).follow()
+            EventReader(run, tracker).follow()
             tracker.close()
         except Exception as error:  # trackers raise what they like
             raise UserError(
@@ -88,7 +88,7 @@ def track_beside(run: RunDir, name: str, parent_pid: int) -> int:
     try:
         with _alone(run, name):
             tracker = make_tracker(name, run, say, is_beside=True)
-            follower = Follower(run, tracker)
+            follower = EventReader(run, tracker)
             while not asked_to_end:
                 follower.follow()
                 if select.select([0], [], [], _POLL_S)[0]:

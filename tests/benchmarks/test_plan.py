@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.plan import CASES, Compared, case, claims, compare, compared, gpu_case
 from benchmarks.training import measure
-from train.trace.footprint import footprint
+from train.trace.estimate import footprint
 
 
 def assert_close(found: Compared) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.doctor.runs.run_folder import find_folder, of_run, read_state
-from launch.supervise.diagnosis import advice, examined
+from launch.supervise.ask_doctor import advice, examined
 from rundir.events import read_events
 from rundir.exit_codes import ExitCode
 from tests.conftest import ROOT

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.doctor.logs.diagnosis import diagnose
-from diagnostics.doctor.runs.hang import of_hang
+from diagnostics.doctor.runs.hang_verdict import of_hang
 from diagnostics.doctor.runs.run_folder import of_run
 from launch.agent.timeout_evidence import look_at_others
 from tests.conftest import ROOT

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from rundir.paths import RunDir
-from tests.conftest import Start
 from tests.diagnosing import diagnose
-from tests.running import assert_nothing_left, ended, events_of, hooked, limit_s, wait_for
+from tests.running import Start, assert_nothing_left, ended, events_of, hooked, limit_s, wait_for
 
 pytestmark = pytest.mark.runs  # starts real ranks
 

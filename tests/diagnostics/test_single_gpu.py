@@ -94,8 +94,8 @@ def test_gradient_checkpointing_that_recomputes_nothing_is_red(
 
 
 def add_method_that(root: Path, does: str) -> None:
-    """Have train/model/model.py's add_method do something more to the model."""
-    with (root / "train/model/model.py").open("a", encoding="utf-8") as file:
+    """Have train/model/build.py's add_method do something more to the model."""
+    with (root / "train/model/build.py").open("a", encoding="utf-8") as file:
         file.write(
             "\n_add_method = add_method\n"
             "def add_method(model, config):\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launch.ladder.rungs import NAMES
-from tests.conftest import Start
+from tests.running import Start
 
 
 @pytest.mark.long

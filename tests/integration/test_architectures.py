@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,9 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.small_models import enlarge, small_config
 from rundir.paths import RunDir
-from tests.running import SHORT, events_of, finish, run_folder
+from tests.running import SHORT, Start, events_of, finish, run_folder
 from train.model.make_checkpoint import byte_tokenizer
 
-Start = Callable[..., "subprocess.Popen[str]"]
 RUN = (*SHORT, "--set", "train.max_steps=2", "--set", "train.lora_rank=4")
 
 

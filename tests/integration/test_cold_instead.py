@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import pytest
 from tests.running import (
     IN_ZYGOTE,
     SHORT,
+    Start,
     assert_nothing_left,
     events_of,
     finish,
@@ -18,8 +17,6 @@ from tests.running import (
     how_started,
     run_folder,
 )
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 def test_an_import_that_fails_in_the_zygote_is_told_and_the_run_starts_cold(

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
-from tests.running import ended, finish, rank_pids, run_folder, wait_for
+from tests.running import Start, ended, finish, rank_pids, run_folder, wait_for
 from tests.scripts import JOIN, script
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 def test_a_rank_killed_from_outside_is_told_as_that_and_not_as_out_of_memory(

@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from launch.host.devices import Placement
-from launch.host.environment import rank_environment
+from launch.host.rank_environment import rank_environment
 from rundir.config import RunConfig
 from rundir.paths import RunDir
-from tests.running import COLD, ENDLESS, SHORT, finish, rank_pids, run_folder, training
-
-Start = Callable[..., "subprocess.Popen[str]"]
+from tests.running import COLD, ENDLESS, SHORT, Start, finish, rank_pids, run_folder, training
 
 LEFT_OVER = {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_DEBUG": "INFO", "RANK": "7", "PET_NNODES": "3"}
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from rundir.paths import RunDir
 from tests.running import (
     SHORT,
+    Start,
     assert_nothing_left,
     ended,
     events_of,
@@ -21,8 +20,6 @@ from tests.running import (
     run_folder,
     wait_for,
 )
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 _TWENTY = (
     *SHORT,

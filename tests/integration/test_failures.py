@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from tests.running import (
     ENDLESS,
     SERIAL,
     SHORT,
+    Start,
     assert_nothing_left,
     ended,
     events_of,
@@ -29,8 +29,6 @@ from tests.running import (
     wait_for,
     wait_until_training,
 )
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.mark.parametrize(

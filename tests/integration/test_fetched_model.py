@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,18 @@ import pytest
 from launch.config.resolve import resolve
 from rundir.status import read_status
 from tests.hub_server import Hub, Model, serving
-from tests.running import SHORT, assert_nothing_left, ended, events_of, finish, run_folder, wait_for
+from tests.running import (
+    SHORT,
+    Start,
+    assert_nothing_left,
+    ended,
+    events_of,
+    finish,
+    run_folder,
+    wait_for,
+)
 from train.model.make_checkpoint import make_checkpoint
 
-Start = Callable[..., "subprocess.Popen[str]"]
 ID = "someone/tiny"
 RUN = (*SHORT, "--set", "train.max_steps=2", "--set", f"model.path={ID}")
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.running import COLD, SERIAL, SHORT, events_of, finish, hooked, run_folder
-
-Start = Callable[..., "subprocess.Popen[str]"]
+from tests.running import COLD, SERIAL, SHORT, Start, events_of, finish, hooked, run_folder
 
 _LOADING = ("--set", "launch.start=imports")  # the gate has something to do
 _AUTO = ("--set", "launch.admit=auto")

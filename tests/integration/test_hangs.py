@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 import zipfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from rundir.paths import RunDir
 from tests.running import (
     ENDLESS,
     SHORT,
+    Start,
     assert_nothing_left,
     ended,
     events_of,
@@ -31,8 +30,6 @@ from tests.running import (
     wait_for,
 )
 from tests.scripts import JOIN, script
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 _SOON = ("--set", "launch.hang_timeout_s=4")
 # Before the eighth sum over all ranks, that is in some step, rank 1 does something of its own.

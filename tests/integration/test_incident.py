@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
-from tests.running import ended, finish, run_folder
+from tests.running import Start, ended, finish, run_folder
 from tests.scripts import JOIN, script
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 _TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"  # noqa: S105 - of no one
 _FAILS = f"""{JOIN}

@@ -7,7 +7,6 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -17,6 +16,7 @@ from rundir.status import read_status
 from tests.running import (
     ENDLESS,
     SHORT,
+    Start,
     assert_nothing_left,
     ended,
     events_of,
@@ -28,8 +28,6 @@ from tests.running import (
     wait_until_training,
 )
 from tests.tensorboard_files import scalars
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -16,6 +15,7 @@ from tests.running import (
     COLD,
     ENDLESS,
     SERIAL,
+    Start,
     assert_nothing_left,
     ended,
     events_of,
@@ -29,8 +29,6 @@ from tests.running import (
     wait_until_training,
     zygote_pid,
 )
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 # Phases in which the ranks hold still, so that they can be hit there: (module, what is stopped).
 _STOPS = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,10 +11,8 @@ from safetensors.torch import load_file
 from launch.config.resolve import resolve
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
-from tests.running import SHORT, assert_nothing_left, events_of, finish, hooked, run_folder
+from tests.running import SHORT, Start, assert_nothing_left, events_of, finish, hooked, run_folder
 from train.model.make_checkpoint import make_checkpoint
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture

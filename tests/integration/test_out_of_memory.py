@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from tests.running import (
     COLD,
     ENDLESS,
     SHORT,
+    Start,
     assert_nothing_left,
     ended,
     events_of,
@@ -28,7 +28,6 @@ from tests.running import (
     run_folder,
 )
 
-Start = Callable[..., "subprocess.Popen[str]"]
 OPEN = ("--set", "launch.admit=open")
 NO_GUARD = ("--set", "limits.guard_gib=0")
 
@@ -43,7 +42,7 @@ def growing(*args):
 {name} = growing
 """
 IN_TRAINING = ("train.step.loop", GROWING.format(name="module.Trainer.train"))
-IN_LOADING = ("train.model.model", GROWING.format(name="module.load_model"))
+IN_LOADING = ("train.model.build", GROWING.format(name="module.load_model"))
 IN_PREPARING = ("train.data.tokenise", GROWING.format(name="module.Tokeniser._parts"))
 # More than the limit that follows from the group, less than the kernel would let a process map.
 RUNAWAY = """

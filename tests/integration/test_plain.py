@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -15,6 +14,7 @@ from rundir.checkpoints import complete_checkpoints
 from rundir.paths import RunDir
 from rundir.status import read_status
 from tests.running import (
+    Start,
     assert_nothing_left,
     ended,
     events_of,
@@ -25,8 +25,6 @@ from tests.running import (
     wait_for,
     wait_until_training,
 )
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 _NUM_STEPS = 8
 EIGHT = (

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,7 @@ from rundir.paths import ROOT
 from tests import fake_nvml
 from tests.conftest import HAS_GPU
 from tests.integration.test_plain import EIGHT, ONE, done, weights
-from tests.running import ended, events_of, finish, hooked, run_folder, wait_for
-
-Start = Callable[..., "subprocess.Popen[str]"]
+from tests.running import Start, ended, events_of, finish, hooked, run_folder, wait_for
 
 
 @pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")

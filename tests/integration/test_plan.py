@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from rundir.units import GIB
 from tests.memory_cgroup import limited
 from tests.running import (
     SHORT,
+    Start,
     assert_nothing_left,
     ended,
     finish,
@@ -27,7 +27,6 @@ from tests.running import (
     wait_for,
 )
 
-Start = Callable[..., "subprocess.Popen[str]"]
 # Hundreds of gigabytes of activations, of samples no longer than those there are.
 HUGE = (
     "--set",

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.integration.test_exact_resume import KILLS, curve
-from tests.running import SHORT, ended, events_of, finish, hooked, how_started, run_folder
-
-Start = Callable[..., "subprocess.Popen[str]"]
+from tests.running import SHORT, Start, ended, events_of, finish, hooked, how_started, run_folder
 
 QLORA = (
     *SHORT,

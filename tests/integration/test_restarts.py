@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from rundir.paths import RunDir
 from rundir.status import read_status
 from tests.running import (
     SHORT,
+    Start,
     assert_nothing_left,
     ended,
     events_of,
@@ -26,8 +25,6 @@ from tests.running import (
     zygote_pid,
 )
 from tests.tensorboard_files import scalars
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 # Long enough to be hit in the middle, with something to go on from.
 _LONGER = (

@@ -9,7 +9,6 @@ import select
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from tests.running import (
     ENDLESS,
     SERIAL,
     SHORT,
+    Start,
     assert_nothing_left,
     events_of,
     finish,
@@ -33,8 +33,6 @@ from tests.running import (
 )
 from train.step.mfu import peak_of
 from train.step.progress import DEVICE_PARTS, HOST_PARTS
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 def holds(run: RunDir) -> list[tuple[float, float, str]]:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,7 @@ from tests.broken import (
 )
 from tests.memory_cgroup import limited
 from tests.pids_cgroup import few_pids
-from tests.running import finish, run_folder, wait_for
-
-Start = Callable[..., "subprocess.Popen[str]"]
+from tests.running import Start, finish, run_folder, wait_for
 
 FAILURES = {
     "sigkill": SIGKILL,

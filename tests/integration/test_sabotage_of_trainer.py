@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,9 +24,7 @@ from tests.broken import (
     ToItsEnd,
 )
 from tests.conftest import mounted
-from tests.running import ENDLESS, finish, hooked, run_folder, wait_until_training
-
-Start = Callable[..., "subprocess.Popen[str]"]
+from tests.running import ENDLESS, Start, finish, hooked, run_folder, wait_until_training
 
 # What the script does to itself, done to our own trainer, in the midst of a step.
 _BROKEN = f"""

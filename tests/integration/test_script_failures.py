@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import pytest
 from rundir.status import read_status
 from tests.conftest import ROOT
 from tests.running import (
+    Start,
     assert_nothing_left,
     ended,
     events_of,
@@ -25,8 +24,6 @@ from tests.running import (
     zygote_pid,
 )
 from tests.scripts import BOTH, JOIN, WARM, script
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @BOTH

@@ -5,21 +5,19 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
 from tests.running import (
+    Start,
     events_of,
     finish,
     how_started,
     run_folder,
 )
 from tests.scripts import JOIN, WARM, script
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @WARM

@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from rundir.config_file import read_config
 from rundir.status import read_status
 from tests.conftest import ROOT
 from tests.running import (
+    Start,
     assert_nothing_left,
     ended,
     events_of,
@@ -24,8 +24,6 @@ from tests.running import (
     run_folder,
 )
 from tests.scripts import JOIN, WARM, script
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 _SPEC = importlib.util.find_spec("accelerate")
 assert _SPEC is not None

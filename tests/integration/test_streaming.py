@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from tests.integration.test_exact_resume import KILLS, curve, trained
 from tests.running import (
     ENDLESS,
     SHORT,
+    Start,
     assert_nothing_left,
     ended,
     events_of,
@@ -23,8 +22,6 @@ from tests.running import (
     run_folder,
     training,
 )
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 STREAMING = ("--set", "data.streaming=true")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 
 from rundir.paths import RunDir
-from tests.conftest import Start
 from tests.running import (
     ENDLESS,
+    Start,
     assert_nothing_left,
     events_of,
     finish,

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -20,6 +19,7 @@ from tests.running import (
     ENDLESS,
     IN_ZYGOTE,
     SHORT,
+    Start,
     assert_nothing_left,
     ended,
     events_of,
@@ -33,8 +33,6 @@ from tests.running import (
     wait_for,
     zygote_pid,
 )
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 def trained(run: RunDir) -> tuple[list[float], bytes]:
@@ -106,7 +104,7 @@ def test_a_rank_that_is_told_not_to_trust_the_zygote_fails_and_says_so(
 ) -> None:
     # As when multiprocessing has started another zygote, and that one is unfit.
     body = "module.WarmStart.why_not = lambda self: self._wait() and None"
-    hooked(environ, tmp_path, "launch.agent.warm", body)
+    hooked(environ, tmp_path, "launch.agent.warm_start", body)
     unfit = f"{IN_ZYGOTE}\nif in_zygote:\n    raise ImportError('only here')"
     env = hooked(environ, tmp_path, "train.worker", unfit)
     code, out, _ = finish(airlock(*SHORT, env=env))

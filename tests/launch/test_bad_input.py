@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.running import finish
+from tests.running import Start, finish
 
-Start = Callable[..., "subprocess.Popen[str]"]
 HAS_GPU = Path("/proc/driver/nvidia/version").exists()
 
 CASES = {

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rundir.atomic import new_folder, write_text
-
-Start = Callable[..., "subprocess.Popen[str]"]
+from tests.running import Start
 
 # Replaces a file by one long text and another in turn until it is killed.
 REPLACER = """

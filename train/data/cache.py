@@ -29,7 +29,7 @@ from train.data.bad_row import BadRowError
 from train.data.columns import Columns, check_settings, unused
 from train.data.content import digest_of
 from train.data.pool import in_order, num_processes
-from train.data.prepare_progress import Progress
+from train.data.prepare_progress import PrepareProgress
 from train.data.readers import Block, read_blocks
 from train.data.samples import Recipe
 from train.data.sources import NEEDED, Source, bad_row
@@ -135,7 +135,10 @@ def tokenizer_digest(model_path: Path, recipe: Recipe) -> str:
 def _tokenise(sources: list[Source], recipe: Recipe, tools: Tools, folder: Path) -> dict[str, Any]:
     """Write the files of `folder`; returns what was counted."""
     sizes = [source.path.stat().st_size for source in sources]
-    progress, done_bytes = Progress(sum(sizes)), dict.fromkeys((one.path for one in sources), 0)
+    progress, done_bytes = (
+        PrepareProgress(sum(sizes)),
+        dict.fromkeys((one.path for one in sources), 0),
+    )
     blocks = _blocks(sources, recipe.max_samples)
     first = next(blocks, None)
     if first is None:

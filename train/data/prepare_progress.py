@@ -12,7 +12,7 @@ _EVERY_ON_TTY_S = 0.5
 _MB = 1e6
 
 
-class Progress:
+class PrepareProgress:
     """Shows rows, share and speed of reading `total_bytes`, as the files are on disk."""
 
     def __init__(self, total_bytes: int) -> None:

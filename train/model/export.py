@@ -17,7 +17,7 @@ from rundir.paths import RunDir
 from rundir.prepared import read_prepared
 from rundir.space import require_space
 from train.data.fits_model import pad_token_id
-from train.model.model import (
+from train.model.build import (
     end_token_ids,
     has_adapters,
     inference,

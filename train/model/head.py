@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers.utils.generic import ModelOutput
 
-from train.model.model import plain_model, vocabulary_of
+from train.model.build import plain_model, vocabulary_of
 
 Head = Literal["matrix", "own", "whole"]
 

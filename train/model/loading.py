@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from train.model.model import plain_model
+from train.model.build import plain_model
 from train.rank.group import Ranks
 
 # The kernel reads no more for one piece of advice than a device's read-ahead, 128 KiB by default.

@@ -18,8 +18,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from train.model.build import plain_model
 from train.model.head import Head, MatrixHead, OwnHead, exact, layers_of
-from train.model.model import plain_model
 
 
 class SummedLoss(nn.Module):

@@ -42,7 +42,7 @@ def make_checkpoint(config: RunConfig, folder: Path, *, weights: bool = True) ->
     from transformers import CONFIG_MAPPING
     from transformers.utils import logging
 
-    from train.model.model import new_model
+    from train.model.build import new_model
 
     logging.disable_progress_bar()  # it is a matter of milliseconds
     tokenizer = byte_tokenizer()

@@ -21,8 +21,8 @@ from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import PreparedData
 from train.data.dataset import SampleFile
+from train.model.build import end_token_ids, inference
 from train.model.loss import SummedLoss
-from train.model.model import end_token_ids, inference
 from train.rank.group import Ranks
 from train.step.batch import collate
 

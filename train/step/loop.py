@@ -17,7 +17,7 @@ from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train.data.dataset import SampleFile
-from train.model.model import num_weights
+from train.model.build import num_weights
 from train.rank.group import Ranks
 from train.step import checkpoint
 from train.step.batch import Batch, Work, collate_rows
@@ -25,7 +25,7 @@ from train.step.evaluate import Evaluator
 from train.step.feed import Feed
 from train.step.mfu import model_flops
 from train.step.optimizer import make_optimizer
-from train.step.progress import Progress
+from train.step.progress import StepProgress
 from train.step.schedule import learning_rate, num_steps
 from train.stream.stream import Stream
 
@@ -81,7 +81,7 @@ class Trainer:
         self._total_steps = num_steps(config.train, len(samples))
         self._step = 0  # steps done
         self._checkpointed: Path | None = None
-        self._progress = Progress(config, ranks, events)
+        self._progress = StepProgress(config, ranks, events)
 
     def warm_up(self) -> None:
         """Have every gradient lie in DDP's buckets before there is anything else in memory.

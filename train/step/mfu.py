@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from train.model.model import plain_model
+from train.model.build import plain_model
 from train.step.batch import Work
 
 _MATRIX_DIMS = 2

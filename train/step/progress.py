@@ -80,7 +80,7 @@ class Stopwatch:
         self._seconds[part] += begin.elapsed_time(end) / 1e3  # events tell milliseconds
 
 
-class Progress:
+class StepProgress:
     """Sums over the steps since the last report; rank 0 reports."""
 
     def __init__(self, config: RunConfig, ranks: Ranks, events: EventWriter) -> None:

@@ -18,9 +18,9 @@ from train.data.architecture import why_not_apart
 from train.data.dataset import Sample, prompted
 from train.model.adapters import coverage_line
 from train.model.attention import attention_line
+from train.model.build import has_adapters, inference, plain_model, vocabulary_of
 from train.model.head import Head, head_of
 from train.model.loss import SummedLoss
-from train.model.model import has_adapters, inference, plain_model, vocabulary_of
 from train.rank.group import Ranks
 from train.step.batch import Batch, collate, collate_rows
 

@@ -118,7 +118,7 @@ class _Cursor(Protocol):
 def _cursor(source: Source, piece: np.ndarray) -> _Cursor:
     if source.is_text:
         return _Text(source)
-    return _Batches(source, int(piece["start"]))
+    return _FileBatches(source, int(piece["start"]))
 
 
 class _Text:
@@ -156,7 +156,7 @@ class _Text:
         self._raw.close()
 
 
-class _Batches:
+class _FileBatches:
     """Rows of Arrow, from its first on, or of one row group of Parquet."""
 
     def __init__(self, source: Source, start: int) -> None:

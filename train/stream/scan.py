@@ -14,7 +14,7 @@ import numpy as np
 from rundir.atomic import write_bytes
 from train.data.content import is_remembered, is_settled, note_of, seen
 from train.data.pool import in_order, num_processes
-from train.data.prepare_progress import Progress
+from train.data.prepare_progress import PrepareProgress
 from train.data.readers import Raw, arrow_batches, decompressed, rows_in, saying_damage
 from train.data.sources import Source
 from train.stream.pieces import PIECE, StreamFile, begins_anywhere
@@ -39,7 +39,7 @@ def scan_all(files: list[StreamFile], piece_bytes: int, max_rows: int) -> np.nda
     Raises UserError for a file that is damaged, and OSError.
     """
     total_bytes = sum(file.size_bytes for file in files)
-    progress, processes = Progress(total_bytes), min(num_processes(), len(files))
+    progress, processes = PrepareProgress(total_bytes), min(num_processes(), len(files))
     if max_rows or total_bytes <= _SMALL_BYTES:
         processes = 1
     done_bytes = num_rows = num_groups = 0

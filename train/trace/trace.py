@@ -18,8 +18,8 @@ from transformers import PretrainedConfig
 from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
+from train.model.build import add_method, new_model, num_weights, plain_model
 from train.model.head import layers_of
-from train.model.model import add_method, new_model, num_weights, plain_model
 from train.model.new_tokens import grow
 from train.model.quantize import states_of
 from train.rank.group import Ranks

@@ -46,7 +46,7 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class LogBlock:
     """Whole lines of a log, colours taken out; `first_line` is the number of the first."""
 
     data: bytes
@@ -105,7 +105,7 @@ def _is_text(path: Path) -> bool:
     return b"\0" not in start or start[:2] in (*_BOMS, b"\x1f\x8b")
 
 
-def blocks(log: Log) -> Iterator[Block]:
+def blocks(log: Log) -> Iterator[LogBlock]:
     """The lines of a log, piece by piece; of one above 512 MiB only its head and its tail.
 
     A last traceback is kept for the next piece, so that none is cut in two. Raises UserError for
@@ -115,19 +115,19 @@ def blocks(log: Log) -> Iterator[Block]:
     try:
         for piece, num_skipped in _pieces(log):
             if num_skipped:  # what is left of a line before the gap goes first
-                yield Block(_plain(rest), line)
+                yield LogBlock(_plain(rest), line)
                 line += rest.count(b"\n") + num_skipped
                 rest = b""
             rest += piece
             cut = _cut(rest) if len(rest) >= _PIECE else 0
             if cut:
                 block, rest = rest[:cut], rest[cut:]
-                yield Block(_plain(block), line)
+                yield LogBlock(_plain(block), line)
                 line += block.count(b"\n")
     except OSError as error:
         raise UserError(f"{log.name} cannot be read: {error.strerror}", do="look at it") from error
     if rest:
-        yield Block(_plain(rest), line)
+        yield LogBlock(_plain(rest), line)
 
 
 def _plain(data: bytes) -> bytes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from diagnostics.doctor.logs.prefix import Stripped, strip
-from diagnostics.doctor.logs.reading import Block
+from diagnostics.doctor.logs.reading import LogBlock
 
 _LONGEST = 8192  # bytes of a line that are looked at
 
@@ -29,7 +29,7 @@ class Segment:
 class Segments:
     """The segments of one block, made when they are asked for."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: LogBlock) -> None:
         self.data = block.data
         self.lower = block.data.lower()  # ASCII only, so that places are the same in both
         self._made: dict[int, Segment] = {}

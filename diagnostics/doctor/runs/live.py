@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import psutil
 
-from diagnostics.doctor.runs.hang import of_hang
-from diagnostics.doctor.runs.progress import TRAINS, Standing, behind, ranks_of, standings, told
+from diagnostics.doctor.runs.hang_verdict import of_hang
+from diagnostics.doctor.runs.rank_progress import TRAINS, Standing, behind, ranks_of, standings, told
 from diagnostics.doctor.logs.verdict import Evidence, Verdict
 from rundir.units import clock_text
 from launch.run_state.hang import Hang, allowed_s

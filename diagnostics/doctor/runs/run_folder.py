@@ -12,7 +12,7 @@ from typing import Any
 
 from diagnostics.doctor.logs.choose import Suspect, suspects
 from diagnostics.doctor.logs.diagnosis import search, verdict_of
-from diagnostics.doctor.runs.hang import of_hang
+from diagnostics.doctor.runs.hang_verdict import of_hang
 from diagnostics.doctor.runs.live import of_live
 from diagnostics.doctor.logs.reading import STDIN, Log, natural, rank_of_name
 from diagnostics.doctor.logs.rules import ROLES

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 _MISSING = """
-from launch.config import packages
+from launch.config import extra_packages as packages
 from launch.config.resolve import resolve
 for text, do in packages.missing(resolve("tiny", ("model.compile=true",), {})[0]):
     print(text, do, sep=" -> ")

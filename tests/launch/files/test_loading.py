@@ -10,8 +10,8 @@ import pytest
 
 from launch.config.resolve import resolve
 from launch.files.checkpoint_files import Checkpoint
-from launch.files.loading import choose_loading, decide
-from launch.files.prepare import prepare
+from launch.files.load_mode import choose_loading, decide
+from launch.files.preparation import prepare
 from launch.host.mounts import is_network
 from launch.process.signals import Signals
 from rundir.config import RunConfig
@@ -128,7 +128,7 @@ def test_the_32b_profile_with_random_weights_takes_no_network_and_no_disk(
 
     import torch
 
-    from train.model.model import load_architecture, new_model
+    from train.model.build import load_architecture, new_model
 
     described = load_architecture(config.model, Path(prepared.model_path))
     model = new_model(described, config, torch.device("meta"))

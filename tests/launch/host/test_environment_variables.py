@@ -13,8 +13,8 @@ import pytest
 from launch.config.records import torchrun_line
 from launch.host.cores import usable_cores
 from launch.host.devices import Gpu, Placement
-from launch.host.environment import RankEnvironment, Variable, rank_environment, rank_variables
 from launch.host.environment_text import environment_lines, left_out_lines
+from launch.host.rank_environment import RankEnvironment, Variable, rank_environment, rank_variables
 from rundir.config import RunConfig
 from rundir.paths import ROOT, RunDir
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from benchmarks.starts.memory_cgroup import MemoryCgroup, NoCgroupError, memory_cgroup
-from launch.host.host_memory import Group, HostMemory, memory_groups
+from launch.host.host_memory import Cgroup, HostMemory, memory_groups
 from launch.host.mounts import filesystem_of, mounts
 from rundir.units import GIB, MIB
 from tests.conftest import ROOT
@@ -38,7 +38,7 @@ def python(cgroup: MemoryCgroup, program: str) -> list[str]:
     return done.stdout.split(maxsplit=3)
 
 
-def make_v2(folder: Path, **files: str) -> Group:
+def make_v2(folder: Path, **files: str) -> Cgroup:
     """A copy of what cgroup v2 shows of one group."""
     folder.mkdir(parents=True)
     usual = {
@@ -54,7 +54,7 @@ def make_v2(folder: Path, **files: str) -> Group:
         usual | {key.replace("_", "."): text for key, text in files.items()}
     ).items():
         (folder / name).write_text(text if text.endswith("\n") else f"{text}\n")
-    return Group(folder, 2)
+    return Cgroup(folder, 2)
 
 
 def make_proc(folder: Path, cgroup: str, *mounted: str) -> Path:
@@ -81,7 +81,7 @@ def test_a_limit_further_up_bounds_a_group_without_one() -> None:
         below = cgroup.group.folder / "below"
         below.mkdir()
         try:
-            _, total, is_limited, where = python(MemoryCgroup(Group(below, 1)), NOW)
+            _, total, is_limited, where = python(MemoryCgroup(Cgroup(below, 1)), NOW)
             assert where.strip() == f"the cgroup {cgroup.group.folder}"
             assert (int(total), is_limited) == (LIMIT, "True")
         finally:
@@ -223,7 +223,7 @@ def test_swap_of_v1_is_what_the_limit_on_both_leaves(
     if both_limit is not None:
         (tmp_path / "memory.memsw.limit_in_bytes").write_text(str(both_limit))
         (tmp_path / "memory.memsw.usage_in_bytes").write_text("600")
-    assert Group(tmp_path, 1).swap_bytes(1000, 700) == swappable
+    assert Cgroup(tmp_path, 1).swap_bytes(1000, 700) == swappable
 
 
 def test_a_mount_point_with_a_space_in_its_name_is_found(tmp_path: Path) -> None:

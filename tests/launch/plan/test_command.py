@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,8 @@ import pytest
 
 from rundir.units import GIB
 from tests.conftest import HAS_GPU
-from tests.running import ended, finish, hooked, wait_for
+from tests.running import Start, ended, finish, hooked, wait_for
 
-Start = Callable[..., "subprocess.Popen[str]"]
 H100 = ("--gpu", "H100-80G", "--num-gpus", "8")
 
 

@@ -11,10 +11,10 @@ import pytest
 from launch.config.request import Request
 from launch.config.resolve import resolve
 from launch.plan.changes import groups_of
-from launch.plan.command import make_plan
-from launch.plan.fit import Verdict
+from launch.plan.fit import Fit
 from launch.plan.instead import what_fits_instead
 from launch.plan.plan import Plan
+from launch.plan.planning import make_plan
 from launch.plan.question import question_of
 from launch.plan.target import Target, with_ranks
 from launch.plan.tracer import Tracer
@@ -78,21 +78,21 @@ def traced(gib: float, *settings: str, environ: dict[str, str]) -> tuple[Plan, R
 def test_what_is_proposed_fits_and_can_be_typed(environ: dict[str, str]) -> None:
     settings = ("train.micro_batch_size=2048", "train.global_batch_size=4096")
     plan, request = traced(16, *settings, environ=environ)
-    assert plan.verdict is Verdict.DOES_NOT_FIT
+    assert plan.verdict is Fit.DOES_NOT_FIT
     found = what_fits_instead(plan, request, environ, Signals())
     assert found[0].command.startswith("./start.sh tiny --set train.global_batch_size=4096 --set ")
     changed = found[0].command.split("--set ")[-1]
     assert changed.startswith("train.micro_batch_size=")
     again, _ = traced(16, settings[1], changed, environ=environ)
-    assert again.verdict is Verdict.FITS
+    assert again.verdict is Fit.FITS
     size = int(changed.partition("=")[2])
     twice, _ = traced(16, settings[1], f"train.micro_batch_size={2 * size}", environ=environ)
-    assert twice.verdict is not Verdict.FITS
+    assert twice.verdict is not Fit.FITS
 
 
 @pytest.mark.long
 def test_a_host_too_small_for_anything_is_told_so(environ: dict[str, str]) -> None:
     smallest = ("train.micro_batch_size=1", "model.gradient_checkpointing=true")
     plan, request = traced(0.1, *smallest, "train.method=lora", environ=environ)
-    assert plan.verdict is Verdict.DOES_NOT_FIT
+    assert plan.verdict is Fit.DOES_NOT_FIT
     assert what_fits_instead(plan, request, environ, Signals()) == []

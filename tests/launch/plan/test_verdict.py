@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from launch.plan.fit import Need, Verdict, context_need, gpu_need, host_need
+from launch.plan.fit import Fit, Need, context_need, gpu_need, host_need
 from launch.plan.host import Phase
 from rundir.units import GIB
 from tests.launch.plan.made import FOOTPRINT, on_gpus
@@ -15,16 +15,16 @@ from tests.launch.plan.made import FOOTPRINT, on_gpus
 @pytest.mark.parametrize(
     ("limit", "at_best", "verdict"),
     [
-        (20, None, Verdict.FITS),
-        (19, None, Verdict.UNCERTAIN),
-        (10, None, Verdict.UNCERTAIN),
-        (9, None, Verdict.DOES_NOT_FIT),
-        (9, 10, Verdict.UNCERTAIN),
-        (20, 5, Verdict.FITS),
+        (20, None, Fit.FITS),
+        (19, None, Fit.UNCERTAIN),
+        (10, None, Fit.UNCERTAIN),
+        (9, None, Fit.DOES_NOT_FIT),
+        (9, 10, Fit.UNCERTAIN),
+        (20, 5, Fit.FITS),
     ],
 )
 def test_between_the_least_and_the_most_it_is_not_known(
-    limit: int, at_best: int | None, verdict: Verdict
+    limit: int, at_best: int | None, verdict: Fit
 ) -> None:
     assert Need(10, 20).verdict(limit, at_best) is verdict
 
@@ -51,21 +51,21 @@ def test_the_host_needs_what_its_worst_phase_takes_and_what_the_guard_leaves() -
 
 def test_the_host_counts_only_where_it_is_the_one_that_would_run_it() -> None:
     elsewhere, here = (on_gpus("H100", is_here=is_here, host_gib=1) for is_here in (False, True))
-    assert elsewhere.host_verdict is here.host_verdict is Verdict.DOES_NOT_FIT
-    assert elsewhere.verdict is Verdict.FITS
-    assert here.verdict is Verdict.DOES_NOT_FIT
+    assert elsewhere.host_verdict is here.host_verdict is Fit.DOES_NOT_FIT
+    assert elsewhere.verdict is Fit.FITS
+    assert here.verdict is Fit.DOES_NOT_FIT
 
 
 def test_swap_makes_a_no_a_perhaps() -> None:
     plan = on_gpus("H100", is_here=True, host_gib=1)
     assert (
         replace(plan, host=replace(plan.host, with_swap_bytes=500 * GIB)).host_verdict
-        is Verdict.UNCERTAIN
+        is Fit.UNCERTAIN
     )
 
 
 def test_a_small_gpu_is_too_small_and_hopeless_only_if_the_weights_alone_are_too_much() -> None:
-    assert on_gpus("24G").verdict is Verdict.DOES_NOT_FIT
+    assert on_gpus("24G").verdict is Fit.DOES_NOT_FIT
     assert not on_gpus("24G").is_hopeless
     assert on_gpus("V100-16G").is_hopeless
-    assert on_gpus("48G").verdict is Verdict.FITS
+    assert on_gpus("48G").verdict is Fit.FITS

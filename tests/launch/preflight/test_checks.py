@@ -18,9 +18,8 @@ from launch.config.job import Job
 from launch.preflight import checks
 from launch.preflight.context import Context, error, fine, warning
 from rundir.finding import Finding
-from tests.conftest import Start
 from tests.launch.preflight.conftest import Machine, context, in_namespace
-from tests.running import finish
+from tests.running import Start, finish
 
 
 def job() -> Job:

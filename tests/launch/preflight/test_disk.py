@@ -8,7 +8,7 @@ import pytest
 
 from launch.config.resolve import resolve
 from launch.preflight.sizes import model_size
-from launch.preflight.space import checkpoints_bytes
+from launch.preflight.storage import checkpoints_bytes
 from rundir.config import RunConfig, Sources
 from tests.launch.preflight.conftest import Machine, Row
 

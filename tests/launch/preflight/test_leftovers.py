@@ -19,9 +19,8 @@ from launch.process.runs import all_runs, processes_of
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.status import Status, write_status
-from tests.conftest import Start
 from tests.launch.preflight.conftest import Machine, Row
-from tests.running import ENDLESS, ended, finish, training, wait_for
+from tests.running import ENDLESS, Start, ended, finish, training, wait_for
 from tests.running import processes_of as of_run
 from tests.scripts import script
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.preflight import space
+from launch.preflight import storage
 from tests.launch.preflight.conftest import Machine, context, on_gpus
 
 SHM = Path("/dev/shm")  # noqa: S108
@@ -59,10 +59,10 @@ def test_ranks_on_gpus_need_room_for_nccl(num_gpus: int, warns: bool) -> None:
     free_bytes = os.statvfs(SHM).f_bavail * os.statvfs(SHM).f_frsize
     if free_bytes > 1 << 30:
         with pytest.MonkeyPatch.context() as patch:  # what is measured is real, what is needed not
-            patch.setattr(space, "_NCCL_BYTES", free_bytes // 4)
-            (found,) = space.check_shared_memory(context("14b", placement=on_gpus(num_gpus)))
+            patch.setattr(storage, "_NCCL_BYTES", free_bytes // 4)
+            (found,) = storage.check_shared_memory(context("14b", placement=on_gpus(num_gpus)))
     else:
-        (found,) = space.check_shared_memory(context("14b", placement=on_gpus(num_gpus)))
+        (found,) = storage.check_shared_memory(context("14b", placement=on_gpus(num_gpus)))
     assert bool(found.warning) == warns
     assert not warns or "NCCL may take" in found.warning
 
@@ -74,9 +74,9 @@ def test_what_a_dead_process_has_left_is_stale_and_what_a_live_one_has_is_not(na
     ) as maker:
         assert maker.stdout is not None
         maker.stdout.readline()
-        assert path not in space.stale_files()  # mapped, though not open
+        assert path not in storage.stale_files()  # mapped, though not open
         maker.kill()
-    assert path in space.stale_files()
+    assert path in storage.stale_files()
 
 
 def test_a_file_of_torchs_is_stale_when_the_process_in_its_name_is_dead() -> None:
@@ -84,10 +84,10 @@ def test_a_file_of_torchs_is_stale_when_the_process_in_its_name_is_dead() -> Non
         path = SHM / f"torch_{lives.pid}_{secrets.token_hex(4)}_0"
         path.touch()
         try:
-            assert path not in space.stale_files()
+            assert path not in storage.stale_files()
             lives.kill()
             lives.wait()
-            assert path in space.stale_files()
+            assert path in storage.stale_files()
         finally:
             path.unlink()
 

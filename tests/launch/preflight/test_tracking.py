@@ -10,9 +10,8 @@ from launch.preflight.packages import check_packages, check_tracking
 from launch.track.services import services_in
 from rundir.errors import UserError
 from rundir.finding import Finding
-from tests.conftest import Start
 from tests.launch.preflight.conftest import context
-from tests.running import finish
+from tests.running import Start, finish
 
 
 def found(report_to: str, **environ: str) -> list[Finding]:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from launch.track.follow import figures_of
+from launch.track.event_reader import figures_of
 from launch.track.process import track_once
 from rundir.errors import UserError
 from rundir.events import read_events
-from tests.conftest import ROOT, Start
+from tests.conftest import ROOT
 from tests.launch.track.runs import HOST, MadeRun
-from tests.running import finish
+from tests.running import Start, finish
 from tests.tensorboard_files import records, scalars
 
 

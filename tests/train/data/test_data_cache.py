@@ -15,7 +15,7 @@ from tests.train.data.test_prepare_data import cache, file, model, saved_tokeniz
 from train.data import content
 from train.data.content import digest_of
 from train.data.prepare_path import prepare_path
-from train.data.prepare_progress import Progress
+from train.data.prepare_progress import PrepareProgress
 from train.data.samples import Recipe
 
 __all__ = ["cache", "file", "model", "saved_tokenizer"]  # fixtures of theirs
@@ -26,7 +26,7 @@ def test_progress_tells_rows_share_speed_and_time_left(
 ) -> None:
     now = 100.0
     monkeypatch.setattr("train.data.prepare_progress.time.monotonic", lambda: now)
-    progress = Progress(8_000_000)
+    progress = PrepareProgress(8_000_000)
     progress.at(1_000_000, 10)
     assert capsys.readouterr().err == ""  # only now and then
     now = 120.0

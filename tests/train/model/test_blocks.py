@@ -9,7 +9,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from tests.train.model.test_models import SHAPES, found, made, samples
-from train.model.model import blocks_of, compile_blocks, plain_model
+from train.model.build import blocks_of, compile_blocks, plain_model
 from train.step.batch import collate_rows
 
 pytestmark = [

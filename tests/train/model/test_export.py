@@ -12,9 +12,9 @@ import torch
 
 from rundir.config import ModelConfig, RunConfig, TrainConfig
 from tests.models import QWEN3
+from train.model.build import add_method, load_model, load_tokenizer
 from train.model.export import difference, export, export_adapter, logits_of_some
 from train.model.make_checkpoint import make_checkpoint
-from train.model.model import add_method, load_model, load_tokenizer
 
 # peft asks transformers by a name that transformers has renamed; neither is ours to mend.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")

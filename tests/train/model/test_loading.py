@@ -30,9 +30,9 @@ from tests.running import wait_for
 from tests.train.step.test_loop import configured, curve, new_run, start_ranks
 from train import worker
 from train.data.prepare_path import prepare_file
+from train.model.build import load_model
 from train.model.loading import read_ahead
 from train.model.make_checkpoint import make_checkpoint
-from train.model.model import load_model
 from train.step.loop import Trainer
 
 pytestmark = pytest.mark.runs  # starts groups of real ranks

@@ -16,9 +16,9 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from tests.models import GPT2, NO_DROPOUT, SMALL
 from train.data.dataset import Sample, prompted
+from train.model.build import add_method, new_model, vocabulary_of
 from train.model.head import Head
 from train.model.loss import SummedLoss
-from train.model.model import add_method, new_model, vocabulary_of
 from train.step.batch import Batch, collate, collate_rows
 from train.step.selftest import Tried, check_causal, check_packing, head_kind, tried_of
 

@@ -15,9 +15,9 @@ from rundir.config import ModelConfig, RunConfig, TrainConfig
 from rundir.config_file import config_text
 from tests.conftest import ROOT
 from tests.train.model.test_models import SHAPES, assert_same, found, samples
+from train.model.build import add_method, load_architecture, load_model, new_model, num_weights
 from train.model.export import difference, export, export_adapter, logits_of_some, on_whole_base
 from train.model.make_checkpoint import make_checkpoint
-from train.model.model import add_method, load_architecture, load_model, new_model, num_weights
 from train.model.quantize import states_of
 from train.step.batch import collate, collate_rows
 from train.step.selftest import check_packing, head_kind
@@ -152,7 +152,7 @@ folder = Path({str(tmp_path)!r})
 warm._import_torch(); warm._import_peft(); warm._import_trainer()
 assert "bitsandbytes" not in sys.modules, "imported by what the zygote imports"
 import torch
-from train.model.model import load_model, add_method
+from train.model.build import load_model, add_method
 config = read_config(folder / "config.toml")
 model = add_method(load_model(config, folder / "base", torch.device("cpu")), config.train)
 assert ("bitsandbytes" in sys.modules) == ({method!r} == "qlora"), "imported by the model"

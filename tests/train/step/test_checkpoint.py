@@ -26,7 +26,7 @@ from rundir.checkpoints import (
 )
 from rundir.config import TrainConfig
 from rundir.errors import UserError
-from train.model.model import add_method
+from train.model.build import add_method
 from train.rank.group import Ranks
 from train.step import checkpoint
 from train.step.optimizer import make_optimizer

@@ -14,16 +14,16 @@ from rundir.events import EventWriter
 from train.rank.group import Ranks
 from train.step.batch import Work
 from train.step.mfu import ModelFlops
-from train.step.progress import Progress
+from train.step.progress import StepProgress
 
 FLOPS = ModelFlops(per_label=5.0, per_input=100.0, per_squared_length=2.0)
 WORK = Work(num_labels=20, num_inputs=40, squared_lengths=800)
 
 
-def new_progress(world_size: int) -> Progress:
+def new_progress(world_size: int) -> StepProgress:
     nobody: Any = None  # no collective is run here
     ranks = Ranks(rank=0, world_size=world_size, device=torch.device("cpu"), control=nobody)
-    return Progress(RunConfig(profile="test"), ranks, EventWriter(Path(os.devnull)))
+    return StepProgress(RunConfig(profile="test"), ranks, EventWriter(Path(os.devnull)))
 
 
 @pytest.mark.parametrize("world_size", [1, 4])

@@ -14,8 +14,8 @@ from transformers import CONFIG_MAPPING
 from rundir.config import DataConfig, LaunchConfig, ModelConfig, RunConfig, TrainConfig
 from rundir.footprint import Footprint
 from tests.conftest import ROOT
-from train.model.model import add_method, new_model
-from train.trace.footprint import footprint
+from train.model.build import add_method, new_model
+from train.trace.estimate import footprint
 from train.trace.trace import Trace, trace
 
 SMALL = {
@@ -247,10 +247,10 @@ def test_few_layers_tell_what_the_whole_model_tells(
         depths.append(described.num_hidden_layers)
         return trace(described, *more)
 
-    monkeypatch.setattr("train.trace.footprint.trace", traced)
+    monkeypatch.setattr("train.trace.estimate.trace", traced)
     config = configured(ARCHITECTURES[name], **options)
     few, shallow = footprint(config, device), list(depths)
-    monkeypatch.setattr("train.trace.footprint._period", lambda _: 0)
+    monkeypatch.setattr("train.trace.estimate._period", lambda _: 0)
     whole = footprint(config, device)
     assert shallow == {"gemma3": [3, 6], "qwen2, two kinds of layers": [6]}.get(name, [2, 3])
     assert depths == [*shallow, 9 if name == "gemma3" else 6]

@@ -18,7 +18,7 @@ from rundir.exit_codes import ExitCode
 from rundir.footprint import read_footprints
 from tests.conftest import ROOT
 from tests.train.trace.test_footprint import GPT2, QWEN3, configured
-from train.trace.footprint import footprint
+from train.trace.estimate import footprint
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def ask(folder: Path, *configs: RunConfig) -> subprocess.CompletedProcess[str]:
             sys.executable,
             "-P",
             "-m",
-            "train.trace.footprint",
+            "train.trace.estimate",
             folder / "out.json",
             *files,
             "--device",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch.files.hub_cache import missing_files, snapshot
-from launch.files.loading import choose_loading
+from launch.files.load_mode import choose_loading
 from launch.files.model_folder import made_model_folder
 from launch.process import children
 from launch.process.signals import Signals

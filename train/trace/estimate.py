@@ -1,6 +1,6 @@
 """What one rank's model and training step take on its device, without the device.
 
-`python -P -m train.trace.footprint OUT.json CONFIG.toml... [--device cuda|cpu]` writes the answers
+`python -P -m train.trace.estimate OUT.json CONFIG.toml... [--device cuda|cpu]` writes the answers
 as rundir/footprint.py has them. A model of two layers is traced, then one with one more (or of one
 round and two of a pattern of layers): what that one adds, every further one adds too.
 """
@@ -23,7 +23,7 @@ from rundir.config_file import read_config
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.footprint import Footprint, Moment, write_footprints
-from train.model.model import load_architecture, new_model, num_weights
+from train.model.build import load_architecture, new_model, num_weights
 from train.model.new_tokens import grow
 from train.trace.kernels import Device
 from train.trace.trace import Trace, trace
@@ -172,7 +172,7 @@ def _footprint(found: Trace) -> Footprint:
 
 def main() -> None:
     """Answer every question, or say why one has no answer and exit with its code."""
-    parser = argparse.ArgumentParser(prog="python -P -m train.trace.footprint")
+    parser = argparse.ArgumentParser(prog="python -P -m train.trace.estimate")
     parser.add_argument("out", type=Path)
     parser.add_argument("configs", type=Path, nargs="+", metavar="CONFIG.toml")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")

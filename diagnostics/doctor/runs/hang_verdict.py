@@ -13,7 +13,7 @@ from diagnostics.doctor.logs.choose import suspects
 from diagnostics.doctor.logs.diagnosis import search, verdict_of
 from diagnostics.doctor.runs.flight import Missing, missing, read_records
 from diagnostics.doctor.logs.reading import Log
-from diagnostics.doctor.runs.stacks import Stack, read_stack
+from diagnostics.doctor.runs.rank_stacks import Stack, read_stack
 from diagnostics.doctor.logs.verdict import Evidence, Verdict
 from rundir.units import clock_text
 from rundir.paths import shown

@@ -53,7 +53,7 @@ class Tracker(Protocol):
         """Bring all of it there."""
 
 
-class Follower:
+class EventReader:
     """Hands the metrics of rank 0 and of the launcher on to a tracker."""
 
     def __init__(self, run: RunDir, tracker: Tracker) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from launch.config.packages import require
+from launch.config.extra_packages import require
 from launch.config.request import Request
 from launch.config.resolve import resolve
 from launch.config.script_request import is_script
 from launch.files.model_folder import fetched_model_folder, made_model_folder
 from launch.host.devices import asked_num_ranks
-from launch.plan.fit import Verdict
+from launch.plan.fit import Fit
 from launch.plan.host import Weights, weights_of
 from launch.plan.instead import Instead, what_fits_instead
 from launch.plan.plan import Host, Plan, this_host
@@ -53,7 +53,7 @@ def plan(
         if not as_json:
             show_plan(console, made)
         instead = None
-        if made.verdict not in (None, Verdict.FITS):
+        if made.verdict not in (None, Fit.FITS):
             instead = what_fits_instead(made, request, environ, signals)
     except Interrupted:
         return ExitCode.INTERRUPTED_UNSAVED
@@ -61,7 +61,7 @@ def plan(
         console.out(plan_text(made, instead), highlight=False)
     elif instead is not None:
         show_instead(console, instead)
-    return ExitCode.DOES_NOT_FIT if made.verdict is Verdict.DOES_NOT_FIT else ExitCode.DONE
+    return ExitCode.DOES_NOT_FIT if made.verdict is Fit.DOES_NOT_FIT else ExitCode.DONE
 
 
 def make_plan(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 
 from diagnostics.doctor.logs.verdict import Verdict
-from diagnostics.doctor.runs.hang import of_hang
+from diagnostics.doctor.runs.hang_verdict import of_hang
 from diagnostics.doctor.runs.run_folder import of_failed
 from launch.run_state.hang import Hang
 from launch.run_state.hang_evidence import collect

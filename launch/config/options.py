@@ -1,0 +1,59 @@
+"""The options that several commands take, each declared once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def joined(paths: tuple[str, ...]) -> str | None:
+    """Several paths of data as `data.path` takes them; None of none.
+
+    Raises click.BadParameter where a path among several has a comma in it.
+    """
+    if len(paths) > 1 and (odd := [path for path in paths if "," in path]):
+        raise click.BadParameter(f"{odd[0]!r} has a comma in it: rename it, or give it alone")
+    return ",".join(paths) or None
+
+
+_OPTIONS = {
+    "profile": click.option(
+        "--profile",
+        envvar="AIRLOCK_PRESET_PROFILE",
+        default="tiny",
+        show_default=True,
+        help="Whose settings, model and data.",
+    ),
+    "num_gpus": click.option(
+        "--num-gpus", type=int, help="Ranks to start; one for each GPU by default."
+    ),
+    "data": click.option(
+        "--data",
+        metavar="PATH[:WEIGHT]",
+        multiple=True,
+        callback=lambda _context, _option, paths: joined(paths),
+        help="Training data; several times: mixed, each row WEIGHT times an epoch.",
+    ),
+    "set": click.option(
+        "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key."
+    ),
+    "resume": click.option(
+        "--resume", metavar="RUN", help="Go on from the last checkpoint of that run."
+    ),
+    "json": click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+}
+
+
+def options(*names: str) -> Callable[[Command], Command]:
+    """Give a command the options of these names, which its help lists in this order."""
+
+    def decorate(command: Command) -> Command:
+        for name in reversed(names):
+            command = _OPTIONS[name](command)
+        return command
+
+    return decorate
