@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-_passage: Callable[[], AbstractContextManager[None]] | None = None  # Airlock puts it here
+_gate: Callable[[], AbstractContextManager[None]] | None = None  # Airlock puts it here
 
 
 @contextlib.contextmanager
@@ -26,5 +26,5 @@ def gate() -> Iterator[None]:
     The block must not contain a collective: the other ranks come to it later. Raises TimeoutError
     when the gate does not open within `launch.gate_timeout_s`.
     """
-    with contextlib.nullcontext() if _passage is None else _passage():
+    with contextlib.nullcontext() if _gate is None else _gate():
         yield

@@ -54,7 +54,7 @@ def private_bytes(file: str = "") -> tuple[int, int]:
 def rank(folder: Path) -> dict[str, float]:
     """What one of several ranks takes to have its data; it waits for the others at each stage."""
     from train.data.dataset import SampleFile
-    from train.step.feed import Order
+    from train.step.epoch_order import Order
 
     prepared = PreparedData(**json.loads((folder / "lines.json").read_text(encoding="utf-8")))
     print("imported", flush=True)  # noqa: T201

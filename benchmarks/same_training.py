@@ -89,7 +89,7 @@ class Work:
         from train.data.dataset import SampleFile
         from train.data.prepare_path import prepare_file
         from train.model.make_checkpoint import make_checkpoint
-        from train.step.feed import Order
+        from train.step.epoch_order import Order
 
         self.folder, self.recipe, self.model = folder, recipe, folder / "model"
         described = RunConfig(

@@ -85,7 +85,7 @@ def check_batches(
     feeds = [Feed(samples, config, rank, run.num_ranks) for rank in ranks]
     for step in range(min(_NUM_STEPS, num_steps(config.train, len(samples)))):
         looked.num_steps += 1
-        if _samples_in(feeds[0].hands(step)) != Counter(order.step_indices(step)):
+        if _samples_in(feeds[0].shares(step)) != Counter(order.step_indices(step)):
             yield f"step {step}: the ranks do not have its samples, each of them once"
         before = looked.num_tokens
         for rank, feed in enumerate(feeds):
@@ -98,9 +98,9 @@ def check_batches(
             yield f"step {step}: the ranks' batches have {given:,} tokens, its samples {wanted:,}"
 
 
-def _samples_in(hands: list[Any]) -> Counter[int]:
+def _samples_in(shares: list[Any]) -> Counter[int]:
     """The samples of all ranks, and how often each is there."""
-    return Counter(sample for hand in hands for batch in hand for row in batch for sample in row)
+    return Counter(sample for share in shares for batch in share for row in batch for sample in row)
 
 
 def check_batch(batch: Any, config: RunConfig, vocab_size: int | None) -> Iterator[str]:

@@ -74,7 +74,7 @@ def _mapped(path: Path) -> mmap.mmap | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankProgress:
+class PulseState:
     """What a rank's file says. Times are those of time.monotonic(), in seconds."""
 
     pid: int
@@ -87,12 +87,12 @@ class RankProgress:
     alive_mono: float
 
 
-def read_pulse(path: Path) -> RankProgress | None:
+def read_pulse(path: Path) -> PulseState | None:
     """What stands in it; None where there is none, or one that is just being written over."""
     try:
         with path.open("rb") as file:
             lines = list(_records(file.read(2 * _WIDTH)))
-        return RankProgress(**lines[0], alive_mono=lines[1]["mono"])
+        return PulseState(**lines[0], alive_mono=lines[1]["mono"])
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
 

@@ -13,7 +13,7 @@ from rundir.events import Event, EventTail, EventWriter
 from rundir.paths import RunDir
 
 _POLL_S = 0.02
-_PATIENCE_S = 0.3  # for a process that is being killed to be seen as ended
+_GRACE_S = 0.3  # for a process that is being killed to be seen as ended
 
 
 class ZygoteLostError(Exception):
@@ -58,7 +58,7 @@ class WarmStart:
 
         Raises ZygoteLostError when it has been killed by SIGKILL already.
         """
-        if self._exitcode(_PATIENCE_S) == -signal.SIGKILL:
+        if self._exitcode(_GRACE_S) == -signal.SIGKILL:
             self.report_exit()
             raise ZygoteLostError
         self._given_up = reason
@@ -74,7 +74,7 @@ class WarmStart:
         """
         if self._given_up is not None:
             return  # it was ended by this process, and no rank came from it
-        exitcode = self._exitcode(_PATIENCE_S if is_likely else 0.0)
+        exitcode = self._exitcode(_GRACE_S if is_likely else 0.0)
         if exitcode is not None and self._told_of != self._pid:
             self._told_of = self._pid
             self._events.emit(
@@ -107,12 +107,12 @@ class WarmStart:
                 return f"the zygote was {step} for more than {self._timeout_s:g} s"
             time.sleep(_POLL_S)
 
-    def _exitcode(self, patience_s: float = 0.0) -> int | None:
-        """Its exit code, negative for a signal, or None while it runs, and did for `patience_s`.
+    def _exitcode(self, grace_s: float = 0.0) -> int | None:
+        """Its exit code, negative for a signal, or None while it runs, and did for `grace_s`.
 
         It is left uncollected: the forkserver module does that.
         """
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + grace_s
         while self._pid is not None:
             found = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found is not None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Literal
 
 from launch.gate.ledger import Entry, Ledger, own_entry
-from launch.gate.memory_profile import Growth, GrowthNotes, Measuring
+from launch.gate.memory_profile import MemoryProfile, MemoryProfiler, ProfileStore
 from launch.gate.turns import Turn, lock_file, try_lock
 from launch.host.cores import usable_cores
 from launch.host.host_memory import HostMemory
@@ -48,7 +48,7 @@ class Admission:
     """How one was let in: beside how many, and what it is taken to need (None: not known)."""
 
     num_beside: int
-    growth: Growth | None
+    profile: MemoryProfile | None
     available_bytes: int
 
 
@@ -84,7 +84,7 @@ class Gate:
         self._folder, self._visitor, self._admit = folder, visitor, admit
         self._run = folder / "runs" / visitor.run_id
         known = visitor.known_as and f"{visitor.known_as}-{visitor.kind}"
-        self._notes = GrowthNotes(
+        self._notes = ProfileStore(
             self._run / f"{visitor.kind}.growth", folder / "growth" / known if known else None
         )
         self._turn: Turn | None = None
@@ -173,35 +173,35 @@ class Gate:
     def _judge(self, inside: list[Entry]) -> Admission | str:
         """The admission, or whom or what this process has to wait for."""
         now = self._memory.now()
-        growth = None if self._admit == "serial" else self._notes.read()
-        if growth is None:  # it goes alone
+        profile = None if self._admit == "serial" else self._notes.read()
+        if profile is None:  # it goes alone
             return _held_by(inside) if inside else Admission(0, None, now.available_bytes)
         if any(entry.exclusive for entry in inside):
             return _held_by([entry for entry in inside if entry.exclusive])
         if not inside:
             # What was measured is certain to be needed, a margin and a reserve are not.
-            return self._judge_alone(growth, now.available_bytes, now.where)
+            return self._judge_alone(profile, now.available_bytes, now.where)
         self._alone_since = None
-        busy = sum(entry.cores for entry in inside) + growth.cores
+        busy = sum(entry.cores for entry in inside) + profile.cores
         if busy > self._cores.number + _SPARE_CORES:  # they would only take turns on the cores
             return f"{self._cores.counted} are busy with those inside: {_held_by(inside)}"
-        wanted = sum(entry.wanted_bytes for entry in inside) + _with_margin(growth.peak_bytes)
+        wanted = sum(entry.wanted_bytes for entry in inside) + _with_margin(profile.peak_bytes)
         room = now.available_bytes - int(_RESERVE * now.total_bytes)
         if wanted <= room:
-            return Admission(len(inside), growth, now.available_bytes)
+            return Admission(len(inside), profile, now.available_bytes)
         return (
             f"{room / GIB:.2f} GiB of {now.where} can be had, {wanted / GIB:.2f} GiB are wanted by "
             f"this one and by those inside: {_held_by(inside)}"
         )
 
-    def _judge_alone(self, growth: Growth, available: int, where: str) -> Admission | str:
-        if growth.peak_bytes <= available:
+    def _judge_alone(self, profile: MemoryProfile, available: int, where: str) -> Admission | str:
+        if profile.peak_bytes <= available:
             self._alone_since = None
-            return Admission(0, growth, available)
+            return Admission(0, profile, available)
         self._alone_since = self._alone_since or time.monotonic()
         short = (
-            f"{self._visitor.who} needs {growth.peak_bytes / GIB:.2f} GiB of memory to come up, as "
-            f"those before it did, and {available / GIB:.2f} GiB of {where} can be had"
+            f"{self._visitor.who} needs {profile.peak_bytes / GIB:.2f} GiB of memory to come up, "
+            f"as those before it did, and {available / GIB:.2f} GiB of {where} can be had"
         )
         if time.monotonic() - self._alone_since > _HOPELESS_S:
             raise UserError(
@@ -213,12 +213,12 @@ class Gate:
 
     def _write_entry(self, stack: contextlib.ExitStack, admission: Admission) -> None:
         self._entry = own_entry(self._visitor.run_id, self._visitor.who)
-        if growth := admission.growth:
+        if profile := admission.profile:
             self._entry = dataclasses.replace(
                 self._entry,
                 exclusive=False,
-                growth_bytes=_with_margin(growth.peak_bytes),
-                cores=growth.cores,
+                growth_bytes=_with_margin(profile.peak_bytes),
+                cores=profile.cores,
             )
         stack.enter_context(self._ledger.entered(self._entry))
 
@@ -228,10 +228,10 @@ class Gate:
         if self._admit != "auto" or self._visitor.turn is None:
             yield
             return
-        with Measuring() as measuring:
+        with MemoryProfiler() as measuring:
             yield
         with contextlib.suppress(OSError):  # a full disk: the next one goes alone as well
-            self._notes.write(self._visitor.turn, measuring.growth())
+            self._notes.write(self._visitor.turn, measuring.profile())
 
     def _tick(self, whom: str) -> None:
         """One round of waiting."""

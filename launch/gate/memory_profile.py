@@ -18,15 +18,15 @@ _EVERY_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
+class MemoryProfile:
     """The most anonymous memory a process took, less what it had before, and how busy it was."""
 
     peak_bytes: int
     cores: float  # CPU time ÷ time: 0.9 of one that computes, 0.1 of one that waits for a disk
 
 
-class Measuring:
-    """Measures the `Growth` of this process in a block.
+class MemoryProfiler:
+    """Measures the `MemoryProfile` of this process in a block.
 
     Pages of files are left out, as the kernel takes those back when it needs the room. A thread
     looks a hundred times a second; what comes and goes between two looks was never much.
@@ -37,9 +37,9 @@ class Measuring:
         self._before_bytes = anon_bytes(os.getpid())
         self._began_s, self._cpu_before_s = time.monotonic(), time.process_time()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample, name="growth", daemon=True)
+        self._thread = threading.Thread(target=self._sample, name="memory-profile", daemon=True)
 
-    def __enter__(self) -> Measuring:
+    def __enter__(self) -> MemoryProfiler:
         self._thread.start()
         return self
 
@@ -48,11 +48,11 @@ class Measuring:
         self._thread.join()
         self._look()
 
-    def growth(self) -> Growth:
+    def profile(self) -> MemoryProfile:
         """What was measured so far."""
         busy_s = time.process_time() - self._cpu_before_s
         cores = busy_s / max(time.monotonic() - self._began_s, 1e-3)
-        return Growth(peak_bytes=self._peak_bytes, cores=round(cores, 2))
+        return MemoryProfile(peak_bytes=self._peak_bytes, cores=round(cores, 2))
 
     def _sample(self) -> None:
         while not self._stop.wait(_EVERY_S):
@@ -62,7 +62,7 @@ class Measuring:
         self._peak_bytes = max(self._peak_bytes, anon_bytes(os.getpid()) - self._before_bytes)
 
 
-class GrowthNotes:
+class ProfileStore:
     """What ranks of one run took, in `folder`, and what those of an earlier run like it did.
 
     An earlier run's figure stands in `remembered`, until the first rank of this one has its own.
@@ -71,32 +71,32 @@ class GrowthNotes:
     def __init__(self, folder: Path, remembered: Path | None = None) -> None:
         self._folder, self._remembered = folder, remembered
 
-    def read(self) -> Growth | None:
+    def read(self) -> MemoryProfile | None:
         """The most that a rank took so far; None when nothing is known of such ranks."""
         own = _most(self._folder.glob("[0-9]*"))
         return _most([self._remembered]) if own is None and self._remembered else own
 
-    def write(self, turn: int, growth: Growth) -> None:
+    def write(self, turn: int, profile: MemoryProfile) -> None:
         """Note what the rank with that turn took. Raises OSError."""
-        _write(self._folder / str(turn), growth)
+        _write(self._folder / str(turn), profile)
         most = self.read()
         if self._remembered and most:
             _write(self._remembered, most)
 
 
-def _most(files: Iterable[Path]) -> Growth | None:
+def _most(files: Iterable[Path]) -> MemoryProfile | None:
     found = []
     for file in files:
         # None there yet, or one of another version of Airlock: it is as good as not known.
         with contextlib.suppress(OSError, ValueError, TypeError):
-            found.append(Growth(**json.loads(file.read_text(encoding="utf-8"))))
+            found.append(MemoryProfile(**json.loads(file.read_text(encoding="utf-8"))))
     if not found:
         return None
-    return Growth(
+    return MemoryProfile(
         peak_bytes=max(one.peak_bytes for one in found), cores=max(one.cores for one in found)
     )
 
 
-def _write(file: Path, growth: Growth) -> None:
+def _write(file: Path, profile: MemoryProfile) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, json.dumps(asdict(growth)), durable=False)
+    write_text(file, json.dumps(asdict(profile)), durable=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 # Not SIGUSR2, which does the same for people: a script may use that for something of its own.
 ASKS = getattr(signal, "SIGRTMAX", signal.SIGUSR2 + 1) - 1
-_PATIENCE_S = 1.5
+_GRACE_S = 1.5
 _QUIET_S = 0.2  # after which a dump that has begun is taken for whole
 
 
@@ -40,7 +40,7 @@ def ask(files: Mapping[int, Path], pids: Mapping[int, int]) -> dict[int, int]:
             if answers(pid, files[rank]):
                 begins[rank] = files[rank].stat().st_size
                 os.kill(pid, ASKS)
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _GRACE_S
     before: dict[int, int] = {}
     while begins and time.monotonic() < deadline:
         time.sleep(_QUIET_S)

@@ -91,12 +91,12 @@ def _stop_live(found: RunProcesses, launcher: psutil.Process, console: Console) 
             launcher.terminate()
     said = f"{run.run_id}: asked to save and end; Ctrl-C here does not change that"
     console.out(said, highlight=False)
-    patience_s = _stop_timeout_s(run) + _BEYOND_S
-    deadline = time.monotonic() + patience_s
+    timeout_s = _stop_timeout_s(run) + _BEYOND_S
+    deadline = time.monotonic() + timeout_s
     while is_alive(launcher):  # one that its parent has not collected yet has ended
         if time.monotonic() > deadline:
             raise UserError(
-                f"run {run.run_id} has not ended within {patience_s:.0f} s",
+                f"run {run.run_id} has not ended within {timeout_s:.0f} s",
                 do=f"kill -KILL {launcher.pid}   # ends it at once, and all its processes with it",
                 code=ExitCode.RANK_FAILED,
             )

@@ -27,14 +27,14 @@ def through_gate(
     gate = Gate(gate_folder(), visitor, admit=admit, timeout_s=timeout_s, on_wait=on_wait)
     with waiting, gate.admitted() as admission:
         waiting.close()
-        growth = admission.growth
+        profile = admission.profile
         with report.events.span("lock.hold"):
             report.events.emit(
                 "mark",
                 "admitted",
                 admit=admit,
                 num_beside=admission.num_beside,
-                growth_bytes=growth.peak_bytes if growth else None,
+                growth_bytes=profile.peak_bytes if profile else None,
                 available_bytes=admission.available_bytes,
             )
             num = admission.num_beside

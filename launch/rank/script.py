@@ -136,7 +136,7 @@ def _offer_gate(gate: ScriptGate) -> None:
     """Connect `import airlock` with the gate, unless the script has a module of that name."""
     found = importlib.util.find_spec("airlock")
     if found is not None and found.origin == str(_API / "airlock.py"):
-        importlib.import_module("airlock")._passage = gate.again  # type: ignore[attr-defined]
+        importlib.import_module("airlock")._gate = gate.again  # type: ignore[attr-defined]
 
 
 def _execute(path: Path, events: EventWriter, rank: int) -> tuple[int, bool]:

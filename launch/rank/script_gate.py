@@ -53,7 +53,9 @@ class ScriptGate:
 
     def enter(self) -> Gate:
         """Wait for the turn, and go in. Raises TimeoutError, naming the holder."""
-        self._gate = self._inside.enter_context(self._passage(self._attempt, zygote.way_of_start()))
+        self._gate = self._inside.enter_context(
+            self._through_gate(self._attempt, zygote.way_of_start())
+        )
         return self._gate
 
     def leave(self, why: str = "") -> None:
@@ -118,13 +120,13 @@ class ScriptGate:
         self.leave()
         self._num_uses += 1
         kind = f"use{self._num_uses}"  # each for something else, that takes as much in all ranks
-        with self._passage(f"{self._attempt}-{kind}", kind) as gate:
+        with self._through_gate(f"{self._attempt}-{kind}", kind) as gate:
             gate.phase("loading")
             yield
             self._report.memory("POST-MODEL")
         self._wait_for_all(gate)
 
-    def _passage(self, attempt: str, kind: str) -> contextlib.AbstractContextManager[Gate]:
+    def _through_gate(self, attempt: str, kind: str) -> contextlib.AbstractContextManager[Gate]:
         visitor = Visitor(
             run_id=self._run_id,
             attempt=attempt,

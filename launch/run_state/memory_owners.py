@@ -15,7 +15,7 @@ _COUNTED = ("RssAnon:", "VmSwap:")
 
 
 @dataclass(slots=True)
-class Holder:
+class MemoryOwner:
     """One bearer of memory. `held_bytes` is anonymous memory, swapped out or not.
 
     It is read from the kernel's counters: dividing shared pages would take walking page tables,
@@ -29,34 +29,34 @@ class Holder:
     processes: list[psutil.Process] = field(default_factory=list)
 
 
-def holders(state: RunState, processes: Sequence[psutil.Process]) -> list[Holder]:
+def memory_owners(state: RunState, processes: Sequence[psutil.Process]) -> list[MemoryOwner]:
     """What of `processes`, parents before children, bears how much."""
     rows = {row.pid: row for row in state.status.ranks if row.pid is not None}
-    of_pid: dict[int, Holder] = {}
-    found: dict[str, Holder] = {}
+    of_pid: dict[int, MemoryOwner] = {}
+    found: dict[str, MemoryOwner] = {}
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             parent, row = of_pid.get(process.ppid()), rows.get(process.pid)
             if row is not None:
-                holder = Holder(f"rank {row.rank}", row.rank, row.phase)
+                owner = MemoryOwner(f"rank {row.rank}", row.rank, row.phase)
             elif parent is not None and parent.rank is not None:
-                holder = parent
+                owner = parent
             else:
-                holder = _no_rank(state, is_agent=parent is None)
-            holder = found.setdefault(holder.who, holder)
-            holder.held_bytes += held_bytes(process.pid)
-            holder.processes.append(process)
-            of_pid[process.pid] = holder
+                owner = _no_rank(state, is_agent=parent is None)
+            owner = found.setdefault(owner.who, owner)
+            owner.held_bytes += held_bytes(process.pid)
+            owner.processes.append(process)
+            of_pid[process.pid] = owner
     return list(found.values())
 
 
-def _no_rank(state: RunState, *, is_agent: bool) -> Holder:
+def _no_rank(state: RunState, *, is_agent: bool) -> MemoryOwner:
     """The bearer of a process that is no rank, nor below one."""
     if state.status.phase == "preparing":
-        return Holder("the process that prepares model and data", None, "preparing")
+        return MemoryOwner("the process that prepares model and data", None, "preparing")
     if is_agent:
-        return Holder("torch's agent", None, "spawn")
-    return Holder("the zygote", None, "loading" if "loading" in state.zygote else "importing")
+        return MemoryOwner("torch's agent", None, "spawn")
+    return MemoryOwner("the zygote", None, "loading" if "loading" in state.zygote else "importing")
 
 
 def held_bytes(pid: int) -> int:
@@ -69,17 +69,19 @@ def held_bytes(pid: int) -> int:
     return sum(int(number) for _, number, _ in fields) * 1024
 
 
-def fastest(found: Sequence[Holder], before: Mapping[str, int], least_bytes: int) -> Holder | None:
+def fastest(
+    found: Sequence[MemoryOwner], before: Mapping[str, int], least_bytes: int
+) -> MemoryOwner | None:
     """Who has grown most since `before`, if by `least_bytes`: who grows is likely the cause."""
 
-    def growth(holder: Holder) -> int:
-        return holder.held_bytes - before.get(holder.who, 0)
+    def grown_bytes(owner: MemoryOwner) -> int:
+        return owner.held_bytes - before.get(owner.who, 0)
 
-    growing = [holder for holder in found if growth(holder) >= least_bytes]
-    return max(growing, key=growth, default=None)
+    growing = [owner for owner in found if grown_bytes(owner) >= least_bytes]
+    return max(growing, key=grown_bytes, default=None)
 
 
-def largest(found: Sequence[Holder], least_bytes: int) -> Holder | None:
+def largest(found: Sequence[MemoryOwner], least_bytes: int) -> MemoryOwner | None:
     """Who holds most; None when nobody holds `least_bytes`: ending one would not help."""
-    worth_it = [holder for holder in found if holder.held_bytes >= least_bytes]
-    return max(worth_it, key=lambda holder: holder.held_bytes, default=None)
+    worth_it = [owner for owner in found if owner.held_bytes >= least_bytes]
+    return max(worth_it, key=lambda owner: owner.held_bytes, default=None)

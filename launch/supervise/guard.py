@@ -23,7 +23,7 @@ from rich.console import Console
 from launch.host.host_memory import Available, HostMemory
 from launch.host.limits import guard_threshold_bytes
 from launch.process.processes import OwnProcesses, is_alive
-from launch.run_state.memory_owners import Holder, fastest, holders, largest
+from launch.run_state.memory_owners import MemoryOwner, fastest, largest, memory_owners
 from launch.run_state.out_of_memory import by_guard, by_kernel
 from launch.run_state.state import RunState
 from rundir.config import LimitsConfig
@@ -37,8 +37,8 @@ _FASTEST = 16 * GIB  # bytes a second that a few threads can touch, several time
 _HORIZON_S = 0.03  # a look, and the time a process takes to be seen and to die
 _RATE_S = 0.1  # over this time a rate is measured
 _REMEMBERED_S = 5.0
-_HOLDERS_FROM = 0.25  # of the memory left, from there on it is noted who holds how much
-_HOLDERS_EVERY_S, _HOLDERS_SHARE = 0.25, 0.02  # and how much of the time that may take
+_OWNERS_FROM = 0.25  # of the memory left, from there on it is noted who holds how much
+_OWNERS_EVERY_S, _OWNERS_SHARE = 0.25, 0.02  # and how much of the time that may take
 _REST_S = 1.0  # longest wait for the memory of a process that was ended
 
 
@@ -66,8 +66,8 @@ class MemoryGuard:
         self._memory = HostMemory()
         self.threshold_bytes = guard_threshold_bytes(limits, self._memory.now().total_bytes)
         self._looks: tuple[_Look, ...] = ()  # replaced whole: the main thread reads it as well
-        self._holders: deque[tuple[float, dict[str, int]]] = deque()
-        self._next_holders = 0.0
+        self._owners: deque[tuple[float, dict[str, int]]] = deque()
+        self._next_owners = 0.0
         self._ended: list[psutil.Process] = []
         self._ended_at = 0.0
         self._num_proven = 0  # the kernel's count when it last was the proof of something
@@ -106,8 +106,8 @@ class MemoryGuard:
         rate = self._loss_per_s()
         soon_bytes = memory.available_bytes - rate * _HORIZON_S
         room_bytes = memory.available_bytes - self.threshold_bytes
-        if memory.available_bytes < memory.total_bytes * _HOLDERS_FROM:
-            self._note_holders(now)
+        if memory.available_bytes < memory.total_bytes * _OWNERS_FROM:
+            self._note_owners(now)
         if self.threshold_bytes and soon_bytes < self.threshold_bytes:
             self._act(memory, is_last_moment=soon_bytes < self.threshold_bytes / 2)
         elif room_bytes > self.threshold_bytes:
@@ -124,15 +124,15 @@ class MemoryGuard:
         lost = before.memory.available_bytes - last.memory.available_bytes
         return max(0.0, lost / max(last.mono - before.mono, _LOOKS_S[0]))
 
-    def _note_holders(self, now: float) -> None:
-        if now < self._next_holders:
+    def _note_owners(self, now: float) -> None:
+        if now < self._next_owners:
             return
-        found = holders(self._state, self._processes.alive())
-        self._holders.append((now, {holder.who: holder.held_bytes for holder in found}))
-        while now - self._holders[0][0] > _REMEMBERED_S:
-            self._holders.popleft()
+        found = memory_owners(self._state, self._processes.alive())
+        self._owners.append((now, {owner.who: owner.held_bytes for owner in found}))
+        while now - self._owners[0][0] > _REMEMBERED_S:
+            self._owners.popleft()
         cost_s = time.monotonic() - now
-        self._next_holders = now + max(_HOLDERS_EVERY_S, cost_s / _HOLDERS_SHARE)
+        self._next_owners = now + max(_OWNERS_EVERY_S, cost_s / _OWNERS_SHARE)
 
     def _act(self, memory: Available, *, is_last_moment: bool) -> None:
         """End whoever takes the memory; one that was ended has a while to give its back."""
@@ -141,20 +141,20 @@ class MemoryGuard:
         if ending and not is_last_moment:
             return
         alive = [process for process in self._processes.alive() if process not in ending]
-        found = holders(self._state, alive)
-        before = self._holders[0][1] if self._holders else {}
+        found = memory_owners(self._state, alive)
+        before = self._owners[0][1] if self._owners else {}
         victim = fastest(found, before, self.threshold_bytes)
         # If none of ours grows, someone else does. Another run's guard should act first, then.
         if victim is None and is_last_moment:
             victim = largest(found, self.threshold_bytes)
-        held = sum(holder.held_bytes for holder in found)
+        held = sum(owner.held_bytes for owner in found)
         fields = {"run_held_bytes": held, **_available(memory)}
         if victim is not None:
             self._end(victim, fields)
         elif memory.available_bytes < self.threshold_bytes / 2:
             self._say_others(fields)
 
-    def _end(self, victim: Holder, fields: dict[str, Any]) -> None:
+    def _end(self, victim: MemoryOwner, fields: dict[str, Any]) -> None:
         for process in victim.processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()

@@ -73,10 +73,10 @@ def test_a_file_that_is_not_there_is_red(on_cpu: dict[str, str], tmp_path: Path)
             "tokens[first - 1 : last - 1]",
             "a label is not the token at its place",
         ),
-        ("feed", "hands[self._rank]", "hands[0]", "the ranks' batches have"),
+        ("feed", "shares[self._rank]", "shares[0]", "the ranks' batches have"),
         (
             "feed",
-            "for share in shared(lengths, self._world_size)",
+            "for share in balanced_shares(lengths, self._world_size)",
             "for share in [list(range(len(indices)))] * self._world_size",
             "each of them once",
         ),

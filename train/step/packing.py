@@ -32,19 +32,19 @@ def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     return rows
 
 
-def even(lengths: Sequence[int], capacity: int) -> list[list[int]]:
+def balanced_rows(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     """As `pack`, in no more rows, and these as long as each other where the samples allow it.
 
     What a row has less than the longest beside it is computed for nothing.
     """
     full = pack(lengths, capacity)
-    rows = shared(lengths, len(full))
+    rows = balanced_shares(lengths, len(full))
     if any(sum(lengths[one] for one in row) > capacity for row in rows):
         return full
     return sorted(rows, key=lambda row: -sum(lengths[one] for one in row))
 
 
-def shared(lengths: Sequence[int], num_shares: int) -> list[list[int]]:
+def balanced_shares(lengths: Sequence[int], num_shares: int) -> list[list[int]]:
     """Divide samples into shares with as many tokens each as can be: positions in `lengths`.
 
     The longest first, each to whoever has least. (At most 4/3 - 1/3m of the best there is: Graham
@@ -59,7 +59,7 @@ def shared(lengths: Sequence[int], num_shares: int) -> list[list[int]]:
     return shares
 
 
-def batched(row_tokens: Sequence[int], size: int) -> list[list[int]]:
+def alike_batches(row_tokens: Sequence[int], size: int) -> list[list[int]]:
     """Rows of like length together, up to `size` of them: positions in `row_tokens`, descending.
 
     A shorter row is computed by itself rather than filled up.

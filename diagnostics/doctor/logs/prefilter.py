@@ -20,7 +20,7 @@ _MANY = 1 << 18  # bytes of new kinds of lines from which on their words are loo
 _NO_LETTERS = bytes(set(range(256)) - set(LETTERS) - set(b"\r\n"))
 
 
-class Sieve:
+class Prefilter:
     """Finds lines for `patterns` in one log after the other."""
 
     def __init__(self, patterns: Iterable[Pattern]) -> None:

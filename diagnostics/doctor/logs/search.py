@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from diagnostics.doctor.logs.prefilter import Sieve, holds
+from diagnostics.doctor.logs.prefilter import Prefilter, holds
 from diagnostics.doctor.logs.reading import Log, blocks
 from diagnostics.doctor.logs.rules import Pattern, Rule
 from diagnostics.doctor.logs.segments import Segment, Segments
@@ -46,7 +46,7 @@ class Search:
         self._rules = {pattern: rule for rule in rules for pattern in rule.match}
         self._benign = {pattern for pattern, rule in self._rules.items() if rule.role == "benign"}
         self._conditions = {one for rule in rules for one in (*rule.needs, *rule.unless)}
-        self._sieve = Sieve([*self._rules, *self._conditions])
+        self._prefilter = Prefilter([*self._rules, *self._conditions])
         self._num_seen: Counter[Rule | None] = Counter()
         self._has_warned = False  # the log that is read
 
@@ -58,7 +58,7 @@ class Search:
             self._search(log, (number, index), Segments(block))
 
     def _search(self, log: Log, place: tuple[int, int], segments: Segments) -> None:
-        candidates: Candidates = dict(self._sieve.candidates(segments.lower))
+        candidates: Candidates = dict(self._prefilter.candidates(segments.lower))
         stacks = tracebacks(segments)
         raised = {one.exception.start: one for one in stacks if one.exception is not None}
         owners = {line.start: stack for stack in stacks for line in stack.rest} | raised

@@ -11,7 +11,7 @@ from itertools import pairwise
 import psutil
 
 from diagnostics.doctor.runs.hang_verdict import of_hang
-from diagnostics.doctor.runs.rank_progress import TRAINS, Standing, behind, ranks_of, standings, told
+from diagnostics.doctor.runs.rank_progress import TRAINS, RankProgress, behind, ranks_of, progress_of_ranks, told
 from diagnostics.doctor.logs.verdict import Evidence, Verdict
 from rundir.units import clock_text
 from launch.run_state.hang import Hang, allowed_s
@@ -31,7 +31,7 @@ _NUM_INTERVALS = 20
 def of_live(run: RunDir, state: RunState, events: Sequence[Event]) -> Verdict:
     """The verdict on a run whose launcher lives."""
     now_t = time.time()
-    found = standings(state, events)
+    found = progress_of_ranks(state, events)
     if state.status.phase == "preparing" or not any(one.pid for one in found):
         return _goes_on(state, _before_ranks(state, now_t))
     late = behind(found)
@@ -66,7 +66,7 @@ def _goes_on(state: RunState, what: str) -> Verdict:
     )
 
 
-def _is_stuck(one: Standing, now_t: float) -> bool:
+def _is_stuck(one: RankProgress, now_t: float) -> bool:
     """Whether a rank that starts has been at the same for long, and does nothing at all."""
     return now_t - one.since_t > _START_S and one.pid is not None and not _moves(one.pid)
 
@@ -102,7 +102,7 @@ def _silence(
 
 
 def _silent(
-    run: RunDir, state: RunState, found: Sequence[Standing], silent_s: float, limit_s: float
+    run: RunDir, state: RunState, found: Sequence[RankProgress], silent_s: float, limit_s: float
 ) -> Verdict:
     """A run that has trained, and reports nothing any more: each rank is asked what it does."""
     ours = {process.pid for process in processes_of(run).processes}
@@ -126,7 +126,7 @@ def _silent(
 
 
 def _stuck(
-    run: RunDir, stuck: Sequence[Standing], found: Sequence[Standing], now_t: float
+    run: RunDir, stuck: Sequence[RankProgress], found: Sequence[RankProgress], now_t: float
 ) -> Verdict:
     """A run that does not come to train."""
     first = stuck[0]

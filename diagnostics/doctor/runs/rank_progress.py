@@ -29,7 +29,7 @@ _LAST_OF_START = ("pg.init", "ddp.wrap")  # of a script, and of our trainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class RankProgress:
     """How far a rank is, what it does, and since when, in unix seconds."""
 
     rank: int
@@ -39,7 +39,7 @@ class Standing:
     since_t: float
 
 
-def standings(state: RunState, events: Sequence[Event]) -> list[Standing]:
+def progress_of_ranks(state: RunState, events: Sequence[Event]) -> list[RankProgress]:
     """Where each rank stands, in the order of ranks."""
     attempt = state.status.attempt
     of_rank: dict[int, list[Event]] = {row.rank: [] for row in state.status.ranks}
@@ -47,12 +47,12 @@ def standings(state: RunState, events: Sequence[Event]) -> list[Standing]:
         if event["rank"] in of_rank and event["attempt"] == attempt:
             of_rank[event["rank"]].append(event)
     return [
-        _standing(row.rank, row.pid, of_rank[row.rank], state.status.started_t)
+        _progress(row.rank, row.pid, of_rank[row.rank], state.status.started_t)
         for row in state.status.ranks
     ]
 
 
-def _standing(rank: int, pid: int | None, events: Sequence[Event], started_t: float) -> Standing:
+def _progress(rank: int, pid: int | None, events: Sequence[Event], started_t: float) -> RankProgress:
     stage, doing, since_t = STARTED, "is being started", started_t
     open_spans: dict[str, Event] = {}
     for event in events:
@@ -68,10 +68,10 @@ def _standing(rank: int, pid: int | None, events: Sequence[Event], started_t: fl
         last = list(open_spans)[-1]
         stage, doing = _SPANS[last]
         since_t = open_spans[last]["t"]
-    return Standing(rank=rank, pid=pid, stage=stage, doing=doing, since_t=since_t)
+    return RankProgress(rank=rank, pid=pid, stage=stage, doing=doing, since_t=since_t)
 
 
-def behind(found: Sequence[Standing]) -> list[Standing]:
+def behind(found: Sequence[RankProgress]) -> list[RankProgress]:
     """Those whom the others wait for; none when all are equally far.
 
     Who waits at the gate waits for those inside it.
@@ -83,9 +83,9 @@ def behind(found: Sequence[Standing]) -> list[Standing]:
     return [one for one in found if one.stage == least]
 
 
-def told(found: Iterable[Standing], now_t: float) -> str:
+def told(found: Iterable[RankProgress], now_t: float) -> str:
     """Who does what, and for how long, ranks that do the same together."""
-    doing: dict[tuple[int, str], list[Standing]] = {}
+    doing: dict[tuple[int, str], list[RankProgress]] = {}
     for one in found:
         doing.setdefault((one.stage, one.doing), []).append(one)
     parts = []
@@ -95,7 +95,7 @@ def told(found: Iterable[Standing], now_t: float) -> str:
     return "; ".join(parts)
 
 
-def ranks_of(found: Sequence[Standing]) -> str:
+def ranks_of(found: Sequence[RankProgress]) -> str:
     """`rank 3`, or `ranks 0, 2`."""
     numbers = ", ".join(str(one.rank) for one in found)
     return f"rank {numbers}" if len(found) == 1 else f"ranks {numbers}"

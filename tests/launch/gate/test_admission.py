@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launch.gate import gate as gate_module
-from launch.gate.memory_profile import Growth
+from launch.gate.memory_profile import MemoryProfile
 from launch.host.cores import usable_cores
 from rundir.errors import UserError
 from rundir.units import MIB
@@ -33,9 +33,9 @@ def test_with_auto_the_first_goes_alone_and_the_rest_together_where_memory_allow
     assert most_inside(log) == 1
     Path(f"{log}.go0").touch()
     assert first.wait(60) == 0
-    growth = notes(folder, "a").read()
-    assert growth is not None
-    assert 100 * MIB <= growth.peak_bytes < 130 * MIB
+    profile = notes(folder, "a").read()
+    assert profile is not None
+    assert 100 * MIB <= profile.peak_bytes < 130 * MIB
     wait_for(lambda: most_inside(log) == 3, why="the others did not get in together")
 
 
@@ -57,8 +57,8 @@ def test_with_auto_a_first_rank_that_dies_leaves_the_next_alone_too(
 def test_with_auto_ranks_that_do_not_fit_beside_the_others_wait(
     start: Start, log: Path, folder: Path
 ) -> None:
-    for run, growth in (("b", 0), ("here", 1 << 60)):  # nothing, and more than any machine has
-        foretell(folder, run, growth)
+    for run, profile in (("b", 0), ("here", 1 << 60)):  # nothing, and more than any machine has
+        foretell(folder, run, profile)
     start("b", 0, 1000, admit="auto")
     wait_for(lambda: said(log, "in"), why="the other run's rank did not get in")
     with pytest.raises(TimeoutError, match=r"can be had, .* GiB are wanted .* rank 0 of b"):
@@ -92,14 +92,14 @@ def test_how_busy_a_rank_was_is_measured(folder: Path) -> None:
 
 
 def test_what_is_known_of_an_earlier_run_like_it_need_not_be_measured_first(folder: Path) -> None:
-    def growth_foretold(run: str, known_as: str) -> Growth | None:
+    def growth_foretold(run: str, known_as: str) -> MemoryProfile | None:
         with visit(folder, admit="auto", run=run, known_as=known_as).admitted() as admission:
-            return admission.growth
+            return admission.profile
 
     assert growth_foretold("first", "m") is None
     assert growth_foretold("second", "m") is not None
     assert growth_foretold("another", "n") is None
-    (known,) = (folder / "growth").glob("m-*")
+    (known,) = (folder / "profile").glob("m-*")
     known.write_text("{", encoding="utf-8")  # by whatever
     assert growth_foretold("third", "m") is None
     assert growth_foretold("fourth", "m") is not None  # the third has mended it

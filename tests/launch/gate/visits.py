@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launch.gate.gate import Admit, Gate, Visitor
-from launch.gate.memory_profile import Growth, GrowthNotes
+from launch.gate.memory_profile import MemoryProfile, ProfileStore
 
 # A rank that passes the gate: writes when it got in and when it left, stays inside a while, and
 # takes some memory there; with `fork` it has a child that outlives it.
@@ -62,13 +62,13 @@ def visit(
     return Gate(folder, visitor, admit=admit, timeout_s=timeout_s, on_wait=on_wait)
 
 
-def notes(folder: Path, run: str) -> GrowthNotes:
-    return GrowthNotes(folder / "runs" / run / "rank.growth")
+def notes(folder: Path, run: str) -> ProfileStore:
+    return ProfileStore(folder / "runs" / run / "rank.growth")
 
 
 def foretell(folder: Path, run: str, peak_bytes: int, cores: float = 0.0) -> None:
     """As if a rank of that run had been measured."""
-    notes(folder, run).write(0, Growth(peak_bytes=peak_bytes, cores=cores))
+    notes(folder, run).write(0, MemoryProfile(peak_bytes=peak_bytes, cores=cores))
 
 
 def most_inside(log: Path) -> int:

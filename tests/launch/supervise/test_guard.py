@@ -14,7 +14,7 @@ import pytest
 from benchmarks.starts.memory_cgroup import MemoryCgroup
 from launch.host.limits import guard_threshold_bytes
 from launch.process.processes import OwnProcesses
-from launch.run_state.memory_owners import Holder, fastest, held_bytes, holders, largest
+from launch.run_state.memory_owners import MemoryOwner, fastest, held_bytes, largest, memory_owners
 from launch.run_state.state import new_state
 from rundir.config import LimitsConfig
 from rundir.events import Event, read_events
@@ -169,7 +169,7 @@ def test_what_is_kept_free_suits_small_groups_and_large_hosts(total: int, thresh
     assert guard_threshold_bytes(LimitsConfig(guard_gib=0.5), total) == GIB // 2
 
 
-STEADY, GROWN = Holder("rank 0", 0, "training", 900), Holder("rank 1", 1, "training", 500)
+STEADY, GROWN = MemoryOwner("rank 0", 0, "training", 900), MemoryOwner("rank 1", 1, "training", 500)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ STEADY, GROWN = Holder("rank 0", 0, "training", 900), Holder("rank 1", 1, "train
     ],
 )
 def test_who_has_grown_most_is_the_likeliest_cause(
-    before: dict[str, int], chosen: Holder | None
+    before: dict[str, int], chosen: MemoryOwner | None
 ) -> None:
     assert fastest([STEADY, GROWN], before, least_bytes=100) is chosen
 
@@ -205,8 +205,8 @@ def test_memory_is_held_by_the_rank_that_a_process_is_below() -> None:
         for row, rank in zip(state.status.ranks, ranks, strict=True):
             row.pid, row.phase = rank.pid, "loading"
 
-        def found() -> list[Holder]:
-            listed = holders(state, processes.alive())
+        def found() -> list[MemoryOwner]:
+            listed = memory_owners(state, processes.alive())
             full = [one for one in listed if one.held_bytes > 200 * MIB]
             return listed if len(full) == 2 else []
 

@@ -12,8 +12,9 @@ from rundir.config import RunConfig
 from tests.train.data.test_data import arrow_file, arrow_of
 from train.data.dataset import Sample, SampleFile, prompted
 from train.step.batch import IGNORE, Batch, collate, collate_rows
-from train.step.feed import Feed, Order
-from train.step.packing import batched, even, pack, shared
+from train.step.epoch_order import Order
+from train.step.feed import Feed
+from train.step.packing import alike_batches, balanced_rows, balanced_shares, pack
 
 WORLDS = [1, 2, 3, 4, 8]
 
@@ -64,7 +65,7 @@ def test_a_sample_that_no_row_can_hold_is_in_one_of_its_own() -> None:
 def test_even_rows_are_no_more_than_full_ones_and_none_is_overfull(seed: int) -> None:
     draw = np.random.default_rng(seed)
     lengths = draw.integers(1, 65, draw.integers(1, 200)).tolist()
-    rows = even(lengths, 64)
+    rows = balanced_rows(lengths, 64)
     assert sorted(i for row in rows for i in row) == list(range(len(lengths)))
     filled = [sum(lengths[i] for i in row) for row in rows]
     assert max(filled) <= 64
@@ -73,16 +74,16 @@ def test_even_rows_are_no_more_than_full_ones_and_none_is_overfull(seed: int) ->
 
 
 def test_rows_are_even_where_they_can_be() -> None:
-    assert [len(row) for row in even([1] * 10, 8)] == [5, 5]
+    assert [len(row) for row in balanced_rows([1] * 10, 8)] == [5, 5]
     assert [len(row) for row in pack([1] * 10, 8)] == [8, 2]
-    assert even([5, 5, 5], 8) == [[0], [1], [2]]
+    assert balanced_rows([5, 5, 5], 8) == [[0], [1], [2]]
 
 
 @pytest.mark.parametrize("world_size", WORLDS)
 @pytest.mark.parametrize("num_samples", [0, 1, 7, 64])
 def test_shares_are_as_large_as_each_other(world_size: int, num_samples: int) -> None:
     lengths = np.random.default_rng(0).integers(1, 100, num_samples).tolist()
-    shares = shared(lengths, world_size)
+    shares = balanced_shares(lengths, world_size)
     assert len(shares) == world_size
     assert sorted(i for share in shares for i in share) == list(range(num_samples))
     tokens = [sum(lengths[i] for i in share) for share in shares]
@@ -90,22 +91,22 @@ def test_shares_are_as_large_as_each_other(world_size: int, num_samples: int) ->
 
 
 def test_rows_of_unlike_length_are_not_computed_together() -> None:
-    assert batched([100, 99, 98, 97], 2) == [[0, 1], [2, 3]]
-    assert batched([100, 50, 49, 10], 4) == [[0], [1, 2], [3]]
-    assert batched([], 4) == []
+    assert alike_batches([100, 99, 98, 97], 2) == [[0, 1], [2, 3]]
+    assert alike_batches([100, 50, 49, 10], 4) == [[0], [1, 2], [3]]
+    assert alike_batches([], 4) == []
 
 
 def fill(config: RunConfig, samples: SampleFile, world_size: int, num_steps: int) -> float:
     """The share of real tokens in all that is computed, and waited for, by all ranks."""
     feed, real, computed = Feed(samples, config, 0, world_size), 0, 0
     for step in range(num_steps):
-        hands = [
-            [[sum(map(samples.length, row)) for row in batch] for batch in hand]
-            for hand in feed.hands(step)
+        shares = [
+            [[sum(map(samples.length, row)) for row in batch] for batch in share]
+            for share in feed.shares(step)
         ]
-        real += sum(tokens for hand in hands for batch in hand for tokens in batch)
+        real += sum(tokens for share in shares for batch in share for tokens in batch)
         computed += world_size * max(
-            sum(len(batch) * max(batch) for batch in hand) for hand in hands
+            sum(len(batch) * max(batch) for batch in share) for share in shares
         )
     return real / computed
 
@@ -133,12 +134,12 @@ def test_all_ranks_together_have_each_sample_of_a_step_once(
     config = config_of(packing=packing, batch=batch, size=size)
     order = Order(10, batch, 3)
     for step in range(5):
-        hands = [Feed(samples, config, rank, world_size).step(step) for rank in range(world_size)]
-        assert len({len(hand) for hand in hands}) == 1  # else a rank would wait for ever
-        found = sorted(token for hand in hands for batch in hand for token in tokens_of(batch))
+        shares = [Feed(samples, config, rank, world_size).step(step) for rank in range(world_size)]
+        assert len({len(share) for share in shares}) == 1  # else a rank would wait for ever
+        found = sorted(token for share in shares for batch in share for token in tokens_of(batch))
         wanted = sorted(t for i in order.step_indices(step) for t in samples[i][0].tolist())
         assert found == wanted
-        assert all(len(batch.input_ids) <= size for hand in hands for batch in hand)
+        assert all(len(batch.input_ids) <= size for share in shares for batch in share)
 
 
 def test_packing_needs_fewer_rows(tmp_path: Path) -> None:

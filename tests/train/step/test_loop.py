@@ -37,7 +37,8 @@ from train.model.loss import SummedLoss
 from train.model.make_checkpoint import make_checkpoint
 from train.rank.group import meet
 from train.step.batch import collate
-from train.step.feed import Feed, Order
+from train.step.epoch_order import Order
+from train.step.feed import Feed
 from train.step.loop import Trainer
 from train.step.progress import DEVICE_PARTS, HOST_PARTS
 

@@ -18,7 +18,8 @@ from rundir.prepared import Prepared, PreparedPart, read_prepared, write_prepare
 from tests.train.data.test_prepare_data import cache, model, saved_tokenizer
 from train.data.dataset import SampleFile
 from train.prepare import prepare
-from train.step.feed import Feed, MixedOrder, order_of
+from train.step.epoch_order import MixedOrder
+from train.step.feed import Feed, order_of
 
 __all__ = ["cache", "model", "saved_tokenizer"]  # fixtures
 
@@ -127,8 +128,8 @@ def test_ranks_share_the_steps_of_a_mixture_however_many_they_are(
     order = order_of(samples, config)
     for world in (1, 2, 3):
         for step in range(8):
-            hands = Feed(samples, config, 0, world).hands(step)
-            given = [i for hand in hands for batch in hand for row in batch for i in row]
+            shares = Feed(samples, config, 0, world).shares(step)
+            given = [i for share in shares for batch in share for row in batch for i in row]
             assert Counter(given) == Counter(order.step_indices(step))
 
 

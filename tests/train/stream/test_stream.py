@@ -94,14 +94,14 @@ def feed_rank(run: RunDir, rank: int) -> None:
     tokenizer = Tokenizer.from_file(f"{read_prepared(run).model_path}/tokenizer.json")
     told = []
     for step in range(FED_STEPS):
-        hands = feed.hands(step)
-        mine = [stream[i][0].tolist() for batch in hands[ranks.rank] for row in batch for i in row]
+        shares = feed.shares(step)
+        mine = [stream[i][0].tolist() for batch in shares[ranks.rank] for row in batch for i in row]
         told.append(
             {
                 "texts": [tokenizer.decode(ids) for ids in mine],
                 "tokens": [
-                    sum(stream.length(i) for batch in hand for row in batch for i in row)
-                    for hand in hands
+                    sum(stream.length(i) for batch in share for row in batch for i in row)
+                    for share in shares
                 ],
             }
         )

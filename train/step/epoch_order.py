@@ -1,0 +1,125 @@
+"""The order of an epoch, in little memory: a pure function of the seed and the epoch's number.
+
+Of a file of n samples with weight w an epoch takes round(w·n), the next epoch those that follow:
+its own permutations one behind the other, so that with w = 0.3 each sample has had its turn before
+any has a second. Resuming needs no state, and the number of ranks changes nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Protocol
+
+import numpy as np
+
+from rundir.prepared import PreparedPart
+
+_LISTED = 1 << 20  # samples: a list of more takes more memory than the rest of a rank's data
+_ROUNDS = 8  # 4 are enough to be pseudo-random (Luby and Rackoff 1988) with good round functions
+
+
+class Permutation(Protocol):
+    """Position within the epoch → sample."""
+
+    def __getitem__(self, position: int, /) -> int | np.integer: ...
+
+
+def permutation(num_samples: int, seed: int, epoch: int, *stream: int) -> Permutation:
+    """The order of `epoch`; another one for each `stream`."""
+    generator = np.random.default_rng([seed, epoch, *stream])
+    if num_samples <= _LISTED:
+        listed: Permutation = generator.permutation(num_samples)
+        return listed
+    return _Computed(num_samples, generator)
+
+
+class _Computed:
+    """A permutation that is computed where it is asked for: a Feistel network.
+
+    It permutes the numbers of an even number of bits; one that falls outside the samples is
+    permuted again, until it falls inside (cycle walking: Black and Rogaway 2002).
+    """
+
+    def __init__(self, num_samples: int, generator: np.random.Generator) -> None:
+        self._num_samples = num_samples
+        self._half_bits = ((num_samples - 1).bit_length() + 1) // 2
+        self._mask = (1 << self._half_bits) - 1
+        self._keys = [int(key) for key in generator.integers(0, 1 << 63, _ROUNDS)]
+
+    def __getitem__(self, position: int) -> int:
+        while True:
+            left, right = position >> self._half_bits, position & self._mask
+            for key in self._keys:
+                left, right = right, left ^ (_mixed(right ^ key) & self._mask)
+            position = left << self._half_bits | right
+            if position < self._num_samples:
+                return position
+
+
+def _mixed(value: int) -> int:
+    """64 bits of which each depends on all of `value` (the finaliser of SplitMix64)."""
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+    return value ^ value >> 31
+
+
+class MixedOrder:
+    """As `Order`, of several files whose samples are numbered one after the other."""
+
+    def __init__(self, parts: Sequence[PreparedPart], batch_size: int, seed: int) -> None:
+        self._parts, self._batch_size, self._seed = parts, batch_size, seed
+        self._draw_ends = list(accumulate(part.num_drawn for part in parts))
+        self._ends = list(accumulate(part.num_samples for part in parts))
+        self._known: dict[int, tuple[tuple[int, int], Permutation]] = {}
+
+    def step_indices(self, step: int) -> list[int]:
+        """Indices of the samples of `step` (from 0), which all ranks share."""
+        first = step * self._batch_size
+        return [self._index(position) for position in range(first, first + self._batch_size)]
+
+    def _index(self, position: int) -> int:
+        epoch, within = divmod(position, self._draw_ends[-1])
+        slot = int(self._order(0, self._draw_ends[-1], epoch)[within])
+        number = bisect_right(self._draw_ends, slot)
+        part = self._parts[number]
+        drawn = slot - (self._draw_ends[number] - part.num_drawn)
+        turn, place = divmod(epoch * part.num_drawn + drawn, part.num_samples)
+        before = self._ends[number] - part.num_samples
+        return before + int(self._order(number + 1, part.num_samples, turn)[place])
+
+    def _order(self, stream: int, length: int, turn: int) -> Permutation:
+        """A permutation; of each stream the last two are kept, as an epoch may need both."""
+        key = 2 * stream + turn % 2
+        about, found = self._known.get(key, ((-1, -1), ()))
+        if about != (stream, turn):
+            found = permutation(length, self._seed, turn, stream)
+            self._known[key] = (stream, turn), found
+        return found
+
+
+class Order:
+    """Which samples make up a step: a pure function of (seed, step), so resuming needs no state.
+
+    Samples are drawn without replacement through each epoch; a step may span two epochs.
+    """
+
+    def __init__(self, num_samples: int, batch_size: int, seed: int) -> None:
+        self._num_samples = num_samples
+        self._batch_size = batch_size
+        self._seed = seed
+        self._epoch = -1
+        self._permutation: Permutation = np.empty(0, dtype=np.int64)
+
+    def step_indices(self, step: int) -> list[int]:
+        """Indices of the samples of `step` (from 0), which all ranks share."""
+        first = step * self._batch_size
+        return [self._index(position) for position in range(first, first + self._batch_size)]
+
+    def _index(self, position: int) -> int:
+        epoch, within = divmod(position, self._num_samples)
+        if epoch != self._epoch:
+            self._permutation = permutation(self._num_samples, self._seed, epoch)
+            self._epoch = epoch
+        return int(self._permutation[within])
