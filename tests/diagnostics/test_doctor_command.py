@@ -43,7 +43,7 @@ def test_a_log_gets_its_title_who_why_evidence_and_fix(doctor: Doctor, tmp_path:
     assert (done.returncode, done.stderr) == (0, "")
     title, who, _, *_, fix = done.stdout.splitlines()
     assert title.startswith("CUDA out of memory")
-    assert who == "  rank 3, cause cuda-out-of-memory, 97% sure"
+    assert who == "  rank 3, cause cuda-out-of-memory (likely)"
     assert f"  train.log:2: {OOM}" in done.stdout
     assert fix.startswith("→ ")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _WIDTH = 100  # columns
+_LIKELY = 0.6  # the least confidence that is called likely
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,11 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What has happened. `cause` is "unknown" when nothing is known to be wrong."""
+    """What has happened. `cause` is "unknown" when nothing is known to be wrong.
+
+    `confidence`, 0 to 1, orders verdicts: its author's guess, not a measured frequency. Only what
+    the kernel or the launcher itself has said `is_proven`.
+    """
 
     cause: str
     title: str
@@ -30,6 +35,14 @@ class Verdict:
     rank: int | None = None
     evidence: tuple[Evidence, ...] = ()
     role: str = "root"
+    is_proven: bool = False
+
+    @property
+    def certainty(self) -> str:
+        """How far the verdict can be trusted, in a word: certain, likely or possible."""
+        if self.is_proven:
+            return "certain"
+        return "likely" if self.confidence >= _LIKELY else "possible"
 
     @property
     def is_known(self) -> bool:
@@ -42,7 +55,7 @@ class Verdict:
         why = textwrap.wrap(self.why, _WIDTH, initial_indent="  ", subsequent_indent="  ")
         found = [self.title]
         if self.is_known:
-            found.append(f"  {who}cause {self.cause}, {self.confidence:.0%} sure")
+            found.append(f"  {who}cause {self.cause} ({self.certainty})")
         found += ["", *why]
         if self.evidence:
             found += ["", *(f"  {one.file}:{one.line}: {one.text}" for one in self.evidence)]

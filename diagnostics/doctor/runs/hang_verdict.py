@@ -75,6 +75,7 @@ class _Seen:
         ranks: tuple[int, ...],
         fix: str,
         confidence: float,
+        is_proven: bool = False,
     ) -> Verdict:
         """`title` is what the first of `ranks` does, or the run when there are none."""
         still = f"No rank made progress for {clock_text(self.about['still_s'])}"
@@ -94,6 +95,7 @@ class _Seen:
             why=f"{still}. {why}".strip(),
             fix=fix,
             confidence=confidence,
+            is_proven=is_proven,
             evidence=evidence,
         )
 
@@ -130,6 +132,7 @@ def _stopped(seen: _Seen) -> Verdict | None:
             fix=f"kill -CONT {one['pid']}   # while it is there; and find who sends "
             "SIGSTOP: a person, a batch system that suspends jobs, a checkpointing tool",
             confidence=_CONFIDENT,
+            is_proven=True,
         )
     return None
 

@@ -170,7 +170,8 @@ def _with_state(verdict: Verdict, root: Failure | None) -> Verdict:
     advice = [note.removeprefix("→ ") for note in root.notes if note.startswith("→ ")]
     told = [note for note in root.notes if not note.startswith("→ ")]
     why = f"{root.who} was {root.title}; {'; '.join(told)}."
-    return replace(verdict, why=why[0].upper() + why[1:], fix=advice[0])
+    why = why[0].upper() + why[1:]
+    return replace(verdict, why=why, fix=advice[0], is_proven=True)
 
 
 def _waited_for(run: RunDir, attempt: int) -> Verdict | None:
@@ -218,6 +219,7 @@ def _refused(run: RunDir, state: RunState) -> Verdict:
         why=f"Exit code {int(code)}: {code.meaning}.",
         fix=fix.format(profile=status.profile or "PROFILE"),
         confidence=0.9,
+        is_proven=True,
         evidence=_lines_of(run.status, '"error"'),
     )
 
