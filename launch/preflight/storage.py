@@ -25,7 +25,7 @@ _TEMPORARY_BYTES = MIB  # sockets and small files
 
 SHARED_MEMORY = "shared memory"
 _SHM = Path("/dev/shm")  # noqa: S108 - the kernel's, not a folder for temporary files
-_LEAST_BYTES = MIB  # multiprocessing's locks and semaphores, a page each
+_SHM_LEAST_BYTES = MIB  # multiprocessing's locks and semaphores, a page each
 # What NCCL makes for each connection of two ranks (nccl#290, #525, pytorch/ci-infra#490: "segment …
 # size 9637888"); a ring of two channels and a tree beside it are four a rank. An estimate: with
 # NVLink it makes smaller ones.
@@ -56,7 +56,7 @@ def check_shared_memory(context: Context) -> list[Finding]:
     num_ranks = context.placement.num_ranks
     needed = num_ranks * _NCCL_BYTES if context.placement.device == "cuda" and num_ranks > 1 else 0
     figures = {"free_mib": free // MIB, "stale_mib": stale_bytes // MIB}
-    if free < _LEAST_BYTES:
+    if free < _SHM_LEAST_BYTES:
         return [error(SHARED_MEMORY, f"{room}: processes cannot share even a lock", do, **figures)]
     if free < needed:
         what = f"NCCL may take {needed // MIB:,} for {num_ranks} ranks"
@@ -120,7 +120,7 @@ def _size(path: Path) -> int:
 
 def check_disk(context: Context) -> list[Finding]:
     """An error for a disk that cannot take what is surely written to it."""
-    needed = _LEAST_BYTES + checkpoints_bytes(context.config, context.sources)
+    needed = _RUN_BYTES + checkpoints_bytes(context.config, context.sources)
     elsewhere = "AIRLOCK_RUNS_DIR=/elsewhere"
     runs = _judge_disk(
         runs_folder(),

@@ -21,7 +21,7 @@ ENVELOPE = {"v", "t", "mono", "node", "attempt", "rank", "pid", "kind", "name", 
 def written_events() -> Iterator[tuple[str, str, str]]:
     """(place, kind, name) of every `emit("kind", "name", …)` and `span("name", …)` in the code."""
     for folder in ("launch", "train", "diagnostics"):
-        for path in (ROOT / folder).glob("*.py"):
+        for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                     continue
