@@ -1,1 +1,1 @@
-"""Side-by-side measurements: each is one command that compares with what a user could pick."""
+"""Side-by-side measurements: each is one command that compares Airlock with the alternatives."""

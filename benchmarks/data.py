@@ -1,11 +1,11 @@
-"""Preparing data beside `datasets.map`, and what ranks take to read a large corpus.
+"""Data preparation compared with `datasets.map`, and the cost of reading a large corpus.
 
 `python -m benchmarks.data [--quick] [--megabytes N] [--lines N] [--turns N] [--json]` tokenises
 real lines (the sources of Python's standard library) with a BPE tokenizer trained on them, in turns
-of a few seconds (benchmarks/turns.py): with what Airlock prepares data with, the tokenizer's own
-batch call, and `datasets.map` as it was used in the program before this one and with the best
-settings found. Then ranks that tokenise what they
-read, beside those of `datasets`; and 8 processes read a generated file of 14.7 million lines.
+of a few seconds (benchmarks/turns.py): with Airlock's own code, with the tokenizer's batch call,
+and with `datasets.map`, as used in the program that preceded Airlock and with the best settings
+found. Then it measures ranks that tokenise while they read, next to those of `datasets`, and 8
+processes that read a generated file of 14.7 million lines.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PRE_TOKENS = (  # of Qwen2's tokenizer
 
 
 def make_corpus(folder: Path, megabytes: float) -> float:
-    """Write text.jsonl, of short lines and a few long ones, and a model's folder; MB of text."""
+    """Write text.jsonl, of short lines and a few long ones, and a model folder; return its MB."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     sources = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
@@ -74,7 +74,7 @@ def make_corpus(folder: Path, megabytes: float) -> float:
     tokenizer.save(str(model / "tokenizer.json"))
     (model / "config.json").write_text(json.dumps({"vocab_size": _VOCAB}), encoding="utf-8")
     (model / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}', encoding="utf-8")
-    draw, size = random.Random(0), 0  # noqa: S311 - no secret
+    draw, size = random.Random(0), 0  # noqa: S311 - not a secret
     with (folder / TEXT).open("w", encoding="utf-8") as file:
         while size < megabytes * _MB:
             text = " ".join(draw.choices(lines, k=draw.choice((1, 1, 2, 2, 3, 8))))
@@ -84,7 +84,7 @@ def make_corpus(folder: Path, megabytes: float) -> float:
 
 
 def make_lines(folder: Path, num_lines: int) -> PreparedData:
-    """A file as preparing it leaves it, of so many lines of 4 to 20 tokens."""
+    """Write a file like a prepared one, with `num_lines` lines of 4 to 20 tokens."""
     import pyarrow as pa
 
     from train.data.samples import SCHEMA
@@ -133,7 +133,7 @@ def _command(name: str, folder: Path) -> list[str]:
 
 
 def peak_bytes(folder: Path) -> int:
-    """The most that all processes of a whole preparation hold, proportional set size."""
+    """Return the peak memory of all processes of a whole preparation, as proportional set size."""
     with Tree(_command("whole", folder), _env(folder), folder) as tree:
         memory = PeakMemory(tree, 0.2)
         tree.wait(_TIMEOUT_S)
@@ -141,7 +141,7 @@ def peak_bytes(folder: Path) -> int:
 
 
 def read(folder: Path, num_lines: int) -> dict[str, Any]:
-    """Eight ranks that map one file: time to the first batch, speed, memory."""
+    """Let eight ranks map one file; return the time to the first batch, speed and memory."""
     size_bytes = Path(make_lines(folder, num_lines).path).stat().st_size
     pipe = subprocess.PIPE
     ranks = [
@@ -186,7 +186,7 @@ def claims(
     reading: dict[str, Any],
     streaming: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:
-    """What is claimed, with what it was found to be; a peer that is not there claims nothing."""
+    """Return each claim with the measured value; a peer that is not installed gets none."""
     found: dict[str, tuple[float, bool]] = {}
     if ORIGINAL in speeds:
         ratio = speeds[ORIGINAL]["ours_is"]["mean"]
@@ -211,7 +211,7 @@ def claims(
 
 
 def print_tables(found: dict[str, Any]) -> None:
-    """For people."""
+    """Print the results for people."""
     table = Table("what", "MB/s", "ours is", "95 %")
     for name, one in found["cases"]["tokenising"].items():
         ratio = one["ours_is"]

@@ -1,7 +1,7 @@
-"""The programs that benchmarks/data.py measures, each in a process of its own.
+"""The programs that benchmarks/data.py measures, each in its own process.
 
-`python -m benchmarks.data_cases rank FOLDER` reads what was prepared, as one of several ranks, and
-prints one JSON object; `whole` prepares the corpus.
+`python -m benchmarks.data_cases rank FOLDER` reads prepared data as one of several ranks and prints
+one JSON object; `whole` prepares the corpus.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _NUM_READ = 20_000
 
 
 def texts_of(folder: Path) -> list[str]:
-    """The corpus, in memory."""
+    """Return the corpus, in memory."""
     with (folder / TEXT).open(encoding="utf-8") as file:
         return [json.loads(line)["text"] for line in file]
 
 
 def whole(folder: Path) -> None:
-    """From the file to the sealed cache: digest, reading, checks, tokens, Arrow, fsync."""
+    """Prepare from the file to the sealed cache: digest, reading, checks, tokens, Arrow, fsync."""
     from train.data.prepare_path import prepare_path
     from train.data.samples import Recipe
 
@@ -37,7 +37,7 @@ def whole(folder: Path) -> None:
 
 
 def private_bytes(file: str = "") -> tuple[int, int]:
-    """(private memory of this process, its proportional share of one mapped file)."""
+    """Return (private memory of this process, its proportional share of one mapped file)."""
     private = share = 0
     name = ""
     for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
@@ -52,7 +52,7 @@ def private_bytes(file: str = "") -> tuple[int, int]:
 
 
 def rank(folder: Path) -> dict[str, float]:
-    """What one of several ranks takes to have its data; it waits for the others at each stage."""
+    """Measure the data access of one of several ranks, which wait for each other at each stage."""
     from train.data.dataset import SampleFile
     from train.step.epoch_order import Order
 
@@ -73,7 +73,7 @@ def rank(folder: Path) -> dict[str, float]:
     per_s = steps * 64 / (time.perf_counter() - started)
     samples.touch()
     print("ready", flush=True)  # noqa: T201
-    sys.stdin.readline()  # now all have every page
+    sys.stdin.readline()  # now all ranks have touched every page
     after, share = private_bytes(prepared.path)
     print("measured", flush=True)  # noqa: T201
     sys.stdin.readline()

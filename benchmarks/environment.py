@@ -1,9 +1,9 @@
-"""How long `.venv` takes: by `./airlock` with uv, beside venv and pip with the same pins.
+"""The time to create `.venv`: `./airlock` with uv, against venv and pip with the same pins.
 
-`python -m benchmarks.environment [--quick] [--json]` makes each in a new clone, in turns, with
-nothing in uv's or pip's cache at first; then ours once more with uv's cache, as in a second clone.
-Seconds run from the exec of the command to a Python that imports torch and transformers, which is
-started at the end of each: bytecode that is not there yet is its to make.
+`python -m benchmarks.environment [--quick] [--json]` creates each in a new clone, in turns, with
+uv's and pip's caches empty at first; then Airlock's once more with uv's cache, as in a second
+clone. Time runs from the exec of the command until a Python process has imported torch and
+transformers; that process is started at the end of each, and compiles any missing bytecode.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _AT_MOST_S = 30.0
 
 
 def clone(folder: Path) -> Path:
-    """A clone of what is committed, in a path with a space."""
+    """Clone what is committed into a path with a space."""
     target = folder / "a clone"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(target)], check=True)
     return target
 
 
 def ours(folder: Path, cache: Path) -> float:
-    """Seconds of `./airlock`, up to its first answer, and of the imports."""
+    """Return the seconds that `./airlock` takes to its first answer, plus the imports."""
     root = clone(folder)
     env = os.environ | {"AIRLOCK_ENV": "own", "UV_CACHE_DIR": str(cache)}
     return _seconds(
@@ -46,7 +46,7 @@ def ours(folder: Path, cache: Path) -> float:
 
 
 def pips(folder: Path) -> float:
-    """Seconds of venv and pip, and of the imports."""
+    """Return the seconds that venv and pip take, plus the imports."""
     root, python = clone(folder), str(folder / "venv/bin/python")
     pip = [python, "-m", "pip", "install", "--no-cache-dir", "--quiet", "-r"]
     return _seconds(
@@ -67,7 +67,7 @@ def _seconds(commands: list[list[str]], env: dict[str, str]) -> float:
 
 
 def measure(num_turns: int) -> dict[str, list[float]]:
-    """Seconds of each way, turn by turn."""
+    """Return the seconds of each method, turn by turn."""
     found: dict[str, list[float]] = {"airlock": [], _PIP: [], "airlock, a second clone": []}
     for _ in range(num_turns):
         with tempfile.TemporaryDirectory(prefix="airlock-benchmark-") as name:

@@ -1,8 +1,8 @@
-"""What LoRA on experts loses by being folded into their weights in bfloat16.
+"""The accuracy that LoRA on experts loses by being folded into their weights in bfloat16.
 
 `python -m benchmarks.experts [--quick] [--json]` trains adapters on the experts of a small mixture,
 from the same weights, in float32 and in bfloat16, on one batch. peft adds an adapter's product to a
-copy of the experts in their own type, where what is below half a unit in the last place is lost; an
+copy of the experts in their own dtype, which loses anything below half a unit in the last place; an
 adapter on a layer is added to the layer's output, and loses nothing. So both are trained.
 """
 
@@ -26,12 +26,12 @@ from train.step.batch import collate
 
 _TARGETS = {"experts": "experts.gate_up_proj,experts.down_proj", "layers": "q_proj,v_proj,o_proj"}
 _RATES = (1e-5, 1e-4, 1e-3)
-_LEAST_SHARE = 0.9  # of the fall in float32 that is kept, at the rates that LoRA is trained with
+_LEAST_SHARE = 0.9  # of the fall in float32 that is kept, at the usual rates for LoRA
 _USUAL_RATE = 1e-4
 
 
 def fall(targets: str, dtype: torch.dtype, learning_rate: float, num_steps: int) -> float:
-    """By how much the mean loss of a label falls."""
+    """Return the fall of the mean loss per label."""
     torch.manual_seed(0)
     model: Any = new_model(small_config("qwen3_moe"), RunConfig(profile="t"), torch.device("cpu"))
     model = enlarge(model).to(torch.bfloat16).to(dtype)  # the same weights in both
@@ -49,7 +49,7 @@ def fall(targets: str, dtype: torch.dtype, learning_rate: float, num_steps: int)
 
 
 def main() -> None:
-    """Train all, and show."""
+    """Train all cases, and print the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.experts")
     parser.add_argument("--quick", action="store_true", help="fewer steps")
     parser.add_argument("--json", action="store_true", help="one object as the last line")

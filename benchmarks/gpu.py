@@ -1,10 +1,10 @@
-"""All that only a GPU can show, on one NVIDIA GPU, without a network.
+"""The measurements that need a GPU, on one NVIDIA GPU, without a network.
 
-`python -m benchmarks.gpu [--quick] [--json]` trains Qwen2.5-14B and -32B in their real shapes,
-with random weights, LoRA and QLoRA on rows of 4,096 tokens: tokens/s, MFU, and the peak of memory
-beside the plan's. Before that it looks at how many addresses CUDA reserves, and whether ranks that
-are forked from a zygote train as those that start alone. What cannot be measured is listed with
-the reason; what fails does not stop the rest.
+`python -m benchmarks.gpu [--quick] [--json]` trains Qwen2.5-14B and -32B in their real shapes, with
+random weights, LoRA and QLoRA on rows of 4,096 tokens: tokens/s, MFU, and peak memory compared with
+the plan's. Before that it measures how much address space CUDA reserves, and whether ranks forked
+from a zygote train like those that start alone. What cannot be measured is listed with the reason;
+a failure does not stop the rest.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from benchmarks.training import has_gpu
 from launch.host.nvml import driver_state
 
 _GIB = 1024**3
-_QUICK = (Steps(warm=2, measured=3), 150.0, 540.0)  # seconds: a case at most, and all together
+_QUICK = (Steps(warm=2, measured=3), 150.0, 540.0)  # seconds: at most per case, and in total
 _FULL = (Steps(warm=3, measured=12), 600.0, 3600.0)
-_LEAST_S = 20.0  # with less time left nothing is begun
-_OFF_AT_MOST = 0.05  # the plan's peak, as benchmarks/plan.py has it for small models
+_LEAST_S = 20.0  # with less time left, no case is started
+_OFF_AT_MOST = 0.05  # the plan's peak, as in benchmarks/plan.py for small models
 
 Measure = Callable[[float], Figures]  # given the seconds that it may take
 
 
 @dataclass(slots=True)
 class Found:
-    """What came of the cases: figures, or a reason. A failed one is among `failed` alone."""
+    """The results of the cases: figures or a reason. A failed one is in `failed` only."""
 
     cases: dict[str, Figures] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Found:
 
 
 def measures(place: Place, steps: Steps) -> dict[str, Measure]:
-    """Every case by its name, in the order in which time is given to them."""
+    """Return every case by name, in the order in which they are given time."""
     half = ("model.dtype=bfloat16", "train.method=lora")
     return {
         "addresses": partial(address_space, place, expandable=False),
@@ -64,7 +64,7 @@ def measures(place: Place, steps: Steps) -> dict[str, Measure]:
 
 
 def measure_all(todo: Mapping[str, Measure], case_s: float, total_s: float) -> Found:
-    """Measure what there is time for."""
+    """Measure the cases that there is time for."""
     found, begun = Found(), time.monotonic()
     for name, measure in todo.items():
         left_s = total_s - (time.monotonic() - begun)
@@ -80,7 +80,7 @@ def measure_all(todo: Mapping[str, Measure], case_s: float, total_s: float) -> F
         except FailedError as why:
             found.failed[name] = str(why)
             _say(f"{name}: FAILED: {why}")
-        # A driver, a disk or a library may fail in any way, which is no reason to lose the others.
+        # A driver, disk or library may fail in any way; that must not lose the other results.
         except Exception as error:  # noqa: BLE001
             found.failed[name] = f"{type(error).__name__}: {error}"
             _say(f"{name}: FAILED: {found.failed[name]}")
@@ -88,7 +88,7 @@ def measure_all(todo: Mapping[str, Measure], case_s: float, total_s: float) -> F
 
 
 def claims(cases: Mapping[str, Figures]) -> dict[str, dict[str, float | bool]]:
-    """What is claimed of those cases that have the figures for it."""
+    """Return the claims about those cases that have the figures for them."""
     made: dict[str, Ratio] = {}
     for name, one in cases.items():
         if one.get("gpu_peak_bytes"):
@@ -108,14 +108,14 @@ def claims(cases: Mapping[str, Figures]) -> dict[str, dict[str, float | bool]]:
 
 
 def holds(found: Found, ratios: Mapping[str, Mapping[str, Any]], *, is_quick: bool) -> bool | str:
-    """Whether all that is claimed holds; "incomplete" if it does and something was left out."""
+    """Return whether all claims hold; "incomplete" if they do but something was left out."""
     if found.failed or not all(ratio["holds"] for ratio in ratios.values()):
         return False
     return "incomplete" if found.skipped or is_quick else True
 
 
 def as_json(found: Found, *, is_quick: bool) -> dict[str, Any]:
-    """The object that `--json` prints."""
+    """Return the object that `--json` prints."""
     ratios = claims(found.cases)
     failed = {name: {"failed": why} for name, why in found.failed.items()}
     return {
@@ -128,7 +128,7 @@ def as_json(found: Found, *, is_quick: bool) -> dict[str, Any]:
 
 
 def _gpu() -> dict[str, Any]:
-    """The device, in words and bytes; nothing where there is none."""
+    """Describe the device, in words and bytes; empty if there is none."""
     gpu, driver = Place(folder=Path()).gpu, driver_state()
     if gpu is None or driver is None:
         return {}
@@ -136,7 +136,7 @@ def _gpu() -> dict[str, Any]:
 
 
 def print_tables(result: Mapping[str, Any]) -> None:
-    """Trainings, addresses, forks, claims, and what is missing."""
+    """Print trainings, addresses, forks, claims, and what is missing."""
     console = Console(width=120)
     trainings = Table(
         "training",
@@ -194,7 +194,7 @@ def _say(text: str) -> None:
 
 
 def why_not_here() -> str | None:
-    """Why nothing can be measured on this machine; None if it can."""
+    """Return the reason that nothing can be measured on this machine, or None."""
     if Place(folder=Path()).gpu is None:
         return "no NVIDIA GPU is visible here"
     return None if has_gpu() else "this torch cannot use the GPU that is here"

@@ -1,4 +1,4 @@
-"""What is looked at of one architecture (benchmarks/models.py), in a process of its own."""
+"""The checks of one architecture (benchmarks/models.py), in a process of its own."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ Method = Literal["full", "lora"]
 _DTYPES = ("float32", "bfloat16")
 _METHODS: tuple[Method, ...] = ("full", "lora")
 _LENGTHS = (19, 7, 30, 2, 11)
-_LIMITS = {  # of what is the same in theory
+_LIMITS = {  # of values that are equal in theory
     "loss_float32": 1e-6,  # relative, of samples in rows against each alone in its own class
-    "cosine_float32": 1e-4,  # 1 - cosine of the gradients of all that is trained
+    "cosine_float32": 1e-4,  # 1 - cosine of the gradients of all trained weights
     "loss_bfloat16": 2e-3,  # relative, on identical rows
-    "merge_float32": 1e-4,  # of the largest logit, before adapters are merged and after
-    "merge_bfloat16": math.inf,  # rounded to three digits, which every run says; it flips routing
-    "export": 1e-6,  # of the largest logit, the merged model and what is loaded from its files
+    "merge_float32": 1e-4,  # of the largest logit, before and after merging adapters
+    "merge_bfloat16": math.inf,  # rounded to three digits, as every run reports; it flips routing
+    "export": 1e-6,  # of the largest logit, the merged model against its reloaded files
 }
 
 
 @dataclass(kw_only=True)
 class Case:
-    """One way to train one architecture, and what was seen."""
+    """One way to train one architecture, and the results."""
 
     method: Method
     dtype: str
     verdict: str = "right"  # right, refused or wrong
     reason: str = ""
     packs: bool = False
-    why_not: str = ""  # it does not pack
+    why_not: str = ""  # why it does not pack
     head: str = ""
     attention: str = ""
     num_unused: int = 0
@@ -61,7 +61,7 @@ class Case:
 
 
 def check(kind: str) -> tuple[str, list[Case]]:
-    """(why it cannot be made small, or nothing; its cases)."""
+    """Return (why it cannot be made small, or ""; its cases)."""
     try:
         described = small_config(kind)
         auto: Any = AutoModelForCausalLM
@@ -78,7 +78,7 @@ def _case(kind: str, method: Method, dtype: str) -> Case:
         _look(case, small_config(kind))
     except UserError as error:
         case.verdict, case.reason = "refused", _words(error)
-    except Exception as error:  # noqa: BLE001 - what a run would die of
+    except Exception as error:  # noqa: BLE001 - a run would die of it
         case.verdict, case.reason = "wrong", f"{type(error).__name__}: {_words(error)}"
     return case
 
@@ -111,23 +111,23 @@ def _look(case: Case, described: PretrainedConfig) -> None:
 
 
 def _loaded(described: PretrainedConfig, config: RunConfig) -> Any:
-    """As a run loads it: what is made anew has other buffers in bfloat16 than what is read."""
+    """Load a model as a run does: a new one has other bfloat16 buffers than one that is loaded."""
     made = enlarge(new_model(described, config, torch.device("cpu")))
     if type(made.config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        return made  # for the text of what is more than text; it is refused
+        return made  # a text model of a multimodal one; it is refused
     with tempfile.TemporaryDirectory() as folder:
         made.save_pretrained(folder)
         return load_model(config, Path(folder), torch.device("cpu"))
 
 
 def _compare(case: Case, model: Any, tried: Tried) -> None:
-    """Loss and gradients, ours beside those of the model's own class."""
+    """Compare our loss and gradients with those of the model's own class."""
     rows = collate_rows([samples()[:3], samples()[3:]]) if case.packs else collate(samples())
     summed = SummedLoss(model, head=tried.head)
-    if case.dtype == "bfloat16":  # of a sample alone: in rows it is computed in another shape
+    if case.dtype == "bfloat16":  # a sample at a time: rows are computed in another shape
         for sample in samples():
             with torch.no_grad():
-                torch.manual_seed(0)  # some route at random
+                torch.manual_seed(0)  # some models route at random
                 ours = summed(*collate([sample]).arguments())
                 torch.manual_seed(0)
                 _note(case, "loss_bfloat16", _relative(ours, _own_loss(model, sample)))
@@ -145,7 +145,7 @@ def _compare(case: Case, model: Any, tried: Tried) -> None:
 
 
 def _own_loss(model: Any, sample: Sample) -> torch.Tensor:
-    """The sum that the model's own class gives, of one sample in a row of its own."""
+    """Return the summed loss of the model's own class, for one sample in its own row."""
     batch = collate([sample])
     output = model(input_ids=batch.input_ids, use_cache=False)
     logits, labels = output.logits[0, :-1].float(), batch.labels[0, 1:]
@@ -154,7 +154,7 @@ def _own_loss(model: Any, sample: Sample) -> torch.Tensor:
 
 
 def _gradient(model: Any, loss_of: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """(loss, gradient of all that is trained, in one)."""
+    """Return (loss, gradient of all trained weights, concatenated)."""
     model.zero_grad()
     loss = loss_of()
     loss.backward()  # type: ignore[no-untyped-call]
@@ -164,7 +164,7 @@ def _gradient(model: Any, loss_of: Callable[[], torch.Tensor]) -> tuple[torch.Te
 
 
 def _export(case: Case, model: Any) -> None:
-    """Whether what is loaded again computes as what was trained, and merged."""
+    """Compare the outputs of the trained, the merged and the reloaded model."""
     model.eval()
     ids = torch.arange(5, 21)[None]
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
@@ -182,7 +182,7 @@ def _export(case: Case, model: Any) -> None:
 
 
 def _share(model: Any) -> float:
-    """The share of the weights between embedding and head that have adapters."""
+    """Return the share of the weights between embedding and head that have adapters."""
     from train.model.adapters import covered
 
     reached, total, _ = covered(model)
@@ -201,9 +201,9 @@ def _config(case: Case) -> RunConfig:
 
 
 def _draw_adapters(model: Any, tried: Tried) -> None:
-    """Adapters that change something: as they are made, one of the two is zero.
+    """Randomise the adapters so that they have an effect: initially one of the two is zero.
 
-    Those that the model's code never asks are left so, as training would.
+    Those that the model's code never uses stay zero, as in training.
     """
     torch.manual_seed(1)
     with torch.no_grad():
@@ -213,7 +213,7 @@ def _draw_adapters(model: Any, tried: Tried) -> None:
 
 
 def samples() -> list[Sample]:
-    """Five, of lengths unlike each other."""
+    """Return five samples of different lengths."""
     draw = np.random.default_rng(3).integers
     return [prompted(draw(5, VOCABULARY, n).astype(np.int32), n // 3) for n in _LENGTHS]
 
@@ -223,7 +223,7 @@ def _relative(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def _note(case: Case, name: str, value: float) -> None:
-    """Keep the largest; beyond its limit the case is wrong."""
+    """Keep the largest value; beyond its limit the case is wrong."""
     case.figures[name] = max(value, case.figures.get(name, 0.0))
     if not value <= _LIMITS[name] and case.verdict == "right":
         case.verdict, case.reason = "wrong", f"{name} {value:.1e}, limit {_LIMITS[name]:.0e}"

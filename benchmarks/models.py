@@ -1,9 +1,9 @@
 """Every causal architecture that the installed transformers knows: right, or refused with a reason.
 
 `python -m benchmarks.models [--all] [--only KIND,...] [--write] [--json]` makes each of them small
-(benchmarks/small_models.py), in float32 and bfloat16, trained in full and with LoRA, and compares
-what Airlock computes of it with the model's own class (benchmarks/model_checks.py). Without --all a
-dozen of them, of every sort. --write makes docs/architectures.md of what was seen.
+(benchmarks/small_models.py), in float32 and bfloat16, with full and LoRA training, and compares
+Airlock's results with those of the model's own class (benchmarks/model_checks.py). Without --all it
+checks a dozen, of every kind. --write generates docs/architectures.md from the results.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from benchmarks.report import machine
 from benchmarks.small_models import causal_architectures
 
 DOCS = Path(__file__).resolve().parent.parent / "docs/architectures.md"
-# One of each sort: plain, scaled or capped logits, experts, latent attention, a state, a
+# One of each kind: plain, scaled or capped logits, experts, latent attention, a state, a
 # convolution, no positions, an encoder, vision beside text.
 QUICK = "llama qwen3 gpt2 gemma2 granite qwen3_moe gpt_oss deepseek_v3 mamba2 bloom bert gemma3"
-_LEAST = 140  # of all architectures, that can be made small
+_LEAST = 140  # of all architectures, those that can be made small
 _NOTES_WIDTH, _WIDTH = 60, 160
-_TASKS_PER_PROCESS = 12  # each keeps what transformers has imported
+_TASKS_PER_PROCESS = 12  # each process keeps what transformers has imported
 
 
 def main() -> None:
-    """Check, show, and write."""
+    """Check, print, and write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.models")
     parser.add_argument("--all", action="store_true", help="every architecture, not a dozen")
     parser.add_argument("--only", default="", help="these, separated by commas")
@@ -66,14 +66,14 @@ def main() -> None:
 
 def _checked(kinds: list[str]) -> Iterator[tuple[str, tuple[str, list[Case]]]]:
     num = min(len(kinds), len(os.sched_getaffinity(0)))
-    # Not concurrent.futures: with a limit of tasks it waits for ever on 3.11 (cpython#115634).
+    # Not concurrent.futures: with a limit on tasks it can wait for ever on 3.11 (cpython#115634).
     with get_context("spawn").Pool(num, maxtasksperchild=_TASKS_PER_PROCESS) as pool:
         found = pool.imap_unordered(_check, kinds)
         yield from track(found, "models", len(kinds), console=Console(stderr=True))
 
 
 def _check(kind: str) -> tuple[str, tuple[str, list[Case]]]:
-    """In a process of the pool."""
+    """Check one architecture, in a process of the pool."""
     warnings.simplefilter("ignore")
     silence: Any = logging
     silence.set_verbosity_error()
@@ -83,7 +83,7 @@ def _check(kind: str) -> tuple[str, tuple[str, list[Case]]]:
 
 
 def _verdict(cases: list[Case]) -> tuple[str, str]:
-    """(right, refused, or wrong; why) of all its cases together."""
+    """Return (right, refused, or wrong; why) for all cases together."""
     for verdict in ("wrong", "refused"):
         found = [case for case in cases if case.verdict == verdict]
         if found:

@@ -1,8 +1,8 @@
-"""The peers that train the same as Airlock does: a bare DDP loop, accelerate, and the Trainer.
+"""The peers that do the same training as Airlock: a bare DDP loop, accelerate, and the Trainer.
 
-A program: `torchrun … peer_training.py bare|accelerate|trainer FOLDER`. Each is written as its own
-documentation shows it; what is given to it is what Airlock has as well: fused AdamW with the same
-betas, no cache, a loss per token of the whole step, and samples in the same order.
+A program: `torchrun … peer_training.py bare|accelerate|trainer FOLDER`. Each is written as in its
+own documentation, and gets what Airlock has as well: fused AdamW with the same betas, no cache, a
+loss per token of the whole step, and samples in the same order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IGNORE = -100
 
 
 def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Pad to the longest, on the right, with the mask that the libraries' own collators make."""
+    """Pad on the right to the longest, with the mask that the libraries' own collators make."""
     length = max(len(sample["input_ids"]) for sample in samples)
     batch: dict[str, list[list[int]]] = {"input_ids": [], "labels": [], "attention_mask": []}
     for sample in samples:
@@ -38,21 +38,21 @@ def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 
 class Told:
-    """When each step ended, and its loss: a line each, of rank 0."""
+    """Records the end time and the loss of each step, one line per step, on rank 0."""
 
     def __init__(self, folder: Path, name: str) -> None:
         is_first = os.environ.get("RANK", "0") == "0"
         self._file = (folder / f"{name}.steps").open("a") if is_first else None
 
     def step(self, loss: float) -> None:
-        """A step has ended."""
+        """Record that a step has ended."""
         if self._file is not None:
             self._file.write(f"{time.monotonic()} {loss}\n")
             self._file.flush()
 
 
 def load(folder: Path) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
-    """(model, samples in their order, settings)."""
+    """Return (model, samples in their order, settings)."""
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
     model.config.use_cache = False
     samples = json.loads((folder / "samples.json").read_text(encoding="utf-8"))
@@ -60,20 +60,20 @@ def load(folder: Path) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
 
 
 def optimizer_of(model: Any, settings: dict[str, Any]) -> torch.optim.AdamW:
-    """As Airlock's own, where weight decay is 0."""
+    """Return the same optimizer as Airlock's, with a weight decay of 0."""
     return torch.optim.AdamW(
         model.parameters(), lr=settings["learning_rate"], betas=BETAS, weight_decay=0.0, fused=True
     )
 
 
 def schedule_of(optimizer: Any, settings: dict[str, Any]) -> torch.optim.lr_scheduler.LambdaLR:
-    """A linear warm-up, then constant, as Airlock counts the steps of one."""
+    """Return a linear warm-up, then a constant rate, counting warm-up steps as Airlock does."""
     warmup = settings["warmup_steps"]
     return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup))
 
 
 def bare(folder: Path) -> None:
-    """PyTorch's own tutorial, with accumulation and a loss per token of the step."""
+    """Train like PyTorch's own tutorial, with accumulation and a loss per token of the step."""
     model, samples, settings = load(folder)
     dist.init_process_group("gloo")
     world = dist.get_world_size()
@@ -112,7 +112,7 @@ def bare(folder: Path) -> None:
 
 
 def with_accelerate(folder: Path) -> None:
-    """accelerate's guide to gradient accumulation with samples of uneven length."""
+    """Train like accelerate's guide to gradient accumulation with samples of variable length."""
     from accelerate import Accelerator  # type: ignore[import-untyped]
 
     model, samples, settings = load(folder)
@@ -135,7 +135,7 @@ def with_accelerate(folder: Path) -> None:
         for i, one in enumerate(waiting):
             with accelerator.no_sync(model) if i < num_accumulated - 1 else torch.enable_grad():
                 loss = model(**one, num_items_in_batch=count).loss
-                # accelerate divides by the number of accumulated batches itself.
+                # accelerate itself divides by the number of accumulated batches.
                 accelerator.backward(loss * world * num_accumulated)
                 total += loss.detach()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -147,13 +147,13 @@ def with_accelerate(folder: Path) -> None:
 
 
 def with_trainer(folder: Path) -> None:
-    """The Hugging Face Trainer, its samples in their order."""
+    """Train with the Hugging Face Trainer, on samples in their order."""
     model, samples, settings = load(folder)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     told = Told(folder, "trainer")
 
     class Telling(Trainer):
-        """Tells when a step has ended; the loss it reports is that of all ranks."""
+        """A Trainer that records the end of each step; the loss it reports is that of all ranks."""
 
         def log(self, logs: dict[str, Any], *args: Any, **options: Any) -> None:
             if "loss" in logs:
@@ -186,11 +186,11 @@ def with_trainer(folder: Path) -> None:
 
 
 def main() -> None:
-    """Train as the peer that is named, from the folder that is."""
+    """Train as the named peer, from the given folder."""
     kind, folder = sys.argv[1], Path(sys.argv[2])
     {"bare": bare, "accelerate": with_accelerate, "trainer": with_trainer}[kind](folder)
     sys.stdout.flush()
-    os._exit(0)  # a gloo group may hang or abort when it is torn down with the interpreter
+    os._exit(0)  # a gloo group may hang or abort when the interpreter tears it down
 
 
 if __name__ == "__main__":

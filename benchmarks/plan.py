@@ -1,9 +1,9 @@
-"""What the plan predicts for a rank's memory, beside what real trainings take.
+"""The plan's prediction of a rank's memory, compared with real trainings.
 
 `python -m benchmarks.plan [--quick] [--gpu] [--json]` predicts with `train.trace.estimate`, as
-`airlock plan` does, and trains small models of random weights on CPU; the peak of anonymous memory
-above that after the imports is measured, and what of it is left after a step. `--gpu` trains
-Qwen2.5-14B's shape with LoRA on one GPU, and looks at `torch.cuda.max_memory_allocated` instead.
+`airlock plan` does, and trains small models with random weights on CPU. It measures the peak of
+anonymous memory above that after the imports, and how much is left after a step. `--gpu` trains
+Qwen2.5-14B's shape with LoRA on one GPU, and uses `torch.cuda.max_memory_allocated` instead.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def case(
     num_ranks: int = 1,
     **model: Any,
 ) -> RunConfig:
-    """A training of micro-batches of so many samples, 1,024 tokens each."""
+    """Return a training with micro-batches of `samples` samples, 1,024 tokens each."""
     return RunConfig(
         profile="benchmark",
         architecture=architecture,
@@ -91,8 +91,8 @@ CASES = {
     "llama, tied, full, eager attention": case(LLAMA, attention="eager"),
     "gpt2, LoRA": case(GPT2, method="lora"),
     "gpt2, full": case(GPT2),
-    # Small: a CPU without instructions for bfloat16 takes minutes for a step of the others. But not
-    # very: where a CPU has them oneDNN holds 26 MB of its own, whatever the model.
+    # Small, because a CPU without bfloat16 instructions takes minutes for a step of the others. But
+    # not tiny: on a CPU that has them, oneDNN holds 26 MB of its own, whatever the model.
     "qwen3, full, bfloat16": case(
         QWEN3 | {"num_hidden_layers": 2, "vocab_size": 4096}, samples=8, dtype="bfloat16"
     ),
@@ -102,23 +102,23 @@ _QUICK = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One case, summed over its ranks. Held is what there is after a step, above is the rest."""
+    """One case, summed over its ranks: `held` is the memory after a step, `above` the rest."""
 
     predicted_peak_bytes: int
     measured_peak_bytes: int
     predicted_held_bytes: int
     measured_held_bytes: int
-    predict_s: float  # imports and all
+    predict_s: float  # including imports
     peak_moment: str
 
     @property
     def peak_error(self) -> float:
-        """How far the peak is off, of what was measured."""
+        """The relative error of the predicted peak."""
         return self.predicted_peak_bytes / self.measured_peak_bytes - 1
 
     @property
     def above_error(self) -> float:
-        """The same for what comes on top of what is held: activations, logits, gradients."""
+        """The relative error of what comes on top: activations, logits, gradients."""
         predicted = self.predicted_peak_bytes - self.predicted_held_bytes
         return predicted / (self.measured_peak_bytes - self.measured_held_bytes) - 1
 
@@ -137,7 +137,7 @@ def compare(config: RunConfig) -> Compared:
 def compared(
     found: Footprint, measured: Measured, num_ranks: int, predict_s: float = 0.0
 ) -> Compared:
-    """The two side by side. DDP keeps its buckets, which are as large as the gradients."""
+    """Put the two side by side. DDP keeps its buckets, which are as large as the gradients."""
     held = found.weights_bytes + found.gradients_bytes + found.optimizer_bytes
     return Compared(
         predicted_peak_bytes=found.peak_bytes * num_ranks,
@@ -150,7 +150,7 @@ def compared(
 
 
 def predict(config: RunConfig, folder: Path) -> Footprint:
-    """Ask as `airlock plan` does. Raises RuntimeError with what the tracer said."""
+    """Ask as `airlock plan` does. Raises RuntimeError with the tracer's output."""
     question, answer = folder / "question.toml", folder / "answer.json"
     question.write_text(config_text(config, {}), encoding="utf-8")
     done = subprocess.run(
@@ -176,7 +176,7 @@ def predict(config: RunConfig, folder: Path) -> Footprint:
 
 
 def gpu_case() -> RunConfig:
-    """profiles/14b.toml on one GPU, its weights random, two micro-batches a step."""
+    """Return profiles/14b.toml on one GPU, with random weights and two micro-batches a step."""
     import tomllib
 
     table = tomllib.loads((ROOT / "profiles" / "14b.toml").read_text(encoding="utf-8"))
@@ -217,7 +217,7 @@ def main() -> None:
 
 
 def claims(results: dict[str, Compared]) -> dict[str, dict[str, float | bool]]:
-    """How far each prediction is off, and whether that is little enough."""
+    """Return the error of each prediction, and whether it is within the limit."""
     return {
         f"{name}: {what}, off by": Ratio([abs(error)], _AT_MOST).as_dict()
         for name, one in results.items()
@@ -226,7 +226,7 @@ def claims(results: dict[str, Compared]) -> dict[str, dict[str, float | bool]]:
 
 
 def print_table(results: dict[str, Compared]) -> None:
-    """The cases, for people."""
+    """Print the cases for people."""
     table = Table(
         "case",
         "peak, MB: predicted",

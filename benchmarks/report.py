@@ -1,4 +1,4 @@
-"""From measurements to what is claimed: ratios with their thresholds, and tables."""
+"""From measurements to claims: ratios with their limits, and tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MB = 1e6
 
 
 def machine() -> dict[str, Any]:
-    """What it was measured on."""
+    """Describe the machine that the measurements were made on."""
     import torch
 
     return {
@@ -36,13 +36,13 @@ def machine() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One claim: its samples, and the limit that their median must not pass."""
+    """One claim: its samples, and the limit that their median must not exceed."""
 
     values: Sequence[float]
     at_most: float
 
     def as_dict(self) -> dict[str, float | bool]:
-        """Median, range, limit, and whether it holds."""
+        """Return the median, range and limit, and whether the claim holds."""
         middle = median(self.values)
         return {
             "median": round(middle, 4),
@@ -54,13 +54,13 @@ class Ratio:
 
 
 def ratios(results: Results) -> tuple[dict[str, dict[str, float | bool]], bool | str]:
-    """Every claim that can be computed, and whether all hold; "incomplete" if some are missing."""
+    """Return every measured claim, and whether all hold; "incomplete" if some are missing."""
     by_name = {case.name: figures for case, figures in results.items()}
     values = {}
     for name, make in _CLAIMS.items():
         try:
             ratio = make(by_name)
-        except KeyError:  # a case of it was not measured
+        except KeyError:  # one of its cases was not measured
             continue
         if ratio.values:
             values[name] = ratio.as_dict()
@@ -73,7 +73,7 @@ Figure = Callable[[Mapping[str, "Figures"]], Ratio]
 
 
 def _paired(ours: str, theirs: str, at_most: float, what: str = "ready_s") -> Figure:
-    """The ratio of two cases, repetition by repetition."""
+    """Compute the ratio of two cases, repetition by repetition."""
 
     def make(by_name: Mapping[str, Figures]) -> Ratio:
         pairs = zip(getattr(by_name[ours], what), getattr(by_name[theirs], what), strict=False)
@@ -83,7 +83,7 @@ def _paired(ours: str, theirs: str, at_most: float, what: str = "ready_s") -> Fi
 
 
 def _slopes(by_name: Mapping[str, Figures], launcher: str, what: str, suffix: str) -> list[float]:
-    """What each rank from the 9th to the 32nd adds, repetition by repetition."""
+    """Return what each rank from the 9th to the 32nd adds, repetition by repetition."""
     few, many = (getattr(by_name[f"{launcher}, {num} ranks{suffix}"], what) for num in (8, 32))
     return [(more - less) / (32 - 8) for less, more in zip(few, many, strict=False)]
 
@@ -166,7 +166,7 @@ _CLAIMS: dict[str, Figure] = {
 
 
 def print_tables(results: Results, values: Mapping[str, Mapping[str, float | bool]]) -> None:
-    """The measurements and the claims, for people."""
+    """Print the measurements and the claims for people."""
     console = Console()
     table = Table(
         "case",

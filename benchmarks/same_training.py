@@ -1,4 +1,4 @@
-"""The same training for Airlock and its peers: model, samples in their order, batch, optimizer."""
+"""The same training for Airlock and its peers: model, sample order, batch, optimizer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ARCHITECTURE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What is trained, and how, by all of them."""
+    """The model, data and hyperparameters of a training that all of them run."""
 
     architecture: dict[str, Any]
     data: Path
@@ -53,10 +53,10 @@ class Recipe:
 
 
 def synthetic(folder: Path, *, is_even: bool, steps: int) -> Recipe:
-    """Random samples, each as long as a row, or of uneven length."""
+    """Generate random samples, either all as long as a row or of uneven length."""
     recipe = Recipe(architecture=_ARCHITECTURE, data=folder / "data.jsonl", steps=steps)
     num_samples, draw = recipe.steps * recipe.global_batch, np.random.default_rng(0)
-    # Of the lengths of instruction data: most are short, a few are long (log-normal).
+    # Lengths as in instruction data: most are short, a few are long (log-normal).
     lengths = np.exp(draw.normal(math.log(_ROW_TOKENS / 5), 0.8, num_samples)).astype(int)
     lengths = np.full(num_samples, _ROW_TOKENS) if is_even else lengths.clip(24, _ROW_TOKENS)
     recipe.data.write_text("".join(_row(draw, int(one)) for one in lengths), encoding="utf-8")
@@ -64,10 +64,10 @@ def synthetic(folder: Path, *, is_even: bool, steps: int) -> Recipe:
 
 
 def tiny() -> Recipe:
-    """profiles/tiny.toml, without weight decay, at a constant learning rate after the warm-up.
+    """Return profiles/tiny.toml without weight decay, at a constant rate after the warm-up.
 
-    That is a third of the profile's: at its 3e-3 rounding grows so fast that after 50 steps the
-    Trainer's losses on two ranks differ from its own on one by 8e-4.
+    The rate is a third of the profile's: at its 3e-3, rounding errors grow so fast that after 50
+    steps the Trainer's losses on two ranks differ from its own on one by 8e-4.
     """
     table = tomllib.loads((ROOT / "profiles" / "tiny.toml").read_text(encoding="utf-8"))
     return Recipe(
@@ -83,7 +83,7 @@ def tiny() -> Recipe:
 
 
 class Work:
-    """A recipe in a folder: its model, and its samples in the order that Airlock takes them in."""
+    """A recipe in a folder: its model, and its samples in Airlock's order."""
 
     def __init__(self, folder: Path, recipe: Recipe) -> None:
         from train.data.dataset import SampleFile
@@ -116,14 +116,14 @@ class Work:
 
 
 def _row(draw: np.random.Generator, length: int) -> str:
-    """A row that comes to `length` tokens, with the three that the template adds."""
+    """Return a row of `length` tokens, including the three that the template adds."""
     letters = "".join(draw.choice(list("abcdefgh"), length - 3))
     cut = len(letters) // 3
     return json.dumps({"prompt": letters[:cut], "response": letters[cut:]}) + "\n"
 
 
 class Training:
-    """One training that has been started; nothing of it is left after the block."""
+    """A training that has been started; no process of it is left after the block."""
 
     def __init__(self, who: str, work: Work, num_ranks: int, scratch: Path) -> None:
         self.who = who
@@ -150,17 +150,17 @@ class Training:
         self.tree.__exit__(*error)
 
     def ends(self) -> list[float]:
-        """When each step so far has ended, seconds on the monotonic clock."""
+        """Return the end time of each step so far, in seconds on the monotonic clock."""
         self._look()
         return self._ends
 
     def losses(self) -> list[float]:
-        """The loss of each step so far."""
+        """Return the loss of each step so far."""
         self._look()
         return self._losses
 
     def said(self) -> str:
-        """The end of what was printed."""
+        """Return the end of the printed output."""
         return self.tree.log.read_text(encoding="utf-8", errors="replace")[-3000:]
 
     def _look(self) -> None:

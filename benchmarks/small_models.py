@@ -1,7 +1,7 @@
 """Every causal architecture that the installed transformers knows, small: a few layers, some kB.
 
-A model's own configuration with its sizes cut down by the names of its fields. What scales or caps
-something has a value at which that shows, and nothing is dropped at random.
+Each model's own configuration is used, with sizes reduced by field name. Scales and caps get values
+at which they have an effect, and dropout is off.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import torch
 from transformers import CONFIG_MAPPING, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-VOCABULARY = 264  # as many as the byte tokenizer has, and a few
-_LOGITS = 6.0  # the standard deviation that the head is enlarged to: caps of 5 bite
-# Whatever has one of these names is cut down to that size, in each part of a configuration.
+VOCABULARY = 264  # as large as the byte tokenizer's, and a little more
+_LOGITS = 6.0  # the standard deviation that the head is scaled to: caps of 5 have an effect
+# Every field with one of these names is reduced to that size, in each part of a configuration.
 _SIZES = {
     VOCABULARY: "vocab_size vocab_size_per_layer_input padded_vocab_size text_vocab_size",
     128: "max_position_embeddings n_positions n_ctx max_seq_len mamba_d_ssm index_topk",
@@ -41,9 +41,9 @@ _SIZE_OF = {name: size for size, names in _SIZES.items() for name in names.split
 _OF_FEED_FORWARD, _FEED_FORWARD = ("intermediate", "ffn", "n_inner", "d_ff", "ff_dim"), 96
 _RANDOM, _SCALES = ("drop", "jitter"), ("multiplier", "scal")
 _HYBRID = {"num_hidden_layers": 4}
-_LATENT = {"head_dim": 8, "num_key_value_heads": 4}  # of one that compresses keys and values
-_ATTENDED = {"head_dim": 16}  # of one that takes the missing field for None
-# Where names alone do not do: fields that must agree with each other.
+_LATENT = {"head_dim": 8, "num_key_value_heads": 4}  # of models that compress keys and values
+_ATTENDED = {"head_dim": 16}  # of models that treat the missing field as None
+# Where names alone do not suffice: fields that must agree with each other.
 _BY_KIND: dict[str, dict[str, Any]] = {
     "axk1": _LATENT,
     "axk2": _LATENT,
@@ -79,12 +79,12 @@ _BY_KIND: dict[str, dict[str, Any]] = {
 
 
 def causal_architectures() -> list[str]:
-    """The model types that AutoModelForCausalLM takes, by name."""
+    """Return the model types that AutoModelForCausalLM accepts, by name."""
     return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
 def small_config(kind: str) -> PretrainedConfig:
-    """That architecture's configuration, small. Raises whatever its own checks raise."""
+    """Return a small configuration of that architecture. Raises whatever its own checks raise."""
     made = CONFIG_MAPPING[kind]()
     fields = _small(made)
     for name in getattr(made, "sub_configs", None) or {}:
@@ -96,9 +96,10 @@ def small_config(kind: str) -> PretrainedConfig:
 
 
 def enlarge(model: Any) -> Any:
-    """The model with random weights that are large enough to matter.
+    """Give the model random weights that are large enough to matter.
 
-    As transformers draws them, layers hardly change what they get, and logits never reach a cap.
+    With transformers' initial weights, layers hardly change their inputs, and logits never reach a
+    cap.
     """
     torch.manual_seed(0)
     head = model.get_output_embeddings()
@@ -119,7 +120,7 @@ def _small(made: PretrainedConfig) -> dict[str, Any]:
 
 
 def _value(name: str, value: Any) -> Any:
-    """What a field is set to; None leaves it."""
+    """Return the new value of a field; None leaves it unchanged."""
     if "logit_softcap" in name or "logits_soft_cap" in name:
         return 5.0
     if value is None or name in _SIZE_OF:

@@ -1,10 +1,10 @@
-"""How long until all ranks have passed their first barrier, and what memory that takes.
+"""The time until all ranks have passed their first barrier, and the memory that takes.
 
-`python -m benchmarks.startup [--quick] [--json] [--picture FILE]` starts plain torchrun, that
+`python -m benchmarks.startup [--quick] [--json] [--picture FILE]` starts plain torchrun, torchrun
 with a strict lock around imports and loading, `accelerate launch` and Airlock (cold and warm) in
-turn, so that what disturbs the machine disturbs all of them. Time runs from the exec of the command
-to the last rank's first barrier; memory is the sum over every process below it, measured in starts
-of their own, since measuring takes time.
+turn, so that disturbances of the machine affect all of them. Time runs from the exec of the command
+to the last rank's first barrier; memory is the sum over every process below it, measured in
+separate starts, since measuring takes time.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _SCRIPTS = {
     "ddp_tutorial": ROOT / "examples" / "ddp_tutorial.py",
 }
 _MAIN = ("torchrun", "strict lock", "accelerate", "airlock cold", "airlock warm")
-_SMALL_CAP_MB = 1_200  # below what eight ranks that each import for themselves need, by half
-# Eight ranks keep 0.7 GB each of the pickle and of what they import, and take 1 GB more while they
-# load: there is room for three of them, and more only at first.
+_SMALL_CAP_MB = 1_200  # half of what eight ranks need that each import for themselves
+# Eight ranks keep 0.7 GB each of the pickle and of their imports, and take 1 GB more while they
+# load: there is room for three of them to load at once, and for more only at first.
 _PICKLE_CAP_MB = 10_000
 
 
@@ -56,7 +56,7 @@ class Benchmark:
         self._gate = tempfile.TemporaryDirectory(prefix="gate-")
 
     def run(self, plans: Iterable[Repeats]) -> None:
-        """Measure all of some plans."""
+        """Measure everything in some plans."""
         self.time(Case("airlock warm", 1))  # warms the caches, ours and the kernel's
         self.results.clear()
         for plan in plans:
@@ -80,7 +80,7 @@ class Benchmark:
             self.restarts(case, num)
 
     def timelines(self, num_ranks: int) -> dict[str, tuple[float, tuple[Span, ...]]]:
-        """Begin and spans of each launcher's last timed start of so many ranks, without model."""
+        """Return begin and spans of every launcher's last start of `num_ranks` without model."""
         return {
             case.launcher: (begin, ready.spans)
             for case, (begin, ready) in sorted(self._timelines.items())
@@ -99,7 +99,7 @@ class Benchmark:
         _say(f"{case.name}: ready after {ready.at - begin:.2f} s")
 
     def memory(self, case: Case) -> None:
-        """Start once and measure the peak of memory, up to and with all ranks ready."""
+        """Start once and measure the peak memory until all ranks are ready."""
         with self._started(case) as start:
             sampler = PeakMemory(start.tree, _MEMORY_EVERY_S)
             try:
@@ -115,14 +115,14 @@ class Benchmark:
         )
 
     def capped(self, case: Case) -> None:
-        """Start under a limit of memory."""
+        """Start under a memory limit."""
         if not case.again:
             self._gate = tempfile.TemporaryDirectory(prefix="gate-")
         gate = Path(self._gate.name)
         start_capped(case, self._models.get(case.model), gate, self._figures(case), _say)
 
     def restarts(self, case: Case, num: int) -> None:
-        """Kill a rank `num` times; measure from its death to the next barrier of all."""
+        """Kill a rank `num` times; measure from its death to the next barrier of all ranks."""
         figures = self._figures(case)
         figures.num_restarts = num
         attempts = range(num + 1)
@@ -154,7 +154,7 @@ def _say(text: str) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Repeats:
-    """What is measured, in this order."""
+    """The cases to measure, in this order."""
 
     timed: list[Case] = dataclasses.field(default_factory=list)
     memory: list[Case] = dataclasses.field(default_factory=list)
@@ -163,7 +163,7 @@ class Repeats:
 
 
 def quick_plan() -> Repeats:
-    """A few small cases, in less than three minutes on two cores."""
+    """Return a few small cases that take less than three minutes on two cores."""
     four = [Case(name, 4) for name in ("torchrun", "airlock warm")]
     timed = [Case("torchrun", 1), Case("airlock warm", 8), *four]
     capped = [Case("airlock warm", 8, cap_mb=_SMALL_CAP_MB)]
@@ -171,13 +171,13 @@ def quick_plan() -> Repeats:
 
 
 def full_plan(available: list[str]) -> Repeats:
-    """Every launcher and size once; then, in turns, what the claims compare, four times more."""
+    """Return every launcher and size once, then the cases that claims compare four times more."""
     every = [
         Case(name, num, model)
         for num in (1, 2, 4, 8, 16, 32)
         for model in ("", "model")
         for name in available
-        # Loading in each rank is there for its slope alone, the ways to admit for `capped`.
+        # Loading in each rank is there only for its slope; the admission modes are for `capped`.
         if name in _MAIN or (name == "airlock imports" and model and num in (8, 32))
     ]
     compared = [
@@ -197,7 +197,7 @@ def full_plan(available: list[str]) -> Repeats:
 
 
 def capped_plan(available: list[str]) -> Repeats:
-    """What needs a cap: who survives a small one, and how many may load at once under a larger."""
+    """Return the cases with a memory cap: a small one to survive, a larger for concurrent loads."""
     small = [Case(name, 8, cap_mb=_SMALL_CAP_MB) for name in ("torchrun", "airlock warm")]
     pickle = [
         Case(name, 8, "pickle", _PICKLE_CAP_MB)
@@ -217,7 +217,7 @@ def capped_plan(available: list[str]) -> Repeats:
 
 
 def script_plan() -> Repeats:
-    """Scripts that know nothing of Airlock, under torchrun and under it."""
+    """Return scripts that know nothing of Airlock, under torchrun and under Airlock."""
     return Repeats(
         timed=[
             Case(launcher, num, script)

@@ -1,4 +1,4 @@
-"""A file to which the processes of a program add a line for each step: when it ended, its work."""
+"""A file to which a program's processes add a line per step: its end time and its work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class StepsFile:
-    """Opened by whoever adds to it, so that it may be handed to other processes."""
+    """The file, opened on the first write, so that it may be passed to other processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -19,14 +19,14 @@ class StepsFile:
         return StepsFile, (self.path,)
 
     def add(self, work: float) -> None:
-        """A step has just ended."""
+        """Record that a step has just ended."""
         if self._descriptor is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(self.path, flags, 0o644)
         os.write(self._descriptor, f"{time.monotonic()} {work}\n".encode())
 
     def read(self) -> tuple[list[float], list[float]]:
-        """(when each step ended, seconds on the monotonic clock; its work), in order of time."""
+        """Return (end of each step in monotonic seconds; its work), in order of time."""
         text = self.path.read_text(encoding="ascii") if self.path.exists() else ""
         lines = sorted(tuple(map(float, line.split())) for line in text.split("\n")[:-1])
         return [line[0] for line in lines], [line[1] for line in lines]

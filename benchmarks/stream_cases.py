@@ -1,7 +1,7 @@
-"""Ranks that tokenise a file while they read it, each in a process of its own.
+"""Ranks that tokenise a file while they read it, each in its own process.
 
-`python -m benchmarks.stream_cases NAME FOLDER RANK WORLD` waits for a line on stdin, then reads a
-rank's share of an epoch, and begins once more where 90 % of it were read; prints one JSON object.
+`python -m benchmarks.stream_cases NAME FOLDER RANK WORLD` waits for a line on stdin, reads a rank's
+share of an epoch, starts once more at 90 % of it, and prints one JSON object.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _BATCH, _SEED = 64, 0
 _TOKENS = 2048
 _RESUMED = 0.9  # of an epoch
 
-# From a share of the epoch on: how many rows a rank has tokenised, as they come.
+# Starts at a share of the epoch; yields the number of rows of each piece that a rank has tokenised.
 Case = Callable[[Path, int, int, float], Iterator[int]]
 
 
 def config_of(folder: Path) -> RunConfig:
-    """As a run that streams the corpus would have it."""
+    """Return the configuration of a run that streams the corpus."""
     config = RunConfig(profile="benchmark")
     return replace(
         config,
@@ -39,7 +39,7 @@ def config_of(folder: Path) -> RunConfig:
 
 
 def count_rows(folder: Path) -> int:
-    """What is done before ranks start: all rows counted, some tried. Returns their number."""
+    """Count all rows and try some, as done before ranks start; return their number."""
     from rundir.paths import RunDir
     from train.data.prepare_path import load_text_tools
     from train.data.samples import recipes
@@ -53,7 +53,7 @@ def count_rows(folder: Path) -> int:
 
 
 def ours(folder: Path, rank: int, world: int, begin: float) -> Iterator[int]:
-    """Airlock's share."""
+    """Yield Airlock's share."""
     from train.stream.pieces import Pieces
     from train.stream.share import shares
 
@@ -74,7 +74,7 @@ def ours(folder: Path, rank: int, world: int, begin: float) -> Iterator[int]:
 
 
 def peer(folder: Path, rank: int, world: int, begin: float) -> Iterator[int]:
-    """The share that `datasets` gives a rank, shuffled in a buffer of 10,000 rows."""
+    """Yield the share that `datasets` gives a rank, shuffled in a buffer of 10,000 rows."""
     import datasets
     from datasets.distributed import split_dataset_by_node
     from transformers import PreTrainedTokenizerFast
@@ -102,7 +102,7 @@ CASES: dict[str, Case] = {STREAM: ours, PEER: peer}
 
 
 def measure(case: Case, folder: Path, rank: int, world: int) -> dict[str, float]:
-    """Seconds to the first rows, rows a second after these, and seconds to the first of the end."""
+    """Measure seconds to the first rows, rows per second after these, and seconds to resume."""
     started = time.perf_counter()
     made = case(folder, rank, world, 0.0)
     num_rows = next(made)

@@ -1,4 +1,4 @@
-"""Ranks that tokenise while they read, some at once: the part of benchmarks/data.py about them."""
+"""Ranks that tokenise while they read, some at once: the streaming part of benchmarks/data.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TIMEOUT_S = 3600.0
 def stream(
     folder: Path, repeat: int, env: dict[str, str], say: Callable[[str], None]
 ) -> dict[str, dict[str, Any]]:
-    """Ranks of each kind, `repeat` times in turns; the sum over ranks, and the slowest of them."""
+    """Run ranks of each kind in turns, `repeat` times; return sums over ranks and their maxima."""
     started = time.perf_counter()
     num_rows = count_rows(folder)
     counted_s = time.perf_counter() - started
@@ -49,7 +49,7 @@ def stream(
 
 
 def _ranks(name: str, folder: Path, env: dict[str, str]) -> list[dict[str, float]]:
-    """What each of some ranks at once has found."""
+    """Return the results of each of some concurrent ranks."""
     ranks = [
         subprocess.Popen(
             [

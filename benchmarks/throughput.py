@@ -1,11 +1,11 @@
-"""Training itself, beside others: tokens per second, memory and loss of the same work.
+"""Training throughput compared with others: tokens per second, memory and loss of the same work.
 
 `python -m benchmarks.throughput [--quick] [--ranks N…] [--turns N] [--json]` trains a small model
-of random weights on 1, 2 and 4 CPU ranks: with Airlock, a bare DDP loop and the Hugging Face
-Trainer under torchrun, and accelerate launch. Same model, samples, order, batch, optimizer. Samples
-are either all as long as a row, so that there is nothing to be gained by packing, or of uneven
-length. They train in turns of a few seconds (benchmarks/turns.py); memory is that of each alone,
-as trainings that are there at the same time share the pages of their libraries' files.
+with random weights on 1, 2 and 4 CPU ranks: with Airlock, a bare DDP loop and the Hugging Face
+Trainer under torchrun, and accelerate launch. Model, samples, order, batch and optimizer are the
+same. Samples are either all as long as a row, so that packing gains nothing, or of uneven length.
+They train in turns of a few seconds (benchmarks/turns.py); memory is measured with each alone, as
+concurrent trainings share the pages of their libraries' files.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from benchmarks.same_training import OURS, PEERS, Training, Work, synthetic, tin
 from benchmarks.tree import PeakMemory
 from benchmarks.turns import Compared, begin, speeds, take_turns, wait_for
 
-_WARM_STEPS = 8  # the first ones make states and buckets, whoever trains
+_WARM_STEPS = 8  # the first ones allocate states and buckets, whoever trains
 _ALONE_STEPS = 60  # until memory grows no more
 _STEPS = 2000  # more than there is time for
-_COMPARED_STEPS = 50  # of losses: later ones differ by rounding alone, which grows
+_COMPARED_STEPS = 50  # of losses: later ones differ only by rounding, which grows
 _TURN_S = 3.0
 _TIMEOUT_S = 600.0
 _EVERY_S = 0.25
@@ -41,14 +41,14 @@ _KINDS = ("even", "uneven")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A training in turns with others: tokens per second of each turn, losses of the steps."""
+    """A training in turns with others: tokens per second by turn, and the loss of each step."""
 
     tokens_per_s: list[float]
     losses: list[float]
 
 
 def measure(work: Work, num_ranks: int, num_turns: int) -> dict[str, Measured]:
-    """Train with each, in turns. Raises RuntimeError with what was said when one fails."""
+    """Train with each, in turns. Raises RuntimeError with its output when one fails."""
     with ExitStack() as stack:
         trainings, clocks = {}, {}
         for who in (OURS, *PEERS):
@@ -68,7 +68,7 @@ def measure(work: Work, num_ranks: int, num_turns: int) -> dict[str, Measured]:
 
 
 def peak_bytes(who: str, work: Work, num_ranks: int) -> int:
-    """The highest proportional set size of all processes, where nothing else trains."""
+    """Return the peak proportional set size of all processes while nothing else trains."""
     with (
         tempfile.TemporaryDirectory(prefix="throughput-") as name,
         Training(who, work, num_ranks, Path(name)) as training,
@@ -84,7 +84,7 @@ def peak_bytes(who: str, work: Work, num_ranks: int) -> int:
 
 @contextmanager
 def _naming(training: Training) -> Iterator[None]:
-    """Say whose error it is, and what was printed before."""
+    """Add the name and the output of the training to an error."""
     try:
         yield
     except RuntimeError as error:
@@ -92,7 +92,7 @@ def _naming(training: Training) -> Iterator[None]:
 
 
 def compare(kind: str, num_ranks: int, num_turns: int) -> dict[str, Any]:
-    """All of them on samples of that kind."""
+    """Compare all of them on samples of that kind."""
     with tempfile.TemporaryDirectory(prefix="throughput-") as name:
         recipe = synthetic(Path(name), is_even=kind == "even", steps=_STEPS)
         work = Work(Path(name), recipe)
@@ -119,7 +119,7 @@ def compare(kind: str, num_ranks: int, num_turns: int) -> dict[str, Any]:
 
 
 def losses(who: str, work: Work, num_ranks: int) -> list[float]:
-    """Train to the end. Raises RuntimeError with what was said when it fails."""
+    """Train to the end; return the losses. Raises RuntimeError with the output on failure."""
     with (
         tempfile.TemporaryDirectory(prefix="throughput-") as name,
         Training(who, work, num_ranks, Path(name)) as training,
@@ -133,7 +133,7 @@ def losses(who: str, work: Work, num_ranks: int) -> list[float]:
 
 
 def loss_difference(num_ranks: int = 2) -> float:
-    """By how much the losses of `tiny` differ from those of the Trainer, at most."""
+    """Return the largest difference between our losses on `tiny` and the Trainer's."""
     with tempfile.TemporaryDirectory(prefix="throughput-") as name:
         work = Work(Path(name), tiny())
         ours, theirs = (losses(who, work, num_ranks) for who in (OURS, "trainer"))
@@ -141,7 +141,7 @@ def loss_difference(num_ranks: int = 2) -> float:
 
 
 def holds(results: dict[str, dict[str, Any]]) -> dict[str, bool]:
-    """What is claimed of every case: see docs/benchmarks.md."""
+    """Return the claims about every case, and whether they hold: see docs/benchmarks.md."""
     made: dict[str, bool] = {}
     for name, one in results.items():
         ratio, peak = one["speed_ratio"], one["peak_bytes"]
@@ -155,7 +155,7 @@ def holds(results: dict[str, dict[str, Any]]) -> dict[str, bool]:
 
 
 def print_table(results: dict[str, dict[str, Any]]) -> None:
-    """A row for each case and peer."""
+    """Print a row for each case and peer."""
     table = Table("case", "who", "tokens/s", "ours is", "95 %", "peak MB", "last loss")
     for name, one in results.items():
         for who in (OURS, *PEERS):

@@ -1,8 +1,8 @@
-"""The programs that benchmarks/tokenising.py has take turns: each tokenises a corpus for ever.
+"""The programs that benchmarks/tokenising.py runs in turns: each tokenises a corpus for ever.
 
 `python -m benchmarks.tokenise_cases NAME FOLDER STEPS` adds a line to the file STEPS for each piece
-of the corpus: its megabytes of text. `datasets` is given what it asks for: a dataset on disk, a
-fast tokenizer of transformers, caching off.
+of the corpus: its megabytes of text. `datasets` gets what it asks for: a dataset on disk, a fast
+tokenizer of transformers, caching off.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _size(texts: list[str]) -> float:
 
 
 def ours(folder: Path, steps: StepsFile) -> None:
-    """Tokenising alone: the rows are in memory."""
+    """Tokenise only: the rows are in memory."""
     from train.data.columns import Columns
     from train.data.pool import in_order, num_processes
     from train.data.prepare_path import load_text_tools
@@ -55,13 +55,13 @@ def ours(folder: Path, steps: StepsFile) -> None:
 
 
 def on_one_core(folder: Path, steps: StepsFile) -> None:
-    """As `ours`."""
+    """Tokenise as `ours` does, on one core."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     ours(folder, steps)
 
 
 def bare(folder: Path, steps: StepsFile) -> None:
-    """The tokenizer's own batch call, and nothing around it."""
+    """Call only the tokenizer's own batch function."""
     from train.data.prepare_path import load_text_tools
 
     texts, (tokenizer, _) = texts_of(folder), load_text_tools(folder / MODEL)
@@ -72,7 +72,7 @@ def bare(folder: Path, steps: StepsFile) -> None:
 
 
 def prepared(folder: Path, steps: StepsFile) -> None:
-    """All of it each time, from the file to the sealed cache."""
+    """Prepare everything each time, from the file to the sealed cache."""
     size = _size(texts_of(folder))
     while True:
         whole(folder)
@@ -80,7 +80,7 @@ def prepared(folder: Path, steps: StepsFile) -> None:
 
 
 def mapped(settings: dict[str, Any]) -> Callable[[Path, StepsFile], None]:
-    """`datasets.map` with these settings."""
+    """Return a program that calls `datasets.map` with these settings."""
 
     def run(folder: Path, steps: StepsFile) -> None:
         import datasets

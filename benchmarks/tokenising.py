@@ -1,4 +1,4 @@
-"""Tokenising with Airlock and others, in turns: the part of benchmarks/data.py about that."""
+"""Tokenising with Airlock and others, in turns: the tokenising part of benchmarks/data.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TIMEOUT_S = 600.0
 
 
 class Tokenising:
-    """One program that tokenises, once it has been started; its files are in `scratch`."""
+    """A program that tokenises, already started; its files are in `scratch`."""
 
     def __init__(self, name: str, folder: Path, scratch: Path, env: Mapping[str, str]) -> None:
         self._steps = StepsFile(scratch / "steps")
@@ -32,24 +32,24 @@ class Tokenising:
         self.tree = Tree([sys.executable, "-P", "-m", *command], {**env, **own}, scratch)
 
     def ends(self) -> list[float]:
-        """When each step so far has ended, seconds on the monotonic clock."""
+        """Return the end time of each step so far, in seconds on the monotonic clock."""
         return self._steps.read()[0]
 
     def megabytes(self) -> list[float]:
-        """How much text each step so far was."""
+        """Return the megabytes of text of each step so far."""
         return self._steps.read()[1]
 
     def said(self) -> str:
-        """The end of what was printed."""
+        """Return the end of the printed output."""
         return self.tree.log.read_text(encoding="utf-8", errors="replace")[-3000:]
 
 
 def tokenise(
     folder: Path, num_turns: int, env: Mapping[str, str], say: Callable[[str], None]
 ) -> dict[str, dict[str, Any]]:
-    """Each case in turns: MB of text a second, and how many times as much ours is.
+    """Run all cases in turns; return MB of text per second and our speed relative to each.
 
-    Raises RuntimeError when one fails, with what it has printed.
+    Raises RuntimeError when one fails, with its output.
     """
     names = [OURS, ONE_CORE, WHOLE, BARE, *(MAPS if importlib.util.find_spec("datasets") else ())]
     with ExitStack() as stack:

@@ -1,6 +1,6 @@
-"""Real ranks that train a model of random weights, and how much memory that takes.
+"""Real ranks that train a model with random weights, and the memory that takes.
 
-On CPU it is anonymous memory above what is there after the imports, on a GPU what torch's allocator
+On CPU that is anonymous memory above the level after the imports, on a GPU what torch's allocator
 has handed out.
 
 The file is also the program of a rank: `python -m benchmarks.training RUN_DIR`.
@@ -29,11 +29,11 @@ from rundir.prepared import Loading, Prepared, write_prepared
 ROOT = Path(__file__).resolve().parents[1]
 _EVERY_S = 0.0005
 _NUM_MARKS = 3  # tokens that the template adds to a prompt and its answer
-# The first has no optimizer states until its end; in the second DDP makes its buckets anew, and the
-# kernel gives memory only as it is written to.
+# The first step has no optimizer states until its end; in the second DDP rebuilds its buckets, and
+# the kernel provides memory only once it is written to.
 _STEPS = 3
-# Blocks above the threshold go back to the kernel when they are freed. glibc would raise it to
-# 32 MiB by itself and keep what is smaller, so that what is held could not be told from what was.
+# Blocks above the threshold go back to the kernel when they are freed. By default glibc would raise
+# it to 32 MiB and keep smaller blocks, so that memory in use could not be told from freed memory.
 # MKL keeps 5 MB of its own for each kind of product that it has computed, whatever the model.
 _ON_CPU = {
     "MKL_DISABLE_FAST_MM": "1",
@@ -41,7 +41,7 @@ _ON_CPU = {
     "OMP_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
 }
-_ON_GPU = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}  # as ranks of Airlock have it
+_ON_GPU = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}  # as Airlock's ranks have it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +53,16 @@ class Measured:
 
 
 def has_gpu() -> bool:
-    """Whether torch sees one."""
+    """Return whether torch sees a GPU."""
     import torch
 
     return torch.cuda.is_available()
 
 
 def prepare(config: RunConfig, folder: Path) -> RunDir:
-    """A run folder whose samples are all of `max_seq_length` tokens, for a model without weights.
+    """Create a run folder with samples of `max_seq_length` tokens, for a model without weights.
 
-    Its weights are made in memory of each rank's own: those of a file would be the kernel's pages
+    Each rank creates the weights in its own memory: those of a file would be the kernel's pages
     until they are written to.
     """
     from train.data.prepare_path import prepare_file
@@ -86,15 +86,15 @@ def prepare(config: RunConfig, folder: Path) -> RunDir:
 
 
 def write_full_rows(file: Path, num_tokens: int, num_rows: int) -> None:
-    """Samples that come to `num_tokens` each with the tokenizer of a model without weights."""
-    prompt = "a"  # all else has a label, as the plan takes it to be
+    """Write samples of `num_tokens` tokens each, with the tokenizer of a model without weights."""
+    prompt = "a"  # all else has a label, as the plan assumes
     answer = "b" * (num_tokens - _NUM_MARKS - len(prompt))
     row = json.dumps({"prompt": prompt, "response": answer}) + "\n"
     file.write_text(row * num_rows, encoding="utf-8")
 
 
 def measure(config: RunConfig, folder: Path) -> Measured:
-    """Train a few steps on as many ranks as `config` says. Raises RuntimeError when one fails."""
+    """Train a few steps on the ranks that `config` asks for. Raises RuntimeError if one fails."""
     config = replace(config, train=replace(config.train, max_steps=_STEPS, epochs=1))
     run = prepare(config, folder)
     with socket.socket() as free:
@@ -164,7 +164,7 @@ class _Rank:
         return self._process.poll() is not None
 
     def told(self) -> tuple[int, int]:
-        """What it held after its last step, and on a GPU its peak. Raises RuntimeError."""
+        """Return its memory after the last step, and on a GPU its peak. Raises RuntimeError."""
         assert self._process.stdout is not None
         lines = self._process.stdout.read().splitlines()
         if self._process.wait() != 0 or not lines:
@@ -174,10 +174,10 @@ class _Rank:
 
 
 def _anon_bytes(rank: _Rank) -> int:
-    """RssAnon, which is Pss_Anon where nothing anonymous is shared, and is read in microseconds.
+    """Return RssAnon: Pss_Anon if nothing anonymous is shared, and readable in microseconds.
 
-    Pss_Anon walks the page tables: it takes so long that it misses peaks of less than 20 ms. Raises
-    OSError when the process is gone, KeyError when it is about to be.
+    Pss_Anon walks the page tables, which takes so long that it misses peaks shorter than 20 ms.
+    Raises OSError when the process is gone, KeyError when it is about to be.
     """
     text = Path(f"/proc/{rank.pid}/status").read_text(encoding="ascii")
     fields = dict(line.split(":", 1) for line in text.splitlines())
@@ -185,7 +185,7 @@ def _anon_bytes(rank: _Rank) -> int:
 
 
 def _peaks(ranks: list[_Rank]) -> list[int]:
-    """The highest of each, until the first of them ends. They need not be at the same instant."""
+    """Return the peak of each rank until the first one ends; they may be at different times."""
     peaks = [0] * len(ranks)
     while not any(rank.has_ended() for rank in ranks):
         try:
@@ -197,7 +197,7 @@ def _peaks(ranks: list[_Rank]) -> list[int]:
 
 
 def main() -> None:
-    """Import all, wait to be told, train as a rank of Airlock does."""
+    """Import everything, wait for the signal to start, then train as an Airlock rank does."""
     import peft  # noqa: F401
     import torch
     import torch._dynamo  # the first optimizer would
@@ -206,7 +206,7 @@ def main() -> None:
     from train.step import loop
 
     class Told(loop.Trainer):
-        """Says after each step what is held; on a GPU it saves nothing, 14B would fill a disk."""
+        """Prints what is held after each step; on a GPU it saves nothing: 14B would fill a disk."""
 
         def update(self, lr: float) -> Any:
             result = super().update(lr)

@@ -1,4 +1,4 @@
-"""A launcher with all processes below it: their memory, and their end."""
+"""A launcher with all its descendants: their memory, and their end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Memory:
 
 
 class Tree:
-    """A launcher that is started for one measurement; nothing of it is left after the block."""
+    """A launcher started for one measurement; no process of it is left after the block."""
 
     def __init__(self, command: list[str], env: dict[str, str], folder: Path) -> None:
         self.log = folder / "launcher.log"
@@ -49,16 +49,16 @@ class Tree:
         self._process.wait()
 
     def has_ended(self) -> bool:
-        """Whether the launcher itself is gone."""
+        """Return whether the launcher itself is gone."""
         return self._process.poll() is not None
 
     @property
     def exit_code(self) -> int | None:
-        """That of the launcher, negative for a signal; None while it runs."""
+        """The launcher's exit code, negative for a signal; None while it runs."""
         return self._process.poll()
 
     def wait(self, timeout_s: float) -> float:
-        """Wait for the launcher to end; returns the seconds it took in all.
+        """Wait for the launcher to end; return the seconds it took in all.
 
         Raises TimeoutExpired.
         """
@@ -66,7 +66,7 @@ class Tree:
         return time.monotonic() - self.started
 
     def pause(self) -> None:
-        """Have all processes stand still, those included that are being started meanwhile."""
+        """Suspend all processes, including those that are started meanwhile."""
         standing: set[psutil.Process] = set()
         while moving := [one for one in self._processes()[::-1] if one not in standing]:
             for process in moving:  # parents first
@@ -75,16 +75,16 @@ class Tree:
             standing.update(moving)
 
     def go_on(self) -> None:
-        """Have those that stand still go on."""
+        """Resume the suspended processes."""
         for process in self._processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.resume()
 
     def memory(self) -> Memory:
-        """The tree now."""
+        """Return the tree's current memory."""
         total = Memory()
         for process in self._processes():
-            with contextlib.suppress(OSError, KeyError):  # it ended while we looked
+            with contextlib.suppress(OSError, KeyError):  # it ended meanwhile
                 fields = smaps_rollup(process.pid)
                 total.pss_bytes += fields["Pss"]
                 total.anon_bytes += fields["Pss_Anon"]
@@ -100,7 +100,7 @@ class Tree:
 
 
 class PeakMemory:
-    """Samples a tree in a thread; measuring walks page tables, so never while time is measured."""
+    """Samples a tree in a thread; this walks page tables, so never while time is measured."""
 
     def __init__(self, tree: Tree, every_s: float) -> None:
         self._tree, self._every_s = tree, every_s
@@ -114,12 +114,12 @@ class PeakMemory:
             self.add(self._tree.memory())
 
     def add(self, seen: Memory) -> None:
-        """Take one sample into the peak."""
+        """Update the peak with one sample."""
         self.peak.pss_bytes = max(self.peak.pss_bytes, seen.pss_bytes)
         self.peak.anon_bytes = max(self.peak.anon_bytes, seen.anon_bytes)
 
     def stop(self) -> Memory:
-        """The peak, with a last sample of how things are now."""
+        """Take a last sample, stop, and return the peak."""
         assert self._thread.is_alive(), "sampling has failed"
         self._stop.set()
         self._thread.join()
@@ -128,7 +128,7 @@ class PeakMemory:
 
 
 def kill(pid: int) -> float:
-    """SIGKILL one process; returns the monotonic time at which it was sent."""
+    """Send SIGKILL to one process; return the monotonic time at which it was sent."""
     now = time.monotonic()
     os.kill(pid, signal.SIGKILL)
     return now

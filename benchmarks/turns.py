@@ -1,7 +1,8 @@
-"""Programs that take turns of a few seconds: a machine whose speed drifts is the same for all.
+"""Programs that take turns of a few seconds, so that a drift in machine speed affects all alike.
 
-Whole runs one after the other are minutes apart; over these the speed of a shared machine changes
-by more than what is to be seen. So all are started, and all but one stand still (SIGSTOP).
+Whole runs one after another are minutes apart, and over that time the speed of a shared machine
+changes by more than the effect to be measured. So all programs are started, and all but one are
+suspended (SIGSTOP).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from benchmarks.tree import Tree
 
 _POLL_S = 0.1
-# Student's t, 97.5 %, by degrees of freedom; of those in between the next lower one is taken.
+# Student's t, 97.5 %, by degrees of freedom; for those in between the next lower one is used.
 _T_975 = {
     1: 12.71,
     2: 4.303,
@@ -44,12 +45,12 @@ class Stepping(Protocol):
     tree: Tree
 
     def ends(self) -> list[float]:
-        """When each step so far has ended, seconds on the monotonic clock."""
+        """Return the end time of each step so far, in seconds on the monotonic clock."""
 
 
 @dataclass(slots=True)
 class Turn:
-    """When a program ran, seconds on the monotonic clock."""
+    """The time during which a program ran, in seconds on the monotonic clock."""
 
     begin: float
     end: float
@@ -57,12 +58,12 @@ class Turn:
 
 @dataclass(slots=True)
 class Clock:
-    """The time that a program had to itself, which is what passed during its turns."""
+    """A program's own time, which passes only during its turns."""
 
     turns: list[Turn] = field(default_factory=list)
 
     def at(self, mono: Sequence[float]) -> np.ndarray:
-        """Seconds that it had had by each moment."""
+        """Return the seconds of its own time that had passed by each moment."""
         moments = np.asarray(mono, dtype=float)
         spent = [np.clip(moments - turn.begin, 0, turn.end - turn.begin) for turn in self.turns]
         total: np.ndarray = np.sum(spent, axis=0)
@@ -70,9 +71,9 @@ class Clock:
 
 
 def begin(program: Stepping, num_steps: int, timeout_s: float) -> Clock:
-    """Let one that has just been started go alone until so many steps are done, then stand still.
+    """Let a just-started program run alone for `num_steps` steps, then suspend it.
 
-    Returns its clock. Raises RuntimeError when it ends or hangs.
+    Returns its clock. Raises RuntimeError when the program ends or hangs.
     """
     clock, started = Clock(), time.monotonic()
     wait_for(program, num_steps, timeout_s)
@@ -88,10 +89,10 @@ def take_turns(
     turn_s: float,
     timeout_s: float,
 ) -> None:
-    """Give each of those that stand still `num_turns` turns, and one more that nobody counts.
+    """Give each suspended program `num_turns` turns, and one more that is not counted.
 
-    (So that the last step of each turn ends.) They are left standing. Raises RuntimeError when one
-    ends or hangs.
+    (The extra one lets the last step of each turn end.) They are left suspended. Raises
+    RuntimeError when one ends or hangs.
     """
     names = list(programs)
     for turn in range(num_turns + 1):
@@ -113,7 +114,7 @@ def _pause(program: Stepping, clock: Clock, begun: float) -> None:
 
 
 def wait_for(program: Stepping, num_steps: int, timeout_s: float) -> None:
-    """Wait until so many steps are done. Raises RuntimeError when it ends or hangs."""
+    """Wait for `num_steps` steps to be done. Raises RuntimeError when the program ends or hangs."""
     deadline = time.monotonic() + timeout_s
     while len(program.ends()) < num_steps:
         if program.tree.has_ended() or time.monotonic() > deadline:
@@ -122,10 +123,10 @@ def wait_for(program: Stepping, num_steps: int, timeout_s: float) -> None:
 
 
 def speeds(clock: Clock, ends: Sequence[float], work: Sequence[float]) -> list[float]:
-    """Work per second in each turn but the first and the last.
+    """Return the work per second in each turn but the first and the last.
 
-    `ends` is when each step ended and `work` what it did; a step that a turn cuts in two counts for
-    both by the time it had in each.
+    `ends` is when each step ended and `work` what it did; a step that spans two turns counts for
+    both in proportion to the time it had in each.
     """
     time_s, done = clock.at(ends), np.cumsum(work[: len(ends)])
     counted = clock.turns[1:-1]
@@ -135,7 +136,7 @@ def speeds(clock: Clock, ends: Sequence[float], work: Sequence[float]) -> list[f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Ours divided by a peer's, turn by turn: mean and 95 % interval."""
+    """Our speed divided by a peer's, turn by turn: mean and 95 % interval."""
 
     mean: float
     low: float
@@ -143,7 +144,7 @@ class Compared:
 
     @classmethod
     def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> Compared:
-        """By Student's t on the logarithms; with one pair there is no interval."""
+        """Compare by Student's t on the logarithms; with one pair there is no interval."""
         logs = [math.log(one / other) for one, other in zip(ours, theirs, strict=True)]
         mean, half = statistics.fmean(logs), 0.0
         if len(logs) > 1:

@@ -1,4 +1,4 @@
-"""The ladder's rungs, one file for each: `python -m diagnostics.NAME`, or `airlock check`.
+"""The rungs of the ladder, one file each: `python -m diagnostics.NAME`, or `airlock check`.
 
-Each runs in a process of its own; probes/ holds what they share, doctor/ reads failed runs.
+Each runs in its own process; probes/ holds the shared code, doctor/ diagnoses failed runs.
 """

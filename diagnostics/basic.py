@@ -1,4 +1,4 @@
-"""`python -m diagnostics.basic`: are the packages, the driver and each device fit for use?"""
+"""`python -m diagnostics.basic`: are the packages, the driver and each device usable?"""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOWER = "AIRLOCK_RLIMIT_AS_GIB=-1   # the limit is predicted"
 
 @rung("basic")
 def main(findings: Findings, request: Request, _timeout_s: float) -> None:
-    """Check Python's packages, CUDA and every visible device, with a rank's limit on addresses.
+    """Check Python's packages, CUDA and every visible device, under a rank's address space limit.
 
     Exits with 4 if one is unfit.
     """
@@ -49,7 +49,7 @@ def main(findings: Findings, request: Request, _timeout_s: float) -> None:
 
 
 def check_packages() -> Finding:
-    """Versions, and whether all that pyproject.toml asks for is installed in its range."""
+    """Report versions, and fail if a requirement of pyproject.toml is missing or out of range."""
     missing = missing_packages((ROOT / "pyproject.toml").read_text(encoding="utf-8"), "")
     figures: dict[str, Figure] = {"python": platform.python_version()}
     for name in ("torch", "transformers"):
@@ -68,7 +68,7 @@ def check_packages() -> Finding:
 
 
 def check_cuda() -> Finding:
-    """Whether torch can use every GPU that is installed and not hidden."""
+    """Check that torch can use every GPU that is installed and not hidden."""
     import torch
 
     installed = installed_gpus()
@@ -87,7 +87,7 @@ def judge_cuda(
     num_usable: int,
     driver: str,
 ) -> Finding:
-    """The verdict on what NVML and torch say; `torch_cuda` is None for a build without CUDA."""
+    """Judge what NVML and torch report; `torch_cuda` is None for a build without CUDA."""
     build = f"torch is built for CUDA {torch_cuda}" if torch_cuda else "torch is built without CUDA"
     text, do = f"{len(visible)} of {len(installed)} GPUs visible, {driver}, {build}", ""
     if not installed:
@@ -116,7 +116,7 @@ def judge_cuda(
 
 
 def _driver() -> str:
-    """The NVIDIA driver and the newest CUDA it takes, in words."""
+    """Describe the NVIDIA driver and the newest CUDA version it supports."""
     import pynvml
 
     try:
@@ -129,7 +129,7 @@ def _driver() -> str:
 
 
 def check_threads() -> Finding:
-    """How many threads torch computes with; a figure, not a verdict."""
+    """Report the number of threads torch computes with; this never fails."""
     import torch
 
     num_threads, num_cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
@@ -143,7 +143,7 @@ def check_threads() -> Finding:
 
 
 def check_device(name: str) -> Finding:
-    """Allocate, fill and multiply on a device, the products held against float64 on CPU."""
+    """Allocate, fill and multiply on a device, and compare the products with float64 on CPU."""
     import torch
 
     device = torch.device(name)
@@ -158,7 +158,7 @@ def check_device(name: str) -> Finding:
             figures |= {f"{kind}_matmul_s": seconds, f"{kind}_error": error}
             is_right = is_right and error <= limit
             text += f"; {kind} matmul {seconds * 1e3:.2f} ms, error {error:.1e} (limit {limit:.1e})"
-    except RuntimeError as error:  # what torch raises for a device that fails or is full
+    except RuntimeError as error:  # torch raises this for a device that fails or is full
         do = "nvidia-smi   # is it used by another process, or in an error state?"
         return Finding(check=name, ok=False, text=last_line(error), do=do)
     text += f"; bfloat16 {'in hardware' if figures['bf16_in_hardware'] else 'emulated: slow'}"
@@ -172,11 +172,11 @@ def check_device(name: str) -> Finding:
 
 
 def multiply(device: Any, dtype: Any) -> tuple[float, float, float]:
-    """(seconds, worst relative error, the largest that rounding explains) of one product.
+    """Return (seconds, worst relative error, largest error explained by rounding) of one product.
 
-    The factors are positive, so each sum has relative error at most n·u (Higham, Accuracy and
-    Stability of Numerical Algorithms, 3.5); bfloat16 is summed in float32, in few partial sums.
-    TensorFloat-32, which NVIDIA's containers switch on, rounds both factors to 11 bits.
+    The factors are positive, so each sum has a relative error of at most n·u (Higham, Accuracy and
+    Stability of Numerical Algorithms, 3.5); bfloat16 is accumulated in float32, in few partial
+    sums. TensorFloat-32, which NVIDIA's containers enable, rounds both factors to 11 bits.
     """
     import torch
 
@@ -185,7 +185,7 @@ def multiply(device: Any, dtype: Any) -> tuple[float, float, float]:
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.rand((size, size), generator=generator).to(dtype) for _ in range(2))
     on_device = (a.to(device), b.to(device))
-    torch.matmul(*on_device)  # the first loads kernels
+    torch.matmul(*on_device)  # the first call loads kernels
     _wait_for(device)
     start = time.perf_counter()
     product = torch.matmul(*on_device)
@@ -198,7 +198,7 @@ def multiply(device: Any, dtype: Any) -> tuple[float, float, float]:
 
 
 def worst_error(product: Any, a: Any, b: Any) -> float:
-    """The largest relative deviation of `product` from a·b in float64; infinity where it is NaN."""
+    """Return the largest relative error of `product` against a·b in float64; infinity for NaN."""
     exact = a.double() @ b.double()
     error = ((product.cpu().double() - exact) / exact).abs().nan_to_num(nan=float("inf"))
     return float(error.max())
@@ -212,7 +212,7 @@ def _wait_for(device: Any) -> None:
 
 
 def _memory(device: Any) -> dict[str, Figure]:
-    """Name, memory and bfloat16 support of a device."""
+    """Return the name, memory and bfloat16 support of a device."""
     import psutil
     import torch
 

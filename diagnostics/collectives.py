@@ -1,8 +1,9 @@
-"""`python -m diagnostics.collectives`: do the ranks reach each other, and add up what is right?
+"""`python -m diagnostics.collectives`: can the ranks reach each other, and are their sums right?
 
-As many processes as there would be ranks meet as ranks do, over gloo on CPU and NCCL on GPUs. All
-of them add up numbers whose sum each knows; then every pair exchanges a block by itself. Who dies,
-or is waited for, is named, and what the others were waiting in.
+As many processes as the run would have ranks form a process group as ranks do, over gloo on CPU and
+NCCL on GPUs. They all-reduce numbers whose sum each of them knows; then every pair exchanges a
+block on its own. A rank that dies or keeps the others waiting is named, with the stage that the
+others were waiting in.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from rundir.units import MIB
 _GB = 1e9
 _MUCH_SLOWER = 3.0  # than the median of all pairs
 
-Results = list[dict[str, dict[str, Any]]]  # by rank: what came of each stage
+Results = list[dict[str, dict[str, Any]]]  # by rank: the result of each stage
 
 
 @rung("collectives", ends=False)
 def main(findings: Findings, request: Request, timeout_s: float) -> None:
-    """Let all ranks reduce, and every pair exchange; exits with 4 if one cannot, and names it."""
+    """Let all ranks all-reduce, and every pair exchange; exits with 4 and names any that cannot."""
     findings.add(find_localhost())
     if not findings.all_ok:
         findings.finish()
@@ -47,7 +48,7 @@ def main(findings: Findings, request: Request, timeout_s: float) -> None:
 
 
 def judge(group: RankGroup) -> Iterator[Finding]:
-    """What all ranks are through with, and then what they failed in, if they did."""
+    """Yield a finding for each stage that all ranks have completed, then the failure, if any."""
     results: Results = [rank.results() for rank in group.ranks]
     done = set.intersection(*(set(one) for one in results))
     num_ranks = len(results)
@@ -70,7 +71,7 @@ def judge(group: RankGroup) -> Iterator[Finding]:
 
 
 def judge_sum(name: str, results: Results) -> Finding:
-    """Red where a rank's sum is not what it has to be."""
+    """Return a finding that fails if any rank's sum is wrong."""
     check = f"all-reduce {name}"
     found = [one[check] for one in results]
     wrong = [f"rank {i}: {one['wrong']}" for i, one in enumerate(found) if "wrong" in one]
@@ -88,7 +89,7 @@ def judge_sum(name: str, results: Results) -> Finding:
 
 
 def judge_bandwidth(results: Results) -> Finding:
-    """A figure, not a verdict: that of the slowest rank."""
+    """Report the bandwidth of the slowest rank; this never fails."""
     found = max((one["bandwidth"] for one in results), key=lambda one: float(one["seconds"]))
     size = f"{found['num_bytes'] // MIB} MiB in {found['seconds'] * 1e3:.1f} ms"
     return Finding(
@@ -100,7 +101,7 @@ def judge_bandwidth(results: Results) -> Finding:
 
 
 def judge_pairs(pairs: list[tuple[int, int]], results: Results) -> Iterator[Finding]:
-    """A finding for each pair that is wrong, and one for all the others."""
+    """Yield a finding for each pair that failed, and one for all the others."""
     speeds: dict[str, float] = {}
     for one, other in pairs:
         name = pair_name(one, other)

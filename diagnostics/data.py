@@ -1,7 +1,7 @@
-"""`python -m diagnostics.data`: are the very batches of the first steps what they should be?
+"""`python -m diagnostics.data`: are the actual batches of the first steps what they should be?
 
-The data are read, checked and tokenised as a run does it. Then each rank's micro-batches are made
-as the rank makes them, and held against what has to be true of any.
+The data are read, checked and tokenised as in a run. Then each rank's micro-batches are built as
+the rank builds them, and checked against the invariants of every batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OURS = "./test.sh tests/train   # this is a fault of train/, not of the data"
 
 @dataclass(slots=True, kw_only=True)
 class Looked:
-    """What the batches of some steps, of all ranks, come to."""
+    """The totals over the batches that all ranks have in some steps."""
 
     num_steps: int = 0
     num_batches: int = 0
@@ -44,7 +44,7 @@ def main(findings: Findings, request: Request, _timeout_s: float) -> None:
         with findings.reported("rows", f"head {run.config.data.path}"):
             check_data(run.config)
         with findings.reported("model", install_command()):
-            folder = run.model_folder()  # whose tokenizer it takes
+            folder = run.model_folder()  # for its tokenizer
         with findings.reported("rows", f"head {run.config.data.path}"):
             have_data_of_hub(run.config, run.folder, run.env, Signals())
             from train.prepare import prepare
@@ -76,7 +76,7 @@ def _describe(train: Any) -> Finding:
 def check_batches(
     run: OwnRun, samples: Any, vocab_size: int | None, looked: Looked
 ) -> Iterator[str]:
-    """Everything that is wrong with the batches of the first steps; counts them in `looked`."""
+    """Yield all that is wrong with the batches of the first steps; count them in `looked`."""
     from train.step.feed import Feed, order_of
     from train.step.schedule import num_steps
 
@@ -99,12 +99,12 @@ def check_batches(
 
 
 def _samples_in(shares: list[Any]) -> Counter[int]:
-    """The samples of all ranks, and how often each is there."""
+    """Count how often each sample occurs in the shares of all ranks."""
     return Counter(sample for share in shares for batch in share for row in batch for sample in row)
 
 
 def check_batch(batch: Any, config: RunConfig, vocab_size: int | None) -> Iterator[str]:
-    """What is wrong with one micro-batch."""
+    """Yield everything that is wrong with one micro-batch."""
     from train.step.batch import IGNORE
 
     ids, labels = batch.input_ids, batch.labels
@@ -134,7 +134,7 @@ def _count(batch: Any, looked: Looked) -> None:
 
 
 def judge(wrong: list[str], looked: Looked, run: OwnRun) -> Finding:
-    """The finding of all batches together."""
+    """Return one finding for all batches."""
     more = f"; and {len(wrong) - 1} more" if len(wrong) > 1 else ""
     return Finding(
         check="batches",

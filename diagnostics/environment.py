@@ -1,8 +1,8 @@
 """`python -m diagnostics.environment`: what machine is this, and is it ready for the run?
 
-Beside what a run looks at before it starts (launch/preflight) this shows what a person asks for
-when something is odd: versions, limits, memory, NUMA, the GPUs' health and how they are joined.
-torch is not imported.
+Besides the checks that precede a run (launch/preflight), this shows what helps to investigate odd
+behaviour: versions, limits, memory, NUMA, the GPUs' health and their interconnects. torch is not
+imported.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def main(findings: Findings, request: Request, _timeout_s: float) -> None:
 
 
 def versions() -> dict[str, Figure]:
-    """What else is installed; None of what is not."""
+    """Return the versions of kernel, libc and further packages; None if not installed."""
     found: dict[str, Figure] = {"kernel": platform.release(), "libc": " ".join(platform.libc_ver())}
     for name in _PACKAGES:
         try:
@@ -78,7 +78,7 @@ def versions() -> dict[str, Figure]:
 
 
 def check_host() -> Finding:
-    """Cores and memory, as the host or a cgroup bounds them; a figure, not a verdict."""
+    """Report cores and memory, as bounded by the host or a cgroup; this never fails."""
     cores, memory, swap = usable_cores(), HostMemory().now(), psutil.swap_memory()
     return Finding(
         check="host",
@@ -97,7 +97,7 @@ def check_host() -> Finding:
 
 
 def check_limits() -> Finding:
-    """The limits that a process here starts with (`ulimit`); a figure, not a verdict."""
+    """Report the limits that a process here starts with (`ulimit`); this never fails."""
     texts, figures = [], dict[str, Figure]()
     for name, (which, unit, unit_text) in _LIMITS.items():
         soft, _ = resource.getrlimit(which)
@@ -108,7 +108,7 @@ def check_limits() -> Finding:
 
 
 def check_numa(folder: Path = _NODES) -> Finding:
-    """The nodes with their cores and memory; a warning where this process may use some only."""
+    """Report the NUMA nodes with their cores and memory; warn if this process may use only some."""
     own, nodes, unused = os.sched_getaffinity(0), [], []
     for node in sorted(folder.glob("node[0-9]*"), key=lambda one: int(one.name[4:])):
         listed = (node / "cpulist").read_text(encoding="ascii").strip()
@@ -136,7 +136,7 @@ def _memory_of(node: Path) -> str:
 
 
 def _cores_in(listed: str) -> set[int]:
-    """The cores of a list as the kernel writes it: 0-3,8."""
+    """Parse a list of cores as the kernel writes it: 0-3,8."""
     spans = [part.partition("-") for part in listed.split(",")]
     return {core for first, _, last in spans for core in range(int(first), int(last or first) + 1)}
 

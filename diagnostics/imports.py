@@ -1,8 +1,8 @@
 """`python -m diagnostics.imports`: can everything that a rank imports be imported, at what cost?
 
-One fresh process imports the modules in the order of a rank, so that each is charged with what the
-ones before it left to do. It notes what it is about to do in a file, so that a module that hangs or
-kills the process is known by name.
+One fresh process imports the modules in the order a rank does, so that each is charged only for
+what the earlier ones have not already loaded. It records each completed import in a file, so that a
+module that hangs or kills the process is known by name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _AFTER = ("peft", "pyarrow", "train.worker")
 _MAX_NAMES = 3
 _OUR_PACKAGES = ("rundir", "launch", "train", "diagnostics")
 _POLL_S = 0.05
-_GRACE_S = 1.0  # for the child to write its stacks when the time is up
+_GRACE_S = 1.0  # for the child to write its stacks after the timeout
 
 
 @click.option("--module", "modules", multiple=True, metavar="NAME", help="Test these instead.")
@@ -50,7 +50,10 @@ def main(findings: Findings, request: Request, timeout_s: float, modules: tuple[
 
 
 def rank_modules(request: Request) -> tuple[str, ...]:
-    """What a rank of that run imports, in its order. Raises UserError for an unknown profile."""
+    """Return the modules that a rank of that run imports, in order.
+
+    Raises UserError for an unknown profile.
+    """
     config, _ = resolve_job(request, os.environ)
     folder = fetched_model_folder(config)
     model_type = config.architecture.get("model_type")
@@ -63,9 +66,9 @@ def rank_modules(request: Request) -> tuple[str, ...]:
 def check_imports(
     names: Sequence[str], timeout_s: float, look: Callable[[], None]
 ) -> Iterator[Finding]:
-    """A finding for each of `names` as soon as it is known, up to one that ends the process.
+    """Yield a finding for each of `names` as soon as it is known, up to one that ends the process.
 
-    `look` is called now and then while that lives.
+    `look` is called periodically while the process lives.
     """
     with scratch("imports") as folder:
         progress, log = folder / "progress.jsonl", folder / "output.log"
@@ -106,7 +109,7 @@ def check_imports(
 
 
 def judge(imported: Imported) -> Finding:
-    """The finding of a module whose import came to an end."""
+    """Return the finding of a module whose import finished, or raised."""
     figures = asdict(imported)
     name = str(figures.pop("name"))
     text = (
@@ -127,14 +130,14 @@ def judge(imported: Imported) -> Finding:
 
 
 def _advice(name: str) -> str:
-    """What to type when `name` cannot be imported."""
+    """Return the command to type when `name` cannot be imported."""
     if name.split(".", maxsplit=1)[0] in _OUR_PACKAGES:
         return f"{install_command()}   # and `git status`: is this clone as it was?"
     return install_command()
 
 
 def _cut_short(names: Sequence[str], index: int, how: str, log: str) -> Finding:
-    """The finding of the module during whose import the process hung or ended."""
+    """Return the finding of the module during whose import the process hung or ended."""
     name, left = names[index], names[index + 1 :]
     output = quoted(last_words(log))
     not_reached = f"; not reached: {', '.join(left)}" if left else ""

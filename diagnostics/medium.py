@@ -1,7 +1,7 @@
 """`python -m diagnostics.medium`: does one device train the real model on 100 real examples?
 
-Twice over them, by `python -m train`: so the second pass shows whether anything is learnt, and a
-checkpoint is written at the end.
+It makes two passes over them with `python -m train`, so that the second pass shows whether the
+model learns, and a checkpoint is written at the end.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from rundir.units import GIB
 
 _BATCH_SIZE = 20
 _NUM_PASSES = 2
-_ROSE = 1.1  # above the first pass: more than chance makes it
+_ROSE = 1.1  # above the first pass: more than chance explains
 
 
 @rung("medium", ends=False)
 def main(findings: Findings, request: Request, timeout_s: float) -> None:
-    """Train on 100 examples on one device; exits with 4 if that ends, or learns, badly."""
+    """Train on 100 examples on one device; exits with 4 if the run fails or the loss rises."""
     config, _ = resolve_job(request, os.environ)
     size = min(config.train.global_batch_size, _BATCH_SIZE)
     per_pass = math.ceil(NUM_EXAMPLES / size)
@@ -45,7 +45,7 @@ def main(findings: Findings, request: Request, timeout_s: float) -> None:
 
 
 def judge_loss(losses: list[float], per_pass: int) -> Finding:
-    """Red when it rose from the first pass to the second, over the same examples."""
+    """Return a finding that fails if the loss rose from the first pass to the second."""
     first, second = statistics.mean(losses[:per_pass]), statistics.mean(losses[per_pass:])
     warning = f"the loss did not fall: {first:.4f} → {second:.4f}" if second >= first else ""
     return Finding(
@@ -61,7 +61,7 @@ def judge_loss(losses: list[float], per_pass: int) -> Finding:
 
 
 def judge_checkpoint(ran: Trial) -> Finding:
-    """Red when there is none that is whole; with the speed and memory that the run tells."""
+    """Return a finding that fails if no checkpoint is complete, with speed and peak memory."""
     assert ran.folder is not None
     whole = complete_checkpoints(ran.folder.checkpoints)
     result = ran.of("mark", "train.result")[-1]

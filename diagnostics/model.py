@@ -1,7 +1,7 @@
-"""`python -m diagnostics.model`: are the model's files whole, does it fit, load, and compute?
+"""`python -m diagnostics.model`: are the model's files intact, does it fit, load, and compute?
 
 First on the meta device, where it takes no memory (the plan of the run); then for real, on one
-device, by the code that a rank loads it with.
+device, with the code that a rank loads it with.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rundir.units import GIB, size_text
 from train.data.architecture import check_is_causal
 from train.data.fits_model import raw_config
 
-_MAX_NAMES = 3  # of tensors, in a line
+_MAX_NAMES = 3  # of tensors, on one line
 _ANEW = "take the model's files anew from where it comes"
 
 
@@ -48,7 +48,7 @@ def main(findings: Findings, request: Request, _timeout_s: float) -> None:
         with findings.reported("on meta", f"{PLAN} {request.profile}"):
             footprint = trace(run, folder)
             findings.add(judge_plan(run, footprint, folder, request))
-        if not findings.all_ok:  # it would only fill the memory
+        if not findings.all_ok:  # loading it would only fill the memory
             findings.finish()
         with findings.reported("torch", install_command()):
             import torch  # noqa: F401 - what fails here is torch, not the model
@@ -63,7 +63,7 @@ def main(findings: Findings, request: Request, _timeout_s: float) -> None:
 
 
 def check_files(run: OwnRun, folder: Path) -> Finding:
-    """What the weights are, and how ranks will get them. Raises UserError for damaged ones."""
+    """Report the weight files and how ranks will load them. Raises UserError for damaged ones."""
     check_is_causal(raw_config(folder), folder)
     loading = choose_loading(run.config, folder)
     files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
@@ -78,9 +78,10 @@ def check_files(run: OwnRun, folder: Path) -> Finding:
 
 
 def trace(run: OwnRun, folder: Path) -> Footprint | UserError:
-    """The footprint of a training step, from the meta device, as `airlock plan` has it.
+    """Return the footprint of a training step, traced on the meta device as `airlock plan` does.
 
-    An error is returned where there can be none: a run goes on without.
+    An error is returned, not raised, if the model cannot be traced: a run goes on without a
+    footprint.
     """
     question = question_of(run.config, run.job.placement.device, folder)
     try:
@@ -93,7 +94,7 @@ def trace(run: OwnRun, folder: Path) -> Footprint | UserError:
 def judge_plan(
     run: OwnRun, footprint: Footprint | UserError, folder: Path, request: Request
 ) -> Finding:
-    """Red when it cannot fit."""
+    """Return a finding that fails if the plan does not fit."""
     if isinstance(footprint, UserError):
         text = "; ".join(str(footprint.args[0]).splitlines())
         return Finding(check="on meta", ok=True, text="", warning=text, do=footprint.do)
@@ -115,7 +116,7 @@ def judge_plan(
 
 
 def load(config: RunConfig, folder: Path) -> tuple[Any, float]:
-    """The model on the first device, with what is trained of it, and the seconds that took."""
+    """Load the model on the first device, with adapters if any; return it and the seconds taken."""
     import torch
 
     from train.model.build import add_method, load_architecture, load_model, new_model
@@ -134,7 +135,7 @@ def load(config: RunConfig, folder: Path) -> tuple[Any, float]:
 
 
 def judge_loaded(model: Any, footprint: Footprint | UserError, seconds: float) -> Finding:
-    """Red when it is not the model that was planned for."""
+    """Return a finding that fails if the model is not the one that was planned for."""
     import torch
 
     from train.model.build import num_weights
@@ -156,7 +157,7 @@ def judge_loaded(model: Any, footprint: Footprint | UserError, seconds: float) -
 
 
 def not_finite(model: Any) -> Iterator[str]:
-    """The names of parameters and buffers that hold a NaN or an infinity."""
+    """Yield the names of parameters and buffers that hold a NaN or an infinity."""
     from itertools import chain
 
     import torch
@@ -169,7 +170,7 @@ def not_finite(model: Any) -> Iterator[str]:
 
 
 def judge_weights(bad: list[str]) -> Finding:
-    """Red when there is one that is no number."""
+    """Return a finding that fails if any weight is NaN or infinite."""
     more = f" and {len(bad) - _MAX_NAMES} more" if len(bad) > _MAX_NAMES else ""
     text = f"NaN or infinity in {', '.join(bad[:_MAX_NAMES])}{more}" if bad else "all finite"
     do = f"{_ANEW}; was it saved by a training that had diverged?"
@@ -177,7 +178,7 @@ def judge_weights(bad: list[str]) -> Finding:
 
 
 def try_forward(model: Any, config: RunConfig) -> Finding:
-    """The loss of a few tokens, and what the trainer takes for granted of a model.
+    """Compute the loss of a few tokens, and check what the trainer assumes of a model.
 
     Raises UserError for a model that samples cannot be packed for.
     """

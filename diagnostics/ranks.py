@@ -1,6 +1,6 @@
 """`python -m diagnostics.ranks`: do all ranks start, pass the gate, and train a few steps together?
 
-By the launcher itself, with all that a run has, but for its length.
+They are started by the launcher itself, with everything that a full run has except its length.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rundir.finding import Finding
 from rundir.units import size_text
 
 _NUM_STEPS = 4
-_SAMPLES_PER_RANK = 4  # in a step
+_SAMPLES_PER_RANK = 4  # per step
 
 
 @rung("ranks", ends=False)
@@ -44,7 +44,7 @@ def main(findings: Findings, request: Request, timeout_s: float) -> None:
 
 
 def judge_start(ran: Trial, wanted: str) -> Finding:
-    """How the ranks were started; a warning when it was not as they were to be."""
+    """Report how the ranks were started; warn if it was not as configured."""
     mark = ran.of("mark", "start")[-1]
     begun = ran.events[0]["mono"]
     seconds = float(ran.of("mark", "train.plan")[-1]["mono"]) - float(begun)
@@ -60,7 +60,7 @@ def judge_start(ran: Trial, wanted: str) -> Finding:
 
 
 def judge_ranks(ran: Trial, num_ranks: int) -> Finding:
-    """Red unless there were as many as asked for; with the memory of the largest."""
+    """Return a finding that fails if ranks are missing; it reports the largest rank's memory."""
     marks = [mark for mark in ran.of("mark", "mem.post_model") if mark["rank"] is not None]
     there = len({mark["rank"] for mark in marks})
     most = max((int(mark["pss_anon_bytes"]) for mark in marks), default=0)
@@ -74,7 +74,7 @@ def judge_ranks(ran: Trial, num_ranks: int) -> Finding:
 
 
 def judge_losses(ran: Trial) -> Finding:
-    """Red unless every step was trained, with a loss that is a number."""
+    """Return a finding that fails unless every step was trained, with a finite loss."""
     losses = ran.losses
     is_right = len(losses) == _NUM_STEPS and all(map(math.isfinite, losses))
     return Finding(

@@ -1,7 +1,7 @@
 """`python -m diagnostics.single_gpu`: does one device train a small model as a rank would?
 
-The model is the profile's in miniature, with random weights: it is made, saved, loaded and fitted
-with adapters by the code that a rank uses, then trained for a few steps on one batch.
+The model is a miniature of the profile's, with random weights: it is created, saved, loaded and
+given adapters by the code that a rank uses, then trained for a few steps on one batch.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from rundir.scratch import scratch
 from rundir.units import MIB
 
 _NUM_STEPS = 6
-# Of this miniature, not of the profile's model: large enough for six steps to show in bfloat16.
+# For the miniature, not the profile's model: large enough for six steps to show in bfloat16.
 _LEARNING_RATE = 3e-3
-# What six steps have to take off the loss: of a sound model they take a third and more. A dead one,
-# to which every token is as likely as any other, has ln(vocab_size), which may be a hundredth below
-# the first loss.
+# Six steps must take this fraction off the loss; on a working model they take a third or more. A
+# broken one, for which all tokens are equally likely, stays at ln(vocab_size), which may be a
+# hundredth below the first loss.
 _LEAST_FALL = 0.1
-_SMALL_HIDDEN_SIZE = 256  # a model up to this size is tested as it is
+_SMALL_HIDDEN_SIZE = 256  # a model up to this size is tested unchanged
 _LIMITS = {"vocab_size": 512, "num_hidden_layers": 2, "max_position_embeddings": 256}
 _HEAD_DIM = 16
 _ROWS = (("What is 2 + 3?", "5"), ("Spell `rank`.", "r a n k"), ("Turn `lock` round.", "kcol"))
-_MAX_NAMES = 3  # of parameters, in a line
+_MAX_NAMES = 3  # of parameters, on one line
 
 
 @dataclass(slots=True, kw_only=True)
 class Training:
-    """What the steps came to: losses (mean per answer token) before each step and after the last.
+    """The results of the steps: the mean loss per answer token before each step and after the last.
 
     The sets name trainable parameters: those whose gradient was not finite in some step, and those
-    that have had none but zeros so far.
+    that have had only zero gradients so far.
     """
 
     untouched: set[str]
@@ -54,7 +54,7 @@ class Training:
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     num_parts: int = 0  # of the transformer blocks that can be recomputed in backward
-    num_part_runs: int = 0  # one for each part and step, about two where backward recomputes
+    num_part_runs: int = 0  # one per part and step, about two where backward recomputes
 
 
 @click.option("--learning-rate", default=_LEARNING_RATE, show_default=True, help="Of this test.")
@@ -85,7 +85,10 @@ def main(findings: Findings, request: Request, _timeout_s: float, learning_rate:
 
 
 def miniature(architecture: dict[str, Any]) -> dict[str, Any]:
-    """The architecture with two narrow layers; heads keep their grouping. A small one stays."""
+    """Return the architecture with two narrow layers and the same grouping of heads.
+
+    One that is small already is returned unchanged.
+    """
     small, hidden_size = dict(architecture), architecture.get("hidden_size", 0)
     num_layers = architecture.get("num_hidden_layers")
     if hidden_size <= _SMALL_HIDDEN_SIZE:
@@ -95,7 +98,7 @@ def miniature(architecture: dict[str, Any]) -> dict[str, Any]:
             small[key] = min(small[key], limit)
     num_heads = architecture.get("num_attention_heads", 1)
     num_kv_heads = architecture.get("num_key_value_heads", num_heads)
-    if num_heads % num_kv_heads == 0:  # if not, the model itself shall say so
+    if num_heads % num_kv_heads == 0:  # otherwise, leave it to the model to complain
         group, num_kv_heads = num_heads // num_kv_heads, min(num_kv_heads, 2)
         num_heads = group * num_kv_heads
     small |= {"num_attention_heads": num_heads, "hidden_size": num_heads * _HEAD_DIM}
@@ -113,7 +116,7 @@ def miniature(architecture: dict[str, Any]) -> dict[str, Any]:
 
 
 def build(config: RunConfig, folder: Path, device: Any) -> tuple[Any, Any]:
-    """The model on `device` as a rank gets it, and a batch of three samples (on CPU)."""
+    """Return the model on `device` as a rank gets it, and a batch of three samples (on CPU)."""
     import numpy as np
 
     from train.data.dataset import prompted
@@ -136,7 +139,7 @@ def build(config: RunConfig, folder: Path, device: Any) -> tuple[Any, Any]:
 
 
 def describe(config: RunConfig, model: Any, device: Any) -> Finding:
-    """What is trained on what: a finding that is never red, for the figures."""
+    """Report what is trained on what; this never fails."""
     num_parameters = sum(p.numel() for p in model.parameters())
     num_trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
     model_type = str(config.architecture.get("model_type"))
@@ -156,7 +159,7 @@ def describe(config: RunConfig, model: Any, device: Any) -> Finding:
 
 
 def train(model: Any, batch: Any, learning_rate: float) -> Training:
-    """Take steps on `batch` as the training loop takes them, and look at every gradient."""
+    """Take steps on `batch` as the training loop does, and check every gradient."""
     import torch
 
     from train.model.loss import SummedLoss
@@ -203,9 +206,10 @@ def _look_at_gradients(trainable: dict[str, Any], training: Training) -> None:
 
 
 def _count_block_runs(model: Any, training: Training) -> list[Any]:
-    """Count in `training` how often the parts of recomputable blocks run; returns the hooks.
+    """Count in `training` how often the parts of recomputable blocks run; return the hooks.
 
-    Their parts, because transformers 5.23 recomputes a block's forward without calling the block.
+    The parts, not the blocks, because transformers 5.23 recomputes a block's forward without
+    calling the block.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -219,7 +223,7 @@ def _count_block_runs(model: Any, training: Training) -> list[Any]:
 
 
 def judge_loss(training: Training, learning_rate: float, peak_bytes: int) -> Finding:
-    """Red unless the loss was finite throughout and fell clearly."""
+    """Return a finding that fails unless the loss stayed finite and fell clearly."""
     losses = training.losses
     is_finite, first, last = all(map(math.isfinite, losses)), losses[0], losses[-1]
     step_s = statistics.median(training.seconds[1:])
@@ -243,7 +247,7 @@ def judge_loss(training: Training, learning_rate: float, peak_bytes: int) -> Fin
 
 
 def judge_gradients(training: Training) -> Finding:
-    """Red unless every trainable parameter had gradients, all of them finite."""
+    """Return a finding that fails unless every trainable parameter had gradients, all finite."""
     bad = {"not finite": sorted(training.not_finite), "zero or none": sorted(training.untouched)}
     parts = [
         f"{what} for {len(names)}: {', '.join(names[:_MAX_NAMES])}{'…' * (len(names) > _MAX_NAMES)}"
@@ -260,7 +264,7 @@ def judge_gradients(training: Training) -> Finding:
 
 
 def judge_recomputing(training: Training) -> Finding:
-    """Red when blocks that shall be recomputed in backward keep their activations instead."""
+    """Return a finding that fails if blocks to be recomputed in backward keep their activations."""
     runs = training.num_part_runs / training.num_parts / _NUM_STEPS
     return Finding(
         check="gradient checkpointing",
@@ -273,7 +277,7 @@ def judge_recomputing(training: Training) -> Finding:
 
 
 def peak_memory_bytes(device: Any) -> int:
-    """The most memory that torch held on a GPU, or that this process had resident on CPU."""
+    """Return the peak memory that torch held on a GPU, or that this process had resident on CPU."""
     import torch
 
     if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""What the start scripts run: from a profile to ranks that train, watched until they end.
+"""The launcher, run by the start scripts: it starts training ranks and watches them to the end.
 
-The modules here run in the launcher; each room below says which process runs what is in it.
+The modules here run in the launcher process; each subpackage names the process that runs it.
 """

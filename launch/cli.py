@@ -1,4 +1,4 @@
-"""The command line: `./airlock COMMAND`; `./start.sh` is `./airlock run`."""
+"""The command-line interface: `./airlock COMMAND`; `./start.sh` is `./airlock run`."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def airlock() -> None:
 
 
 class _RunCommand(click.Command):
-    """A command that leaves all that follows a script to the script."""
+    """A command that passes all arguments after a script's name to the script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         parser = self.make_parser(ctx)
-        parser.allow_interspersed_args = False  # so that it stops at the first word
+        parser.allow_interspersed_args = False  # stop at the first positional argument
         try:
             found, rest, _ = parser.parse_args(list(args))
         except click.UsageError:
-            return super().parse_args(ctx, args)  # it says so too, but --help first
+            return super().parse_args(ctx, args)  # it raises that too, after --help
         word = found.get("profile")
         if not (isinstance(word, str) and is_script(word)):
             return super().parse_args(ctx, args)
@@ -80,7 +80,7 @@ def _default_profile() -> str:
 def _request(
     script: list[str] | None, profile: str | None, preload: tuple[str, ...], **options: Any
 ) -> Request:
-    """What was asked for. Raises UserError for options that mean nothing where they stand."""
+    """Return the request. Raises UserError for options that do not apply to it."""
     if script is None:
         if preload:
             raise UserError("--preload is for scripts", do="leave it out: a profile has its own")

@@ -1,7 +1,7 @@
-"""A run without a launcher: this very process is rank 0 of 1. What `python -m train` starts.
+"""A run without a launcher, started by `python -m train`: this process is rank 0 of 1.
 
-Its run folder is that of any run, and it trains, to the last bit, as a launched run with one rank
-does; there is no gate, no zygote, no agent, no limit and no plan.
+Its run folder is like that of any run, and its training is bit-for-bit that of a launched run with
+one rank. It has no gate, zygote, agent, limits or plan.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 
 _SOURCE = "one process, without the launcher"
-# What torchrun, or a job's script, has set for ranks of its own.
+# Variables that torchrun or a job script sets for its own ranks.
 _OF_RANKS = (
     "RANK",
     "WORLD_SIZE",
@@ -67,7 +67,7 @@ def command(**options: Any) -> None:
 
 
 def run(request: Request, console: Console, output: Output, environ: Mapping[str, str]) -> ExitCode:
-    """Do what was asked for. Raises UserError for what a person can mend."""
+    """Carry out the request and return its exit code. Raises UserError for what users can fix."""
     _refuse_company(request, environ)
     own = {name: value for name, value in environ.items() if name not in _OF_RANKS}
     job = make_job(replace(request, num_gpus=1), own)
@@ -85,7 +85,7 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
 
 
 def _refuse_company(request: Request, environ: Mapping[str, str]) -> None:
-    """Raise UserError in a rank of several: each would train by itself, all on the same device."""
+    """Raise UserError in one of several ranks: each would train alone, all on the same device."""
     world_size = environ.get("WORLD_SIZE", "").strip()
     if world_size in ("", "1"):
         return
@@ -93,7 +93,7 @@ def _refuse_company(request: Request, environ: Mapping[str, str]) -> None:
     raise UserError(
         f"{PLAIN} is one process, and WORLD_SIZE={world_size} says that this is one of several",
         do=f"{'NUM_GPUS=' + world_size + ' ' if is_number else ''}{request.command(RUN, {})}   # "
-        "starts its ranks itself: leave torchrun away, or unset WORLD_SIZE",
+        "starts its ranks itself: run it without torchrun, or unset WORLD_SIZE",
     )
 
 
@@ -106,7 +106,7 @@ def _leave_bars_to_terminals() -> None:
 
 
 class _PlainRun:
-    """A run that has its folder, and is brought to its end by this process."""
+    """A run with its folder, carried out by this process."""
 
     def __init__(
         self, job: Job, console: Console, output: Output, environ: Mapping[str, str]
@@ -133,7 +133,7 @@ class _PlainRun:
         )
 
     def greet(self, request: Request, environ: Mapping[str, str]) -> None:
-        """Say what runs where, and how more of this machine is used."""
+        """Print what runs where, and the command that uses more of this machine."""
         keep_env = self._job.config.launch.keep_env
         lines = [banner(self._job, self.folder), *left_out_lines(self._environment, keep_env)]
         if self._job.placement.device == "cuda":
@@ -144,8 +144,8 @@ class _PlainRun:
         self._console.out("\n".join(lines), highlight=False)
 
     def to_its_end(self) -> ExitCode:
-        """Make ready and train. Raises UserError for what a person can mend."""
-        code = ExitCode.RANK_FAILED  # unless it is found to have ended otherwise
+        """Prepare and train. Raises UserError for what users can fix."""
+        code = ExitCode.RANK_FAILED  # unless another outcome is found
         self._watch.start()
         try:
             have_prepared(
@@ -173,12 +173,12 @@ class _PlainRun:
         return code
 
     def report(self, code: ExitCode) -> None:
-        """Print how it has ended."""
+        """Print the outcome of the run."""
         report(self._console, self.folder, self.state, code)
 
     def _train(self) -> int:
-        """What a rank does once it is through the gate; returns 0, or 1 when it has failed."""
-        # Final before torch is imported; from here on this process is a rank.
+        """Do what a rank does after the gate; return 0, or 1 if it failed."""
+        # Final before torch is imported. From here on, this process is a rank.
         os.environ.clear()
         os.environ.update(self._env)
         write_stacks_to(self._log)
@@ -195,10 +195,10 @@ class _PlainRun:
             with events.span("model.load"):
                 model = worker.load(self._job.config, self.folder, 0)
             rank.memory("POST-MODEL")
-            if (device := next(model.parameters()).device).type == "mps":  # known to torch alone
+            if (device := next(model.parameters()).device).type == "mps":  # only torch knows of it
                 rank.line(f"DEVICE: {device}, the GPU of this Mac")
             worker.train(self._job.config, self.folder, model, events)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - told as that of any rank
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - reported as for any rank
             self._tell(events, error)
             return 1
         return 0
@@ -206,14 +206,14 @@ class _PlainRun:
     def _tell(self, events: EventWriter, error: BaseException) -> None:
         num_lost, words = events.num_lost, last_words(error)
         events.emit("error", "rank.exception", **words)
-        if events.num_lost > num_lost:  # a full disk: it is not to be read there
+        if events.num_lost > num_lost:  # a full disk: the event cannot be read back
             about = {"kind": "error", "name": "rank.exception", "rank": 0, "attempt": 0}
             self.state.add({**about, "pid": os.getpid(), "t": time.time(), **words})
         with contextlib.suppress(OSError):
             os.write(self._log, words["traceback"].encode(errors="replace"))
 
     def _end_now(self) -> None:
-        """End this process, whatever its main thread is at; called by the thread that watches."""
+        """End this process, whatever its main thread is doing; called by the watching thread."""
         code = exit_code(self.state, 1, self._signals)
         self._close(code)
         self.report(code)
@@ -221,7 +221,7 @@ class _PlainRun:
         os._exit(int(code))
 
     def _close(self, code: ExitCode) -> None:
-        """Write down how it has ended, and remove what is not whole."""
+        """Record the outcome, and remove incomplete files."""
         self.state.end(code)
         self._follower.write_status()
         remove_half_written(self.folder)

@@ -1,4 +1,4 @@
-"""Model and data made ready without a GPU, so that a run elsewhere starts at once and offline."""
+"""Preparation of model and data without a GPU, so that later runs start at once and offline."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def prepare_only(request: Request, console: Console, environ: Mapping[str, str])
     lines = [
         f"ready: the model in {model}",
         f"       the data in {cache_folder() / 'data'}",
-        "where both are to be seen, this starts at once and offline:",
+        "on any machine that can read both, this starts at once and offline:",
         f"       HF_HUB_OFFLINE=1 {request.command(RUN, {})}",
     ]
     console.out("\n".join(lines), highlight=False)
@@ -55,11 +55,11 @@ def prepare_only(request: Request, console: Console, environ: Mapping[str, str])
 
 
 def show_data(request: Request, environ: Mapping[str, str], *, as_json: bool) -> ExitCode:
-    """Show what would be trained on; of the model only the tokenizer is fetched.
+    """Show what would be trained on; of the model, only the tokenizer is fetched.
 
     Raises UserError.
     """
-    config = _resolved(request, environ, {"on_bad_row": "skip"})  # all of them are to be shown
+    config = _resolved(request, environ, {"on_bad_row": "skip"})  # to show all bad rows
     env, signals = dict(environ), _listening()
     what = ["json"] if as_json else []
     try:
@@ -92,14 +92,14 @@ def _listening() -> Signals:
 
 @contextmanager
 def _folder(config: RunConfig) -> Iterator[RunDir]:
-    """What stands for a run folder meanwhile."""
+    """Yield a temporary folder that stands in for a run folder."""
     with scratch("prepare") as folder:
         yield _begun(RunDir(Path(folder)), config)
 
 
 @contextmanager
 def _kept_folder(config: RunConfig) -> Iterator[RunDir]:
-    """The same, left for people: it has some samples, and the rows that were left out."""
+    """Yield the same, but kept for the user: it holds some samples and the skipped rows."""
     kept = cache_folder() / "prepare_only"
     folder = kept / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.profile}-{os.getpid()}"
     folder.mkdir(parents=True)

@@ -1,6 +1,6 @@
-"""What our own trainer needs before any rank starts: tests that were asked for, model, data.
+"""Preparation for our own trainer before any rank starts: requested tests, model and data.
 
-A run that goes on from another must have the samples of that one.
+A resumed run must have the samples of the run that it resumes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _CHANGED = {
 
 
 def check_same_data(job: Job, prepared: Prepared) -> str | None:
-    """Raise UserError if the samples are others, unless that is `force`d: then what to say.
+    """Raise UserError if the samples differ from the resumed run's; return a warning if forced.
 
-    A step's samples follow from their number and order: with others some would come twice, others
-    never, and what was trained on could be held out.
+    The samples of a step follow from the number and order of all samples. With different ones, some
+    would be used twice and others never, and training samples could end up held out.
     """
     assert job.resume_from is not None
     before = RunDir(job.resume_from.parent.parent)
@@ -53,7 +53,7 @@ def check_same_data(job: Job, prepared: Prepared) -> str | None:
 
 
 def _changes(before: PreparedData, now: PreparedData) -> Iterator[str]:
-    if not before.made_of or not now.made_of:  # by an earlier version
+    if not before.made_of or not now.made_of:  # prepared by an earlier version
         return
     if before.is_streamed != now.is_streamed:
         words = ("prepared", "streamed")
@@ -74,10 +74,9 @@ def make_ready(
     signals: Signals,
     plan: PlanOfRun,
 ) -> Prepared:
-    """Run the tests that were asked for; make model and data ready, and have the run planned.
+    """Run the requested tests, prepare model and data, and have the run planned.
 
-    Raises UserError when it cannot be done or cannot fit, and Interrupted when a stop was asked
-    for.
+    Raises UserError if that fails or the run cannot fit, and Interrupted if a stop was requested.
     """
     plan.begin()
     _run_tests(job, env, signals)
@@ -96,9 +95,9 @@ def have_prepared(
     *,
     start: str | None = None,
 ) -> Prepared:
-    """Make model and data ready, and say what there is to say of them.
+    """Prepare model and data, and print what is notable about them.
 
-    `start` is how the model gets loaded, if not as launch.start says. Raises as `make_ready` does.
+    `start` overrides launch.start. Raises as `make_ready` does.
     """
     with events.span("prepare", what="model and data"):
         prepared = prepare(
@@ -106,7 +105,7 @@ def have_prepared(
         )
         if job.resume_from is not None and (line := check_same_data(job, prepared)):
             console.out(line, highlight=False)
-    if (folder.path / "base_model").is_symlink():  # of the Hub: a branch there may have moved on
+    if (folder.path / "base_model").is_symlink():  # from the Hub, where a branch may have moved
         commit = Path(prepared.model_path).name
         console.out(f"model: {job.config.model.path} at {commit[:7]}", highlight=False)
     _say_loading(console, start or job.config.launch.start, prepared.loading)
@@ -114,9 +113,9 @@ def have_prepared(
 
 
 def _run_tests(job: Job, env: dict[str, str], signals: Signals) -> None:
-    """Run the diagnostics that RUN_IMPORT_TEST and RUN_SINGLE_GPU_TEST ask for.
+    """Run the diagnostics that RUN_IMPORT_TEST and RUN_SINGLE_GPU_TEST request.
 
-    Raises UserError when one fails, and Interrupted when a stop was asked for.
+    Raises UserError if one fails, and Interrupted if a stop was requested.
     """
     for name, module in (
         ("RUN_IMPORT_TEST", "diagnostics.imports"),
@@ -135,7 +134,7 @@ def _run_tests(job: Job, env: dict[str, str], signals: Signals) -> None:
 
 
 def _typed_settings(job: Job) -> Iterator[str]:
-    """What was set on the command line; the rest a test finds as the run itself has."""
+    """Yield the command line's settings as options; a test resolves the rest as the run does."""
     for key, source in job.sources.items():
         section, _, name = key.partition(".")
         if source == f"option --set {key}":
@@ -143,7 +142,7 @@ def _typed_settings(job: Job) -> Iterator[str]:
 
 
 def _say_loading(console: Console, start: str, loading: Loading) -> None:
-    """How the model gets into the ranks, and what is costly about it."""
+    """Print how the ranks get the model, and what is costly about it."""
     how = f"{loading.load} ({loading.reason})"
     if start == "warm":
         later = "" if loading.load == "mmap" else f"; should the start turn cold, {how}"

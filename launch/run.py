@@ -1,4 +1,4 @@
-"""One run from beginning to end: check → prepare → start the ranks → supervise → report."""
+"""One run from start to end: check → prepare → start the ranks → supervise → report."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from rundir.paths import RunDir, runs_folder
 
 
 def run(request: Request, console: Console, output: Output, environ: Mapping[str, str]) -> ExitCode:
-    """Do what was asked for. Raises UserError for what a person can mend."""
+    """Carry out the request and return its exit code. Raises UserError for what users can fix."""
     job = make_job(request, environ)
     make_sure(job, environ, console, force=request.force)
     signals = Signals()
@@ -60,7 +60,7 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
 
 
 class _Run:
-    """A run that has its folder, and the parts that bring it to its end."""
+    """A run with its folder, and the parts that carry it out."""
 
     def __init__(
         self,
@@ -105,8 +105,8 @@ class _Run:
         self._supervisor = Supervisor(watched, self._guard, self._tracking)
 
     def to_its_end(self) -> ExitCode:
-        """Make ready, start the ranks, supervise. Raises UserError for what a person can mend."""
-        code = ExitCode.RANK_FAILED  # unless it is found to have ended otherwise
+        """Prepare, start the ranks and supervise them. Raises UserError for what users can fix."""
+        code = ExitCode.RANK_FAILED  # unless another outcome is found
         try:
             self._supervisor.write_status()
             self._guard.start()
@@ -137,7 +137,7 @@ class _Run:
         self._console.out("\n".join(lines), highlight=False)
 
     def _made_ready(self) -> list[Path] | None:
-        """Have model and data ready; returns the files a rank will map, None of a script's."""
+        """Prepare model and data; return the files that a rank will map, or None for a script."""
         if self._job.config.script is not None:
             return None
         return mapped_files(
@@ -153,7 +153,7 @@ class _Run:
         )
 
     def _limit_ranks(self, files: list[Path] | None) -> None:
-        """Limit their address space; say so if the limit predicted does not hold."""
+        """Limit the address space of the ranks; report if the predicted limit does not work."""
         limit = _address_limit(self._job, files, self._env)
         if limit is None:
             return
@@ -161,12 +161,12 @@ class _Run:
         if limit.source == "predicted" and limit.value == "0":
             what = f"airlock: limit on a rank's address space: {limit.reason}"
             self._console.out(what, highlight=False)
-        with contextlib.suppress(OSError):  # a full disk: the table without it is there
+        with contextlib.suppress(OSError):  # a full disk: the file without the limit exists
             write_environment(self.folder, self._environment.with_variable(limit))
 
 
 def show(request: Request, console: Console, environ: Mapping[str, str]) -> ExitCode:
-    """Print what `run` would do, and start nothing: configuration, environment, torchrun line."""
+    """Print the configuration, environment and torchrun line of a run, and start nothing."""
     job = make_job(request, environ)
     folder = RunDir(runs_folder() / "RUN_ID")
     environment = environment_of(job, folder, environ)
@@ -174,7 +174,7 @@ def show(request: Request, console: Console, environ: Mapping[str, str]) -> Exit
     if job.config.script is None:
         what = ", once the data are prepared"
         model = model_folder(job.config)
-        files = [] if model is None else weight_files(model)  # none while it is not fetched or made
+        files = [] if model is None else weight_files(model)  # none until fetched or made
     if limit := _address_limit(job, files, environment.of_child(environ)):
         environment = environment.with_variable(limit)
     found = [line_of(finding) for finding in find(job, environ)]
@@ -187,7 +187,7 @@ def show(request: Request, console: Console, environ: Mapping[str, str]) -> Exit
         *environment_lines(environment),
         *left_out_lines(environment, job.config.launch.keep_env),
         "",
-        f"the same with torch's own{what}:",
+        f"the equivalent torchrun command{what}:",
         torchrun_line_of(job, folder, environment),
     ]
     console.out("\n".join(lines), highlight=False)
@@ -195,10 +195,10 @@ def show(request: Request, console: Console, environ: Mapping[str, str]) -> Exit
 
 
 def _address_limit(job: Job, files: list[Path] | None, env: Mapping[str, str]) -> Variable | None:
-    """The limit on a rank's address space, with its reason.
+    """Return the address-space limit of a rank, with its reason.
 
-    `files` are those that a rank maps. Where that is not known (None), as of a script, there is
-    only a limit that someone has asked for.
+    `files` are those that a rank maps. If they are not known (None), as for a script, only a limit
+    that the user has set applies.
     """
     if files is None and job.config.limits.rlimit_as_gib <= 0:
         return None
@@ -209,5 +209,5 @@ def _address_limit(job: Job, files: list[Path] | None, env: Mapping[str, str]) -
 def _tidy_up(folder: RunDir) -> None:
     """Remove what the processes of the run left: turns at the gate, half-written folders."""
     remove_half_written(folder)
-    with contextlib.suppress(UserError):  # someone has changed the gate's folder meanwhile
+    with contextlib.suppress(UserError):  # someone has changed the gate's folder since
         shutil.rmtree(gate_folder() / "runs" / folder.run_id, ignore_errors=True)

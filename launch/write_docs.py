@@ -1,4 +1,4 @@
-"""`python -m launch.write_docs`: write the tables of docs/ and the help that code makes."""
+"""`python -m launch.write_docs`: write the generated tables of docs/ and the help texts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from launch.host.leftover_variables import RULES
 from rundir.docs import Tables, write
 
 HELP = Path(__file__).with_name("setup") / "help"
-_WIDTH = 78  # click's own, where the terminal is not known
+_WIDTH = 78  # click's default where the terminal is not known
 
 
 def leftovers_table() -> str:
-    """What is not passed on to the ranks, as Markdown."""
+    """Return the table of variables that are not passed on to the ranks, as Markdown."""
     rows = ["| variable | values | why |", "|---|---|---|"]
     for rule in RULES:
         names = ", ".join(f"`{name}`" for name in rule.names)
@@ -24,9 +24,9 @@ def leftovers_table() -> str:
 
 
 def help_texts() -> Iterator[tuple[Path, str]]:
-    """Each file of launch/setup/help with its text: what `./airlock --help` and the commands' say.
+    """Yield each file of launch/setup/help with its text, the help of `./airlock` or a command.
 
-    environment.sh shows them, so that who asks for help need not have an environment first.
+    environment.sh shows them, so that help needs no Python environment.
     """
     above = None
     for name, command in (("airlock", airlock), *airlock.commands.items()):

@@ -1,4 +1,4 @@
-"""How many addresses CUDA reserves: VmPeak of a fresh process, which is what RLIMIT_AS counts.
+"""The address space that CUDA reserves: VmPeak of a fresh process, which is what RLIMIT_AS limits.
 
 The file is also the program of that process: `python -m benchmarks.gpus.address cuda|cpu`.
 """
@@ -21,9 +21,9 @@ _ONE_THREAD = "1"
 
 
 def address_space(place: Place, timeout_s: float, *, expandable: bool) -> Figures:
-    """VmPeak after the import of torch, after CUDA is up, and with a tensor of 1 GiB.
+    """Measure VmPeak after importing torch, after CUDA initialisation, and with a 1 GiB tensor.
 
-    `limit_bytes` is what a rank of this machine would be limited to. Raises FailedError.
+    `limit_bytes` is the limit that a rank would get on this machine. Raises FailedError.
     """
     conf = EXPANDABLE if expandable else EXPANDABLE.replace("True", "False")
     env = place.environment("address") | {NAME: conf, "OMP_NUM_THREADS": _ONE_THREAD}
@@ -50,26 +50,26 @@ def address_space(place: Place, timeout_s: float, *, expandable: bool) -> Figure
 
 
 def vm_peak_bytes() -> int:
-    """Of this process, as the kernel counts it."""
+    """Return VmPeak of this process, as reported by the kernel."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     (line,) = (line for line in lines if line.startswith("VmPeak:"))
     return int(line.split()[1]) * 1024
 
 
 def main(device: str) -> None:
-    """Go step by step, and print one JSON object as the last line."""
+    """Measure step by step, and print one JSON object as the last line."""
     import torch
 
     found = {"torch_bytes": vm_peak_bytes()}
     if device == "cuda":
-        torch.cuda.synchronize()  # the first that makes a context
+        torch.cuda.synchronize()  # the first call, which creates a context
     found["device_bytes"] = vm_peak_bytes()
     held = torch.zeros(_ALLOCATED_BYTES, dtype=torch.uint8, device=device)
     found["allocated_bytes"] = vm_peak_bytes()
     assert held.nbytes == _ALLOCATED_BYTES
     print(json.dumps(found))  # noqa: T201
     sys.stdout.flush()
-    os._exit(0)  # what libraries do at the end is of no interest
+    os._exit(0)  # what libraries do at exit is irrelevant
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Whether ranks that are forked from a zygote train on a GPU as those that start alone."""
+"""A comparison of ranks forked from a zygote with ranks that start alone, training on a GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def compare_starts(
 ) -> Figures:
     """Train `tiny` with launch.start=warm and cold, in turn, and compare every loss.
 
-    Raises FailedError when one fails: "CUDA initialised before the fork" would be the reason.
+    Raises FailedError when one fails, for example with "CUDA initialised before the fork".
     """
     starts = ("warm", "cold")
     runs = {start: _train(start, name, settings, place, timeout_s / 2) for start in starts}

@@ -1,4 +1,4 @@
-"""One run of Airlock for a measurement: started as a person would, followed, ended in time."""
+"""One run of Airlock for a measurement: started as by a user, followed, and ended in time."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class SkippedError(Exception):
 
 
 class FailedError(Exception):
-    """A case that was begun and came to nothing; the text ends with what was said last."""
+    """A case that was started but failed; the text ends with its last output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where runs are kept, and what they may use. Caches and the gate are the benchmark's own."""
+    """The folder and the device of the runs. Caches and the gate are the benchmark's own."""
 
     folder: Path
     device: Device = "cuda"
 
     def environment(self, name: str) -> dict[str, str]:
-        """For the process of a case, whose runs are then in a folder of that name."""
+        """Return the environment of a case, whose runs go to a folder of that name."""
         gate = self.folder / "gate"
         gate.mkdir(mode=0o700, exist_ok=True)
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("AIRLOCK_", "RUN_"))}
@@ -59,35 +59,35 @@ class Place:
 
     @property
     def gpu(self) -> Gpu | None:
-        """The GPU that a single rank gets; None on CPU and where there is none."""
+        """The GPU that a single rank gets; None on CPU and if there is none."""
         found = visible_gpus(installed_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
         return found[0] if found and self.device == "cuda" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """A run that ended as it should. `started` is the monotonic time of its exec."""
+    """A run that ended as expected. `started` is the monotonic time of its exec."""
 
     started: float
     events: Sequence[Event]
 
     def of(self, kind: str, name: str) -> list[Event]:
-        """The events of that kind and name, in the order in which they were read."""
+        """Return the events of that kind and name, in the order in which they were read."""
         return [one for one in self.events if (one["kind"], one["name"]) == (kind, name)]
 
 
 def airlock(*arguments: str) -> list[str]:
-    """The command that `./start.sh` and `./airlock` come to, in this very environment."""
+    """Return the command that `./start.sh` and `./airlock` run, in this environment."""
     return [sys.executable, "-P", "-m", "launch", *arguments]
 
 
 def follow(
     name: str, arguments: Sequence[str], place: Place, *, timeout_s: float, stop_after: int = 0
 ) -> Done:
-    """Run `airlock run ARGUMENTS` to its end; with `stop_after` it is asked to stop after so many
-    steps, which saves a checkpoint but exports no model. Nothing of it is left running.
+    """Run `airlock run ARGUMENTS` to its end and leave nothing of it running.
 
-    Raises FailedError when it ends otherwise, or takes longer.
+    With `stop_after` it is asked to stop after that many steps, which saves a checkpoint but
+    exports no model. Raises FailedError when it ends otherwise, or takes longer than `timeout_s`.
     """
     folder = place.folder / f"work-{name}"
     folder.mkdir()
@@ -112,13 +112,13 @@ def _num_steps(events: Sequence[Event]) -> int:
 
 
 def last_lines(log: Path) -> str:
-    """What is worth showing of a log that ends with a failure."""
+    """Return the end of a failed run's log, as far as it is worth showing."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     return "\n".join(line for line in lines if line.strip())[-_MOST_SHOWN:]
 
 
 class GpuMemory:
-    """The most memory in use on a GPU within the block, by anyone, above what was before."""
+    """The peak memory in use on a GPU within the block, by anyone, above the level before."""
 
     def __init__(self, gpu: Gpu | None) -> None:
         self._gpu, self._stop = gpu, threading.Event()
@@ -135,7 +135,7 @@ class GpuMemory:
 
     @property
     def peak_bytes(self) -> int | None:
-        """The difference; None where there is no GPU, or its driver has not answered."""
+        """The difference; None if there is no GPU, or its driver has not responded."""
         if self._before is None or self._most is None:
             return None
         return self._most - self._before

@@ -1,4 +1,4 @@
-"""Training a real shape on one GPU: speed, MFU and memory, beside what the plan foretold."""
+"""Training a real shape on one GPU: speed, MFU and memory, compared with the plan's prediction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from launch.plan.fit import Fit
 from rundir.exit_codes import ExitCode
 from rundir.units import size_text
 
-_NO_PLAN = (ExitCode.USAGE, ExitCode.PREFLIGHT)  # as of a method that this version does not have
+_NO_PLAN = (ExitCode.USAGE, ExitCode.PREFLIGHT)  # as for a method that this version does not have
 _PARTS = ("data", "forward", "backward", "comm", "optimizer")
 Figures = dict[str, Any]
 
@@ -37,11 +37,11 @@ class Case:
     profile: str
     method: str
     row_tokens: int = 4096
-    num_rows: int = 2  # a step; each is a micro-batch
+    num_rows: int = 2  # per step; each is a micro-batch
     settings: tuple[str, ...] = ()
 
     def options(self) -> list[str]:
-        """What plan and run are both told."""
+        """Return the options that plan and run have in common."""
         settings = [
             f"train.method={self.method}",
             f"data.max_seq_length={self.row_tokens}",
@@ -64,7 +64,7 @@ CASES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """How many steps are trained before it counts, and how many that do."""
+    """The numbers of warm-up steps and of measured steps."""
 
     warm: int
     measured: int
@@ -73,7 +73,7 @@ class Steps:
 def train(case: Case, place: Place, steps: Steps, timeout_s: float) -> Figures:
     """Plan, then train and stop.
 
-    Raises SkippedError where it does not fit or cannot be asked for, FailedError when it fails.
+    Raises SkippedError if it does not fit or is not supported, FailedError when it fails.
     """
     if case.method == "qlora" and importlib.util.find_spec("bitsandbytes") is None:
         raise SkippedError("bitsandbytes is not installed")
@@ -87,7 +87,7 @@ def train(case: Case, place: Place, steps: Steps, timeout_s: float) -> Figures:
         f"--data={data}",
         "--set=train.log_every_steps=1",
         "--set=train.max_steps=1000000",
-        "--force",  # it is stopped: nothing of its size is written
+        "--force",  # it is stopped early and so never writes files of the model's size
     ]
     num_steps = steps.warm + steps.measured
     left_s = timeout_s - (time.monotonic() - begun)
@@ -101,7 +101,7 @@ def _slug(case: Case) -> str:
 
 
 def _plan(case: Case, place: Place, timeout_s: float) -> Figures:
-    """What the plan says of it. Raises SkippedError when it does not fit, or there is none."""
+    """Return the plan's figures. Raises SkippedError if it does not fit, or there is no plan."""
     try:
         done = subprocess.run(
             airlock("plan", case.profile, *case.options(), "--json"),
@@ -130,9 +130,9 @@ def _plan(case: Case, place: Place, timeout_s: float) -> Figures:
 
 
 def _why_not(plan: Figures) -> str | None:
-    """Why it cannot be trained; None if it can.
+    """Return the reason that it cannot be trained, or None.
 
-    Where there is a GPU the host has no say: what it is short of is room to export the model.
+    With a GPU the host is ignored: it would lack only the room to export the model.
     """
     rank, gpu, host = plan["rank"], plan["gpu"], plan["host"]
     if gpu is not None and gpu["verdict"] == Fit.DOES_NOT_FIT:
@@ -145,7 +145,7 @@ def _why_not(plan: Figures) -> str | None:
 
 
 def measured(case: Case, done: Done, num_warm: int) -> Figures:
-    """The figures of the steps after the first `num_warm`. Raises FailedError without any."""
+    """Return the figures of the steps after the first `num_warm`; none raise FailedError."""
     metrics = done.of("metric", "train")
     ends = [one["mono"] for one in metrics]
     counted = metrics[num_warm:]

@@ -1,4 +1,4 @@
-"""Starts where memory is short: in a memory cgroup that the kernel's OOM killer guards."""
+"""Starts with little memory: in a memory cgroup that the kernel's OOM killer guards."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _TIMEOUT_S = 240.0  # a launcher that has lost ranks may wait for them for ever
 def start_capped(
     case: Case, model: Path | None, gate: Path, figures: Figures, say: Callable[[str], None]
 ) -> None:
-    """Start all runs of a case at once under its cap; a run that does not come up is a figure too.
+    """Start all runs of a case at once under its cap; a run that does not come up also counts.
 
-    They share the folder `gate`. Raises NoCgroupError where no cgroup can be made.
+    They share the folder `gate`. Raises NoCgroupError if no cgroup can be made.
     """
     with contextlib.ExitStack() as stack:
         group = stack.enter_context(memory_cgroup(case.cap_mb * 1_000_000))

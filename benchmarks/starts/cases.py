@@ -1,4 +1,4 @@
-"""What is started for a measurement, and what was measured of it."""
+"""The cases of a measurement, and the figures measured."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Case:
-    """One way to start: a launcher's name, how many ranks, and what they load.
+    """One way to start: a launcher's name, the number of ranks, and what they load.
 
     `model` is empty, `model` (1.2 GB, mapped from its file) or `pickle` (each rank copies it into
-    memory of its own). With `cap_mb` everything is in a memory cgroup with that limit; `num_runs`
-    are started at once in it, `num_ranks` each. With `again` the gate is that of the
-    case before, and has seen such a start.
+    its own memory). With `cap_mb` everything is in a memory cgroup with that limit; `num_runs` are
+    started in it at once, `num_ranks` each. With `again` the gate is that of the previous case, and
+    has seen such a start.
     """
 
     launcher: str
@@ -24,7 +24,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """As it stands in the results."""
+        """The name of the case in the results."""
         parts = [self.launcher, f"{self.num_ranks} ranks"]
         parts += [self.model] if self.model else []
         parts += [f"under {self.cap_mb:,} MB"] if self.cap_mb else []
@@ -35,7 +35,7 @@ class Case:
 
 @dataclasses.dataclass(slots=True)
 class Figures:
-    """What was measured of one case. Lists have one entry for each repetition."""
+    """The figures measured for one case. Lists have one entry for each repetition."""
 
     ready_s: list[float] = dataclasses.field(default_factory=list)
     whole_s: list[float] = dataclasses.field(default_factory=list)  # of a script, to its end

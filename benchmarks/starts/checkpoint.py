@@ -1,4 +1,4 @@
-"""The models of the benchmarks: random weights, shaped as Qwen3-0.6B, 1.2 GB of bfloat16."""
+"""The models of the benchmarks: random weights in the shape of Qwen3-0.6B, 1.2 GB of bfloat16."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _ARCHITECTURE = {  # Qwen/Qwen3-0.6B's config.json
 
 
 def large_checkpoint() -> Path:
-    """Its folder in the cache, made on first use, in a process of its own."""
+    """Return its folder in the cache; it is made on first use, in a process of its own."""
     return _made("benchmark-1.2GB")
 
 
 def pickled_checkpoint() -> Path:
-    """The like for a smaller model: 0.9 GB of float32, in torch's old format of pickles.
+    """Return the same for a smaller model: 0.9 GB of float32, in torch's old pickle format.
 
-    It cannot be mapped: who loads it as bfloat16 holds a whole copy besides, for a while.
+    It cannot be mapped: whoever loads it as bfloat16 temporarily holds a whole copy in addition.
     """
     return _made("benchmark-pickle-0.9GB")
 
@@ -48,7 +48,7 @@ def _made(name: str) -> Path:
 
 
 def main() -> None:
-    """Make the one in the folder that is named."""
+    """Make the checkpoint in the named folder."""
     folder = Path(sys.argv[1])
     if "pickle" in folder.name:
         _make_pickled(folder)

@@ -1,4 +1,4 @@
-"""The launchers that are compared: how each is started, and what its ranks say of themselves."""
+"""The launchers that are compared: how each is started, and how its ranks report their times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _SCRIPT = Path(__file__).with_name("peer_script.py")
 _BIN = Path(sys.executable).parent
 
-# What is done in every process, whichever launcher started it, when it has imported a module.
+# Run in every process, whichever launcher started it, once it has imported a module.
 _HOOK = """
 import importlib.util, json, os, sys, time
 
@@ -37,13 +37,13 @@ class Hook:
 sys.meta_path.insert(0, Hook())
 """
 
-# In Airlock's rank as in the peers' script: nothing is done after the first barrier.
+# In Airlock's ranks as in the peers' script, nothing is done after the first barrier.
 _HOLD = _HOOK.format(
     module="train.rank.group",
     body="meet = module.meet; module.meet = lambda *args: (meet(*args), time.sleep(3600))",
 )
 
-# A script of anyone's, unmodified, is ready once it has its process group.
+# An arbitrary, unmodified script is ready once it has its process group.
 _MET = """init = module.init_process_group
             def init_process_group(*args, **options):
                 found = init(*args, **options)
@@ -58,7 +58,7 @@ _MEET = _HOOK.replace("{body}", _MET).replace("{module!r}", "'torch.distributed.
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One stretch of one row of the timeline; monotonic seconds."""
+    """One stretch of one row of the timeline, in monotonic seconds."""
 
     row: str
     what: str
@@ -92,7 +92,7 @@ class Launcher:
     hook: str = _HOLD
 
     def environment(self, folder: Path, gate: Path) -> dict[str, str]:
-        """The same for all; where Airlock writes means nothing to the others."""
+        """Return the same environment for all; Airlock's folders mean nothing to the others."""
         (folder / "sitecustomize.py").write_text(self.hook)
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("AIRLOCK_", "TORCH"))}
         gate.mkdir(mode=0o700, exist_ok=True)
@@ -146,8 +146,8 @@ def _accelerate(folder: Path, num_ranks: int, model: Path | None, restarts: int)
 
 
 def accelerate(num_ranks: int) -> list[str]:
-    """Its launcher with so many ranks on this machine; more options and a script follow."""
-    # --multi_gpu is its way to several processes on one node, whatever they compute on.
+    """Return accelerate's launcher for that many local ranks; more options and a script follow."""
+    # --multi_gpu selects several processes on one node, whatever device they compute on.
     several = ["--multi_gpu"] if num_ranks > 1 else []
     return [
         str(_BIN / "accelerate"),
@@ -179,7 +179,7 @@ def _airlock(start: str, admit: str, load: str = "mmap") -> Command:
         } | ({} if model is None else {"model.path": str(model)})
         options = [f"--set={key}={value}" for key, value in settings.items()]
         return [
-            # They stop before they train, which these would not have the memory for.
+            # They stop before they train, for which they would not have the memory.
             str(ROOT / "start.sh"),
             "tiny",
             "--force",
@@ -220,7 +220,7 @@ def _met_seen(folder: Path, num_ranks: int, _attempt: int) -> Ready | None:
 
 
 class _History:
-    """The events of one run, each read once: looking must not cost what is being measured."""
+    """The events of one run, each read only once: polling must not cost what is being measured."""
 
     def __init__(self, folder: Path) -> None:
         self._incoming = RunEvents(folder)
@@ -285,6 +285,6 @@ LAUNCHERS = {
 
 
 def missing(launcher: Launcher) -> str | None:
-    """Why the launcher cannot be measured here, or None."""
+    """Return the reason that the launcher cannot be measured here, or None."""
     program = launcher.command(Path(), 1, None, 0)[0]
     return None if shutil.which(program) else f"{program} is not installed"

@@ -24,25 +24,25 @@ class NoCgroupError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MemoryCgroup:
-    """A group that only processes started through `command` are in."""
+    """A cgroup that contains only processes started through `command`."""
 
     group: Cgroup
 
     def command(self, command: Sequence[str | Path]) -> list[str]:
-        """`command`, to be run inside the group."""
+        """Return a command that runs `command` inside the group."""
         return ["sh", "-c", _ENTER, str(self.group.folder), *map(str, command)]
 
     def pids(self) -> list[int]:
-        """The processes in it."""
+        """Return the processes in the group."""
         text = (self.group.folder / "cgroup.procs").read_text(encoding="ascii")
         return [int(line) for line in text.split()]
 
 
 @contextlib.contextmanager
 def memory_cgroup(limit_bytes: int) -> Iterator[MemoryCgroup]:
-    """A group limited to `limit_bytes`, swap included; what is left in it afterwards is killed.
+    """Create a group limited to `limit_bytes`, including swap; kill what is left in it afterwards.
 
-    Raises NoCgroupError where none can be made: that takes root, or a delegated cgroup v2.
+    Raises NoCgroupError if none can be made: that takes root, or a delegated cgroup v2.
     """
     found = MemoryCgroup(_make(limit_bytes))
     try:
@@ -56,7 +56,7 @@ def _make(limit_bytes: int) -> Cgroup:
     if not above:
         raise NoCgroupError("this process is in no memory cgroup that can be seen from here")
     reasons = []
-    for parent in above:  # with v2 the innermost one has processes, and so may have no group below
+    for parent in above:  # in v2 the innermost has processes, and so may have no child
         group = Cgroup(
             parent.folder / f"airlock-{os.getpid()}-{secrets.token_hex(2)}", parent.version
         )
@@ -76,7 +76,7 @@ def _make(limit_bytes: int) -> Cgroup:
 
 
 def _limit(group: Cgroup, limit_bytes: int) -> None:
-    """Set the limit and see that a process can be in it. Raises OSError, CalledProcessError."""
+    """Set the limit and check that a process can enter. Raises OSError, CalledProcessError."""
     memory, swap, swap_bytes = {
         1: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", limit_bytes),
         2: ("memory.max", "memory.swap.max", 0),

@@ -1,9 +1,9 @@
-"""What a user of torchrun or accelerate would run: import, load, meet; then wait to be ended.
+"""The script of a torchrun or accelerate user: import, load, meet; then wait to be ended.
 
-`torchrun … peer_script.py OUT MODEL LOCK`: MODEL is a folder or "-" for none; LOCK is a file that
+`torchrun … peer_script.py OUT MODEL LOCK`: MODEL is a folder, or "-" for none; LOCK is a file that
 each rank locks while it imports and loads, or "-". Times (monotonic seconds) go to
-OUT/ATTEMPT/rankN.json. Nothing of Airlock is imported, and the libraries are those that a rank of
-Airlock imports.
+OUT/ATTEMPT/rankN.json. Nothing of Airlock is imported; the libraries are those that an Airlock rank
+imports.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Bring this rank up as far as its first barrier."""
+    """Bring this rank up to its first barrier."""
     out, model_path, lock_path = sys.argv[1:]
     times = {"begin": time.monotonic()}
     with contextlib.ExitStack() as stack:
@@ -38,7 +38,7 @@ def main() -> None:
         times["loaded"] = time.monotonic()
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
-    else:  # accelerate says nothing of a group to a process that is alone
+    else:  # accelerate tells a single process nothing about a group
         alone = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group("gloo", store=alone, rank=0, world_size=1)
     dist.barrier()

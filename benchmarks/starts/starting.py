@@ -1,4 +1,4 @@
-"""One start of a case: a folder and a tree of processes of its own, followed until all is ready."""
+"""One start of a case: its own folder and process tree, followed until all ranks are ready."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class NotReadyError(Exception):
 
 
 class Start:
-    """A case that has been started. Nothing of it is left after the block."""
+    """A case that has been started. No process of it is left after the block."""
 
     def __init__(self, case: Case, folder: Path, tree: Tree) -> None:
         self.case, self.tree = case, tree
         self._folder = folder
 
     def wait(self, attempts: Iterable[int], timeout_s: float) -> tuple[int, Ready]:
-        """The first of the attempts of which all ranks are ready; those before it have failed.
+        """Return the first attempt whose ranks are all ready; those before it have failed.
 
         Raises NotReadyError when none comes up.
         """

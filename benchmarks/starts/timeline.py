@@ -12,7 +12,7 @@ _COLOURS = {"wait": "#d9d9d9", "import": "#4c78a8", "load": "#f58518", "meet": "
 def draw(starts: dict[str, tuple[float, tuple[Span, ...]]], file: Path) -> None:
     """Write `starts` (launcher → monotonic begin, spans) to `file`, one panel below the other.
 
-    Raises ImportError where matplotlib is not installed.
+    Raises ImportError if matplotlib is not installed.
     """
     import matplotlib as mpl
 
@@ -55,6 +55,6 @@ def draw(starts: dict[str, tuple[float, tuple[Span, ...]]], file: Path) -> None:
 
 
 def _order(row: str) -> tuple[bool, int]:
-    """The zygote first, then the ranks by number."""
+    """Sort key that puts the zygote first, then the ranks by number."""
     kind, _, number = row.partition(" ")
     return kind != "zygote", int(number or 0)

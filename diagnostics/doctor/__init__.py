@@ -1,4 +1,4 @@
-"""`airlock doctor`: the root cause of a failed or hung run, with where it is seen and the fix.
+"""`airlock doctor`: the root cause of a failed or hung run, with the evidence and the fix.
 
 logs/ reads any log by the rules in rules/; runs/ reads Airlock's run folders.
 """

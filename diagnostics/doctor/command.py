@@ -18,7 +18,7 @@ from rundir.paths import runs_folder
 
 
 def doctor(names: Sequence[str], console: Console, *, as_json: bool) -> None:
-    """Print the verdict on what `names` stand for; none is the latest run. Raises UserError."""
+    """Print the verdict on `names`, or on the latest run if there are none. Raises UserError."""
     try:
         verdict = _verdict(names)
     except RuleError as error:
@@ -29,7 +29,7 @@ def doctor(names: Sequence[str], console: Console, *, as_json: bool) -> None:
 
 def _verdict(names: Sequence[str]) -> Verdict:
     if len(names) == 1 and (verdict := of_hang(Path(names[0]))) is not None:
-        return verdict  # of an incident, unpacked wherever
+        return verdict  # of an incident folder, wherever it was unpacked
     run = find_folder(names[0] if names else "latest") if len(names) <= 1 else None
     if run is not None:
         return of_run(run)

@@ -1,4 +1,5 @@
-"""What the rungs are made of: findings, short runs, probes of GPUs, imports and collectives.
+"""The building blocks of the rungs: findings, short runs, probes of GPUs, imports and collectives.
 
-Runs in the rungs; collective_rank.py and import_child.py are processes that they start.
+They run inside the rungs, except collective_rank.py and import_child.py, which rungs start as child
+processes.
 """

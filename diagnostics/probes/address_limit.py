@@ -1,4 +1,4 @@
-"""The limit on a rank's address space, put on the process that checks."""
+"""The limit on a rank's address space, applied to the process that runs the checks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rundir.units import size_text
 
 
 def limit_addresses(request: Request, environ: Mapping[str, str]) -> Finding:
-    """Set RLIMIT_AS of this process to what a rank of this run gets; all later checks are under it.
+    """Set RLIMIT_AS of this process to a rank's value, so that all later checks run under it.
 
-    Raises UserError for a limit, of someone's own, that no rank can start with.
+    Raises UserError for a user-set limit that no rank can start with.
     """
     config, _ = resolve_job(request, environ)
     visible: list[Gpu] = []
-    with contextlib.suppress(UserError):  # a finding of its own
+    with contextlib.suppress(UserError):  # reported as a finding of its own
         visible = visible_gpus(installed_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
     folder = model_folder(config)
     predicted = predict(

@@ -1,7 +1,8 @@
 """`python -m diagnostics.probes.collective_rank FOLDER TIMEOUT_S`: a rank of that rung.
 
-The ranks meet as those of a training do. Each notes what it begins and what came of it, a line of
-JSON in FOLDER/rankN.jsonl, so that whoever watches knows who waits for whom.
+The ranks form a process group as those of a training do. Each records the stages it begins and
+their results, as lines of JSON in FOLDER/rankN.jsonl, so that the watching process knows who waits
+for whom.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 MEET = "meet"
 TYPES = ("int64", "float32", "bfloat16")
-_NUM_ELEMENTS = 4099  # no multiple of anything that work is divided by
+_NUM_ELEMENTS = 4099  # not a multiple of anything that work is divided by
 _REDUCED_BYTES = {"cpu": 16 * MIB, "cuda": 256 * MIB}
 _SENT_BYTES = {"cpu": 8 * MIB, "cuda": 64 * MIB}
 _NUM_TIMES = 5
@@ -35,23 +36,23 @@ _ROUND_OFF = {"float32": 2.0**-24, "bfloat16": 2.0**-8}
 
 
 def pair_name(one: int, other: int) -> str:
-    """What the exchange between two ranks is called."""
+    """Return the name of the exchange between two ranks."""
     return f"pair {one}-{other}"
 
 
 class Notes:
-    """What this rank does, for whoever watches."""
+    """The stages and results of this rank, written for the watching process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def write(self, **fields: Any) -> None:
-        """One note, at once."""
+        """Append one note, immediately."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(fields) + "\n")
 
     def stage(self, name: str, action: Callable[..., T], *args: Any) -> T:
-        """Do it as that stage, and note its end, with what it has found if it returns that."""
+        """Run `action` as that stage and note its end, with its result if that is a dict."""
         self.write(begin=name)
         found = action(*args)
         self.write(end=name, **(found if isinstance(found, dict) else {}))
@@ -59,17 +60,17 @@ class Notes:
 
 
 def main() -> None:
-    """Meet, reduce, and exchange with every other rank."""
+    """Meet, all-reduce, and exchange with every other rank."""
     folder, timeout_s, rank = Path(sys.argv[1]), float(sys.argv[2]), int(os.environ["RANK"])
     write_output_to(folder / f"rank{rank}.log", folder / f"rank{rank}.stacks")
     notes = Notes(folder / f"rank{rank}.jsonl")
     try:
         _exchange(notes, timeout_s, rank)
-    except Exception as error:  # noqa: BLE001 - whatever it is, whoever watches is to know it
+    except Exception as error:  # noqa: BLE001 - whatever it is, the watcher must learn of it
         notes.write(error=last_line(error), t=time.time())
         traceback.print_exc()
         sys.stderr.flush()
-        os._exit(1)  # destructors of a broken group can wait for ranks that never come
+        os._exit(1)  # destructors of a broken group can wait forever for missing ranks
 
 
 def _exchange(notes: Notes, timeout_s: float, rank: int) -> None:
@@ -83,7 +84,7 @@ def _exchange(notes: Notes, timeout_s: float, rank: int) -> None:
     for pair in combinations(range(ranks.world_size), 2):
         if rank in pair:
             notes.stage(pair_name(*pair), exchange, ranks, *pair)
-        ranks.wait()  # one pair after the other, so that each is measured by itself
+        ranks.wait()  # one pair after another, so that each is measured alone
     notes.stage("part", part, ranks)
 
 
@@ -99,11 +100,11 @@ def _device() -> Any:
 
 
 def reduce(dtype_name: str, ranks: Any) -> dict[str, Any]:
-    """All-reduce what every rank knows the sum of: `wrong` says where it is not, if anywhere.
+    """All-reduce numbers whose sum every rank knows; `wrong` describes the first mismatch, if any.
 
-    Integers are summed exactly. A sum of n numbers in floating point is off by no more than
-    (n-1)u/(1-(n-1)u) times the sum of their sizes, in any order (Higham, Accuracy and Stability of
-    Numerical Algorithms, 4.2), and is rounded to its type once more at most.
+    Integers are summed exactly. A floating-point sum of n numbers is off by no more than
+    (n-1)u/(1-(n-1)u) times the sum of their magnitudes, in any order (Higham, Accuracy and
+    Stability of Numerical Algorithms, 4.2), and is rounded to its type at most once more.
     """
     import torch
     import torch.distributed as dist
@@ -139,10 +140,11 @@ def _input(dtype: Any, rank: int) -> Any:
 
 
 def measure(ranks: Any) -> dict[str, Any]:
-    """Seconds of an all-reduce of much, and the bus bandwidth that it comes to.
+    """Return the seconds of a large all-reduce and the bus bandwidth that results.
 
-    That is bytes / seconds · 2(n-1)/n: what each rank has to send and to receive whatever the
-    algorithm, so that it can be held against the links (NVIDIA/nccl-tests, doc/PERFORMANCE.md).
+    That is bytes / seconds · 2(n-1)/n: what each rank has to send and receive whatever the
+    algorithm, so that it can be compared with the speed of the links (NVIDIA/nccl-tests,
+    doc/PERFORMANCE.md).
     """
     import torch
     import torch.distributed as dist
@@ -183,7 +185,7 @@ def exchange(ranks: Any, one: int, other: int) -> dict[str, Any]:
 
 
 def _timed(action: Callable[[], Any], ranks: Any, *, waits: bool = True) -> float:
-    """The median time of an action, without its first: that sets up connections."""
+    """Return the median time of an action, without the first call, which sets up connections."""
     import torch
 
     seconds = []

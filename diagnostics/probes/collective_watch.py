@@ -1,4 +1,4 @@
-"""The ranks of the collectives rung as they are seen from outside: started, waited for, named."""
+"""The ranks of the collectives rung as seen from outside: started, awaited and blamed by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rundir.finding import Finding
 from rundir.scratch import scratch
 
 _POLL_S = 0.05
-_SETTLE_S = 2.0  # for the others to fail of it as well, once one rank has ended
+_SETTLE_S = 2.0  # once one rank has ended, for the others to fail because of it
 _STACKS_S = 0.5  # for ranks to write them
 _MOST_STACKS = 2
 _STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
@@ -37,54 +37,54 @@ _ADVICE = {
 
 
 class Rank:
-    """One rank: its process, and what it has noted."""
+    """One rank: its process, and the notes it has written."""
 
     def __init__(self, number: int, process: subprocess.Popen[bytes], folder: Path) -> None:
         self.number, self.process = number, process
         self._notes, self._log = folder / f"rank{number}.jsonl", folder / f"rank{number}.log"
 
     def notes(self) -> list[dict[str, Any]]:
-        """All whole notes so far."""
+        """Return all complete notes so far."""
         if not self._notes.exists():
             return []
         lines = self._notes.read_text(encoding="utf-8").split("\n")[:-1]
         return [json.loads(line) for line in lines]
 
     def results(self) -> dict[str, dict[str, Any]]:
-        """What came of each stage that it is through with."""
+        """Return the result of each stage that the rank has completed."""
         return {note["end"]: note for note in self.notes() if "end" in note}
 
     @property
     def stage(self) -> str:
-        """What it is at, or was when it ended."""
+        """The stage that the rank is in, or was in when it ended."""
         begun = [note["begin"] for note in self.notes() if "begin" in note]
         return begun[-1] if begun else "start"
 
     @property
     def error(self) -> tuple[float, str]:
-        """When it has failed, and of what; (infinity, "") if it was not able to say so."""
+        """The time and the text of the rank's error; (infinity, "") if it could not report one."""
         found = ((note["t"], note["error"]) for note in self.notes() if "error" in note)
         return next(found, (math.inf, ""))
 
     @property
     def is_killed(self) -> bool:
-        """Whether a signal has ended it."""
+        """True if a signal has killed the rank."""
         return (self.process.poll() or 0) < 0
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it lives, and may not go on."""
+        """True if the process is alive but stopped."""
         with suppress(psutil.NoSuchProcess):
             return psutil.Process(self.process.pid).status() in _STOPPED
         return False
 
     def ask_for_stack(self) -> None:
-        """Have it write its stacks to its log."""
-        if self.notes():  # else it would end of it
+        """Make the rank write its stacks to its log."""
+        if self.notes():  # before its first note the signal would kill it
             self.process.send_signal(signal.SIGUSR2)
 
     def last_words(self) -> str:
-        """The end of its log, or its stacks."""
+        """Return the end of the rank's log, or its stacks."""
         text = self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
         return quoted(last_words(text))
 
@@ -97,7 +97,7 @@ class RankGroup:
         self.failure: Finding | None = None
 
     def wait(self, look: Callable[[], None], timeout_s: float) -> None:
-        """Wait until all have ended, one has failed, or none has noted anything for so long."""
+        """Wait until all have ended, one has failed, or none has written a note for `timeout_s`."""
         noted, since = -1, time.monotonic()
         while any(rank.process.poll() is None for rank in self.ranks):
             look()
@@ -114,9 +114,9 @@ class RankGroup:
             self.failure = self._death()
 
     def _death(self) -> Finding:
-        """One has ended: whoever a signal has killed is to blame, else who was the first to fail.
+        """Blame the rank that a signal killed, or else the first that failed.
 
-        The others fail of it, or go on waiting.
+        The others fail because of it, or go on waiting.
         """
         first = next(rank for rank in self.ranks if rank.process.poll())
         deadline = time.monotonic() + _SETTLE_S
@@ -132,7 +132,7 @@ class RankGroup:
         return self._red(first.stage, f"rank {first.number} failed in {first.stage}: {what}")
 
     def _hang(self, timeout_s: float) -> Finding:
-        """Nobody gets on: whoever is stopped is to blame, else who has come the least far."""
+        """Blame the ranks that are stopped, or else those that have made the least progress."""
         stopped = [rank for rank in self.ranks if rank.is_stopped]
         if stopped:
             text = f"{_ranks(stopped)} stopped by a signal in {stopped[0].stage}"
@@ -148,7 +148,7 @@ class RankGroup:
         return self._red(late[0].stage, text + self._others(late) + stacks)
 
     def _others(self, culprits: Sequence[Rank]) -> str:
-        """Where the others were, by stage."""
+        """Describe where the other ranks were, by stage."""
         by_stage: dict[str, list[Rank]] = {}
         for rank in self.ranks:
             if rank not in culprits:
@@ -167,7 +167,7 @@ def _ranks(ranks: Sequence[Rank]) -> str:
 
 @contextmanager
 def group_of(run: OwnRun, timeout_s: float) -> Iterator[RankGroup]:
-    """Start the ranks of `run`; none of them is left afterwards."""
+    """Start the ranks of `run`, and make sure that none of them is left afterwards."""
     num_ranks, ranks = run.num_ranks, list[Rank]()
     env = run.env | {
         "MASTER_ADDR": "localhost",
@@ -184,7 +184,7 @@ def group_of(run: OwnRun, timeout_s: float) -> Iterator[RankGroup]:
                 args = (
                     str(folder),
                     str(10 * timeout_s),
-                )  # who watches is to be the first to give up
+                )  # the watching process is to time out first
                 process = children.start("diagnostics.probes.collective_rank", *args, env=own)
                 ranks.append(Rank(number, process, folder))
             yield RankGroup(ranks, run.job.placement.device)
@@ -196,7 +196,7 @@ def group_of(run: OwnRun, timeout_s: float) -> Iterator[RankGroup]:
 
 
 def _free_port() -> int:
-    """One that nobody listens at just now."""
+    """Return a port that nobody is listening on at the moment."""
     with socket.socket(socket.AF_INET) as found:
         found.bind(("localhost", 0))
         return int(found.getsockname()[1])

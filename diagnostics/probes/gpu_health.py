@@ -1,7 +1,7 @@
-"""The health of each GPU: heat, slowed clocks, its slot, and memory that cannot be mended.
+"""The health of each GPU: temperature, throttled clocks, its slot, and memory beyond repair.
 
-Whether one answers, has room, and has met errors is asked by launch/preflight/gpus.py. Xid errors
-are in the kernel's log alone, which takes root to read: `dmesg | grep -i xid`.
+launch/preflight/gpus.py asks whether a GPU responds, has free memory, and has met errors. Xid
+errors are only in the kernel's log, which takes root to read: `dmesg | grep -i xid`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 from launch.host.nvml import answer_or, open_driver
 from rundir.finding import Finding
 
-_NEAR_C = 3  # below the temperature at which the hardware slows itself down
+_NEAR_C = 3  # below the temperature at which the hardware throttles itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """One GPU now. What its driver does not tell is None, or 0 of a bit mask."""
+    """The state of one GPU. What its driver does not report is None, or 0 in a bit mask."""
 
     index: int
     name: str
     temperature_c: int | None
-    slowdown_c: int | None  # the hardware slows itself down from here on
+    slowdown_c: int | None  # the hardware throttles itself from here on
     slowed_by: tuple[str, ...]
     pcie_width: int | None
     most_pcie_width: int | None
@@ -32,20 +32,20 @@ class Health:
 
 
 def check_gpus() -> list[Finding]:
-    """A finding for each GPU that answers; none without a driver."""
+    """Return a finding for each GPU that responds; none without a driver."""
     import pynvml
 
     found: list[Finding] = []
     with contextlib.suppress(pynvml.NVMLError):
         open_driver()
         for index in range(pynvml.nvmlDeviceGetCount()):
-            with contextlib.suppress(pynvml.NVMLError):  # a lost one is preflight's to tell
+            with contextlib.suppress(pynvml.NVMLError):  # preflight reports a lost GPU
                 found.append(judge(_health(index)))
     return found
 
 
 def judge(health: Health) -> Finding:
-    """Red for memory that cannot be mended; a warning for what makes it slow."""
+    """Return a finding that fails for memory beyond repair, and warns of any slowdown."""
     index, warnings = health.index, list(_slow(health))
     heat = "" if health.temperature_c is None else f", {health.temperature_c} °C"
     width = "" if health.pcie_width is None else f", PCIe x{health.pcie_width}"

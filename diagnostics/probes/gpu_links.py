@@ -1,7 +1,7 @@
-"""How the GPUs are joined: over NVLink, over PCIe, or only through the host's memory.
+"""The interconnects of the GPUs: NVLink, PCIe, or only through the host's memory.
 
-Names as in `nvidia-smi topo -m`: NV4 are four NVLinks; PIX, PXB, PHB, NODE, SYS are what data pass
-on PCIe, from one switch to the joint of two CPUs.
+Names are those of `nvidia-smi topo -m`: NV4 stands for four NVLinks; PIX, PXB, PHB, NODE and SYS
+for what data cross on PCIe, from a single switch to the link between two CPUs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LEVELS = {0: "same board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """The GPUs of a machine: the state of each one's NVLinks, and what is between two of them."""
+    """The GPUs of a machine: the state of each one's NVLinks, and the connection of each pair."""
 
     nvlinks: Mapping[int, Sequence[bool]]  # by GPU: whether each of its links is up
     joined_by: Mapping[Pair, str]
@@ -31,19 +31,19 @@ class Links:
 
 
 def check_links() -> list[Finding]:
-    """One finding, where there are several GPUs."""
+    """Return one finding if there are several GPUs."""
     import pynvml
 
     try:
         open_driver()
         handles = dict(_handles(pynvml.nvmlDeviceGetCount()))
         return [judge(_links(handles))] if len(handles) > 1 else []
-    except pynvml.NVMLError:  # a driver that fails is preflight's to tell
+    except pynvml.NVMLError:  # preflight reports a failing driver
         return []
 
 
 def judge(links: Links) -> Finding:
-    """A warning for NVLinks that are down where others are up, and for pairs without P2P."""
+    """Warn of NVLinks that are down while others are up, and of pairs without P2P."""
     down = {
         gpu: [number for number, is_up in enumerate(state) if not is_up]
         for gpu, state in links.nvlinks.items()
@@ -98,7 +98,7 @@ def _links(handles: Mapping[int, Any]) -> Links:
         pair = handles[one], handles[other]
         level = answer_or(_NOT_KNOWN, nv.nvmlDeviceGetTopologyCommonAncestor, *pair)
         ends = _ends(handles[one], nvlinks[one])
-        # What ends at no GPU ends at a switch, and over that each reaches every other.
+        # A link that ends at no GPU ends at a switch, through which every GPU reaches every other.
         num = ends.count(places[other]) or sum(end not in places.values() for end in ends)
         joined_by[one, other] = f"NV{num}" if num else _LEVELS.get(level, "not known")
         status = answer_or(nv.NVML_P2P_STATUS_OK, nv.nvmlDeviceGetP2PStatus, *pair, _P2P_READ)
@@ -108,7 +108,7 @@ def _links(handles: Mapping[int, Any]) -> Links:
 
 
 def _nvlinks(handle: Any) -> list[bool]:
-    """The state of every NVLink that the GPU has; none of one that has no such thing."""
+    """Return the state of every NVLink of the GPU; nothing if it has none."""
     import pynvml as nv
 
     states: list[bool] = []
@@ -121,7 +121,7 @@ def _nvlinks(handle: Any) -> list[bool]:
 
 
 def _ends(handle: Any, states: Sequence[bool]) -> list[str]:
-    """Where the NVLinks that are up end, as PCI addresses."""
+    """Return the PCI addresses at the far ends of the NVLinks that are up."""
     import pynvml as nv
 
     numbers = (number for number, is_up in enumerate(states) if is_up)

@@ -1,7 +1,7 @@
 """`python -m diagnostics.probes.import_child PROGRESS TIMEOUT_S NAME…`: import modules in turn.
 
-What each came to is a line of JSON in PROGRESS, so that one that ends or holds up this process is
-the first that has none.
+The outcome of each is a line of JSON in PROGRESS, so the first module without one is the one that
+ended or blocked this process.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import psutil
 from diagnostics.probes.result import last_line
 from launch.host.memory import smaps_rollup
 
-MODEL_TYPE = "model_type:"  # before a Hugging Face model type: the module of its model
+MODEL_TYPE = "model_type:"  # prefix of a Hugging Face model type: the module of its model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What one import came to, as the child notes it; `error` is the exception's last line."""
+    """The outcome of one import, as the child records it; `error` is the exception's last line."""
 
     name: str
     seconds: float
@@ -36,16 +36,16 @@ class Imported:
 
 
 def import_each(names: Sequence[str], progress: Path, timeout_s: float) -> None:
-    """Import `names` one after the other and note each in `progress`, a line of JSON."""
+    """Import `names` one after the other and record each in `progress` as a line of JSON."""
     faulthandler.enable()
     for name in names:
-        faulthandler.dump_traceback_later(timeout_s)  # stacks to the log; the parent ends us
-        threads = _threads()  # by id, with faulthandler's: it takes a moment to end
+        faulthandler.dump_traceback_later(timeout_s)  # stacks go to the log; the parent ends us
+        threads = _threads()  # by id, including faulthandler's, which takes a moment to end
         memory_bytes, had_cuda, error = smaps_rollup("self")["Pss_Anon"], _cuda_is_up(), None
         start = time.perf_counter()
         try:
             _import(name)
-        except BaseException as raised:  # noqa: BLE001 - a module may as well call sys.exit
+        except BaseException as raised:  # noqa: BLE001 - a module might even call sys.exit
             error = last_line(raised)
         seconds = time.perf_counter() - start
         num_threads_started = len(_threads() - threads)

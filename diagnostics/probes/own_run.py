@@ -1,4 +1,4 @@
-"""A run of a rung's own: the configuration, the ranks and a folder as a real one has them."""
+"""A rung's own run: configuration, ranks and run folder, set up as for a real one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rundir.scratch import scratch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnRun:
-    """`env` is the environment that its ranks get."""
+    """A run that a rung sets up; `env` is the environment that its ranks get."""
 
     job: Job
     folder: RunDir
@@ -30,23 +30,23 @@ class OwnRun:
 
     @property
     def config(self) -> RunConfig:
-        """As resolved; the number of ranks is known."""
+        """The resolved configuration, with the number of ranks filled in."""
         return self.job.config
 
     @property
     def num_ranks(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
         return self.job.placement.num_ranks
 
     def model_folder(self) -> Path:
-        """The model's files, made or fetched if need be. Raises UserError where they are no use."""
+        """Create or fetch the model's files if necessary. Raises UserError if they are unusable."""
         check_model(self.config)
         return have_model(self.config, self.folder, self.env, Signals())
 
 
 @contextmanager
 def own_run(request: Request) -> Iterator[OwnRun]:
-    """The folder is gone afterwards. Raises UserError when the ranks cannot be placed."""
+    """Set up a run in a temporary folder. Raises UserError when the ranks cannot be placed."""
     config, sources = resolve_job(request, os.environ)
     placement = place_job(request, config, sources, os.environ)
     config = replace(config, launch=replace(config.launch, num_ranks=placement.num_ranks))

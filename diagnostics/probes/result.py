@@ -1,4 +1,4 @@
-"""What a diagnostic found: a line for each check, and under a red one what to type next."""
+"""The result of a diagnostic: a line for each check, and under a failed one what to type next."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OUT_OF_MEMORY = "./airlock plan PROFILE   # what it takes; and see `free -h`, `
 
 
 class Findings:
-    """Collects findings and prints each as it comes, so that a later hang hides nothing."""
+    """Collects findings and prints each as it arrives, so that a later hang hides nothing."""
 
     def __init__(self, diagnostic: str, *, as_json: bool) -> None:
         self._diagnostic, self._as_json = diagnostic, as_json
@@ -39,15 +39,15 @@ class Findings:
 
     @property
     def all_ok(self) -> bool:
-        """Whether nothing is red so far."""
+        """True if no check has failed so far."""
         return all(finding.ok for finding in self._findings)
 
     def look(self) -> None:
-        """Note what memory this process and its children have; to be called while these live."""
+        """Record the memory of this process and its children; to be called while they live."""
         self._peaks.look()
 
     def add(self, finding: Finding) -> None:
-        """Take a finding and print it; advice that repeats the one before is not printed again."""
+        """Record a finding and print it, without advice that repeats the previous one."""
         self.look()
         self._findings.append(finding)
         said = f": {finding.text}" if finding.text else ""
@@ -60,19 +60,19 @@ class Findings:
 
     @contextmanager
     def reported(self, check: str, do: str) -> Iterator[None]:
-        """Any exception in the block becomes a red finding, and the last."""
+        """Turn any exception in the block into a failed finding, and finish."""
         try:
             yield
         except UserError as error:
             self.add(Finding(check=check, ok=False, text=str(error.args[0]), do=error.do))
             self.finish()
-        except Exception as error:  # noqa: BLE001 - whatever breaks a check is what it is to report
+        except Exception as error:  # noqa: BLE001 - whatever breaks a check is to be reported
             more = _OUT_OF_MEMORY if is_out_of_memory(error) else do
             self.add(Finding(check=check, ok=False, text=last_line(error), do=more))
             self.finish()
 
     def finish(self, line: str = "") -> NoReturn:
-        """End the process: 0, or 4 when a check is red; `line` is what there is to say if none is.
+        """Exit with 0, or with 4 if a check failed; `line` is the summary if none did.
 
         With `--json` one object is printed, as the last line.
         """
@@ -93,7 +93,7 @@ class Findings:
         sys.exit(int(ExitCode.DONE if self.all_ok else ExitCode.PREFLIGHT))
 
     def _line(self, line: str) -> str:
-        """The first that is red, or else `line`, or how much was found right."""
+        """Return the first failed finding, or else `line`, or the number of checks."""
         red = next((one for one in self._findings if not one.ok), None)
         if red is not None:
             return f"{red.check}: {red.text}".partition("\n")[0]
@@ -108,33 +108,33 @@ def _row(finding: Finding) -> dict[str, Any]:
 
 
 def _finite(value: Figure) -> Figure | list[float | None]:
-    """`value` as JSON can hold it: what is no number (NaN, infinity) is null."""
+    """Return `value` in a form that JSON can hold: NaN and infinities become null."""
     if isinstance(value, list):
         return [None if isinstance(x, float) and not math.isfinite(x) else x for x in value]  # type: ignore[return-value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def last_line(error: BaseException) -> str:
-    """An exception as a traceback's last line has it, its message brought into one line."""
+    """Format an exception like the last line of a traceback, its message joined into one line."""
     message = " ".join(str(error).split())[:_MAX_MESSAGE_CHARACTERS]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def install_command() -> str:
-    """What brings this Python to the pinned packages."""
+    """Return the command that installs the pinned packages into this Python."""
     requirements = shlex.quote(str(ROOT / "requirements.txt"))
     return f"{shlex.quote(sys.executable)} -m pip install -r {requirements}"
 
 
 def check_device_command() -> str:
-    """What tells whether the device is at fault rather than the code."""
+    """Return the command that tells whether the device is at fault rather than the code."""
     root, python = shlex.quote(str(ROOT)), shlex.quote(sys.executable)
     return f"cd {root} && {python} -m diagnostics.basic   # is it the device?"
 
 
 def end_after(timeout_s: float) -> None:
-    """Print every thread's stack and exit with 1 when this process is still running by then.
+    """Print every thread's stack and exit with 1 if this process still runs after `timeout_s`.
 
-    A thread of C code does it, so that a driver that never answers cannot stop it.
+    A C thread does it, so that a driver that never responds cannot prevent it.
     """
     faulthandler.dump_traceback_later(timeout_s, exit=True)

@@ -1,4 +1,4 @@
-"""A rung of the ladder as a command of its own, with the options that all of them take."""
+"""A decorator that makes a rung of the ladder a command, with the options common to all of them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from rundir.errors import UserError
 def rung(name: str, *, ends: bool = True) -> Callable[[Callable[..., None]], click.Command]:
     """Make a function `check(findings, request, timeout_s, …)` the command of that rung.
 
-    With `ends` the process ends with its stacks after `timeout_s`, in all; else the function sees
-    to it, as one does that waits for children. A UserError ends the command with its exit code.
+    With `ends`, the whole process exits with its stacks after `timeout_s`; otherwise the function
+    enforces the timeout itself, as one that waits for children must. A UserError ends the command
+    with its exit code.
     """
     of_ladder = rung_called(name)
     longest = "End with stacks after this." if ends else "Longest for each part."

@@ -1,6 +1,6 @@
-"""A short run of the program itself, watched from outside: what `medium` and `ranks` look at.
+"""A short run of the program itself, watched from outside, for the rungs `medium` and `ranks`.
 
-It is started by the command that a person types, in a run folder of its own that is gone
+It is started by the command that a user types, in a temporary run folder that is deleted
 afterwards.
 """
 
@@ -37,16 +37,16 @@ _MAX_LINES = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A run that has ended, or was ended for taking too long. `folder` is None if it made none."""
+    """A run that has ended, or was ended after a timeout. `folder` is None if it made none."""
 
     code: int
     output: str
     folder: RunDir | None
     events: Sequence[Event]
-    hung: str = ""  # what it was at then
+    hung: str = ""  # what it was doing then
 
     def of(self, kind: str, name: str) -> list[Event]:
-        """The events of that kind and name."""
+        """Return the events of that kind and name."""
         return [one for one in self.events if (one["kind"], one["name"]) == (kind, name)]
 
     @property
@@ -56,7 +56,7 @@ class Trial:
 
 
 def smaller(config: RunConfig, *, batch_size: int, num_steps: int) -> dict[str, str]:
-    """The settings of a short training of the same kind on the first examples."""
+    """Return the settings of a short training of the same kind on the first examples."""
     train, data = config.train, config.data
     settings: dict[str, str | int] = {
         "data.max_samples": min(data.max_samples or NUM_EXAMPLES, NUM_EXAMPLES),
@@ -83,11 +83,11 @@ def trial(
 ) -> Iterator[Trial]:
     """Run `python -m MODULE ARGS…` to its end, for `timeout_s` at most.
 
-    Its folder is there inside the block.
+    Its run folder exists inside the block.
     """
     parent = runs_folder()
     parent.mkdir(parents=True, exist_ok=True)
-    # On the disk of the runs, whose checkpoints may be large.
+    # On the disk of the runs, because checkpoints may be large.
     prefix = f"{TRIALS}{os.getpid()}-"
     with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as own:
         yield _run(module, args, timeout_s, look, Path(own))
@@ -121,7 +121,7 @@ def _run(
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """That of the rung, without what asks a run for tests: they are rungs themselves."""
+    """Return the rung's environment without the variables that request rungs (RUN_…) in a run."""
     env = {name: value for name, value in environ.items() if not name.startswith("RUN_")}
     return env | {"PYTHONPATH": python_path(environ)}
 
@@ -132,7 +132,7 @@ def _folder(own: Path) -> RunDir | None:
 
 
 def _where(folder: RunDir | None, timeout_s: float) -> str:
-    """Which rank says nothing any more, with its stacks."""
+    """Name the rank that fell silent first, with its stacks."""
     text = f"it was not done after {timeout_s:g} s"
     if folder is None:
         return text
@@ -158,7 +158,7 @@ def _where(folder: RunDir | None, timeout_s: float) -> str:
 
 
 def judge_end(ran: Trial, do: str) -> Finding:
-    """Red unless it has come to its end; then with what it has said of that."""
+    """Return a finding that fails unless the run ended well; it quotes the run's final message."""
     if ran.code == 0:
         return Finding(check="run", ok=True, text=f"{len(ran.losses)} steps, to the end")
     if ran.hung:
@@ -170,7 +170,7 @@ def judge_end(ran: Trial, do: str) -> Finding:
 
 
 def _told(output: str) -> tuple[str, str]:
-    """What a run has said at its end, and what it has told to type."""
+    """Return a run's final message, and the command it advised."""
     lines = [line for line in output.splitlines() if line.strip()]
     said = [number for number, line in enumerate(lines) if line.startswith(_SAYS)]
     failed = [number for number in said if lines[number].startswith(_FAILED)]
@@ -179,7 +179,7 @@ def _told(output: str) -> tuple[str, str]:
     at = (failed or said)[-1]
     text, below = lines[at].removeprefix(_SAYS), lines[at + 1 :]
     arrows = [number for number, line in enumerate(below) if line.lstrip().startswith("→ ")]
-    if failed or not arrows:  # how to go on with a run that has failed: this one is gone
+    if failed or not arrows:  # advice on resuming is useless here: this run folder is deleted
         return text + quoted(below[-_MAX_LINES:]), ""
     advice = below[arrows[0]].lstrip().removeprefix("→ ")
     return text + quoted(below[: arrows[0]][-_MAX_LINES:]), advice

@@ -1,4 +1,4 @@
-"""torch's elastic agent, which starts the ranks and restarts them; torchrun's place.
+"""The agent: torch's elastic agent in torchrun's place, which starts and restarts the ranks.
 
-Runs in the agent, a child of the launcher.
+Runs in the agent process, a child of the launcher.
 """

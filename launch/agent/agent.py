@@ -1,7 +1,7 @@
-"""The torchrun child: torch's own elastic agent, told what to start by torchrun's own arguments.
+"""The agent process: torch's own elastic agent, driven by torchrun's own arguments.
 
 `python -P -m launch.agent.agent RUN_DIR TORCHRUN_ARGS…` does what `torchrun TORCHRUN_ARGS…` does,
-but forks the ranks from a zygote (warm start), and writes to the run folder which rank failed.
+but forks the ranks from a zygote (warm start) and records in the run folder which rank failed.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 
-_ZYGOTE_LOST = 255  # what multiprocessing makes of a fork whose server is no longer there to ask
+_ZYGOTE_LOST = 255  # multiprocessing's exit code for a fork whose forkserver is gone
 
 
 def main() -> None:
-    """Start the ranks and watch them; exits with 0 when all of them did, else 10."""
+    """Start the ranks and monitor them; exit with 0 if all of them exited with 0, else with 10."""
     run, torchrun_args = RunDir(Path(sys.argv[1])), sys.argv[2:]
     launch = read_config(run.config).launch
     events = EventWriter(run.event_file("agent"))
-    # Only this process knows its pid; zygote and ranks get its environment.
+    # Only this process knows its own pid; the zygote and the ranks inherit its environment.
     os.environ["AIRLOCK_AGENT_PID"] = str(os.getpid())
     warm = WarmStart(run, events, launch.zygote_timeout_s) if launch.start != "cold" else None
 
     torch_compat.leave_no_main()
-    # Not before: while the zygote imports torch on one core, this process does so on another.
+    # Imported only now: while the zygote imports torch on one core, this process does so on
+    # another.
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher import api
@@ -43,21 +44,22 @@ def main() -> None:
     torch_compat.format_plainly()
     torch_compat.hasten_rendezvous()
     config, command, args = config_from_args(get_args_parser().parse_args(torchrun_args))
-    # launch_agent names its class itself; what it sets up besides is all wanted.
+    # launch_agent hard-codes the agent class; the rest of its set-up is wanted.
     api.LocalElasticAgent = _airlock_agent(  # type: ignore[attr-defined]
         LocalElasticAgent, run, events, launch.start, warm
     )
     try:
         with events.span("spawn", num_ranks=config.nproc_per_node):
             api.elastic_launch(config, command)(*args)
-    except (ChildFailedError, ZygoteLostError):  # both are in the run folder by now
+    except (ChildFailedError, ZygoteLostError):  # the run folder records both by now
         sys.exit(int(ExitCode.RANK_FAILED))
 
 
 def _airlock_agent(
     base: Any, run: RunDir, events: EventWriter, asked: str, warm: WarmStart | None
 ) -> Any:
-    """torch's agent, which starts ranks warm if it can and writes down how they ended."""
+    """Return a subclass of torch's agent that starts ranks warm if it can and records their exits.
+    """
 
     exits = _Exits(events, warm)
 
@@ -67,7 +69,7 @@ def _airlock_agent(
             self._cold: Any = (spec.entrypoint, spec.args, self._start_method)
 
         def _start_workers(self, worker_group: Any) -> Any:
-            """Here, after the rendezvous, so that the zygote has had that time too."""
+            """Start the ranks after the rendezvous, which gives the zygote that time too."""
             exits.begin_attempt()
             events.begin_attempt(self._attempt())
             events.emit("mark", "attempt")
@@ -76,7 +78,7 @@ def _airlock_agent(
                 events.emit("mark", "start", start=asked, reason=None)
                 try:
                     return self._start(worker_group, main_of_fork, (), "forkserver")
-                except (EOFError, OSError) as error:  # it ended, or could not fork
+                except (EOFError, OSError) as error:  # the zygote ended or could not fork
                     reason = warm.give_up(f"no rank could be forked: {error!r}")
             events.emit("mark", "start", start="cold", reason=reason)
             return self._start(worker_group, *self._cold)
@@ -87,7 +89,7 @@ def _airlock_agent(
             return super()._start_workers(worker_group)
 
         def _monitor_workers(self, worker_group: Any) -> Any:
-            # torch returns from a failure only when the other ranks have ended as well.
+            # torch returns from a failure only after the other ranks have ended as well.
             failed = exits.tell(_exitcodes(worker_group, self._pcontext))
             if failed:
                 pids = _pids(worker_group, self._pcontext)
@@ -106,23 +108,23 @@ def _airlock_agent(
 
 
 class _Exits:
-    """Writes down how ranks have ended, each once."""
+    """The record of how ranks have exited; each exit is reported once."""
 
     def __init__(self, events: EventWriter, warm: WarmStart | None) -> None:
         self._events, self._warm = events, warm
         self._told: dict[int, int] = {}  # exit code by rank
 
     def begin_attempt(self) -> None:
-        """The ranks are others from here on."""
+        """Start a new attempt: from here on the ranks are new processes."""
         self._told = {}
 
     def tell(self, exitcodes: dict[int, int]) -> list[int]:
-        """Tell of those ranks that are new and have failed; returns them."""
+        """Report the ranks that have newly failed, and return them."""
         new = exitcodes.items() - self._told.items()
         self._told |= exitcodes
-        # Those ended by SIGTERM first: one that comes later was ended so by this process.
+        # Deaths by SIGTERM come first: one seen in a later call was caused by this process.
         failed = sorted((one for one in new if one[1]), key=lambda one: one[1] != -SIGTERM)
-        if self._warm and failed:  # ranks die with the zygote: then that is the cause
+        if self._warm and failed:  # ranks die with the zygote, which is then the cause
             self._warm.report_exit(is_likely=any(code == _ZYGOTE_LOST for _, code in failed))
         for rank, exitcode in failed:
             self._events.emit(
@@ -136,22 +138,22 @@ class _Exits:
 
 
 def _look_at_others(run: RunDir, attempt: int, failed: list[int], pids: dict[int, int]) -> None:
-    from launch.agent.timeout_evidence import look_at_others  # no start should wait for it
+    from launch.agent.timeout_evidence import look_at_others  # no start should wait for this import
 
-    with contextlib.suppress(Exception):  # whatever it is, the failure matters more
+    with contextlib.suppress(Exception):  # whatever goes wrong, the failure itself matters more
         look_at_others(run, attempt, failed, pids)
 
 
 def _pids(worker_group: Any, context: Any) -> dict[int, int]:
-    """Process by global rank."""
+    """Return the pid of each rank, by global rank."""
     local = context.pids()
     return {worker.global_rank: local[worker.local_rank] for worker in worker_group.workers}
 
 
 def _exitcodes(worker_group: Any, context: Any) -> dict[int, int]:
-    """Exit code by global rank of every rank that has ended.
+    """Return the exit code of every rank that has ended, by global rank.
 
-    torch itself tells only of the one that it happened to look at first.
+    torch itself reports only the one that it happened to look at first.
     """
     ranks = (worker.global_rank for worker in worker_group.workers)
     found = zip(ranks, torch_compat.exitcodes_of(context), strict=False)

@@ -1,7 +1,7 @@
-"""What the agent uses that is private in torch's elastic agent, and what it speeds up there.
+"""The private parts of torch's elastic agent that the agent uses or speeds up.
 
-Where a version of torch has nothing to be sped up, it is left as it is. tests/test_compat.py looks
-for every name of `PRIVATE`.
+If a version of torch lacks the part to speed up, torch is left unchanged. tests/test_compat.py
+looks for every name in `PRIVATE`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 _AGENT = "torch.distributed.elastic.agent.server.local_elastic_agent:LocalElasticAgent"
 _CONTEXTS = "torch.distributed.elastic.multiprocessing.api"
-PRIVATE = (  # module:attribute; one of a class, or set by its methods
+PRIVATE = (  # module:attribute; a class attribute, or one set by the class's methods
     f"{_AGENT}._start_workers",  # replaced by agent.py
     f"{_AGENT}._monitor_workers",
     f"{_AGENT}._pcontext",
@@ -29,17 +29,17 @@ PRIVATE = (  # module:attribute; one of a class, or set by its methods
 
 
 def leave_no_main() -> None:
-    """Take from `__main__` what tells multiprocessing to run that module again in every rank."""
+    """Remove from `__main__` what makes multiprocessing run that module again in every rank."""
     main_module = sys.modules["__main__"]
     main_module.__spec__ = None
     del main_module.__file__
 
 
 def hasten_rendezvous() -> None:
-    """Take two waits off the rendezvous, so that a restart on one node is a matter of its ranks.
+    """Remove two waits from the rendezvous, so that a single-node restart costs only its ranks.
 
-    The one is random, up to 0.3 s, and has several nodes in mind. The other, 0.2 s, comes from
-    looking up the names of callers, for a record that nobody reads, through all loaded modules.
+    One wait is random, up to 0.3 s, and meant for several nodes. The other, 0.2 s, comes from
+    looking up the names of callers in all loaded modules, for a record that nobody reads.
     """
     from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 
@@ -50,10 +50,10 @@ def hasten_rendezvous() -> None:
 
 
 def format_plainly() -> None:
-    """Take torch's own formatter off its loggers.
+    """Replace the formatter of torch's loggers with a plain one.
 
-    Before it shows the first traceback it loads torch's compiler, for 1.5 s: just when the ranks
-    are to be ended and started again.
+    Before torch's formatter shows its first traceback, it loads torch's compiler, which takes 1.5
+    s: just when the ranks are to be ended and started again.
     """
     plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     for name in logging.root.manager.loggerDict:
@@ -63,10 +63,10 @@ def format_plainly() -> None:
 
 
 def exitcodes_of(context: Any) -> list[int | None]:
-    """The exit code of each local rank, None of one that runs.
+    """Return the exit code of each local rank, None for one that is still running.
 
-    A forked rank that has ended with 0 by itself, torch waits for in vain: it is told that this one
-    has returned.
+    torch would wait forever for a forked rank that has ended by itself with exit code 0, so such a
+    rank is marked as returned.
     """
     forked = getattr(getattr(context, "_pc", None), "processes", ())
     handlers = getattr(context, "subprocess_handlers", {})

@@ -1,4 +1,4 @@
-"""A rank waited for the others until its time was up: what they do, before torch ends them."""
+"""Evidence of a timeout in a collective: the stacks of all ranks, taken before torch ends them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rundir.atomic import write_text
 from rundir.events import Event
 from rundir.paths import RunDir
 
-_TIMED_OUT = re.compile(r"Timed out waiting (\d+) ?ms")  # gloo's; NCCL's watchdog raises nothing
-_LAST_BYTES = 256 << 10  # of a rank's events, among which its exception is the last
+_TIMED_OUT = re.compile(r"Timed out waiting (\d+) ?ms")  # by gloo; NCCL's watchdog raises nothing
+_LAST_BYTES = 256 << 10  # of the end of a rank's events, where its exception comes last
 _IN_GLOO = '  File "/torch/distributed/gloo", line 0 in wait'
 _CALL = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<where>.+)$', re.MULTILINE)
 
@@ -22,10 +22,11 @@ _CALL = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<where>.+
 def look_at_others(
     run: RunDir, attempt: int, failed: Sequence[int], pids: Mapping[int, int]
 ) -> None:
-    """Keep what every rank of this machine does, if one of those that `failed` waited in vain.
+    """Collect the state of every rank on this machine if one of the ranks in `failed` timed out.
 
-    `pids` are those of all its ranks. What a rank that has ended did last, its traceback tells.
-    Raises OSError when the disk does not take it, ValueError for an event torn by that.
+    `pids` holds the pids of all ranks on this machine. For a rank that has already ended, its
+    traceback stands in for its stack. Raises OSError when the disk does not take the evidence, and
+    ValueError for an event truncated for the same reason.
     """
     told = _exceptions(run, attempt, failed)
     waited = [told[rank]["message"] for rank in failed if rank in told]
@@ -34,14 +35,14 @@ def look_at_others(
         return
     timeout_s = max(int(match[1]) / 1000 for match in found)
     folder = collect(run, attempt, pids, Hang(still_s=timeout_s, limit_s=timeout_s))
-    for rank, event in _exceptions(run, attempt, pids).items():  # more of them by now
+    for rank, event in _exceptions(run, attempt, pids).items():  # more ranks may have raised by now
         path = folder / "stacks" / f"rank{rank}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, _as_stack(event))
 
 
 def _exceptions(run: RunDir, attempt: int, ranks: Iterable[int]) -> dict[int, Event]:
-    """What each of `ranks` has raised in the attempt, if it has."""
+    """Return the `rank.exception` event of each of `ranks` that has raised in `attempt`."""
     found = {}
     for rank in ranks:
         lines = end_of(run.event_file(f"rank{rank}"), _LAST_BYTES) or ""
@@ -52,9 +53,9 @@ def _exceptions(run: RunDir, attempt: int, ranks: Iterable[int]) -> dict[int, Ev
 
 
 def _as_stack(event: Event) -> str:
-    """A traceback as faulthandler would have written it: the innermost call first.
+    """Return a traceback as faulthandler would have written it, the innermost call first.
 
-    Where that was one of gloo's, in C++, the traceback lacks it.
+    An innermost call in gloo, which is C++, is missing from the traceback and added here.
     """
     calls = [
         f'  File "{call["file"]}", line {call["line"]} in {call["where"]}'

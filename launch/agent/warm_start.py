@@ -1,4 +1,4 @@
-"""The agent's side of a warm start: start the zygote, and hear whether ranks may be forked."""
+"""The agent's side of a warm start: start the zygote and learn whether it may be forked."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rundir.events import Event, EventTail, EventWriter
 from rundir.paths import RunDir
 
 _POLL_S = 0.02
-_GRACE_S = 0.3  # for a process that is being killed to be seen as ended
+_GRACE_S = 0.3  # time for a process that is being killed to show up as ended
 
 
 class ZygoteLostError(Exception):
-    """The zygote was killed from outside, or by the kernel: no reason to try without one."""
+    """The zygote was killed from outside or by the kernel, so a cold start is not worth trying."""
 
 
 class WarmStart:
-    """The zygote as its parent sees it. Make it in the main thread, before torch is imported.
+    """The zygote as seen by its parent; to be created in the main thread, before torch is imported.
 
-    The main thread, because the zygote dies with the thread that starts it. `timeout_s` is for each
-    of its steps; waiting for the gate has a limit of its own.
+    The main thread, because the zygote dies with the thread that starts it. `timeout_s` applies to
+    each step of the zygote; waiting for the gate has a timeout of its own.
     """
 
     def __init__(self, run: RunDir, events: EventWriter, timeout_s: float) -> None:
@@ -33,19 +33,19 @@ class WarmStart:
         self._timeout_s = timeout_s
         self._ready_pid: int | None = None
         self._given_up: str | None = None
-        self._told_of: int | None = None  # the zygote whose end has been written down
+        self._told_of: int | None = None  # pid of the zygote whose exit has been recorded
         forkserver.set_forkserver_preload(["launch.rank.preload"])
         self._start()
 
     def why_not(self) -> str | None:
-        """None when ranks can be forked now, or why this run has to start them cold.
+        """Return None if ranks can be forked now, else the reason why this run must start cold.
 
         Waits for the zygote; starts another one if it has died since the last attempt. Raises
-        ZygoteLostError when it was killed by SIGKILL meanwhile, as the kernel does when memory
-        runs out.
+        ZygoteLostError when the zygote was killed by SIGKILL in the meantime, as the kernel does
+        when memory runs out.
         """
         if self._given_up is None and self._ready_pid == self._pid:
-            self._start()  # another one, if it has died since it was ready
+            self._start()  # a new one, if it has died since it was ready
         if self._given_up is None and self._ready_pid != self._pid:
             unfit = self._wait()
             self._ready_pid = self._pid
@@ -54,7 +54,7 @@ class WarmStart:
         return self._given_up
 
     def give_up(self, reason: str) -> str:
-        """End the zygote: nothing is forked from it any more. Returns `reason`.
+        """End the zygote, so that nothing is forked from it any more, and return `reason`.
 
         Raises ZygoteLostError when it has been killed by SIGKILL already.
         """
@@ -68,12 +68,12 @@ class WarmStart:
         return reason
 
     def report_exit(self, *, is_likely: bool = False) -> None:
-        """Write to the run folder that the zygote has ended, if it has.
+        """Record in the run folder that the zygote has ended, if it has.
 
-        If that `is_likely`, wait a moment for it: its forks may be seen to end before it is.
+        If that `is_likely`, wait a moment for it: its forks may be seen to end before it does.
         """
         if self._given_up is not None:
-            return  # it was ended by this process, and no rank came from it
+            return  # this process ended it, and no rank came from it
         exitcode = self._exitcode(_GRACE_S if is_likely else 0.0)
         if exitcode is not None and self._told_of != self._pid:
             self._told_of = self._pid
@@ -82,10 +82,10 @@ class WarmStart:
             )
 
     def _start(self) -> None:
-        """Start it unless it runs; where that cannot be done, a cold start still can."""
+        """Start the zygote unless it is running; if that fails, a cold start is still possible."""
         try:
             forkserver.ensure_running()
-        except OSError as error:  # its socket lies in $TMPDIR: that may be full, or its name long
+        except OSError as error:  # its socket is in $TMPDIR, which may be full or too long
             self._given_up = f"the zygote could not be started: {error}"
 
     @property
@@ -95,7 +95,7 @@ class WarmStart:
     def _wait(self) -> str | None:
         step, step_since = "starting", time.monotonic()
         while True:
-            exitcode = self._exitcode()  # before its events are read, so that none is missed
+            exitcode = self._exitcode()  # checked before reading its events, so that none is missed
             for event in self._tail.new_events():
                 if event["name"] == "zygote.ready" and event["pid"] == self._pid:
                     unfit: str | None = event["unfit"]
@@ -108,9 +108,9 @@ class WarmStart:
             time.sleep(_POLL_S)
 
     def _exitcode(self, grace_s: float = 0.0) -> int | None:
-        """Its exit code, negative for a signal, or None while it runs, and did for `grace_s`.
+        """Return the exit code, negative for a signal, or None if it still runs after `grace_s`.
 
-        It is left uncollected: the forkserver module does that.
+        The process is not reaped: the forkserver module does that.
         """
         deadline = time.monotonic() + grace_s
         while self._pid is not None:
@@ -124,7 +124,7 @@ class WarmStart:
 
 
 def _step(event: Event, before: str) -> str:
-    """What the zygote does after `event`, in words."""
+    """Return a phrase for what the zygote does after `event`."""
     match event["kind"], event["name"]:
         case "start", "lock.wait":
             return "waiting"
@@ -138,7 +138,7 @@ def _step(event: Event, before: str) -> str:
 
 
 def signal_name(exitcode: int) -> str | None:
-    """The signal behind a negative exit code, or None."""
+    """Return the name of the signal behind a negative exit code, or None."""
     if exitcode >= 0:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Packages that only some configurations need: not installed unless someone wants those."""
+"""Optional packages: needed by some configurations only, and not installed by default."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COMPILERS = ("c++", "g++", "clang++")
 
 
 def missing(config: RunConfig) -> list[tuple[str, str]]:
-    """(what is missing and for what, the command to have it), for all that this run needs."""
+    """Return what this run needs and lacks, each as (message, command that installs it)."""
     found = []
     for setting, needed in _extra_packages(config):
         if not is_installed(needed.partition(">")[0].replace("-", "_")):
@@ -33,7 +33,10 @@ def missing(config: RunConfig) -> list[tuple[str, str]]:
 
 
 def is_installed(name: str) -> bool:
-    """Whether `import name` would find a package: a folder alone, as W&B makes one, is none."""
+    """Return whether `import name` would find a package.
+
+    A bare folder of that name, such as W&B creates, does not count.
+    """
     spec = find_spec(name)
     return spec is not None and spec.origin is not None
 
@@ -44,7 +47,7 @@ def _folder_of(name: str) -> str:
 
 
 def require(config: RunConfig) -> None:
-    """Raise UserError for the first that is missing."""
+    """Raise UserError for the first missing package or tool."""
     for text, do in missing(config):
         raise UserError(text, do=do, code=ExitCode.PREFLIGHT)
 

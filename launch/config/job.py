@@ -1,4 +1,4 @@
-"""From what was typed to a job that can be started: resolved, checked, nothing written yet."""
+"""Resolution and checks of a request into a job that can be started; nothing is written yet."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from rundir.starts import start_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A request, resolved and checked."""
+    """A resolved and checked request."""
 
     config: RunConfig
     sources: Sources
     placement: Placement
     resume_from: Path | None
-    force: bool = False  # go on although something speaks against it
+    force: bool = False  # continue despite objections
 
 
 def make_job(request: Request, environ: Mapping[str, str]) -> Job:
-    """Resolve and check a request. Raises UserError for the first thing that is wrong."""
+    """Resolve and check a request. Raises UserError for the first error found."""
     config, sources = resolve_job(request, environ)
     placement = place_job(request, config, sources, environ)
     if config.script is None:
@@ -61,7 +61,7 @@ def make_job(request: Request, environ: Mapping[str, str]) -> Job:
 
 
 def resolve_job(request: Request, environ: Mapping[str, str]) -> tuple[RunConfig, Sources]:
-    """The configuration, with its sources. Raises UserError."""
+    """Return the configuration of a request, and the source of each value. Raises UserError."""
     settings = request.all_settings()
     if request.script is not None:
         return resolve_script(request.script, settings, environ)
@@ -74,7 +74,7 @@ def resolve_job(request: Request, environ: Mapping[str, str]) -> tuple[RunConfig
 def place_job(
     request: Request, config: RunConfig, sources: Sources, environ: Mapping[str, str]
 ) -> Placement:
-    """What the ranks run on. Raises UserError."""
+    """Return the device and number of ranks of a request. Raises UserError."""
     gpus = visible_gpus(installed_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
     asked = asked_num_ranks(request.num_gpus, config, sources["launch.num_ranks"], environ)
     return place(config, asked, gpus)
@@ -88,7 +88,10 @@ def _run_called(name: str) -> RunDir:
 
 
 def _checkpoint_of(run: RunDir, max_steps: int) -> Path:
-    """The last whole checkpoint of `run`, with steps left to train."""
+    """Return the last complete checkpoint of `run`.
+
+    Raises UserError if there is none, or no steps are left to train.
+    """
     whole = complete_checkpoints(run.checkpoints)
     if not whole:
         raise UserError(

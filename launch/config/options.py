@@ -1,4 +1,4 @@
-"""The options that several commands take, each declared once."""
+"""Command-line options shared by several commands, each declared once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def joined(paths: tuple[str, ...]) -> str | None:
-    """Several paths of data as `data.path` takes them; None of none.
+    """Return data paths joined as `data.path` takes them, or None if there are none.
 
-    Raises click.BadParameter where a path among several has a comma in it.
+    Raises click.BadParameter if one of several paths contains a comma.
     """
     if len(paths) > 1 and (odd := [path for path in paths if "," in path]):
         raise click.BadParameter(f"{odd[0]!r} has a comma in it: rename it, or give it alone")
@@ -49,7 +49,7 @@ _OPTIONS = {
 
 
 def options(*names: str) -> Callable[[Command], Command]:
-    """Give a command the options of these names, which its help lists in this order."""
+    """Return a decorator that adds the named options to a command, in the order of its help."""
 
     def decorate(command: Command) -> Command:
         for name in reversed(names):

@@ -1,4 +1,4 @@
-"""What a run leaves for people before it starts: its folder, environment and torchrun command."""
+"""Records that a run writes before it starts: its folder, environment and torchrun command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rundir.paths import RunDir, create_run
 
 
 def torchrun_args(run: RunDir, num_ranks: int, max_restarts: int) -> list[str]:
-    """The arguments that torchrun takes to start `num_ranks` ranks of `run` on this node."""
+    """Return torchrun's arguments to start `num_ranks` ranks of `run` on this node."""
     return [
         "--nnodes=1",
         f"--nproc-per-node={num_ranks}",
@@ -34,14 +34,14 @@ def torchrun_args(run: RunDir, num_ranks: int, max_restarts: int) -> list[str]:
 
 
 def torchrun_line(args: list[str], environment: RankEnvironment) -> str:
-    """The same as one line for a shell, environment included: a cold start of a prepared run."""
+    """Return the shell command, with environment, that cold-starts a prepared run."""
     unset = [word for leftover in environment.left_out for word in ("-u", leftover.name)]
     settings = [f"{variable.name}={variable.value}" for variable in environment.variables]
     return shlex.join(["env", *unset, *settings, "torchrun", *args])
 
 
 def plain_torchrun_line(config: RunConfig) -> str:
-    """The line that runs the script of `config` without Airlock."""
+    """Return the shell command that runs the script of `config` without Airlock."""
     assert config.script is not None
     restarts = config.launch.max_restarts
     options = ["--standalone", f"--nproc-per-node={config.launch.num_ranks}"]
@@ -50,9 +50,9 @@ def plain_torchrun_line(config: RunConfig) -> str:
 
 
 def make_folder(job: Job, environ: Mapping[str, str]) -> tuple[RunDir, RankEnvironment]:
-    """The run folder with all that is known before the start, and the ranks' environment.
+    """Create the run folder with all that is known before the start.
 
-    Raises UserError when it cannot be written.
+    Returns it with the environment of the ranks. Raises UserError if it cannot be written.
     """
     try:
         folder = create_run(job.config.profile)
@@ -71,7 +71,7 @@ def make_folder(job: Job, environ: Mapping[str, str]) -> tuple[RunDir, RankEnvir
 
 
 def environment_of(job: Job, folder: RunDir, environ: Mapping[str, str]) -> RankEnvironment:
-    """The environment that the ranks of `job` get."""
+    """Return the environment of the ranks of `job`."""
     return rank_environment(
         job.config, job.placement, folder, environ, own_trainer=job.config.script is None
     )
@@ -83,19 +83,19 @@ def write_environment(folder: RunDir, environment: RankEnvironment) -> None:
 
 
 def torchrun_args_of(job: Job, folder: RunDir) -> list[str]:
-    """What the agent is told, in torchrun's own words."""
+    """Return the agent's arguments, which are torchrun's."""
     return torchrun_args(folder, job.placement.num_ranks, job.config.launch.max_restarts)
 
 
 def torchrun_line_of(job: Job, folder: RunDir, environment: RankEnvironment) -> str:
-    """The command of torch's own that does the same."""
+    """Return the equivalent torchrun command."""
     if job.config.script is not None:
         return plain_torchrun_line(job.config)
     return torchrun_line(torchrun_args_of(job, folder), environment)
 
 
 def banner(job: Job, folder: RunDir) -> str:
-    """The first lines of a run: what, on what, and where."""
+    """Return the first lines of a run's output: what runs, on which device, and where."""
     placement, batch = job.placement, job.config.train.global_batch_size
     ranks = f"{placement.num_ranks} rank{'s' if placement.num_ranks > 1 else ''}"
     script = job.config.script
@@ -108,7 +108,7 @@ def banner(job: Job, folder: RunDir) -> str:
 
 
 def _typed(environ: Mapping[str, str]) -> str:
-    """The command as a person typed it: the start scripts say who they are."""
+    """Return the command as the user typed it; start scripts name themselves in AIRLOCK_SCRIPT."""
     script, args = environ.get("AIRLOCK_SCRIPT", ""), sys.argv[1:]
     if not script:
         return shlex.join(["python", "-m", Path(sys.argv[0]).parent.name, *args])

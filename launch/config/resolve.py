@@ -1,6 +1,6 @@
-"""Profile + environment + options → RunConfig, with the source of every value.
+"""Resolution of profile, environment and options into a RunConfig, with each value's source.
 
-What comes first wins: option (`--set`), environment (AIRLOCK_SECTION_KEY), profile, default.
+In order of precedence: option (`--set`), environment (AIRLOCK_SECTION_KEY), profile, default.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from rundir.paths import ROOT, RunDir
 
 PROFILES = ROOT / "profiles"
 
-_ALIASES = {"limits.rlimit_as_gib": "AIRLOCK_RLIMIT_AS_GIB"}  # env names older than the rule
-_MOST = 1e30  # of any number: nothing here has a use for more
+_ALIASES = {"limits.rlimit_as_gib": "AIRLOCK_RLIMIT_AS_GIB"}  # names that predate the naming rule
+_MOST = 1e30  # the upper bound of every number: no setting needs more
 _BOOLS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
@@ -32,9 +32,9 @@ def resolve(
     environ: Mapping[str, str],
     resumed: RunDir | None = None,
 ) -> tuple[RunConfig, Sources]:
-    """The configuration of a run, and `section.key` → where its value came from.
+    """Return the configuration of a run, and a map of `section.key` to the value's source.
 
-    A run that goes on from another one (`resumed`) has that one's configuration for its profile.
+    A run that resumes another (`resumed`) uses that run's configuration as its profile.
     Raises UserError for an unknown profile or key and for a value of the wrong type or range.
     """
     table, layer = load_profile(profile), f"profile {profile}.toml"
@@ -42,14 +42,14 @@ def resolve(
         table, layer = load_resumed(profile, resumed), f"run {resumed.run_id}"
     values, sources = resolve_sections(tuple(SECTIONS), (table, layer), settings, environ)
     values["data"] = _absolute(values["data"], sources)
-    if values["model"].path.startswith("~"):  # after `model.path=` the shell leaves it as it is
+    if values["model"].path.startswith("~"):  # the shell does not expand it after `model.path=`
         path = os.path.expanduser(values["model"].path)  # noqa: PTH111 - never raises
         values["model"] = replace(values["model"], path=path)
     values["train"] = _adapter(values["train"])
     values["launch"] = _start_that_loads(values["launch"], values["train"], sources)
     architecture = table.get("architecture", {})
     if values["model"].path and sources["model.path"] not in (layer, "default"):
-        architecture = {}  # it describes the model that is named beside it, and this is another
+        architecture = {}  # it describes the profile's model, and this is another one
     return RunConfig(profile=profile, architecture=architecture, **values), sources
 
 
@@ -59,9 +59,10 @@ def resolve_sections(
     settings: Sequence[str],
     environ: Mapping[str, str],
 ) -> tuple[dict[str, Any], Sources]:
-    """Those sections of a configuration, over a table of values and the name of where it is from.
+    """Return the values of these sections, and their sources.
 
-    Raises UserError as `resolve` does.
+    `below` is the table of lower precedence and the name of its source. Raises UserError as
+    `resolve` does.
     """
     options = dict(_split_setting(setting) for setting in settings)
     table, layer = below
@@ -88,9 +89,10 @@ def resolve_sections(
 
 
 def _absolute(data: DataConfig, sources: Sources) -> DataConfig:
-    """Data paths made absolute: a profile's from the clone, a person's from where they stand.
+    """Return `data` with absolute paths.
 
-    A profile's held-out data belongs to the profile's own: with other data there is none.
+    A profile's paths are relative to the clone, a user's to the working directory. A profile's
+    held-out data belongs to its training data: with other data there is none.
     """
     if _from_profile(sources["data.eval_path"]) and not _from_profile(sources["data.path"]):
         sources["data.eval_path"] = "none, as data.path is not the profile's"
@@ -116,7 +118,7 @@ def _absolute(data: DataConfig, sources: Sources) -> DataConfig:
 
 
 def _adapter(train: TrainConfig) -> TrainConfig:
-    """The folder of adapters made absolute, from where a person stands."""
+    """Return `train` with the adapter folder made absolute, from the working directory."""
     if not train.adapter:
         return train
     path = Path.cwd() / os.path.expanduser(train.adapter)  # noqa: PTH111 - never raises
@@ -124,7 +126,10 @@ def _adapter(train: TrainConfig) -> TrainConfig:
 
 
 def _start_that_loads(launch: LaunchConfig, train: TrainConfig, sources: Sources) -> LaunchConfig:
-    """By default the zygote maps the model: for ranks that get it otherwise it only imports."""
+    """Return `launch` with a default start that suits how the model is loaded.
+
+    By default the zygote maps the model; for ranks that get it otherwise, it only imports.
+    """
     if sources["launch.start"] != "default":
         return launch
     if launch.load not in ("auto", "mmap"):
@@ -141,7 +146,7 @@ def _from_profile(source: str) -> bool:
 
 
 def load_profile(name: str) -> dict[str, Any]:
-    """The tables of profiles/NAME.toml. Raises UserError if there is none, or it is not right."""
+    """Return the tables of profiles/NAME.toml. Raises UserError if it is missing or invalid."""
     path = PROFILES / f"{name}.toml"
     known = sorted(file.stem for file in PROFILES.glob("*.toml"))
     if name not in known:
@@ -160,9 +165,9 @@ def load_profile(name: str) -> dict[str, Any]:
 
 
 def load_resumed(profile: str, run: RunDir) -> dict[str, Any]:
-    """The tables of a run's config.toml, less its number of ranks, which each run decides anew.
+    """Return the tables of a run's config.toml, without the number of ranks: each run decides it.
 
-    Raises UserError when it is another profile's, or cannot be read.
+    Raises UserError if it belongs to another profile or cannot be read.
     """
     try:
         config = read_config(run.config)
@@ -188,7 +193,7 @@ def _check_section(path: Path, section: str, content: Any) -> None:
 
 
 def check_key(key: str, *, where: str) -> None:
-    """Raise UserError, with the nearest key, unless `key` is a `section.name` that exists."""
+    """Raise UserError, with the closest match, unless `key` is an existing `section.name`."""
     known = [f"{section}.{item.name}" for section, cls in SECTIONS.items() for item in fields(cls)]
     if key not in known:
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
@@ -197,7 +202,7 @@ def check_key(key: str, *, where: str) -> None:
 
 
 def env_names(key: str) -> list[str]:
-    """The environment variables that set `section.name`; the first that is set counts."""
+    """Return the environment variables that set `section.name`; the first one set wins."""
     by_rule = "AIRLOCK_" + key.replace(".", "_").upper()
     return [_ALIASES[key], by_rule] if key in _ALIASES else [by_rule]
 
@@ -236,7 +241,7 @@ def _resolve_one(
 
 
 def _from_text(text: str, hint: Any, where: str) -> Any:
-    """`text` as the type `hint`; a wrong number is left as text for `_checked` to name."""
+    """Return `text` converted to `hint`; an invalid number stays text, for `_checked` to report."""
     text = text.strip()
     if hint is bool:
         return _BOOLS.get(text.casefold(), text)
@@ -250,7 +255,10 @@ def _from_text(text: str, hint: Any, where: str) -> Any:
 
 
 def _checked(given: Any, hint: Any, item: Field[Any], where: str) -> Any:
-    """The value, if it has the type and range of its field; an int serves as a float."""
+    """Return the value if it has its field's type and range; an int is accepted as a float.
+
+    Raises UserError otherwise.
+    """
     choices = get_args(hint)
     kind = str if choices else hint
     value: Any = float(given) if kind is float and type(given) is int else given
@@ -258,7 +266,7 @@ def _checked(given: Any, hint: Any, item: Field[Any], where: str) -> Any:
         names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
         raise UserError(f"{where} is {value!r}, not {names[kind]}", do=f"{item.metadata['help']}")
     if isinstance(value, str) and not value.isprintable():
-        raise UserError(f"{where} is {value!r}", do="it cannot hold such characters")
+        raise UserError(f"{where} is {value!r}", do="use printable characters only")
     if choices and value not in choices:
         raise UserError(f"{where} is {value!r}", do=f"one of {', '.join(choices)}")
     if item.metadata["at_least"] is not None:

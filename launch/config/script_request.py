@@ -1,4 +1,4 @@
-"""A script named on the command line: what is the script's, what is Airlock's, and is it right."""
+"""Requests to run a script: checks of the script and its arguments, and its configuration."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from launch.config.resolve import resolve_sections
 from rundir.config import SCRIPT_SECTIONS, RunConfig, ScriptConfig, Sources
 from rundir.errors import UserError
 
-_LONGEST_NAME = 40  # characters of a run's name: it is part of file names
+_LONGEST_NAME = 40  # characters of a run's name, which is part of file names
 
 
 def is_script(word: str) -> bool:
-    """Whether this first word of a command line is a script, and no profile."""
+    """Return whether the first word of a command line names a script and not a profile."""
     return word.endswith(".py")
 
 
 def read_script(path: str, args: Sequence[str], preload: Sequence[str]) -> ScriptConfig:
-    """The script at `path`, which is read and compiled but not run.
+    """Return the configuration of the script at `path`, which is compiled but not run.
 
-    `preload` holds names, or several joined by commas. Raises UserError when there is no such
-    script, or it is none that Python can run.
+    Each item of `preload` is a module name or several joined by commas. Raises UserError if the
+    script cannot be read or compiled, or if an argument or a name is invalid.
     """
     absolute = Path.cwd() / Path(path).expanduser()
     try:
@@ -49,9 +49,9 @@ def read_script(path: str, args: Sequence[str], preload: Sequence[str]) -> Scrip
 def resolve_script(
     script: ScriptConfig, settings: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[RunConfig, Sources]:
-    """The configuration of a run of `script`.
+    """Return the configuration of a run of `script`, and the source of each value.
 
-    Raises UserError for a setting that a script has no use for, or that `resolve` would refuse.
+    Raises UserError for a setting that does not apply to scripts, or that `resolve` would reject.
     """
     for setting in settings:
         section = setting.strip().partition(".")[0]
@@ -71,7 +71,7 @@ def resolve_script(
 
 
 def _name(script: ScriptConfig) -> str:
-    """What its runs are called: its file's name, as far as that can be part of a folder's."""
+    """Return the name of the script's runs: its file name, made safe for a folder name."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(script.path).stem)[:_LONGEST_NAME].strip("-.") or (
         "script"
     )

@@ -1,4 +1,4 @@
-"""The model's and the data's files: found, fetched, checked and made ready before ranks start.
+"""Model and data files: finding, fetching, checking and preparing them before ranks start.
 
-Runs in the launcher; what downloads is a child of its own (fetch, fetch_data).
+Runs in the launcher; downloads run in child processes (fetch, fetch_data).
 """

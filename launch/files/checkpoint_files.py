@@ -1,6 +1,6 @@
-"""The weights of a model folder as its files say themselves: whole or not, how large, which type.
+"""The weights in a model folder by their headers: whether complete, how large, of which type.
 
-Only headers are read, so this takes milliseconds for a model of any size; and without torch.
+Only headers are read, without torch, so this takes milliseconds for a model of any size.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """The files that weights are read from, in the order in which they are read."""
+    """The files that hold the weights, in the order in which they are read."""
 
     files: tuple[Path, ...]
     size_bytes: int
-    dtypes: frozenset[str]  # of most of its weights; of a pickle, all that occur
+    dtypes: frozenset[str]  # the most common type; for a pickle, all types
     is_pickle: bool
-    is_mapped: bool  # not a pickle that has to be read as a whole
+    is_mapped: bool  # false for a pickle that must be read as a whole
 
     def is_converted(self, dtype: str) -> bool:
-        """Whether a process that reads it as `dtype` has it in memory of its own."""
+        """Return whether a process that reads it as `dtype` holds a private copy."""
         return not self.is_mapped or self.dtypes != {dtype}
 
     def advice(self, dtype: str) -> str | None:
-        """What a pickle costs a rank that reads it as `dtype`, and how to have none."""
+        """Return what a pickle costs a rank that reads it as `dtype`, and how to convert it."""
         if not self.is_pickle:
             return None
         held_as = min((_ITEM_BYTES[one] for one in self.dtypes), default=_ITEM_BYTES[dtype])
@@ -65,7 +65,7 @@ class Checkpoint:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """Look at the weights in `folder`. Raises UserError when they are not there or not whole."""
+    """Inspect the weights in `folder`. Raises UserError if they are missing or incomplete."""
     try:
         return _read(folder)
     except OSError as error:
@@ -77,10 +77,10 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def weight_names(folder: Path, is_there: Callable[[str], bool]) -> list[str]:
-    """The files in `folder` that weights are read from, if all is there; an index comes first.
+    """Return the files in `folder` that hold the weights, an index first; [] if there are none.
 
-    `is_there` says which of the names that weights can have there are; [] is for none of them.
-    Raises UserError for a config.json or an index that cannot be read, and OSError.
+    The shards that an index names need not exist. `is_there` tells whether a file exists. Raises
+    UserError for a config.json or an index that cannot be read, and OSError.
     """
     first = next(filter(is_there, _names(_config(folder))), None)
     if first is None:
@@ -106,7 +106,7 @@ def _read(folder: Path) -> Checkpoint:
     num_bytes: Counter[str] = Counter()
     for tensor in tensors.values():
         num_bytes[_FLOATS.get(tensor.dtype, "")] += tensor.size_bytes
-    del num_bytes[""]  # indices and masks are what they are, whatever the weights become
+    del num_bytes[""]  # indices and masks keep their type, whatever the weights are converted to
     most = num_bytes.most_common(1)
     return Checkpoint(
         files=tuple(shards),
@@ -128,15 +128,15 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _names(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Where the weights may be: config.json can say so itself."""
+    """Return the possible names of the weights' file; config.json can name it itself."""
     named = config.get("transformers_weights")
     return (named,) if isinstance(named, str) else _NAMES
 
 
 def _shards(index: Path) -> dict[Path, set[str]]:
-    """The files that an index names, in its order, and the tensors in each.
+    """Return the files that an index names, in its order, and the tensors in each.
 
-    Its total_size is not looked at: many published ones are wrong, and no loader minds.
+    Its total_size is ignored: many published ones are wrong, and no loader checks it.
     """
     shards: dict[Path, set[str]] = {}
     try:
@@ -157,7 +157,7 @@ def _check_are_there(index: Path, shards: Mapping[Path, set[str]]) -> None:
 
 
 def _absent(file: Path) -> str:
-    if file.is_symlink():  # as in the Hub's cache, when someone has removed a blob
+    if file.is_symlink():  # as in the Hub's cache, if a blob was removed
         return f"{file.name}, which is a link to {file.resolve()}, which is not there"
     return f"{file.name}, which is not there"
 
@@ -191,14 +191,14 @@ def _check_is_no_pointer(file: Path) -> None:
 
 
 def _read_headers(index: Path, shards: Mapping[Path, set[str]]) -> dict[str, Tensor]:
-    """The tensors of all files. Raises UserError unless each holds what the index says of it."""
+    """Return the tensors of all files. Raises UserError unless each file matches the index."""
     file_of = {tensor: file for file, named in shards.items() for tensor in named}
     found: dict[str, Tensor] = {}
     for file, expected in shards.items():
         tensors = read_header(file)
         if missing := expected - tensors.keys():
             raise damaged(file, f"{index.name} says that it holds {min(missing)}, which it lacks")
-        # A tensor that no index names is loaded all the same; one in two files, from either.
+        # A tensor that the index does not name is still loaded; one in two files, from either.
         if strays := [one for one in tensors if file_of.get(one, file) != file]:
             where = file_of[min(strays)].name
             raise damaged(file, f"it holds {min(strays)}, which {index.name} has in {where}")
@@ -207,7 +207,7 @@ def _read_headers(index: Path, shards: Mapping[Path, set[str]]) -> dict[str, Ten
 
 
 def _check_config(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Raise UserError when config.json describes a larger or another model than the weights."""
+    """Raise UserError if config.json describes a larger or a different model than the weights."""
     told = (config.get("vocab_size"), config.get("hidden_size"))
     embedding = tensors.get("model.embed_tokens.weight")
     if embedding and all(told) and embedding.dtype in _FLOATS and embedding.shape != told:
@@ -216,7 +216,7 @@ def _check_config(folder: Path, config: Mapping[str, Any], tensors: Mapping[str,
         raise _not_of_one_model(folder, said, f"an embedding of {shape}")
     layers = {int(found[1]) for one in tensors if (found := _LAYER.match(one))}
     num_layers = config.get("num_hidden_layers")
-    # Weights of more layers than the model has are common: those that predict further tokens.
+    # Weights with more layers than the model are common: the extra ones predict further tokens.
     if layers and isinstance(num_layers, int) and num_layers > len(layers):
         raise _not_of_one_model(
             folder, f"num_hidden_layers = {num_layers}", f"{len(layers)} layers"
@@ -226,7 +226,7 @@ def _check_config(folder: Path, config: Mapping[str, Any], tensors: Mapping[str,
 def _not_of_one_model(folder: Path, told: str, held: str) -> UserError:
     return UserError(
         f"{folder}: config.json says {told}, the weights have {held}",
-        do="take config.json and weights from one place; nothing that is loaded so would be right",
+        do="take config.json and weights from one place; a model loaded from this mix would be wrong",
         code=ExitCode.PREFLIGHT,
     )
 
@@ -238,7 +238,7 @@ def _read_pickles(files: list[Path]) -> Checkpoint:
             pickles.append(look_into(file))
         except OSError:
             raise
-        except Exception as error:  # a damaged file may trip the parser in any way
+        except Exception as error:  # a damaged file can raise anything in the parser
             raise damaged(file, f"it is no whole pickle of weights: {error}") from error
         if others := pickles[-1].others:
             raise UserError(
@@ -257,7 +257,7 @@ def _read_pickles(files: list[Path]) -> Checkpoint:
 
 
 def _convert(folder: Path) -> str:
-    """The command that writes safetensors beside a pickle; they are preferred from then on."""
+    """Return the command that writes safetensors beside a pickle; loaders then prefer them."""
     program = (
         "from transformers import AutoModelForCausalLM as M; "
         f"M.from_pretrained({str(folder)!r}, dtype='auto').save_pretrained({str(folder)!r})"

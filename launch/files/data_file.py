@@ -1,6 +1,6 @@
-"""The data files before anything slow begins: are they there, and do they begin as they must.
+"""Early checks of the data files: that they exist and begin with valid rows.
 
-All rows are read when they are tokenised (train/prepare.py), after the model has been fetched.
+All rows are read later, when they are tokenised (train/prepare.py), after the model was fetched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOOKED_AT_FILES = 20
 
 
 def check_data(config: RunConfig) -> None:
-    """Raise UserError unless the named data files are there and begin with rows to train on."""
+    """Raise UserError unless the named data files exist and begin with rows to train on."""
     data = config.data
     if not data.path:
         raise UserError(
@@ -62,13 +62,13 @@ def _check(path: Path, data: DataConfig) -> None:
     from train.data.sources import find_sources
 
     for source in find_sources(path)[:_LOOKED_AT_FILES]:
-        # What is packed otherwise needs libraries to look into.
+        # Other formats and compressions need libraries to look into.
         if source.format == "jsonl" and source.compression != "zstd":
             _check_rows(source, data)
 
 
 def _check_rows(source: Any, data: DataConfig) -> None:
-    """Raise UserError for the first wrong row among those that end within the first MiB."""
+    """Raise UserError for the first bad row among those that end within the first MiB."""
     from train.data.bad_row import BadRowError
     from train.data.columns import check_settings, find_columns
     from train.data.rows import example_of, parsed
@@ -93,6 +93,6 @@ def _first_lines(source: Any) -> Iterator[tuple[int, bytes]]:
     with source.path.open("rb") as raw, gzip.open(raw) as unpacked:
         start: bytes = (unpacked if source.compression else raw).read(_LOOKED_AT_BYTES)
     *lines, last = start.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    if len(start) < _LOOKED_AT_BYTES:  # else the last line may go on
+    if len(start) < _LOOKED_AT_BYTES:  # otherwise the last line may be cut off
         lines.append(last)
     return ((number, line) for number, line in enumerate(lines, 1) if line.strip())

@@ -1,10 +1,11 @@
 """`python -P -m launch.files.fetch ID LINK REVISION [without-weights]`: fetch a model of the Hub.
 
 Leaves LINK pointing at its folder in the Hub's cache. Small files come first, then the weights that
-transformers would read, and last the links to these: a snapshot with its weights has all the rest.
+transformers would read, and last the links to them: a snapshot with its weights is complete.
 
-huggingface_hub itself begins a file that was broken off anew (huggingface_hub#4196). So the weights
-are transferred here, into files that the next try goes on with, and placed where it finds them.
+huggingface_hub restarts an interrupted file from the beginning (huggingface_hub#4196). So the
+weights are transferred here, into files that the next attempt resumes, and placed where it finds
+them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _REMIND_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listing:
-    """What a revision of a model consists of."""
+    """The files of a revision of a model."""
 
     model_id: str
     revision: str
@@ -47,7 +48,10 @@ class _Listing:
     files: dict[str, File]
 
     def small(self) -> list[str]:
-        """Configuration, tokenizer, templates and code; nothing of other folders, or formats."""
+        """Return the files of configuration, tokenizer, templates and code.
+
+        Files of other folders or formats are left out.
+        """
         return [
             name
             for name in self.files
@@ -57,9 +61,9 @@ class _Listing:
 
 
 def fetch(model_id: str, revision: str, *, weights: bool) -> Path:
-    """The local folder of that revision ("" is main), fetched unless all of it is here.
+    """Return the local folder of a revision ("" is main), after fetching what is missing.
 
-    Raises UserError, with the reason and what to do, when it cannot be fetched.
+    Raises UserError, with the reason and what to do, if it cannot be fetched.
     """
     cache = hub_folder(os.environ)
     try:
@@ -71,7 +75,7 @@ def fetch(model_id: str, revision: str, *, weights: bool) -> Path:
             return folder
     except UserError:
         raise
-    except Exception as error:  # the client raises its own, its network library's, and OSError
+    except Exception as error:  # the client's own errors, its network library's, and OSError
         raise explain(error, model_id, revision, cache) from error
 
 
@@ -101,7 +105,7 @@ def _fetch(model_id: str, revision: str, *, weights: bool) -> Path:
 
 
 def _list(model_id: str, revision: str) -> _Listing:
-    """Ask the Hub what there is."""
+    """Ask the Hub for the files of a revision."""
     from huggingface_hub import HfApi, constants
 
     found = HfApi().model_info(
@@ -119,7 +123,7 @@ def _list(model_id: str, revision: str) -> _Listing:
 
 
 def _take(listing: _Listing, names: list[str]) -> Path:
-    """Let the client fetch `names`, or link to what is here of them."""
+    """Let huggingface_hub fetch `names`, or link those already in its cache; return the folder."""
     from huggingface_hub import snapshot_download
 
     revision = listing.revision or None
@@ -137,7 +141,7 @@ def _say_if_pickle(listing: _Listing, files: list[File]) -> None:
 
 
 def _check_space(listing: _Listing, files: list[File]) -> None:
-    """Raise UserError, before the first byte of them, when the disk cannot take the weights."""
+    """Raise UserError, before any weights are transferred, if the disk has no room for them."""
     repo = repo_folder(listing.model_id, os.environ)
     missing_bytes = sum(file.size_bytes - file.have_bytes(repo / "blobs") for file in files)
     free_bytes = shutil.disk_usage(repo).free
@@ -156,9 +160,10 @@ def _check_space(listing: _Listing, files: list[File]) -> None:
 
 @contextlib.contextmanager
 def _alone(model_id: str, cache: Path) -> Iterator[None]:
-    """Keep other runs of this user and node from fetching the same into the same cache.
+    """Keep other runs of this user and node from fetching the same model into the same cache.
 
-    The cache may lie on a network filesystem, where locks can be void; the gate's folder does not.
+    The lock is in the gate's folder, which is local: the cache may be on a network filesystem,
+    where locks can be void.
     """
     folder = gate_folder() / "fetch"
     folder.mkdir(exist_ok=True)
@@ -188,9 +193,9 @@ def _read(holder: Path) -> str:
 
 
 def main() -> None:
-    """Fetch and link. Raises UserError when that cannot be done."""
+    """Fetch and link. Raises UserError if that fails."""
     model_id, link, revision, *what = sys.argv[1:]
-    # Progress is told here, of all files at once; and so is what goes wrong.
+    # This module reports the progress of all files together, and the errors.
     os.environ |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_VERBOSITY": "error"}
     Path(link).symlink_to(fetch(model_id, revision, weights="without-weights" not in what))
 

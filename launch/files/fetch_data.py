@@ -1,7 +1,7 @@
-"""`python -P -m launch.files.fetch_data hf:OWNER/NAME FOLDER`: have a dataset of the Hub here.
+"""`python -P -m launch.files.fetch_data hf:OWNER/NAME FOLDER`: fetch a dataset of the Hub.
 
-Leaves links to its files in FOLDER. The Hub keeps a copy in Parquet of most datasets, on a branch
-of its own, by configuration and split; of the others the files are taken as their owner put them.
+Leaves links to its files in FOLDER. The Hub keeps a Parquet copy of most datasets on a separate
+branch, by configuration and split; for other datasets the original files are used.
 No code of a dataset is run.
 """
 
@@ -27,7 +27,7 @@ _TRAIN = "train"
 
 @dataclass(frozen=True, slots=True)
 class DataName:
-    """What was asked for; `config` is empty where the dataset has but one."""
+    """A requested dataset, configuration and split; an empty `config` is the default one."""
 
     dataset_id: str
     config: str
@@ -36,7 +36,7 @@ class DataName:
 
 
 def parse(text: str) -> DataName:
-    """hf:OWNER/NAME, hf:OWNER/NAME/SPLIT or hf:OWNER/NAME/CONFIG/SPLIT. Raises UserError."""
+    """Parse hf:OWNER/NAME, hf:OWNER/NAME/SPLIT or hf:OWNER/NAME/CONFIG/SPLIT. Raises UserError."""
     found = _NAMED.fullmatch(text)
     if found is None:
         raise UserError(
@@ -50,14 +50,14 @@ def parse(text: str) -> DataName:
 
 
 def fetch(text: str, folder: Path) -> None:
-    """Fetch a dataset and link its files in `folder`. Raises UserError when that cannot be done."""
+    """Fetch a dataset and link its files in `folder`. Raises UserError if that fails."""
     name, cache = parse(text), hub_folder(os.environ)
     try:
         cache.mkdir(parents=True, exist_ok=True)
         files, snapshot = _fetched(name)
     except UserError:
         raise
-    except Exception as error:  # the client raises its own, its network library's, and OSError
+    except Exception as error:  # the client's own errors, its network library's, and OSError
         raise explain(error, f"datasets/{name.dataset_id}", "main", cache) from error
     folder.mkdir()
     for number, file in enumerate(files):
@@ -67,7 +67,7 @@ def fetch(text: str, folder: Path) -> None:
 
 
 def _fetched(name: DataName) -> tuple[list[str], Path]:
-    """The names of the files and the snapshot that has them."""
+    """Return the names of the files and the snapshot folder that holds them."""
     from huggingface_hub import errors, snapshot_download
 
     offline = is_offline(os.environ)
@@ -96,7 +96,7 @@ def _fetched(name: DataName) -> tuple[list[str], Path]:
 
 
 def _listed(dataset_id: str, revision: str | None, *, offline: bool) -> list[str]:
-    """The names of all files of a revision; offline, of those that were fetched before."""
+    """Return the names of all files of a revision; offline, of those fetched before."""
     from huggingface_hub import HfApi, errors
 
     if not offline:
@@ -110,12 +110,15 @@ def _listed(dataset_id: str, revision: str | None, *, offline: bool) -> list[str
 
 
 def _literal(name: str) -> str:
-    """A pattern that means just this name."""
+    """Return a pattern that matches only this name."""
     return re.sub(r"([\[*?])", r"[\1]", name)
 
 
 def converted(files: list[str], name: DataName) -> list[str]:
-    """Those of a branch of CONFIG/SPLIT/*.parquet. Raises UserError for a name not among them."""
+    """Return the requested files of a branch with CONFIG/SPLIT/*.parquet.
+
+    Raises UserError if the configuration or the split does not exist.
+    """
     parts = [file.split("/") for file in files if file.endswith(".parquet") and file.count("/") > 1]
     configs = sorted({part[0] for part in parts})
     if not configs:
@@ -126,7 +129,7 @@ def converted(files: list[str], name: DataName) -> list[str]:
     splits = sorted({part[1] for part in parts if part[0] == config})
     whole = {split: split for split in splits} | {
         split.removeprefix("partial-"): split for split in splits
-    }  # the Hub converts the first 5 GB
+    }  # the Hub converts only the first 5 GB
     if name.split not in whole:
         raise _none_of(name, "split", splits, f"{config}/{splits[0]}")
     split = whole[name.split]
@@ -136,7 +139,10 @@ def converted(files: list[str], name: DataName) -> list[str]:
 
 
 def as_they_are(files: list[str], name: DataName) -> list[str]:
-    """Files of rows whose name has the split in it; where none has `train`, all there are."""
+    """Return the data files with the split in their name.
+
+    Without a match, returns all files if no split was requested, and raises UserError otherwise.
+    """
     rows = sorted(file for file in files if _DATA.search(file) and "/." not in f"/{file}")
     marked = re.compile(rf"(?<![a-z]){re.escape(name.split.lower())}(?![a-z])")
     of_split = [file for file in rows if marked.search(file.lower())]
@@ -156,7 +162,7 @@ def _none_of(name: DataName, what: str, there: list[str], then: str) -> UserErro
 
 
 def main() -> None:
-    """Fetch and link. Raises UserError when that cannot be done."""
+    """Fetch and link. Raises UserError if that fails."""
     fetch(sys.argv[1], Path(sys.argv[2]))
 
 

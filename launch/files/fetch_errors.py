@@ -1,4 +1,4 @@
-"""Why a model could not be fetched, in a line, with what to type next."""
+"""Error messages for failed fetches: the reason in a line, and what to do next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ELSEWHERE = "HF_HOME=/a/larger/disk, or free space (`hf cache ls` shows what is 
 
 
 def explain(error: Exception, model_id: str, revision: str, cache: Path) -> UserError:
-    """The error to show for what huggingface_hub, or the disk below `cache`, has said."""
+    """Return the error to show for one raised by huggingface_hub or the disk below `cache`."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
@@ -28,7 +28,7 @@ def explain(error: Exception, model_id: str, revision: str, cache: Path) -> User
     if isinstance(error, errors.HfHubHTTPError):
         what, do = _of_answer(error, model_id, revision)
     elif isinstance(error, errors.HFValidationError):
-        what, do = f"{model_id!r} is no name of a model", "--set model.path=OWNER/NAME"
+        what, do = f"{model_id!r} is not a valid model name", "--set model.path=OWNER/NAME"
     elif is_network_error(error):
         what, do = _of_network(error, model_id)
     elif isinstance(error, OSError) and error.errno in _FULL:
@@ -44,7 +44,7 @@ def explain(error: Exception, model_id: str, revision: str, cache: Path) -> User
 
 
 def is_network_error(error: Exception) -> bool:
-    """Whether the Hub could not be reached, or broke off."""
+    """Return whether the Hub could not be reached, or the connection broke off."""
     from huggingface_hub import errors
 
     kinds = (errors.HTTPError, errors.LocalEntryNotFoundError, TimeoutError, ConnectionError)  # type: ignore[attr-defined]  # the client's own
@@ -52,7 +52,7 @@ def is_network_error(error: Exception) -> bool:
 
 
 def _of_answer(error: Exception, model_id: str, revision: str) -> tuple[str, str]:
-    """What the Hub's answer means, and what to do."""
+    """Return the meaning of the Hub's response, and what to do."""
     from huggingface_hub import errors
 
     page, token = f"{_endpoint()}/{model_id}", _token()
@@ -88,7 +88,7 @@ def _of_answer(error: Exception, model_id: str, revision: str) -> tuple[str, str
 
 
 def _of_network(error: Exception, model_id: str) -> tuple[str, str]:
-    # Only the name of a proxy's variable is said: its URL may hold a password.
+    # Only the name of a proxy's variable is shown: its URL may contain a password.
     proxies = [
         name
         for name in (
@@ -112,7 +112,7 @@ def _of_network(error: Exception, model_id: str) -> tuple[str, str]:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what was before it, for as long as that is about the network."""
+    """Yield the error and the chain of its causes."""
     seen: BaseException | None = error
     while seen is not None:
         yield seen
@@ -120,7 +120,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _token() -> str | None:
-    """Where the token that was sent came from; None when there is none."""
+    """Return the source of the token that was sent; None if there is no token."""
     from huggingface_hub import constants, get_token
 
     if get_token() is None:

@@ -1,4 +1,4 @@
-"""How far a fetch is: one line, rewritten, on a terminal; a line every ten seconds elsewhere."""
+"""Progress of a fetch: a rewritten line on a terminal, a line every ten seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from rundir.units import size_text
 _EVERY_S = 10.0
 _EVERY_ON_TTY_S = 0.5
 _RATE_OVER_S = 20.0
-_SILENT_S = 5.0  # without a byte: said, as that is no slow line any more
+_SILENT_S = 5.0  # without a byte for so long is reported: more than a slow connection
 
 
 def say(text: str) -> None:
-    """Write a line; that nobody can read it is no reason to stop fetching."""
+    """Write a line to standard error; failure to write must not stop the fetch."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
 
 class FetchProgress:
-    """Shows how much of `total_bytes` is there; `have()` is asked for (bytes, whole files)."""
+    """Progress display of a fetch; `have()` returns (bytes, complete files) present so far."""
 
     def __init__(
         self, what: str, total_bytes: int, num_files: int, have: Callable[[], tuple[int, int]]
@@ -37,7 +37,7 @@ class FetchProgress:
         self._next_at = time.monotonic() + (0 if self._is_tty else _EVERY_S)
 
     def tick(self) -> None:
-        """Show it, if it is time to."""
+        """Show the progress if it is due."""
         now = time.monotonic()
         if now < self._next_at:
             return
@@ -45,7 +45,7 @@ class FetchProgress:
         self._show(now)
 
     def end(self) -> None:
-        """Show where it ended."""
+        """Show the final state."""
         self._show(time.monotonic())
         if self._is_tty:
             say("")

@@ -1,6 +1,6 @@
-"""Models of the Hub that are on this machine already, found in milliseconds and without a network.
+"""Lookup of Hub models already on this machine, in milliseconds and without a network.
 
-The layout is documented: https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
+The cache layout is documented: https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DEFAULT_REVISION = "main"
 
 
 def hub_folder(environ: Mapping[str, str]) -> Path:
-    """Where huggingface_hub keeps what it has fetched."""
+    """Return the cache folder of huggingface_hub."""
     named = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
     if named is None:
         home = environ.get("HF_HOME")
@@ -27,23 +27,23 @@ def hub_folder(environ: Mapping[str, str]) -> Path:
 
 
 def is_offline(environ: Mapping[str, str]) -> bool:
-    """Whether the user forbids asking the Hub."""
+    """Return whether the user forbids access to the Hub."""
     asked = environ.get("HF_HUB_OFFLINE") or environ.get("TRANSFORMERS_OFFLINE") or ""
     return asked.upper() in _TRUE
 
 
 def is_model_id(path: str) -> bool:
-    """Whether `path` can be OWNER/NAME of the Hub."""
+    """Return whether `path` can be OWNER/NAME on the Hub."""
     return path.count("/") == 1 and not path.startswith((".", "/", "~"))
 
 
 def repo_folder(model_id: str, environ: Mapping[str, str]) -> Path:
-    """Where the cache has, or will have, all revisions of a model."""
+    """Return the cache folder of all revisions of a model, which need not exist yet."""
     return hub_folder(environ) / f"models--{model_id.replace('/', '--')}"
 
 
 def snapshot(model_id: str, revision: str, environ: Mapping[str, str]) -> Path | None:
-    """The folder of a revision (a branch, a tag, a commit), whole or not; None without one."""
+    """Return the folder of a revision (branch, tag or commit), complete or not; None if absent."""
     repo = repo_folder(model_id, environ)
     ref = repo / "refs" / (revision or DEFAULT_REVISION)
     commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else revision
@@ -52,11 +52,10 @@ def snapshot(model_id: str, revision: str, environ: Mapping[str, str]) -> Path |
 
 
 def missing_files(folder: Path, *, weights: bool) -> list[str]:
-    """What training needs and `folder` lacks; that all else is there follows from the weights.
+    """Return the files that training needs and `folder` lacks.
 
-    They are linked there last (launch/files/fetch.py). Raises UserError for a config.json or an
-    index
-    that cannot be read, and OSError.
+    If the weights are there, so is all else: they are linked last (launch/files/fetch.py).
+    Raises UserError for a config.json or an index that cannot be read, and OSError.
     """
 
     def is_there(name: str) -> bool:

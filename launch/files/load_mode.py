@@ -1,4 +1,4 @@
-"""How the weights get into the ranks: decided here once, so that all ranks do the same."""
+"""Choice of how ranks load the weights, made once so that all ranks do the same."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rundir.units import MIB
 
 
 def choose_loading(config: RunConfig, model_path: Path) -> Loading:
-    """What `launch.load` comes to for the model in this folder.
+    """Return the loading that `launch.load` means for the model in this folder.
 
-    Raises UserError when its weights are needed and not there, not whole, or not only weights.
+    Raises UserError if its weights are needed but missing, incomplete or not only weights.
     """
     if config.launch.load == "random":
         reason = f"launch.load=random: seed {config.train.seed}"
@@ -34,7 +34,7 @@ def choose_loading(config: RunConfig, model_path: Path) -> Loading:
 
 
 def known_as(config: RunConfig, files: Iterable[Path]) -> str:
-    """A name for all starts that take the same memory: of the same weights, held the same way."""
+    """Return a key shared by all starts that take the same memory: same weights, same loading."""
     state = [(str(file), (found := file.stat()).st_size, found.st_mtime_ns) for file in files]
     device = [config.launch.device, os.environ.get("CUDA_VISIBLE_DEVICES")]
     parts = [
@@ -53,10 +53,10 @@ def known_as(config: RunConfig, files: Iterable[Path]) -> str:
 def decide(
     config: RunConfig, checkpoint: Checkpoint, filesystem: str, available_bytes: int
 ) -> Loading:
-    """The rule itself. `available_bytes` is what the host can still give.
+    """Decide how to load the weights. `available_bytes` is the host's available memory.
 
-    A warm start maps the weights once, whatever comes out here: it is then for ranks that have to
-    be started cold instead.
+    A warm start maps the weights once in any case: the decision is then for ranks that have to be
+    started cold instead.
     """
     fits = checkpoint.size_bytes <= available_bytes
     read_ahead = [str(file) for file in checkpoint.files if fits and not is_network(filesystem)]
@@ -77,7 +77,7 @@ def decide(
 def _why_broadcast(
     checkpoint: Checkpoint, dtype: str, filesystem: str, available_bytes: int
 ) -> str | None:
-    """Why one rank had better read for all, or None."""
+    """Return why one rank should read the weights for all, or None."""
     name, size_bytes = checkpoint.files[0].name, checkpoint.size_bytes
     if is_network(filesystem):
         return f"the model lies on {filesystem}: it is read once"

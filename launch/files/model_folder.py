@@ -1,4 +1,4 @@
-"""Where the files of a model are, looked for on this machine alone."""
+"""Location of a model's files on this machine; no network is used."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rundir.paths import ROOT, cache_folder
 
 
 def check_model(config: RunConfig) -> None:
-    """Raise UserError when `model.path` cannot be a model: a folder without one, a bad id.
+    """Raise UserError if `model.path` cannot be a model: a folder without one, or an invalid ID.
 
-    Nor when weights that are here are damaged, unless none are to be read; nor when some are not
-    here and may not be fetched.
+    Also raised if local weights that are to be read are damaged, and if files are missing and may
+    not be fetched.
     """
     path = Path(config.model.path)
     weights = config.launch.load != "random"
@@ -40,11 +40,11 @@ def check_model(config: RunConfig) -> None:
             do="--set model.path=OWNER/NAME, or a folder that exists",
         )
     elif weights or not config.architecture:
-        _check_cached(config, weights=weights)
+        check_cached(config, weights=weights)
 
 
-def _check_cached(config: RunConfig, *, weights: bool) -> None:
-    """Look at what the Hub's cache has of the model. Raises UserError as `check_model`."""
+def check_cached(config: RunConfig, *, weights: bool) -> None:
+    """Check the model's files in the Hub's cache. Raises UserError as `check_model` does."""
     model_id = config.model.path
     folder = snapshot(model_id, config.model.revision, os.environ)
     missing = ["all of it"] if folder is None else missing_files(folder, weights=weights)
@@ -62,7 +62,7 @@ def _check_cached(config: RunConfig, *, weights: bool) -> None:
 
 
 def fetched_model_folder(config: RunConfig) -> Path | None:
-    """The folder of `model.path` with at least a config.json in it; None while it has none here."""
+    """Return the local folder of `model.path`, or None if there is none with a config.json."""
     named = config.model.path
     if not named:
         return None
@@ -73,7 +73,7 @@ def fetched_model_folder(config: RunConfig) -> Path | None:
 
 
 def made_model_folder(config: RunConfig) -> Path:
-    """Where a model made from [architecture] lies: in the cache, named after what it depends on."""
+    """Return the cache folder of a model made from [architecture], named by its inputs' hash."""
     source = ROOT / "train" / "model" / "make_checkpoint.py"
     weights = config.launch.load != "random" and [config.model.dtype, config.train.seed]
     parts = [config.architecture, weights]
@@ -84,5 +84,5 @@ def made_model_folder(config: RunConfig) -> Path:
 
 
 def model_folder(config: RunConfig) -> Path | None:
-    """Where the model's files are, or will be if it is made here; None of one not yet fetched."""
+    """Return the folder of the model, existing or to be made; None if it is yet to be fetched."""
     return fetched_model_folder(config) if config.model.path else made_model_folder(config)

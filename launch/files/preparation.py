@@ -1,4 +1,4 @@
-"""What is made ready before any rank starts: the model's files and the tokenised data."""
+"""Preparation before any rank starts: the model's files and the tokenised data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launch.files.hub_cache import missing_files, snapshot
 from launch.files.load_mode import choose_loading
-from launch.files.model_folder import made_model_folder
+from launch.files.model_folder import check_cached, made_model_folder
 from launch.process import children
 from launch.process.signals import Signals
 from rundir.config import RunConfig
@@ -31,8 +31,8 @@ def prepare(
 ) -> Prepared:
     """Fetch or make the model, tokenise the data, and write prepared.json.
 
-    Raises UserError with the child's exit code when it could not be done (the child has said why),
-    or when the weights cannot be used; Interrupted when a stop was asked for; and OSError.
+    Raises UserError with the child's exit code if that fails (the child has reported why), or if
+    the weights cannot be used; Interrupted if a stop was requested; and OSError.
     """
     model_path = have_model(config, run, env, signals)
     loading = choose_loading(config, model_path)
@@ -53,9 +53,10 @@ def prepare(
 
 
 def have_model(config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals) -> Path:
-    """The local folder of the model, made or fetched if it is not there yet.
+    """Return the local folder of the model, made or fetched if it is not there yet.
 
-    With random weights it need have none, and of a model whose architecture is known here no file.
+    With random weights the folder need not hold weights, and a model with an [architecture] needs
+    no fetched files at all.
     """
     is_random = config.launch.load == "random"
     if config.model.path and Path(config.model.path).is_dir():
@@ -73,8 +74,9 @@ def have_model(config: RunConfig, run: RunDir, env: dict[str, str], signals: Sig
 
 
 def have_tokenizer(config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals) -> Path:
-    """The local folder of the model, of which the weights need not be there."""
+    """Return the local folder of the model; the weights need not be there."""
     if config.model.path and not Path(config.model.path).is_dir():
+        check_cached(config, weights=False)
         return _hub_model(config, run, env, signals, weights=False)
     return have_model(config, run, env, signals)
 
@@ -82,13 +84,13 @@ def have_tokenizer(config: RunConfig, run: RunDir, env: dict[str, str], signals:
 def _hub_model(
     config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals, *, weights: bool
 ) -> Path:
-    """The folder of a model of the Hub; when all of it is here, nobody is asked for it."""
+    """Return the folder of a model of the Hub; the Hub is not asked if all files are local."""
     model, link = config.model, run.path / "base_model"
     folder = snapshot(model.path, model.revision, os.environ)
     if folder is not None and not missing_files(folder, weights=weights):
         link.symlink_to(folder)
         return folder
-    # Ranks are offline, this child is not: where the user wants it so, it was refused before.
+    # Ranks are offline, this child is not. If the user set offline mode, check_model has raised.
     online = {key: value for key, value in env.items() if key != "HF_HUB_OFFLINE"}
     what = [] if weights else ["without-weights"]
     code = children.run(
@@ -99,7 +101,7 @@ def _hub_model(
 
 
 def have_data_of_hub(config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals) -> None:
-    """Have the datasets of the Hub here that data.path and data.eval_path name."""
+    """Fetch the datasets of the Hub that data.path and data.eval_path name."""
     for field in ("path", "eval_path"):
         for number, one in enumerate(data_paths(getattr(config.data, field))):
             if not one.is_of_hub:
@@ -112,7 +114,7 @@ def have_data_of_hub(config: RunConfig, run: RunDir, env: dict[str, str], signal
 
 
 def _online(env: dict[str, str]) -> dict[str, str]:
-    """Ranks are offline, this child is not, unless the user wants it so."""
+    """Return `env` without the ranks' offline mode, unless the user set it."""
     return {
         key: value
         for key, value in env.items()
@@ -121,7 +123,7 @@ def _online(env: dict[str, str]) -> dict[str, str]:
 
 
 def check_child(code: int, what: str) -> None:
-    """Raise UserError with the code of a child that has failed, and has said why."""
+    """Raise UserError with the exit code of a failed child, which has reported why."""
     if code < 0:
         do = "if nobody did that, memory ran out: `dmesg | grep -i oom`"
         raise UserError(f"{what}: killed by signal {-code}", do=do, code=ExitCode.PREFLIGHT)

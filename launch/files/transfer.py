@@ -1,4 +1,4 @@
-"""Large files of the Hub into its cache, several at once, each going on from where it broke off."""
+"""Parallel, resumable transfer of large files from the Hub into its cache."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.units import MIB
 
-_NUM_THREADS = 8  # as in huggingface_hub itself: one connection seldom fills the line
+_NUM_THREADS = 8  # as in huggingface_hub: one connection seldom uses the full bandwidth
 _POLL_S = 0.1
 _CHUNK_BYTES = MIB
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a model at the Hub. `sha256` is None for one that git itself keeps: a small one."""
+    """A file of a model on the Hub. `sha256` is None for a small file, stored in git itself."""
 
     name: str
     size_bytes: int
     sha256: str | None
 
     def partial(self, blobs: Path) -> Path:
-        """What is here of it so far: of this user and node, as others may write here as well."""
+        """Return the path of the partial file, which other users and nodes do not share."""
         return blobs / f"{self.sha256}.{socket.gethostname()}-{os.getuid()}.incomplete"
 
     def have_bytes(self, blobs: Path) -> int:
-        """How much of it is here."""
+        """Return how much of the file is present, in bytes."""
         if self.sha256 is None:
             return 0
         for path in (blobs / self.sha256, self.partial(blobs)):
@@ -45,7 +45,7 @@ class File:
 
 
 def transfer(model_id: str, commit: str, files: list[File], blobs: Path) -> None:
-    """Have `files` in the folder `blobs`, named after their content, as the Hub's cache has them.
+    """Fetch `files` into the folder `blobs`, named by their hashes as in the Hub's cache.
 
     Files without a sha256 are left to huggingface_hub. Raises what the first thread to fail raised:
     errors of huggingface_hub and its network library, OSError (a full disk), and UserError.
@@ -66,7 +66,7 @@ def transfer(model_id: str, commit: str, files: list[File], blobs: Path) -> None
             failed.put(error)
 
     blobs.mkdir(parents=True, exist_ok=True)
-    # Daemons: when this process is told to end, nothing waits for gigabytes to come.
+    # Daemon threads: the end of this process must not wait for gigabytes to arrive.
     threads = [threading.Thread(target=work, daemon=True) for _ in large[:_NUM_THREADS]]
     progress = _progress(model_id, large, blobs)
     for thread in threads:
@@ -80,7 +80,7 @@ def transfer(model_id: str, commit: str, files: list[File], blobs: Path) -> None
     if not failed.empty():
         raise failed.get()
     for left in blobs.glob(File("", 0, "*").partial(Path()).name):
-        left.unlink()  # of an earlier revision
+        left.unlink()  # from an earlier revision
 
 
 def _progress(model_id: str, files: list[File], blobs: Path) -> FetchProgress:
@@ -92,7 +92,7 @@ def _progress(model_id: str, files: list[File], blobs: Path) -> FetchProgress:
 
 
 def _transfer_one(model_id: str, commit: str, file: File, blobs: Path) -> None:
-    """The rest of one file. The URL names the commit, so what is there never belongs to another."""
+    """Fetch the rest of one file. The URL names the commit, so a partial file always matches."""
     from huggingface_hub import constants, hf_hub_download, hf_hub_url
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
@@ -100,10 +100,10 @@ def _transfer_one(model_id: str, commit: str, file: File, blobs: Path) -> None:
     blob, partial = blobs / str(file.sha256), file.partial(blobs)
     if blob.exists():
         return
-    if file.size_bytes > constants.MAX_HTTP_DOWNLOAD_SIZE:  # no way but Xet's, which cannot resume
+    if file.size_bytes > constants.MAX_HTTP_DOWNLOAD_SIZE:  # only for Xet, which cannot resume
         hf_hub_download(model_id, file.name, revision=commit)
         return
-    constants.DOWNLOAD_CHUNK_SIZE = _CHUNK_BYTES  # 10 MiB that are not whole yet would be lost
+    constants.DOWNLOAD_CHUNK_SIZE = _CHUNK_BYTES  # an incomplete chunk is lost: 10 MiB by default
     with partial.open("ab") as out:
         at_bytes = out.tell()
         while True:
@@ -119,7 +119,7 @@ def _transfer_one(model_id: str, commit: str, file: File, blobs: Path) -> None:
             except Exception as error:
                 if not is_network_error(error) or out.tell() == at_bytes:
                     raise
-                at_bytes = out.tell()  # something has come: go on, whatever the client thinks
+                at_bytes = out.tell()  # data has arrived: resume, even if the client gave up
         out.flush()
         os.fsync(out.fileno())
     if at_bytes:
@@ -128,7 +128,7 @@ def _transfer_one(model_id: str, commit: str, file: File, blobs: Path) -> None:
 
 
 def _check(file: File, partial: Path) -> None:
-    """Raise UserError unless what came in pieces is the file: a lost node may have left zeros."""
+    """Raise UserError if a resumed file has a wrong hash: a crashed node may have left zeros."""
     with partial.open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
     if digest != file.sha256:

@@ -1,7 +1,7 @@
-"""What one file of weights says of itself, read without loading or running anything in it.
+"""Contents of a weight file, read without loading it or running any code in it.
 
-A safetensors file has a header in JSON. A checkpoint of the old kind (`.bin`) is a zip around a
-pickle, of which the opcodes are read.
+A safetensors file has a JSON header. An old checkpoint (`.bin`) is a zip file with a pickle, whose
+opcodes are read.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from rundir.exit_codes import ExitCode
 
 _MAX_HEADER_BYTES = 100_000_000  # as in safetensors itself
 
-_NUM_PICKLES = 4  # before the raw weights of a file older than torch 1.6; the last has the tensors
-_MAX_PICKLE_BYTES = 1 << 30  # a table of tensors is a thousand times smaller
-# What torch's own weights_only loader lets a checkpoint name, besides what torch rebuilds itself.
+_NUM_PICKLES = 4  # before the raw weights in files of torch before 1.6; the last has the tensors
+_MAX_PICKLE_BYTES = 1 << 30  # a table of tensors is about a thousand times smaller
+# Names that torch's weights_only loader allows in a checkpoint, besides its rebuild functions.
 _HARMLESS = {
     "collections OrderedDict",
     "collections Counter",
@@ -48,15 +48,15 @@ _DTYPE = re.compile(r"(b?float|u?int|complex)\d+\w*|bool")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pickle:
-    """What a `.bin` file holds."""
+    """The contents of a `.bin` file."""
 
     dtypes: frozenset[str]  # of its floating-point weights
-    others: tuple[str, ...]  # what it names that is no weight, and could be code
+    others: tuple[str, ...]  # names that are not weights, and could be code
     is_zip: bool  # only then can its weights be mapped instead of read
 
 
 def look_into(path: Path) -> Pickle:
-    """Read what the pickle in `path` names. Raises ValueError for a damaged file, and OSError."""
+    """Read the names in the pickle in `path`. Raises ValueError for a damaged file, and OSError."""
     with path.open("rb") as file:
         is_zip = zipfile.is_zipfile(file)
         file.seek(0)
@@ -71,7 +71,7 @@ def look_into(path: Path) -> Pickle:
 
 
 def _is_torchs(name: str) -> bool:
-    """Whether torch rebuilds a tensor with it, or stores one in it."""
+    """Return whether the name is a torch function that rebuilds tensors, a storage or a dtype."""
     module, _, attribute = name.partition(" ")
     if module == "torch._utils":
         return attribute.startswith("_rebuild_")
@@ -80,7 +80,7 @@ def _is_torchs(name: str) -> bool:
 
 
 def _table(file: IO[bytes]) -> IO[bytes]:
-    """The pickle of a zip file; the weights are its other members."""
+    """Return the pickle in a zip file; the weights are its other members."""
     try:
         with zipfile.ZipFile(file) as archive:
             member = next(one for one in archive.infolist() if one.filename.endswith("/data.pkl"))
@@ -99,13 +99,13 @@ def _names_of_old(file: IO[bytes]) -> set[str]:
 
 
 def _names(file: IO[bytes]) -> set[str]:
-    """Every `module name` that one pickle refers to. Raises ValueError when it is not whole."""
+    """Return every `module name` that a pickle refers to. Raises ValueError if it is truncated."""
     names: set[str] = set()
     texts = ["", ""]
     for opcode, argument, _ in pickletools.genops(file):
         if opcode.name in ("GLOBAL", "INST"):
             names.add(str(argument))
-        elif opcode.name == "STACK_GLOBAL":  # it takes the two texts before it
+        elif opcode.name == "STACK_GLOBAL":  # it takes the two strings before it
             names.add(" ".join(texts))
         elif "UNICODE" in opcode.name:
             texts = [texts[1], str(argument)]
@@ -113,7 +113,7 @@ def _names(file: IO[bytes]) -> set[str]:
 
 
 class Tensor(NamedTuple):
-    """What a header says of one tensor; `dtype` in its own spelling, as BF16."""
+    """A tensor as the header describes it; `dtype` as spelled there, such as BF16."""
 
     dtype: str
     size_bytes: int
@@ -121,14 +121,14 @@ class Tensor(NamedTuple):
 
 
 def read_header(file: Path) -> dict[str, Tensor]:
-    """The tensors that a file holds. Raises UserError unless the file is as long as they say.
+    """Return the tensors of a safetensors file. Raises UserError if its length does not match.
 
-    The format: https://huggingface.co/docs/safetensors, "Format".
+    The format is described at https://huggingface.co/docs/safetensors, "Format".
     """
     size_bytes = file.stat().st_size
     with file.open("rb") as content:
         length_bytes = int.from_bytes(content.read(8), "little")
-        if size_bytes < 8 or length_bytes > min(_MAX_HEADER_BYTES, size_bytes - 8):  # noqa: PLR2004 - the length's own size
+        if size_bytes < 8 or length_bytes > min(_MAX_HEADER_BYTES, size_bytes - 8):  # noqa: PLR2004 - the size of the length field
             what = f"its header would have {length_bytes:,} bytes, the file has {size_bytes:,}"
             raise damaged(file, what)
         header = content.read(length_bytes)
@@ -140,7 +140,7 @@ def read_header(file: Path) -> dict[str, Tensor]:
             key: Tensor(str(one["dtype"]), spans[key][1] - spans[key][0], tuple(one["shape"]))
             for key, one in table.items()
         }
-    except Exception as error:  # a damaged file may trip the parser in any way
+    except Exception as error:  # a damaged file can raise anything in the parser
         raise damaged(file, f"its header cannot be read: {error!r}") from error
     if 8 + length_bytes + data_bytes != size_bytes:
         expected = 8 + length_bytes + data_bytes
@@ -149,9 +149,9 @@ def read_header(file: Path) -> dict[str, Tensor]:
 
 
 def damaged(path: Path, what: str) -> UserError:
-    """The error for a file, or a folder, of a model that cannot be used.
+    """Return the error for a model's file or folder that cannot be used.
 
-    A folder of the Hub's cache holds links: what is damaged is the file behind.
+    A folder of the Hub's cache holds links: the damaged file is the target.
     """
     whole = path.resolve()
     do = f"rm {shlex.quote(str(whole))}, then copy or fetch it again"

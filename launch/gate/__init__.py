@@ -1,4 +1,4 @@
-"""The gate: which process may import and load now, one at a time or as memory allows.
+"""The gate: admits processes to import and load, one at a time or as memory allows.
 
-Runs in whatever passes it: the zygote, the ranks, a script that imports `airlock`.
+Runs in every process that passes it: the zygote, the ranks, a script that imports `airlock`.
 """

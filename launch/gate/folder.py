@@ -1,4 +1,4 @@
-"""Where the gate lies: a local folder of this user's alone, in which locks do exclude."""
+"""The gate's folder: local, private to this user, and with working locks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rundir.exit_codes import ExitCode
 
 _PROBE_TIMEOUT_S = 20.0
 
-# Run in another process: exits with 0 when it, too, gets the lock.
+# Run in another process: exits with 0 if it gets the lock as well.
 _PROBE = """
 import fcntl, os, sys
 try:
@@ -28,10 +28,10 @@ except BlockingIOError:
 
 
 def gate_folder() -> Path:
-    """The folder of the locks: AIRLOCK_GATE_DIR, else one in /tmp.
+    """Return the folder of the locks, created if missing: AIRLOCK_GATE_DIR, or one in /tmp.
 
-    It is named after the user and must belong to them alone. Raises UserError when
-    it is a link or a file, when others own it or may write to it, or when it cannot be made.
+    The one in /tmp is named after the user. Raises UserError if the folder is a link or a file, if
+    another user owns it or may write to it, or if it cannot be created.
     """
     folder = _location()
     try:
@@ -49,24 +49,24 @@ def gate_folder() -> Path:
 
 
 def _location() -> Path:
-    """The same for every session of a user: what a login or a job sets does not count."""
-    return Path(os.environ.get("AIRLOCK_GATE_DIR") or f"/tmp/airlock-{os.getuid()}")  # noqa: S108 - it is looked at
+    """Return a path that is the same in all sessions of a user, whatever a login or a job sets."""
+    return Path(os.environ.get("AIRLOCK_GATE_DIR") or f"/tmp/airlock-{os.getuid()}")  # noqa: S108 - its owner and mode are checked
 
 
 def check_gate() -> Path:
-    """The gate's folder, once it is seen that a lock held in it keeps another process out.
+    """Return the gate's folder, after a test that a lock held in it excludes another process.
 
-    Raises UserError when it does not, or when the folder is not on a local filesystem.
+    Raises UserError if it does not, or if the folder is not on a local filesystem.
     """
     folder = gate_folder()
     kind = filesystem_of(folder)
-    if is_network(kind):  # by mount option or version, flock succeeds there for everyone
+    if is_network(kind):  # depending on mount options and version, flock may exclude nobody there
         raise _unusable(folder, f"it is on a network filesystem ({kind}), where locks may be void")
     probe = folder / "exclusion.lock"
     lock = FileLock(probe, mode=0o600, fallback_to_soft=False)
     command = [sys.executable, "-I", "-S", "-c", _PROBE, str(probe)]
     try:
-        with lock.acquire(timeout=_PROBE_TIMEOUT_S):  # another run may be at the same test
+        with lock.acquire(timeout=_PROBE_TIMEOUT_S):  # another run may be testing too
             excluded = subprocess.run(command, timeout=_PROBE_TIMEOUT_S, check=False).returncode
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _unusable(folder, f"a lock in it cannot be tried: {error}") from error
@@ -76,9 +76,9 @@ def check_gate() -> Path:
 
 
 def blind_spot() -> str | None:
-    """What runs in other containers keep this gate from seeing, or None where there is nothing.
+    """Return a warning if this gate cannot see runs in other containers, or None.
 
-    Containers without a limit of their own take from one memory, but each has its own /tmp.
+    Containers without a memory limit of their own share the host's, but each has its own /tmp.
     """
     in_container = any(Path(file).exists() for file in ("/.dockerenv", "/run/.containerenv"))
     in_container = in_container or "KUBERNETES_SERVICE_HOST" in os.environ

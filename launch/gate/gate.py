@@ -1,16 +1,16 @@
-"""The gate: processes that import and load go in one at a time, or as many as the memory takes.
+"""The gate: admits processes that import and load one at a time, or as many as memory allows.
 
-Whoever wants in takes the *node lock*, one file for all runs of this user on the node, looks at the
-ledger of those inside and at the memory of the host, and either enters itself into the ledger or
-lets go of the lock and tries again. With `admit`
+A process that wants to enter takes the *node lock*, one file for all runs of this user on the node,
+inspects the ledger of those inside and the host's memory, and either adds itself to the ledger or
+releases the lock and tries again. The values of `admit` are:
 
-* `serial` one process is inside at a time;
-* `auto` the first rank of a kind goes alone and is measured, unless one like it was in an earlier
-  run; then as many are inside as there is memory for (what the host can give, less what those
-  inside may still come to use, less a reserve) and as there are cores to compute on;
-* `open` nobody waits.
+* `serial`: one process is inside at a time;
+* `auto`: the first rank of a kind goes alone and is measured, unless one like it was measured in an
+  earlier run; then as many are inside as there are cores and memory for (the host's available
+  memory, less what those inside may still use, less a reserve);
+* `open`: nobody waits.
 
-All locks are the kernel's: a process that dies inside has left.
+All locks are kernel locks: a process that dies inside has left.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from rundir.units import GIB, MIB
 Admit = Literal["auto", "serial", "open"]
 
 _POLL_S = 0.02
-_JUDGE_S = 0.2  # as what there is of memory changes too, whoever comes and goes
+_JUDGE_S = 0.2  # available memory also changes while nobody enters or leaves
 _REMIND_S = 10.0
-_HOPELESS_S = 60.0  # nobody inside who could give memory back: what others hold may yet be freed
-_MARGIN = 1.1  # ranks of one run differ little
+_HOPELESS_S = 60.0  # with nobody inside to free memory, others may still free theirs
+_MARGIN = 1.1  # the ranks of a run differ little
 _MARGIN_BYTES = 32 * MIB
-_RESERVE = 0.05  # of all memory, for what nobody has counted
-_SPARE_CORES = 0.5  # what computes in one thread is measured as a little more than one core
+_RESERVE = 0.05  # of all memory, for unaccounted use
+_SPARE_CORES = 0.5  # a single busy thread measures as a little more than one core
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Admission:
-    """How one was let in: beside how many, and what it is taken to need (None: not known)."""
+    """An admission: the number of others inside, and the expected need (None: unknown)."""
 
     num_beside: int
     profile: MemoryProfile | None
@@ -54,11 +54,11 @@ class Admission:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Visitor:
-    """Who comes to the gate. `turn` is its place among those of the same run and attempt, from 0.
+    """A process at the gate. `turn` is its place among those of the same run and attempt, from 0.
 
-    The zygote, which comes before all of them, has none. Visitors of the same `kind` take the same
-    memory: what one took is foretold for the next, and also for those of a later run that has the
-    same `known_as`, if it has one.
+    The zygote, which precedes all of them, has none. Visitors of the same `kind` take the same
+    memory: what one took predicts the need of the next, also in later runs with the same
+    `known_as`, unless that is empty.
     """
 
     run_id: str
@@ -70,7 +70,7 @@ class Visitor:
 
 
 class Gate:
-    """The way of one visitor through the gate. `on_wait` gets no text at first, then reminders."""
+    """The passage of one visitor. `on_wait` is called with "" at first, then with reminders."""
 
     def __init__(
         self,
@@ -101,10 +101,10 @@ class Gate:
 
     @contextlib.contextmanager
     def admitted(self) -> Iterator[Admission]:
-        """Wait until this process may come in, and run the block inside.
+        """Wait until this process is admitted, and run the block inside.
 
-        Raises TimeoutError, naming who is inside, after the time-out; UserError when what it needs
-        is not to be had, or the gate's folder cannot be written.
+        Raises TimeoutError, naming who is inside, after the timeout; UserError if the memory it
+        needs is not available, or the gate's folder cannot be written.
         """
         with contextlib.ExitStack() as stack:
             try:
@@ -120,25 +120,25 @@ class Gate:
             yield admission
 
     def phase(self, name: str) -> None:
-        """Say what this process does now, for those who wait."""
+        """Record what this process does now, for those who wait."""
         if self._entry is not None:
             self._entry = dataclasses.replace(self._entry, phase=name, since_mono=time.monotonic())
-            with contextlib.suppress(OSError):  # a full disk must not cost a rank that is inside
+            with contextlib.suppress(OSError):  # a full disk must not end a rank that is inside
                 self._ledger.write(self._entry)
 
     def inside(self) -> list[Entry]:
-        """Who is inside now."""
+        """Return the entries of those inside now."""
         return self._ledger.inside()
 
     def wait_until_all_passed(self, num_ranks: int) -> None:
-        """Wait, without limit, until all ranks of this node and attempt have left the gate."""
+        """Wait, without a timeout, until all ranks of this node and attempt have left the gate."""
         if self._turn is not None:
             self._deadline = float("inf")
-            self._waited_since = self._reminded = time.monotonic()  # it waits anew, outside
+            self._waited_since = self._reminded = time.monotonic()  # a new wait, outside the gate
             self._turn.wait_until_all_passed(num_ranks)
 
     def _come_in(self, stack: contextlib.ExitStack) -> Admission:
-        """Wait, and be inside until `stack` is closed."""
+        """Wait for admission, and stay inside until `stack` is closed."""
         if self._turn is not None:
             stack.enter_context(self._turn.here())
             if self._admit != "open":
@@ -171,7 +171,7 @@ class Gate:
             self._tick(str(found))
 
     def _judge(self, inside: list[Entry]) -> Admission | str:
-        """The admission, or whom or what this process has to wait for."""
+        """Return the admission, or what this process has to wait for."""
         now = self._memory.now()
         profile = None if self._admit == "serial" else self._notes.read()
         if profile is None:  # it goes alone
@@ -179,7 +179,7 @@ class Gate:
         if any(entry.exclusive for entry in inside):
             return _held_by([entry for entry in inside if entry.exclusive])
         if not inside:
-            # What was measured is certain to be needed, a margin and a reserve are not.
+            # Only what was measured is certain to be needed, not the margin and the reserve.
             return self._judge_alone(profile, now.available_bytes, now.where)
         self._alone_since = None
         busy = sum(entry.cores for entry in inside) + profile.cores
@@ -224,17 +224,17 @@ class Gate:
 
     @contextlib.contextmanager
     def _measured(self) -> Iterator[None]:
-        """Measure what the block takes, for the ranks to come; the zygote is not one of them."""
+        """Measure what the block takes, for later ranks; the zygote is not measured."""
         if self._admit != "auto" or self._visitor.turn is None:
             yield
             return
         with MemoryProfiler() as measuring:
             yield
-        with contextlib.suppress(OSError):  # a full disk: the next one goes alone as well
+        with contextlib.suppress(OSError):  # a full disk: the next rank goes alone as well
             self._notes.write(self._visitor.turn, measuring.profile())
 
     def _tick(self, whom: str) -> None:
-        """One round of waiting."""
+        """Wait for one round. Raises TimeoutError after the deadline."""
         now = time.monotonic()
         if self._waited_since is None:
             self._waited_since = self._reminded = now

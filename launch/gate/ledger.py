@@ -1,8 +1,8 @@
-"""The ledger: who is inside the gate, of all runs of this node, and what memory they still want.
+"""The ledger: the processes inside the gate, of all runs on this node, and their memory needs.
 
 Each process inside has an entry, a JSON file, and holds a lock of the same name: an entry whose
 lock is free belonged to a process that died. Names are unique (pid namespace, pid, start time), so
-removing the files of the dead cannot meet anyone alive.
+removing the files of a dead process cannot affect a live one.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from rundir.atomic import write_text
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One process inside the gate. `growth_bytes` is what it may come to use more than at first.
+    """A process inside the gate. `growth_bytes` is how much its memory may grow after entry.
 
-    With `exclusive` nobody else is let in beside it.
+    With `exclusive` nobody else is admitted beside it.
     """
 
     run: str
     who: str
     pid: int
-    start_ticks: int  # proc_pid_stat(5), starttime: with boot_id and pid_space, what tells it
-    boot_id: str  # from any other process that has had this pid
+    start_ticks: int  # proc_pid_stat(5), starttime; with boot_id and pid_space it tells this
+    boot_id: str  # process from any other with the same pid
     pid_space: int
     exclusive: bool
     growth_bytes: int
-    cores: float  # how many it keeps busy
+    cores: float  # the number of cores it keeps busy
     anon_before_bytes: int
     phase: str
-    since_mono: float  # of the phase; the system's clock may be set meanwhile
+    since_mono: float  # start of the phase; monotonic, as the system clock may be set
 
     @property
     def wanted_bytes(self) -> int:
-        """What it may still come to use; all of it where the process cannot be looked at."""
+        """The memory it may still use, in bytes; the full growth if it cannot be inspected."""
         try:
             anon = anon_bytes(self.pid) if self.pid_space == pid_space() else 0
         except OSError:  # it has just ended
@@ -62,7 +62,7 @@ class Entry:
 
 
 def own_entry(run: str, who: str) -> Entry:
-    """An entry of this process, exclusive."""
+    """Return an exclusive entry for this process."""
     pid = os.getpid()
     return Entry(
         run=run,
@@ -81,13 +81,13 @@ def own_entry(run: str, who: str) -> Entry:
 
 
 class Ledger:
-    """The entries in `folder`. Look and enter with the gate's lock held, leave without."""
+    """The entries in `folder`. Read and enter with the node lock held; leave without it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def inside(self) -> list[Entry]:
-        """Everyone inside, those longest inside first; the dead are struck off."""
+        """Return the entries of those inside, longest in their phase first; remove the dead."""
         found = []
         for file in self._folder.glob("*.json"):
             if not is_held(file.with_suffix(".lock")):
@@ -97,7 +97,7 @@ class Ledger:
         return sorted(found, key=lambda entry: entry.since_mono)
 
     def version(self) -> int:
-        """Changes when someone enters or leaves; far cheaper to look at than `inside`."""
+        """Return a number that changes when anyone enters or leaves; far cheaper than `inside`."""
         try:
             return self._folder.stat().st_mtime_ns
         except FileNotFoundError:
@@ -105,7 +105,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def entered(self, entry: Entry) -> Iterator[None]:
-        """Have `entry` in the ledger while the block runs. Raises OSError on a full disk."""
+        """Keep `entry` in the ledger while the block runs. Raises OSError on a full disk."""
         file = self._file(entry)
         self._folder.mkdir(parents=True, exist_ok=True)
         with lock_file(file.with_suffix(".lock")):
@@ -116,7 +116,7 @@ class Ledger:
                 _remove(file)
 
     def write(self, entry: Entry) -> None:
-        """Renew the entry of this process. Raises OSError."""
+        """Write the entry of this process. Raises OSError."""
         write_text(self._file(entry), json.dumps(dataclasses.asdict(entry)), durable=False)
 
     def _file(self, entry: Entry) -> Path:
@@ -129,28 +129,31 @@ def _remove(file: Path) -> None:
 
 
 def _read(file: Path) -> Entry | None:
-    """The entry, or None when its process has just left."""
+    """Return the entry, or None if its process has just left."""
     try:
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return Entry(**content)
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError):  # of another version of Airlock: someone is inside, so wait
+    except (ValueError, TypeError):  # another version of Airlock: someone is inside, so wait
         return dataclasses.replace(own_entry("another version's run", "someone"), pid_space=0)
 
 
 def boot_id() -> str:
-    """What tells this boot of the machine from every other."""
+    """Return the ID of this boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def pid_space() -> int:
-    """The pid namespace of this process: in another one pids mean other processes."""
+    """Return the pid namespace of this process; in another one, pids mean other processes."""
     return Path("/proc/self/ns/pid").stat().st_ino
 
 
 def anon_bytes(pid: int) -> int:
-    """Anonymous and shared memory resident in a process (proc_pid_status(5)). Raises OSError."""
+    """Return a process's resident anonymous and shared memory (proc_pid_status(5)), in bytes.
+
+    Raises OSError.
+    """
     fields = {}
     for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
         name, _, value = line.partition(":")
@@ -159,5 +162,5 @@ def anon_bytes(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; what comes before may hold blanks."""
+    """Return the fields of /proc/PID/stat from the state on; the name before may have spaces."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""What a rank takes inside the gate: measured in one, foretold for the next that is like it."""
+"""Memory and CPU use of a rank inside the gate: measured in one, predicted for the next."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _EVERY_S = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryProfile:
-    """The most anonymous memory a process took, less what it had before, and how busy it was."""
+    """The peak anonymous memory of a process, less what it had before, and how busy it was."""
 
     peak_bytes: int
-    cores: float  # CPU time ÷ time: 0.9 of one that computes, 0.1 of one that waits for a disk
+    cores: float  # CPU time ÷ wall time: 0.9 when computing, 0.1 when waiting for a disk
 
 
 class MemoryProfiler:
-    """Measures the `MemoryProfile` of this process in a block.
+    """A context manager that measures the `MemoryProfile` of this process.
 
-    Pages of files are left out, as the kernel takes those back when it needs the room. A thread
-    looks a hundred times a second; what comes and goes between two looks was never much.
+    File pages are left out, as the kernel reclaims them when it needs memory. A thread samples a
+    hundred times a second; what comes and goes between two samples is never much.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class MemoryProfiler:
         self._look()
 
     def profile(self) -> MemoryProfile:
-        """What was measured so far."""
+        """Return the profile measured so far."""
         busy_s = time.process_time() - self._cpu_before_s
         cores = busy_s / max(time.monotonic() - self._began_s, 1e-3)
         return MemoryProfile(peak_bytes=self._peak_bytes, cores=round(cores, 2))
@@ -63,21 +63,21 @@ class MemoryProfiler:
 
 
 class ProfileStore:
-    """What ranks of one run took, in `folder`, and what those of an earlier run like it did.
+    """The profiles of a run's ranks, in `folder`, and that of earlier runs like it.
 
-    An earlier run's figure stands in `remembered`, until the first rank of this one has its own.
+    The file `remembered` has the earlier figure, used until the first rank of this run is measured.
     """
 
     def __init__(self, folder: Path, remembered: Path | None = None) -> None:
         self._folder, self._remembered = folder, remembered
 
     def read(self) -> MemoryProfile | None:
-        """The most that a rank took so far; None when nothing is known of such ranks."""
+        """Return the most that a rank took so far; None if nothing is known of such ranks."""
         own = _most(self._folder.glob("[0-9]*"))
         return _most([self._remembered]) if own is None and self._remembered else own
 
     def write(self, turn: int, profile: MemoryProfile) -> None:
-        """Note what the rank with that turn took. Raises OSError."""
+        """Record what the rank with that turn took. Raises OSError."""
         _write(self._folder / str(turn), profile)
         most = self.read()
         if self._remembered and most:
@@ -87,7 +87,7 @@ class ProfileStore:
 def _most(files: Iterable[Path]) -> MemoryProfile | None:
     found = []
     for file in files:
-        # None there yet, or one of another version of Airlock: it is as good as not known.
+        # Missing, or from another version of Airlock, which counts as unknown.
         with contextlib.suppress(OSError, ValueError, TypeError):
             found.append(MemoryProfile(**json.loads(file.read_text(encoding="utf-8"))))
     if not found:

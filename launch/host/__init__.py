@@ -1,4 +1,4 @@
-"""What this machine is and gives: memory, cores, GPUs, mounts, limits, the ranks' environment.
+"""The host: its memory, cores, GPUs, mounts and limits, and the environment of the ranks.
 
-Imported by every process of a run; reads the kernel and NVML, never torch.
+Imported by every process of a run; asks the kernel and NVML, and never imports torch.
 """

@@ -1,8 +1,8 @@
-"""Try a limit on address space out: reserve as much as a rank does, and start its threads.
+"""Trial of an address-space limit: reserve as much as a rank does, and start as many threads.
 
-The trial is a process of its own, `python launch/host/address_probe.py LIMIT RESERVED
-THREADS`, which needs no packages. Near its limit Python can wait for ever for a thread that never
-came to run, so the kernel ends the trial after a while.
+The trial runs in a process of its own, `python launch/host/address_probe.py LIMIT RESERVED
+THREADS`, which needs no packages. Near its limit Python can wait forever for a thread that never
+started, so an alarm signal ends the trial after a timeout.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _PROT_NONE = 0
 
 
 def probe(limit_bytes: int, reserved_bytes: int, num_threads: int) -> str | None:
-    """Why a process limited to `limit_bytes` cannot reserve so much and start so many threads.
+    """Try a limit in a child process; return the reason for a failure, or None on success.
 
-    None when it can.
+    Within `limit_bytes`, the child reserves `reserved_bytes` and starts `num_threads` threads.
     """
     figures = [str(number) for number in (limit_bytes, reserved_bytes, num_threads)]
     command = [sys.executable, "-I", "-S", str(Path(__file__)), *figures]
@@ -43,7 +43,7 @@ def probe(limit_bytes: int, reserved_bytes: int, num_threads: int) -> str | None
 
 
 def _main() -> None:
-    signal.alarm(_LONGEST_S)  # the signal's default is to end the process
+    signal.alarm(_LONGEST_S)  # SIGALRM ends the process by default
     limit_bytes, reserved_bytes, num_threads = map(int, sys.argv[1:])
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, hard))
@@ -60,7 +60,7 @@ def _main() -> None:
     except (OSError, MemoryError, RuntimeError) as error:
         sys.stdout.write(f"it cannot {doing}: {error or 'out of memory'}")
         sys.stdout.flush()
-        os._exit(1)  # not to wait for the threads that did start
+        os._exit(1)  # without waiting for the threads that did start
 
 
 if __name__ == "__main__":

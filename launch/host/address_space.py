@@ -1,8 +1,8 @@
-"""RLIMIT_AS of a rank: what it is predicted to reserve, and the limit that follows from it.
+"""RLIMIT_AS of a rank: the address space it is predicted to reserve, and the resulting limit.
 
-The limit counts reserved addresses, not memory in use. So it is the sum of what a rank reserves
-without using it and of all that it could use, which is the whole host: nothing that fits can meet
-it, and one allocation gone wild ends in an exception with a traceback, in the rank that made it.
+RLIMIT_AS counts reserved addresses, not memory in use. So the limit is the sum of what a rank
+reserves without using and of all that it could use, which is the whole host. A rank that fits never
+reaches it; a runaway allocation raises an exception with a traceback, in the rank that made it.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from rundir.exit_codes import ExitCode
 from rundir.prepared import Prepared
 from rundir.units import GIB, MIB
 
-# VmPeak of a rank of the tiny profile in training, torch 2.13 on CPU, is 1.35 GiB, its 8 threads
-# included. With CUDA the libraries alone are larger; by how much differs, so the least is not.
+# VmPeak of a training rank of the tiny profile with torch 2.13 on CPU is 1.35 GiB, including its 8
+# threads. CUDA's libraries add to that by amounts that vary, so the lower bound leaves them out.
 _LIBRARIES_LEAST = 5 * GIB // 4
 _LIBRARIES_MOST = 4 * GIB
-_CUDA_LIBRARIES_MOST = 24 * GIB  # its wheels hold some 7 GiB, of which parts are mapped twice
-_OTHER_THREADS = 8  # of gloo, autograd and DDP: seen in the same rank
-_ARENA = 128 * MIB  # glibc maps HEAP_MAX_SIZE twice for a thread's arena, and trims it (arena.c)
-_STACK = 8 * MIB  # Linux's usual `ulimit -s`
-# CUDA reserves addresses for all memory it could unify, the host's too: 65 GB on a host with one
-# 2 GB GPU (tensorflow#10040). Expandable segments reserve 9/8 of a GPU (pytorch#186213).
+_CUDA_LIBRARIES_MOST = 24 * GIB  # the wheels hold some 7 GiB, parts of which are mapped twice
+_OTHER_THREADS = 8  # of gloo, autograd and DDP, counted in the same rank
+_ARENA = 128 * MIB  # glibc maps twice HEAP_MAX_SIZE for a thread's arena, then trims it (arena.c)
+_STACK = 8 * MIB  # the usual `ulimit -s` on Linux
+# CUDA reserves addresses for all memory it could unify, including the host's: 65 GB on a host with
+# one 2 GB GPU (tensorflow#10040). Expandable segments reserve 9/8 of a GPU (pytorch#186213).
 _CUDA_CONTEXT = 64 * GIB
-# malloc, and the allocators of Arrow and of others, keep addresses of what was given back to them.
+# malloc, and allocators such as Arrow's, keep the addresses of freed memory.
 _KEPT_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One reason to reserve addresses: by every rank before it trains, and at most."""
+    """One use of address space: the least before training starts, and the most."""
 
     what: str
     least_bytes: int
@@ -50,7 +50,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The parts, and how many threads a rank starts at least, with stacks of what size."""
+    """Predicted address space by part, with the least number of threads and their stack size."""
 
     parts: Sequence[Part]
     num_threads: int
@@ -58,29 +58,30 @@ class Prediction:
 
     @property
     def least_bytes(self) -> int:
-        """What a rank reserves before it trains."""
+        """The least that a rank reserves before it trains, in bytes."""
         return sum(part.least_bytes for part in self.parts)
 
     @property
     def mapped_bytes(self) -> int:
-        """The same without the stacks."""
+        """The value of `least_bytes` without the thread stacks."""
         return self.least_bytes - self.num_threads * self.stack_bytes
 
     @property
     def most_bytes(self) -> int:
-        """What no rank that fits this host reserves."""
+        """The upper bound, in bytes, for any rank that fits this host."""
         return sum(part.most_bytes for part in self.parts)
 
     def in_words(self) -> str:
-        """The sum, with its parts."""
+        """Return the upper bound and its parts as text."""
         parts = [f"{part.most_bytes / GIB:.1f} GiB {part.what}" for part in self.parts]
         return f"{self.most_bytes / GIB:.1f} GiB: {', '.join(parts)}"
 
 
 def predict(files: Sequence[Path], omp_num_threads: str, gpu_bytes: Sequence[int]) -> Prediction:
-    """What a rank of this host reserves that maps `files` and sees GPUs of `gpu_bytes` each.
+    """Predict the address space of a rank on this host that maps `files`.
 
-    `omp_num_threads` is OMP_NUM_THREADS: the user's own may be no number, and then means all cores.
+    `gpu_bytes` holds the memory of each GPU it sees. `omp_num_threads` is OMP_NUM_THREADS; a value
+    of the user's that is not a number means all cores.
     """
     num_cores = len(os.sched_getaffinity(0))
     first, _, _ = omp_num_threads.partition(",")
@@ -98,7 +99,7 @@ def predict(files: Sequence[Path], omp_num_threads: str, gpu_bytes: Sequence[int
             num_threads * stack,
             2 * num_threads * (stack + _ARENA),
         ),
-        # safetensors maps a file a second time while it opens it.
+        # safetensors maps a file a second time while opening it.
         Part(
             f"for the model and the data, mapped from files ({len(sizes)})",
             sum(sizes) + max(sizes, default=0),
@@ -120,7 +121,7 @@ def predict(files: Sequence[Path], omp_num_threads: str, gpu_bytes: Sequence[int
 
 
 def mapped_files(prepared: Prepared) -> list[Path]:
-    """What a rank maps: the weights, the data, the checkpoint it goes on from."""
+    """Return the files that a rank maps: weights, data and the checkpoint to resume from."""
     found = weight_files(Path(prepared.model_path))
     if prepared.resume_from is not None:
         found += weight_files(Path(prepared.resume_from))
@@ -133,14 +134,14 @@ def mapped_files(prepared: Prepared) -> list[Path]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The weights in a model's folder: safetensors, or torch's own where there are none."""
+    """Return the weight files in a model's folder: safetensors, or torch's format if none."""
     return sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
 
 
 def rank_limit(limits: LimitsConfig, predicted: Prediction) -> Variable:
-    """The limit of each rank, tried out, as the variable that hands it on; 0 is none.
+    """Return the tested limit of each rank, as the variable that passes it on; 0 is no limit.
 
-    Raises UserError when someone set one that no rank can start with.
+    Raises UserError if the user has set a limit that no rank can start with.
     """
     if limits.rlimit_as_gib == 0:
         return Variable(RLIMIT_VARIABLE, "0", "limits.rlimit_as_gib", "none is wanted")

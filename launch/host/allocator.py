@@ -1,7 +1,7 @@
-"""PYTORCH_ALLOC_CONF, the settings of torch's CUDA allocator: the user's, checked and added to.
+"""PYTORCH_ALLOC_CONF, the settings of torch's CUDA allocator: the user's, checked and extended.
 
-It has an older name, PYTORCH_CUDA_ALLOC_CONF. Parts of torch look for the one first and parts for
-the other, so ranks only ever get the new one.
+Its older name is PYTORCH_CUDA_ALLOC_CONF. Parts of torch read one name first and parts the other,
+so ranks only ever get the new one.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from rundir.errors import UserError
 NAME, OLD_NAME = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
 EXPANDABLE = "expandable_segments:True"
 
-_COMMA = re.compile(r",(?![^\[]*\])")  # not one inside a list [a:1,b:2]
+_COMMA = re.compile(r",(?![^\[]*\])")  # but not inside a list [a:1,b:2]
 
 
 def users_alloc_conf(environ: Mapping[str, str]) -> str:
-    """What the user has set, under either name; empty when nothing.
+    """Return the user's setting, under either name, or an empty string.
 
-    Raises UserError when the two names differ, and for what torch would not understand.
+    Raises UserError if the two names differ, or for a value that torch would not understand.
     """
     new, old = environ.get(NAME, ""), environ.get(OLD_NAME, "")
     if new and old and new != old:
@@ -42,6 +42,6 @@ def users_alloc_conf(environ: Mapping[str, str]) -> str:
 
 
 def with_expandable_segments(conf: str) -> str:
-    """`conf` with expandable segments, unless it decides on them, or on another allocator."""
+    """Return `conf` with expandable segments, unless it sets them or another allocator itself."""
     decided = re.search(r"(^|,)\s*(expandable_segments|backend)\s*:", conf)
     return conf if decided else ",".join(filter(None, (conf, EXPANDABLE)))

@@ -1,4 +1,4 @@
-"""The control groups (cgroups) that a process is in, of version 1 or 2, as they are seen here."""
+"""The control groups (cgroups), version 1 or 2, of a process, as visible from here."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from launch.host.mounts import PROC, Mount, mounts
 
 
 def own_groups(controller: str, proc: Path = PROC) -> list[tuple[Path, int]]:
-    """(folder, version) of the groups that `controller` bounds this process by, innermost first.
+    """Return (folder, version) of this process's groups under `controller`, innermost first.
 
-    Raises OSError where there are no cgroups.
+    Raises OSError if there are no cgroups.
     """
     groups = (proc / "cgroup").read_text(encoding="utf-8")
     return list(group_folders(controller, groups, mounts(proc)))
 
 
 def group_folders(controller: str, groups: str, mounted: list[Mount]) -> Iterator[tuple[Path, int]]:
-    """The same of any process: `groups` is its /proc/PID/cgroup."""
+    """Yield the same for any process: `groups` is the text of its /proc/PID/cgroup."""
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
@@ -31,9 +31,9 @@ def group_folders(controller: str, groups: str, mounted: list[Mount]) -> Iterato
 
 
 def _with_parents(mount: Mount, path: Path) -> Iterator[Path]:
-    """The folder of the cgroup `path`, and all above it that can be seen from here.
+    """Yield the folder of the cgroup `path` and of each of its visible parents.
 
-    Inside a container the path may be one of the host, of which only the mount itself is seen.
+    Inside a container the path may be the host's, and then only the mount point itself is visible.
     """
     inner = path.relative_to(mount.root) if path.is_relative_to(mount.root) else Path()
     folder = mount.point / inner

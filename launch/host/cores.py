@@ -1,4 +1,4 @@
-"""How many CPU cores this process may use: those it may run on, or fewer by its cgroup's quota."""
+"""The number of CPU cores this process may use, by its affinity and its cgroup's quota."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from launch.host.mounts import Mount, mounts
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Whole cores, at least one, and how they were counted."""
+    """A number of whole cores, at least one, and how they were counted."""
 
     number: int
     counted: str
 
 
 def usable_cores() -> Cores:
-    """The cores of this process. A container is often given CPU time rather than cores."""
+    """Return the cores of this process. Containers often limit CPU time rather than cores."""
     is_linux = hasattr(os, "sched_getaffinity")
     by_affinity = len(os.sched_getaffinity(0)) if is_linux else os.cpu_count() or 1
     quota = cpu_quota()
@@ -30,7 +30,7 @@ def usable_cores() -> Cores:
 
 
 def cpu_quota() -> float | None:
-    """Seconds of CPU time a second that this process's cgroups allow; None when they do not say."""
+    """Return the CPU seconds per second this process's cgroups allow; None if no limit is known."""
     try:
         return least_quota(Path("/proc/self/cgroup").read_text(encoding="utf-8"), mounts())
     except OSError:
@@ -38,9 +38,9 @@ def cpu_quota() -> float | None:
 
 
 def least_quota(groups: str, mounted: list[Mount]) -> float | None:
-    """The least quota of a process's cgroups, of version 1 or 2, and of all above them.
+    """Return the least quota of a process's cgroups, version 1 or 2, and all their parents.
 
-    `groups` is the process's /proc/PID/cgroup.
+    `groups` is the text of the process's /proc/PID/cgroup.
     """
     folders = (folder for folder, _ in group_folders("cpu", groups, mounted))
     quotas = (read(folder) for folder in folders for read in (_quota_v2, _quota_v1))

@@ -1,4 +1,4 @@
-"""Which GPUs this run may use, and how many ranks it gets. Asks NVML; never imports torch."""
+"""The GPUs a run may use, and its number of ranks. Asks NVML; never imports torch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 
 DEFAULT_CPU_RANKS = 2
-_DRIVER_TIMEOUT_S = 60.0  # without persistence it wakes up GPU after GPU, some seconds each
-MAX_CPU_RANKS = 64  # more only thrash; a slip of the finger (NUM_GPUS=200) should not start them
+_DRIVER_TIMEOUT_S = 60.0  # without persistence mode it wakes one GPU after another, seconds each
+MAX_CPU_RANKS = 64  # more would only thrash, and a typo (NUM_GPUS=200) should not start them
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as NVML lists it. `memory_bytes` is its total."""
+    """A GPU as NVML lists it. `memory_bytes` is its total memory."""
 
     index: int
     uuid: str
@@ -30,7 +30,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What the ranks of this node run on, and where that number comes from."""
+    """The device and number of the ranks on this node, and where the number comes from."""
 
     device: Literal["cuda", "cpu"]
     num_ranks: int
@@ -39,9 +39,9 @@ class Placement:
 
 
 def installed_gpus() -> list[Gpu]:
-    """Every NVIDIA GPU that answers, in NVML's (PCI bus) order; none without a driver.
+    """Return every NVIDIA GPU that answers, in NVML's (PCI bus) order; none without a driver.
 
-    Raises UserError when the driver has not answered for a long time.
+    Raises UserError if the driver does not answer within the timeout.
     """
     try:
         return within(_DRIVER_TIMEOUT_S, _ask_for_gpus)
@@ -60,7 +60,7 @@ def _ask_for_gpus() -> list[Gpu]:
     with contextlib.suppress(pynvml.NVMLError):
         nvml.open_driver()
         for index in range(pynvml.nvmlDeviceGetCount()):
-            with contextlib.suppress(pynvml.NVMLError):  # one that is lost; preflight says so
+            with contextlib.suppress(pynvml.NVMLError):  # a lost GPU; preflight reports it
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
                 uuid, name = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
@@ -69,9 +69,9 @@ def _ask_for_gpus() -> list[Gpu]:
 
 
 def visible_gpus(installed: list[Gpu], cuda_visible_devices: str | None) -> list[Gpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves visible, in its order.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves visible, in its order.
 
-    CUDA itself drops everything from the first wrong entry on, silently; here a wrong entry
+    CUDA itself silently drops everything from the first invalid entry on; here an invalid entry
     raises UserError. Entries are indices or UUID prefixes; "-1" or nothing hides every GPU.
     """
     if cuda_visible_devices is None:
@@ -114,9 +114,9 @@ def _find_gpu(installed: list[Gpu], entry: str, spec: str) -> Gpu:
 
 
 def place(config: RunConfig, asked: tuple[int, str] | None, visible: list[Gpu]) -> Placement:
-    """Device and number of ranks. `asked` is (number, source) if someone named a number.
+    """Return device and number of ranks. `asked` is (number, source) if the user set a number.
 
-    Raises UserError when a GPU is needed and none is visible, or the number cannot be had.
+    Raises UserError if a GPU is needed and none is visible, or the number is not available.
     """
     wants = config.launch.device
     device: Literal["cuda", "cpu"] = "cuda" if visible and wants != "cpu" else "cpu"
@@ -147,9 +147,10 @@ def place(config: RunConfig, asked: tuple[int, str] | None, visible: list[Gpu]) 
 def asked_num_ranks(
     option: int | None, config: RunConfig, config_source: str, environ: Mapping[str, str]
 ) -> tuple[int, str] | None:
-    """The number of ranks someone named, and who: option, NUM_GPUS, the start script's preset.
+    """Return the requested number of ranks and its source, or None if there is no request.
 
-    Raises UserError when the text is no whole number.
+    Sources include the option, NUM_GPUS and the start script's preset. Raises UserError if the text
+    is not a whole number.
     """
     is_environments = config_source.startswith("environment")
     preset = _number(environ, "AIRLOCK_PRESET_NUM_GPUS")

@@ -1,15 +1,15 @@
-"""The environment of the ranks as people read it: on the console and in a dry run."""
+"""Text form of the ranks' environment, for the console and the dry run."""
 
 from __future__ import annotations
 
 from launch.host.leftover_variables import RULES, names_in
 from launch.host.rank_environment import RankEnvironment
 
-_WIDTH = 40  # of NAME=VALUE; what is longer has its reason on the next line
+_WIDTH = 40  # of NAME=VALUE; a longer one has its reason on the next line
 
 
 def environment_lines(environment: RankEnvironment) -> list[str]:
-    """Each variable with its value, source and reason."""
+    """Return lines with each variable's value, source and reason."""
     return [
         line
         for one in environment.variables
@@ -24,7 +24,7 @@ def _columns(left: str, right: str) -> list[str]:
 
 
 def left_out_lines(environment: RankEnvironment, keep_env: str) -> list[str]:
-    """What is not passed on and why, a line for each reason; and what to type to keep it."""
+    """Return a line for each reason why variables are not passed on, and one on keeping them."""
     lines, can_keep = [], []
     for rule in RULES:
         found = [one for one in environment.left_out if rule.covers(one.name)]
@@ -41,5 +41,5 @@ def left_out_lines(environment: RankEnvironment, keep_env: str) -> list[str]:
 
 
 def _printable(value: str) -> str:
-    """The value, without what would move the cursor of a terminal."""
+    """Return the value, escaped if it has characters that could move a terminal's cursor."""
     return value if value.isprintable() else repr(value)

@@ -1,8 +1,8 @@
-"""How much memory this host, or the container this process is in, has and can still give.
+"""The total and available memory of this host, or of the container this process is in.
 
-The kernel ends processes when either runs out: the machine's memory, or that of a control group
-(cgroup) which this process or one of its parents is in. File cache is given back when something
-else needs the room, so it counts as free, in both.
+The kernel ends processes when either runs out: the memory of the machine, or that of a control
+group (cgroup) of this process or a parent of that group. The page cache is reclaimed when memory is
+needed, so it counts as available in both.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import psutil
 from launch.host.cgroups import own_groups
 from launch.host.mounts import PROC
 
-_NO_LIMIT_BYTES = 1 << 60  # cgroup v1 writes a number of about this size for "none"
+_NO_LIMIT_BYTES = 1 << 60  # cgroup v1 reports a number of about this size for "no limit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Available:
-    """What can still be had, of how much, and who sets that bound."""
+    """Available and total memory, and the host or cgroup that they are of."""
 
     available_bytes: int
     total_bytes: int
@@ -30,31 +30,34 @@ class Available:
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """A memory cgroup with the names that its version has for things."""
+    """A memory cgroup; its version decides the names of its files."""
 
     folder: Path
     version: int
 
     def limit_bytes(self) -> int | None:
-        """Its own limit, or None. Raises OSError when the group is gone."""
+        """Return the group's own limit, or None. Raises OSError if the group is gone."""
         names = ("memory.limit_in_bytes",) if self.version == 1 else ("memory.max", "memory.high")
         found = [self._number(name) for name in names]
         limits = [value for value in found if value is not None and value < _NO_LIMIT_BYTES]
         return min(limits, default=None)
 
     def available_bytes(self, limit_bytes: int) -> int:
-        """What is left below the limit: cgroup-v1/memory and cgroup-v2, memory.stat."""
+        """Return what is left below the limit, in bytes, counting the page cache as free.
+
+        See memory.stat in the kernel's documents cgroup-v1/memory and cgroup-v2.
+        """
         stat = _fields(self.folder / "memory.stat")
-        total = "total_" if self.version == 1 else ""  # v2's figures include the groups below
+        total = "total_" if self.version == 1 else ""  # v2's figures include child groups
         cache = stat[f"{total}inactive_file"] + stat[f"{total}active_file"]
         cache += stat.get("slab_reclaimable", 0)
         used = self._number("memory.usage_in_bytes" if self.version == 1 else "memory.current")
         return max(0, limit_bytes - (used or 0) + cache)
 
     def swap_bytes(self, limit_bytes: int, host_free_bytes: int) -> int:
-        """What its processes could still move to the host's free swap.
+        """Return how much its processes could still move to the host's free swap, in bytes.
 
-        v1 limits memory and swap together, v2 swap alone; neither where swap is not accounted for.
+        v1 limits memory and swap together, v2 swap alone; without swap accounting neither does.
         """
         if self.version == 1:
             both = self._number("memory.memsw.limit_in_bytes")
@@ -71,31 +74,31 @@ class Cgroup:
         return max(0, min(host_free_bytes, own_bytes))
 
     def num_oom_kills(self) -> int:
-        """Processes that the kernel has killed in it for want of memory."""
+        """Return the number of processes in the group that the kernel's OOM killer has ended."""
         name = "memory.oom_control" if self.version == 1 else "memory.events"
         return _fields(self.folder / name).get("oom_kill", 0)
 
     def _number(self, name: str) -> int | None:
         try:
             text = (self.folder / name).read_text(encoding="ascii").strip()
-        except FileNotFoundError:  # memory.high is not on every kernel
+        except FileNotFoundError:  # not every kernel has memory.high
             return None
         return None if text == "max" else int(text)
 
 
 class HostMemory:
-    """The memory that this process and its children share with all others."""
+    """The memory that this process and its children share with all other processes."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
 
     @cached_property
     def groups(self) -> list[Cgroup]:
-        """The memory cgroups this process is in, innermost first; they do not change."""
+        """The memory cgroups of this process, innermost first; they do not change."""
         return memory_groups(self._proc)
 
     def now(self, *, with_swap: bool = False) -> Available:
-        """The tightest bound on what can still be had, `with_swap` also by swapping."""
+        """Return the tightest bound on available memory; `with_swap` adds free swap."""
         host = psutil.virtual_memory()
         swap_bytes = host_swap_free_bytes() if with_swap else 0
         bounds = [
@@ -117,30 +120,30 @@ class HostMemory:
                             where=f"the cgroup {group.folder}",
                         )
                     )
-            except OSError:  # it was removed, as it can be when this process has been moved
+            except OSError:  # the group is gone, which is possible once this process was moved
                 continue
         return min(bounds, key=lambda bound: bound.available_bytes)
 
     @property
     def is_limited(self) -> bool:
-        """Whether a cgroup bounds it, so that others on the machine have memory of their own."""
+        """True if a cgroup limits it, so that others on the machine have memory of their own."""
         return any(group.limit_bytes() is not None for group in self.groups)
 
     def num_oom_kills(self) -> int:
-        """Processes killed for want of memory so far, in the innermost group or on the host."""
+        """Return the number of OOM kills so far, in the innermost group or on the host."""
         if self.groups:
             return self.groups[0].num_oom_kills()
         return _fields(Path("/proc/vmstat")).get("oom_kill", 0)
 
 
 def host_swap_free_bytes() -> int:
-    """The host's free swap."""
+    """Return the host's free swap, in bytes."""
     return _fields(Path("/proc/meminfo")).get("SwapFree:", 0) * 1024
 
 
 def memory_groups(proc: Path = PROC) -> list[Cgroup]:
-    """The memory cgroups of this process, innermost first; none where there are no cgroups."""
-    # The root group of v2 has no such file, and no limit either.
+    """Return the memory cgroups of this process, innermost first; none if there are no cgroups."""
+    # The root group of v2 has neither such a file nor a limit.
     files = {1: "memory.usage_in_bytes", 2: "memory.max"}
     try:
         found = own_groups("memory", proc)
@@ -152,6 +155,6 @@ def memory_groups(proc: Path = PROC) -> list[Cgroup]:
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """A file of lines `name number`."""
+    """Return the fields of a file with lines `name number`."""
     lines = path.read_text(encoding="ascii").splitlines()
     return {name: int(value) for name, value in (line.split()[:2] for line in lines)}

@@ -1,7 +1,7 @@
-"""Variables that do harm when they are left over: from debugging, an old script, another launcher.
+"""Harmful leftover variables: set for debugging, by an old script or by another launcher.
 
-A run says which of them it found and does not pass them on. `launch.keep_env` names those that are
-meant. docs/configuration.md has the table below.
+A run reports those it finds and does not pass them on. `launch.keep_env` names those that are
+intended. The table below is also in docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LeftoverRule:
-    """Variables (`*` stands for any ending), the values of them that do harm, and which harm."""
+    """A rule: variable names (`*` matches any ending), their harmful values, and the harm."""
 
     names: tuple[str, ...]
     values: str
@@ -28,13 +28,13 @@ class LeftoverRule:
     can_keep: bool = True
 
     def covers(self, name: str) -> bool:
-        """Whether it is about the variable `name`."""
+        """Return whether the rule applies to the variable `name`."""
         return any(fnmatchcase(name, pattern) for pattern in self.names)
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """One variable of the user's environment that is not passed on."""
+    """A variable of the user's environment that is not passed on."""
 
     name: str
     value: str
@@ -58,14 +58,17 @@ def _one_of(*values: str) -> Callable[[str], bool]:
 
 
 def _below(limit: int) -> Callable[[str], bool]:
-    """A whole number below `limit`; NCCL takes a negative one for "not set"."""
+    """Return a test for whole numbers below `limit`; to NCCL a negative one means "not set"."""
     return lambda value: value.strip().isdecimal() and int(value) < limit
 
 
 def _bad_num_threads(value: str) -> bool:
-    """What NCCL has no use for (src/graph/tuning.cc: whole warps of 32, from 64 on), or too few."""
+    """Return whether a number of threads is too low or one that NCCL would change.
+
+    NCCL wants whole warps of 32, at least 64 threads (src/graph/tuning.cc).
+    """
     is_number = value.strip().isdecimal()
-    return is_number and (int(value) % 32 != 0 or int(value) < 256)  # noqa: PLR2004 - the least default
+    return is_number and (int(value) % 32 != 0 or int(value) < 256)  # noqa: PLR2004 - the lowest default
 
 
 RULES = (
@@ -193,7 +196,7 @@ RULES = (
 
 
 def find_leftovers(environ: Mapping[str, str], keep_env: str) -> list[Leftover]:
-    """What of `environ` is not passed on, in the table's order, less what `keep_env` names."""
+    """Return the variables of `environ` not passed on, in table order, without those kept."""
     keep = names_in(keep_env)
     return [
         Leftover(name, value, rule.why)
@@ -204,14 +207,14 @@ def find_leftovers(environ: Mapping[str, str], keep_env: str) -> list[Leftover]:
 
 
 def names_in(keep_env: str) -> list[str]:
-    """The variables that `launch.keep_env` names, separated by commas."""
+    """Return the variable names in `launch.keep_env`, which are separated by commas."""
     return [name.strip() for name in keep_env.split(",") if name.strip()]
 
 
 def check_keep_env(keep_env: str, environ: Iterable[str]) -> None:
-    """Raise UserError for a name that is a slip of the pen, or that cannot be kept.
+    """Raise UserError for a mistyped name, or one that cannot be kept.
 
-    A name that is not set is right if the table has it: a profile may be for several machines.
+    A name that is not set is valid if the table has it: a profile may serve several machines.
     """
     known = [name for rule in RULES if rule.can_keep for name in rule.names]
     for name in names_in(keep_env):

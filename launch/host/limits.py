@@ -1,4 +1,4 @@
-"""Resource limits of a rank, set before anything heavy is imported."""
+"""Resource limits of a rank, set before any heavy import."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from rundir.config import LimitsConfig
 from rundir.errors import UserError
 from rundir.units import GIB, MIB
 
-RLIMIT_VARIABLE = "AIRLOCK_RLIMIT_AS_BYTES"  # how `launch` hands the limit that it found on
+RLIMIT_VARIABLE = "AIRLOCK_RLIMIT_AS_BYTES"  # passes the limit found by `launch` to the ranks
 
-# What the C library's ENOMEM becomes in Python, in torch's CPU allocator and in C++.
+# Messages for the C library's ENOMEM in Python, torch's CPU allocator and C++.
 _OUT_OF_MEMORY = (
     "cannot allocate memory",
     "can't allocate memory",
     "bad_alloc",
     "mps backend out of memory",
 )
-_GPU_ERROR = "OutOfMemoryError"  # torch's, by name: torch may not be there
-_applied: set[int] = set()  # what RLIMIT_AS was set to here, bytes
-_OOM_SCORE = 500  # half of all memory counted on top of its own (proc(5): -1000 to 1000)
-# The guard's threshold: this share of the memory, but not below nor above.
+_GPU_ERROR = "OutOfMemoryError"  # torch's, matched by name as torch may not be imported
+_applied: set[int] = set()  # values that RLIMIT_AS was set to here, in bytes
+_OOM_SCORE = 500  # counts as half of all memory on top of its own (proc(5): -1000 to 1000)
+# The guard's threshold: this share of the memory, within these bounds.
 _GUARD_SHARE, _GUARD_LEAST_BYTES, _GUARD_MOST_BYTES = 0.02, 64 * MIB, GIB
 
 
 def check_limits(limits: LimitsConfig) -> None:
-    """Raise UserError for a limit above the hard one, or a guard that would never rest."""
+    """Raise UserError for a limit above the hard limit, or a guard that would always act."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if hard != resource.RLIM_INFINITY and limits.rlimit_as_gib * GIB > hard:
         raise UserError(
@@ -50,10 +50,11 @@ def check_limits(limits: LimitsConfig) -> None:
 
 
 def apply_limits(limits: LimitsConfig) -> dict[str, int | None]:
-    """Set this process's limits; returns them as the `limits` mark wants them.
+    """Set this process's limits; return them as the fields of the `limits` event.
 
-    What someone set for RLIMIT_AS wins over what was predicted (launch/host/address_space.py).
-    Open files go up to the hard limit: each rank holds a socket for every other, and shards.
+    A user's RLIMIT_AS takes precedence over the predicted one (launch/host/address_space.py).
+    The limit on open files is raised to the hard limit: each rank holds a socket for every other
+    rank, and shards.
     """
     wanted = int(limits.rlimit_as_gib * GIB)
     address_space = handed_on(os.environ) if wanted < 0 else wanted
@@ -72,33 +73,36 @@ def apply_limits(limits: LimitsConfig) -> dict[str, int | None]:
 
 
 def handed_on(environ: Mapping[str, str]) -> int:
-    """The limit that `launch` found, bytes; 0 is none, as in a rank that it has not started."""
+    """Return the limit found by `launch`, in bytes; 0 if none, as in a rank it did not start."""
     return int(environ.get(RLIMIT_VARIABLE) or 0)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation has failed, on the host or on a GPU: no other cause says so."""
+    """Return whether the error is a failed allocation, on the host or on a GPU.
+
+    No other cause has these types or messages.
+    """
     if isinstance(error, MemoryError) or type(error).__name__ == _GPU_ERROR:
         return True
     return any(sign in str(error).casefold() for sign in _OUT_OF_MEMORY)
 
 
 def note_address_space(error: BaseException) -> None:
-    """Add to an error of the host's memory what there is to know of RLIMIT_AS, if it is set."""
+    """Add a note on RLIMIT_AS, if it is set, to a host out-of-memory error."""
     limit = _soft(resource.RLIMIT_AS)
     if limit is not None and type(error).__name__ != _GPU_ERROR:
         reserved = psutil.Process().memory_info().vms
         off = "AIRLOCK_RLIMIT_AS_GIB=0" if limit in _applied else "`ulimit -v unlimited`"
         error.add_note(
             f"RLIMIT_AS of this process is {limit / GIB:.1f} GiB, of which {reserved / GIB:.1f} "
-            f"are reserved: {off} takes it off"
+            f"are reserved: {off} removes the limit"
         )
 
 
 def die_before_others() -> None:
-    """Have the kernel, when memory runs out, end this process rather than the launcher.
+    """Make the kernel's OOM killer choose this process before the launcher.
 
-    A process may always raise its own score; one that is higher already stays so.
+    A process may always raise its own score; a higher score is kept.
     """
     score = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError):  # a sandbox may hide it
@@ -111,7 +115,7 @@ def _soft(which: int) -> int | None:
 
 
 def guard_threshold_bytes(limits: LimitsConfig, total_bytes: int) -> int:
-    """The free memory below which the guard acts; 0 is never."""
+    """Return the free memory below which the guard acts, in bytes; 0 means it never does."""
     if limits.guard_gib < 0:
         return int(min(max(total_bytes * _GUARD_SHARE, _GUARD_LEAST_BYTES), _GUARD_MOST_BYTES))
     return int(limits.guard_gib * GIB)

@@ -1,4 +1,4 @@
-"""What a process costs, read from the kernel, and the MEM lines that say it."""
+"""Memory of a process as measured by the kernel, and the MEM lines that report it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HAS_PROC = Path("/proc/self/smaps_rollup").exists()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """One measurement of this process, in bytes; the fields are those of the memory marks."""
+    """One measurement of this process, in bytes; the fields are those of the memory events."""
 
     rss_bytes: int
     pss_anon_bytes: int
@@ -26,7 +26,7 @@ class Memory:
     gpu_used_bytes: int | None
 
     def line(self) -> str:
-        """The figures as the MEM lines show them."""
+        """Return the figures as MEM lines show them."""
         gpu = "-" if self.gpu_used_bytes is None else f"{self.gpu_used_bytes // MIB}MiB"
         return (
             f"rss={self.rss_bytes // MIB}MiB pss_anon={self.pss_anon_bytes // MIB}MiB "
@@ -36,7 +36,7 @@ class Memory:
 
 
 def measure() -> Memory:
-    """This process now."""
+    """Measure the memory of this process."""
     own = psutil.Process().memory_info()
     return Memory(
         rss_bytes=own.rss,
@@ -48,11 +48,11 @@ def measure() -> Memory:
 
 
 def smaps_rollup(pid: int | str) -> dict[str, int]:
-    """Fields of /proc/PID/smaps_rollup in bytes (Pss, Pss_Anon, Pss_File, Private_Dirty…).
+    """Return the fields of /proc/PID/smaps_rollup, in bytes (Pss, Pss_Anon, Private_Dirty…).
 
-    RSS counts a file page once for each process that maps it; Pss divides it among them. Where
-    there is no /proc (macOS), both are what would be free if the process ended. Raises OSError when
-    the process is gone or not ours.
+    RSS counts a file page once for each process that maps it; PSS divides it among them. Where
+    there is no /proc (macOS), Pss and Pss_Anon are both the unique set size: the memory that would
+    be freed if the process ended. Raises OSError if the process is gone or not ours.
     """
     if not _HAS_PROC:
         return _unique(pid)
@@ -72,11 +72,11 @@ def _unique(pid: int | str) -> dict[str, int]:
 
 
 def tree_memory() -> dict[str, int]:
-    """Memory of this process and all below it: the fields of the `host` metric."""
+    """Return the memory of this process and its descendants: the fields of the `host` metric."""
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     pss = anon = count = 0
     for process in processes:
-        with contextlib.suppress(OSError, KeyError):  # it ended while we looked
+        with contextlib.suppress(OSError, KeyError):  # it ended meanwhile
             fields = smaps_rollup(process.pid)
             pss, anon, count = pss + fields["Pss"], anon + fields["Pss_Anon"], count + 1
     return {
@@ -88,10 +88,10 @@ def tree_memory() -> dict[str, int]:
 
 
 def _gpu_used_bytes() -> int | None:
-    """Memory in use on this rank's GPU; None unless CUDA is up, which asking must not change.
+    """Return the memory in use on this rank's GPU; None unless CUDA is initialised.
 
-    Which GPU is the rank's is known to its main thread: another would ask the first GPU, and make
-    a context there.
+    Asking must not initialise it. Only the main thread has the rank's GPU as its current device:
+    another thread would ask the first GPU, and create a context there.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():

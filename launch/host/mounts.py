@@ -1,4 +1,4 @@
-"""What is mounted where, as this process sees it."""
+"""Mounted filesystems, as this process sees them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.ntfs-3g"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """One line of /proc/self/mountinfo. `root` is what of the filesystem is seen at `point`."""
+    """A line of /proc/self/mountinfo. `root` is the filesystem's folder mounted at `point`."""
 
     root: str
     point: Path
@@ -42,7 +42,7 @@ class Mount:
 
 
 def mounts(proc: Path = PROC) -> list[Mount]:
-    """Every mount, in the order they were made. The format: proc_pid_mountinfo(5)."""
+    """Return every mount, in order of creation. The format is that of proc_pid_mountinfo(5)."""
     found = []
     for line in (proc / "mountinfo").read_text(encoding="utf-8").splitlines():
         before, _, after = line.partition(" - ")
@@ -53,21 +53,21 @@ def mounts(proc: Path = PROC) -> list[Mount]:
 
 
 def filesystem_of(path: Path) -> str:
-    """The type of the filesystem that `path`, which need not exist yet, lies on.
+    """Return the filesystem type of `path`, which need not exist yet.
 
-    Where there is no list of mounts (macOS) it is "unknown", which counts as local.
+    Without a list of mounts (macOS) it is "unknown", which counts as local.
     """
     whole = path.resolve()
     try:
         on_the_way = [mount for mount in mounts() if whole.is_relative_to(mount.point)]
     except FileNotFoundError:
         return "unknown"
-    # Of mounts on one another the last counts, and max() takes the first of equals.
+    # Of mounts on the same point the last one counts, and max() returns the first of equals.
     return max(reversed(on_the_way), key=lambda mount: len(mount.point.parts)).kind
 
 
 def is_network(kind: str) -> bool:
-    """Whether files of a filesystem of this type come over a network, or from another system."""
+    """Return whether files on this filesystem type come over a network or from another system."""
     return kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
 
 

@@ -1,4 +1,4 @@
-"""What the NVIDIA driver says of itself and of its GPUs, asked through NVML."""
+"""State of the NVIDIA driver and its GPUs, queried through NVML."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, Literal, TypeVar
 T = TypeVar("T")
 
 _PCI = Path("/sys/bus/pci/devices")
-_NVIDIA, _DISPLAY_CLASS = "0x10de", "0x03"  # PCI ids: the vendor; display controllers
+_NVIDIA, _DISPLAY_CLASS = "0x10de", "0x03"  # PCI IDs: the vendor; the class of display controllers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUser:
-    """A process with memory on a GPU; the driver may not say how much."""
+    """A process with memory on a GPU; the driver may not report how much."""
 
     pid: int
     used_bytes: int | None
@@ -24,25 +24,25 @@ class GpuUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
-    """One GPU now. A `fault` is why it does not answer; then nothing else is known of it."""
+    """The current state of a GPU. `fault` is why it does not answer; then the rest is unknown."""
 
     index: int
     uuid: str = ""
     fault: str = ""
     total_bytes: int = 0
     free_bytes: int = 0
-    used_bytes: int = 0  # without what the driver keeps for itself
+    used_bytes: int = 0  # excluding what the driver reserves for itself
     capability: tuple[int, int] = (0, 0)
     compute_mode: Literal["default", "exclusive", "prohibited"] = "default"
     is_mig: bool = False
     num_uncorrected: int = 0  # ECC errors since the driver was loaded
-    needs_reset: bool = False  # rows of its memory are to be replaced by others
+    needs_reset: bool = False  # a row remapping of its memory is pending
     users: tuple[GpuUser, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverState:
-    """The driver and all its GPUs. `cuda` is the newest CUDA that its libcuda can serve."""
+    """The driver and all its GPUs. `cuda` is the newest CUDA version that libcuda supports."""
 
     version: str
     cuda: tuple[int, int] | None  # None: there is no libcuda here
@@ -51,14 +51,14 @@ class DriverState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Why GPUs that are there cannot be used, and what to type next."""
+    """A reason why installed GPUs cannot be used, and the command to run next."""
 
     text: str
     do: str
 
 
 def driver_state() -> DriverState | None:
-    """The driver now, or None where it does not answer (see `driver_fault`)."""
+    """Return the driver's current state, or None if it does not answer (see `driver_fault`)."""
     import pynvml
 
     with contextlib.suppress(pynvml.NVMLError):
@@ -72,7 +72,10 @@ def driver_state() -> DriverState | None:
 
 
 def driver_fault() -> Fault | None:
-    """Why NVML does not answer where there are GPUs; None where it does, or there are none."""
+    """Return why NVML does not answer although there are GPUs.
+
+    Returns None if it does answer, or if there are no GPUs.
+    """
     import pynvml
 
     try:
@@ -90,7 +93,7 @@ def driver_fault() -> Fault | None:
         there = f"{num_gpus} NVIDIA GPU{'s' if num_gpus > 1 else ''}"
         if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
             return Fault(
-                text=f"this machine has {there}, but its driver is not to be seen from here",
+                text=f"this machine has {there}, but its driver is not visible from here",
                 do="nvidia-smi   # on the host; start a container with `docker run --gpus all`",
             )
         return Fault(
@@ -101,7 +104,7 @@ def driver_fault() -> Fault | None:
 
 
 def num_pci_gpus() -> int:
-    """NVIDIA's display controllers on the PCI bus, whether or not there is a driver."""
+    """Return the number of NVIDIA display controllers on the PCI bus, with or without a driver."""
     found = 0
     for device in _PCI.glob("*"):
         with contextlib.suppress(OSError):
@@ -111,10 +114,10 @@ def num_pci_gpus() -> int:
 
 
 def open_driver() -> None:
-    """Make NVML ready to be asked. Raises pynvml.NVMLError.
+    """Initialise NVML. Raises pynvml.NVMLError.
 
-    It stays so: closed, a driver without persistence would put every GPU to sleep, and the next to
-    ask would wait for seconds.
+    It is never shut down: then a driver without persistence mode would put every GPU to sleep, and
+    the next caller would wait for seconds.
     """
     import pynvml
 
@@ -122,7 +125,7 @@ def open_driver() -> None:
 
 
 def _cuda_version() -> tuple[int, int] | None:
-    """As libcuda has it: that of a forward compatibility package, where one is in use."""
+    """Return libcuda's version: that of a forward-compatibility package if one is in use."""
     import pynvml
 
     try:
@@ -153,12 +156,12 @@ def _gpu_state(index: int) -> GpuState:
             needs_reset=bool(answer_or([0, 0, 0, 0], pynvml.nvmlDeviceGetRemappedRows, handle)[2]),
             users=_users(handle),
         )
-    except pynvml.NVMLError as error:  # lost from the bus, or in need of a reset
+    except pynvml.NVMLError as error:  # it fell off the bus, or needs a reset
         return GpuState(index=index, fault=str(error))
 
 
 def _memory(handle: Any) -> Any:
-    """Bytes total, free and used; a driver before 510 counts its own share as used."""
+    """Return total, free and used bytes; drivers before 510 count their own share as used."""
     import pynvml
 
     try:
@@ -183,12 +186,12 @@ def _uncorrected(handle: Any) -> int:
 
 
 def _users(handle: Any) -> tuple[GpuUser, ...]:
-    """Whoever has memory on it, each once."""
+    """Return the processes with memory on a GPU, each once."""
     import pynvml
 
     found: dict[int, int | None] = {}
     for kind in ("Graphics", "MPSCompute", "Compute"):
-        # pynvml's own choice of version ends in an error of another kind before driver 510.
+        # pynvml's own choice of version raises an error of another kind before driver 510.
         newest, older = (
             getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses_v{version}") for version in (3, 2)
         )
@@ -199,7 +202,7 @@ def _users(handle: Any) -> tuple[GpuUser, ...]:
 
 
 def answer_or(otherwise: T, ask: Callable[..., Any], *args: Any) -> T:
-    """What NVML answers, or `otherwise` where this GPU or driver has no such thing."""
+    """Return NVML's answer, or `otherwise` if this GPU or driver does not support the query."""
     import pynvml
 
     refusals = (

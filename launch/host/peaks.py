@@ -1,4 +1,4 @@
-"""The most memory that a process and those below it have had, as the kernel keeps it for each."""
+"""Peak memory of a process and its descendants, as the kernel records it for each."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import psutil
 
 from rundir.units import size_text
 
-_EVERY_S = 0.2  # to find all children the whole process table is read
+_EVERY_S = 0.2  # finding all children reads the whole process table
 
 
 def high_water(pid: int | str) -> dict[str, int]:
-    """VmHWM and VmPeak of a process in bytes: the most resident, the most addresses reserved.
+    """Return VmHWM and VmPeak of a process, in bytes: its peak RSS and peak address space.
 
-    Empty where it is gone, or a zombie, or there is no /proc.
+    The result is empty if the process is gone or a zombie, or if there is no /proc.
     """
     try:
         text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
@@ -27,9 +27,9 @@ def high_water(pid: int | str) -> dict[str, int]:
 
 
 class Peaks:
-    """Of the largest process among `pid` and all below it, in bytes; 0 where nothing is known.
+    """Peaks of the largest process among `pid` and its descendants, in bytes; 0 if unknown.
 
-    Both are figures of one process, as limits and memory are: what several share is counted once.
+    Each is the figure of a single process, so memory shared by several is counted once.
     """
 
     def __init__(self, pid: int) -> None:
@@ -39,7 +39,7 @@ class Peaks:
         self.vm_bytes = 0
 
     def look(self) -> None:
-        """Take note, as often as one likes: whoever has ended cannot be asked any more."""
+        """Update the peaks. Call it often: a process that has ended can no longer be measured."""
         pids, now = [self._pid], time.monotonic()
         if now - self._looked >= _EVERY_S:
             self._looked = now
@@ -51,10 +51,10 @@ class Peaks:
 
     @property
     def rss_text(self) -> str:
-        """The most resident, for people."""
+        """The peak RSS as text."""
         return size_text(self.rss_bytes) if self.rss_bytes else "-"
 
     @property
     def vm_text(self) -> str:
-        """The most addresses reserved, for people."""
+        """The peak address space as text."""
         return size_text(self.vm_bytes) if self.vm_bytes else "-"

@@ -1,6 +1,6 @@
-"""The environment of the ranks: every variable with its value, where it is from, and why.
+"""The environment of the ranks: every variable with its value, source and reason.
 
-Also what of the user's environment is not passed on to them (launch/host/leftover_variables.py).
+Includes the user's variables that are not passed on to them (launch/host/leftover_variables.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEX
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One environment variable as the ranks get it."""
+    """An environment variable as the ranks get it."""
 
     name: str
     value: str
@@ -34,23 +34,23 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEnvironment:
-    """What is set for the ranks, and what of the user's own is not passed on."""
+    """The variables set for the ranks, and those of the user that are not passed on."""
 
     variables: list[Variable]
     left_out: list[Leftover]
 
     def of_child(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """The whole environment of a child: the user's own, less and more by this."""
+        """Return the whole environment of a child process: the user's, with these changes."""
         gone = {leftover.name for leftover in self.left_out}
         own = {name: value for name, value in environ.items() if name not in gone}
         return own | {variable.name: variable.value for variable in self.variables}
 
     def with_variable(self, variable: Variable) -> RankEnvironment:
-        """The same with one more."""
+        """Return a copy with one more variable."""
         return replace(self, variables=[*self.variables, variable])
 
     def as_json(self) -> dict[str, list[dict[str, Any]]]:
-        """As environment.json has it."""
+        """Return the content of environment.json."""
         return {
             "variables": [asdict(variable) for variable in self.variables],
             "not_passed_on": [asdict(leftover) for leftover in self.left_out],
@@ -65,10 +65,10 @@ def rank_environment(
     *,
     own_trainer: bool = True,
 ) -> RankEnvironment:
-    """The environment of the ranks, made from the user's `environ`; see `rank_variables`."""
+    """Return the environment of the ranks, made from the user's `environ`; see `rank_variables`."""
     variables = rank_variables(config, placement, run, environ, own_trainer=own_trainer)
     final = {variable.name: variable.value for variable in variables}
-    # What Airlock itself sets to the same value is passed on after all.
+    # A variable that Airlock itself sets to the same value is passed on after all.
     left_out = [
         leftover
         for leftover in find_leftovers(environ, config.launch.keep_env)
@@ -85,10 +85,10 @@ def rank_variables(
     *,
     own_trainer: bool = True,
 ) -> list[Variable]:
-    """What is set for the ranks. A value that the user set wins, except where Airlock needs it.
+    """Return the variables set for the ranks. The user's values win unless Airlock needs its own.
 
-    `own_trainer` is false for a script of the user's: then what only suits our own trainer is left
-    as it is. Raises UserError when the user's settings of torch's allocator cannot be understood.
+    `own_trainer` is false for a script of the user's: variables that only suit our own trainer are
+    then left alone. Raises UserError if the user's settings of torch's allocator are invalid.
     """
     left_out = {leftover.name for leftover in find_leftovers(environ, config.launch.keep_env)}
     own = {name: value for name, value in environ.items() if name not in left_out}
@@ -135,7 +135,7 @@ def rank_variables(
 
 
 def _or_the_users(variable: Variable, own: Mapping[str, str]) -> Variable:
-    """The variable with the user's value, if they have set one."""
+    """Return the variable, with the user's value if they have set one."""
     value = own.get(variable.name, "")
     if not value:
         return variable
@@ -144,7 +144,7 @@ def _or_the_users(variable: Variable, own: Mapping[str, str]) -> Variable:
 
 
 def _kept(own: Mapping[str, str]) -> list[Variable]:
-    """What does harm, and is passed on all the same because the user insists."""
+    """Return harmful variables that are passed on because launch.keep_env names them."""
     return [
         Variable(one.name, one.value, "environment, launch.keep_env", f"kept, though {one.reason}")
         for one in find_leftovers(own, keep_env="")
@@ -162,7 +162,7 @@ def _threads(launch: LaunchConfig, placement: Placement) -> list[Variable]:
 
 
 def _shares(placement: Placement) -> list[Variable]:
-    """A rank's share of the cores for what compiles in processes of its own."""
+    """Return variables that limit compiler processes to a rank's share of the cores."""
     share = str(max(1, usable_cores().number // placement.num_ranks))
     return [
         Variable(
@@ -220,16 +220,19 @@ def _for_script(config: RunConfig, environ: Mapping[str, str]) -> list[Variable]
 
 
 def _own_python(environ: Mapping[str, str]) -> dict[str, str | None]:
-    """`launch` itself was started with the clone first on the user's path."""
+    """Return Python's variables as the user had them.
+
+    `launch` itself was started with the clone first on the user's PYTHONPATH.
+    """
     first, _, rest = environ.get("PYTHONPATH", "").partition(os.pathsep)
     path = rest if first == str(ROOT) else environ.get("PYTHONPATH", "")
     return {"PYTHONPATH": path or None, "PYTHONSAFEPATH": environ.get("PYTHONSAFEPATH")}
 
 
 def _for_nccl(launch: LaunchConfig, run: RunDir) -> list[Variable]:
-    """NCCL's and its watchdog's variables. What is right by default, in torch or NCCL, is not set.
+    """Return variables for NCCL and its watchdog. Good defaults of torch and NCCL are not set.
 
-    NCCL_MIN_NCHANNELS=1 is such a default, and NCCL_NTHREADS changes no buffer (NCCL's
+    NCCL_MIN_NCHANNELS=1 is such a default, and NCCL_NTHREADS does not affect any buffer (NCCL's
     src/graph/connect.cc and tuning.cc).
     """
     trace = Variable(
@@ -260,7 +263,7 @@ def _for_nccl(launch: LaunchConfig, run: RunDir) -> list[Variable]:
 
 
 def _allocator(environ: Mapping[str, str], *, adds: bool) -> list[Variable]:
-    """The settings of torch's allocator: the user's, and ours added to them if `adds`."""
+    """Return the settings of torch's allocator: the user's, and ours as well if `adds`."""
     users = users_alloc_conf(environ)
     conf = with_expandable_segments(users) if adds else users
     why = "less GPU memory is lost in gaps that no tensor fits in"
@@ -274,6 +277,6 @@ def _allocator(environ: Mapping[str, str], *, adds: bool) -> list[Variable]:
 
 
 def python_path(environ: Mapping[str, str]) -> str:
-    """PYTHONPATH for a child of ours: the clone, then the user's own entries."""
+    """Return PYTHONPATH for a child process: the clone, then the user's entries."""
     entries = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     return os.pathsep.join([str(ROOT), *(entry for entry in entries if entry != str(ROOT))])

@@ -1,4 +1,4 @@
-"""Ask what may never answer: a stuck driver, a mount whose server is gone."""
+"""Calls with a timeout, for what may never return: a stuck driver, a mount whose server is gone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Asked(Generic[T]):
-    """A question, under way in a thread of its own, which the end of the process does not await."""
+    """A call running in its own daemon thread, which does not delay the end of the process."""
 
     def __init__(self, ask: Callable[[], T]) -> None:
         self._ask = ask
@@ -21,9 +21,10 @@ class Asked(Generic[T]):
         self._thread.start()
 
     def answer(self, deadline: float) -> T:
-        """The answer, or whatever was raised instead; `deadline` is one of time.monotonic().
+        """Return the call's result, or raise what it raised.
 
-        Raises TimeoutError when there is none by then. The thread is left to itself.
+        Raises TimeoutError if there is none by `deadline`, a value of time.monotonic(). The thread
+        keeps running.
         """
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._errors:
@@ -35,10 +36,10 @@ class Asked(Generic[T]):
     def _run(self) -> None:
         try:
             self._answers.append(self._ask())
-        except Exception as error:  # noqa: BLE001 - it is raised where the answer is waited for
+        except Exception as error:  # noqa: BLE001 - raised again in `answer`
             self._errors.append(error)
 
 
 def within(timeout_s: float, ask: Callable[[], T]) -> T:
-    """The answer, or whatever was raised instead. Raises TimeoutError after `timeout_s`."""
+    """Return the result of `ask`, or raise what it raised, or TimeoutError after `timeout_s`."""
     return Asked(ask).answer(time.monotonic() + timeout_s)

@@ -1,4 +1,4 @@
-"""Versions of what is installed: what takes memory is known only for these."""
+"""Versions of the installed libraries; memory measurements hold only for the same versions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes")
 
 
 def library_versions() -> list[str]:
-    """The versions of the libraries that load and train a model; "none" for one that is missing."""
+    """Return the versions of the libraries that load and train models; "none" if one is missing."""
     return [_version(name) for name in _LIBRARIES]
 
 

@@ -1,4 +1,4 @@
-"""`airlock check`: the rungs of diagnostics/ one after the other, each as a child process.
+"""`airlock check`: runs the rungs of diagnostics/ one after the other, each as a child process.
 
 Runs in the launcher.
 """

@@ -1,4 +1,4 @@
-"""`airlock check [RUNG]`: up the ladder, and what to do at the first rung that does not hold."""
+"""`airlock check [RUNG]`: climb the ladder, and say what to do at the first rung that fails."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def check(
     as_json: bool,
     timeout_s: float | None = None,
 ) -> ExitCode:
-    """Climb all rungs, or one; stop at the first red unless it `goes_on`. PREFLIGHT if one is red.
+    """Climb all rungs, or one; stop at the first that fails unless it `goes_on`.
 
-    Raises UserError when the request itself is wrong.
+    Returns PREFLIGHT if one has failed. Raises UserError when the request itself is wrong.
     """
     resolve_job(request, environ)
     signals = Signals()
@@ -60,20 +60,21 @@ def check(
 
 
 class _Table:
-    """A line for each rung as it is done, and below a red one what was found and what to do."""
+    """A table with a line for each finished rung; below a failed one, its findings and what to do.
+    """
 
     def __init__(self, console: Console, request: Request) -> None:
         self._console, self._request = console, request
         self._out(_ROW.format("rung", "", "time", "peak RSS", "VmPeak", ""))
 
     def waiting(self, rung: Rung) -> AbstractContextManager[Any]:
-        """Something that moves, on a terminal."""
+        """Return a context that shows a spinner on a terminal."""
         if not self._console.is_terminal:
             return nullcontext()
         return self._console.status(f"{rung.name}: {rung.asks}")
 
     def row(self, done: Climbed) -> None:
-        """The rung's line; warnings, and what is red, below it."""
+        """Print the rung's line, and below it warnings and failures."""
         verdict, peaks = "ok" if done.ok else "FAIL", done.peaks
         seconds = f"{done.seconds:.1f} s"
         red = [finding["check"] for finding in done.findings if not finding["ok"]]
@@ -91,7 +92,7 @@ class _Table:
             self._out(done.last_words.lstrip("\n"))
 
     def end(self, done: Sequence[Climbed], not_reached: Sequence[Rung]) -> None:
-        """How it came out, and what to type next."""
+        """Print the overall result, and what to type next."""
         red = [one for one in done if not one.ok]
         if not red:
             num = f"all {len(done)} rungs are" if len(done) > 1 else f"{done[0].rung.name} is"

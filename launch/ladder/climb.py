@@ -1,4 +1,4 @@
-"""One rung, as a process of its own: watched, measured, and ended when it says nothing any more."""
+"""One rung as a process of its own: watched, measured, and ended after too long a silence."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from launch.process.signals import Interrupted, Signals
 from rundir.paths import runs_folder
 from rundir.scratch import scratch
 
-TRIALS = ".check-"  # begins the names of folders for short runs, beside those of real ones
+TRIALS = ".check-"  # prefix of the names of folders for short runs, beside those of real ones
 _POLL_S = 0.05
-_GRACE_S = 30.0  # for a rung to end by itself, with its stacks, once its time is up
+_GRACE_S = 30.0  # for a rung to end by itself, with its stacks, after its timeout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Climbed:
-    """What became of a rung. `findings` are rows as rundir/finding.py has them."""
+    """The result of a rung; `findings` are rows as in rundir/finding.py."""
 
     rung: Rung
     ok: bool
@@ -38,7 +38,7 @@ class Climbed:
     seconds: float
     peaks: Peaks
     findings: Sequence[dict[str, Any]] = field(default_factory=list)
-    last_words: str = ""  # of one that ended without a verdict
+    last_words: str = ""  # of a rung that ended without a verdict
 
 
 def climb(
@@ -48,14 +48,14 @@ def climb(
     signals: Signals,
     timeout_s: float | None = None,
 ) -> Climbed:
-    """Run a rung to its end. Raises Interrupted when a stop was asked for."""
+    """Run a rung to its end. Raises Interrupted when a stop was requested."""
     longest_s = timeout_s or rung.timeout_s
     begun = time.monotonic()
     with scratch("check") as folder:
         log = folder / "output.log"
         with log.open("wb") as output:
             args = [*options_of(request), "--json", "--timeout-s", f"{longest_s:g}"]
-            # What a rung leaves there when it is killed is removed with the folder.
+            # Anything that a killed rung leaves in TMPDIR is removed with the folder.
             own = {"PYTHONPATH": python_path(environ), "TMPDIR": str(folder)}
             child = children.start(rung.module, *args, env={**environ, **own}, output=output)
         peaks = Peaks(child.pid)
@@ -77,7 +77,7 @@ def climb(
 
 
 def options_of(request: Request) -> list[str]:
-    """The options that rungs and `airlock check` have in common."""
+    """Return the options of `request` that rungs and `airlock check` have in common."""
     own = {"profile": request.profile, "data": request.data, "num-gpus": request.num_gpus}
     options = [f"--{name}={value}" for name, value in own.items() if value is not None]
     return [*options, *(f"--set={setting}" for setting in request.settings)]
@@ -86,7 +86,7 @@ def options_of(request: Request) -> list[str]:
 def _wait(
     child: subprocess.Popen[bytes], log: Path, peaks: Peaks, signals: Signals, silent_s: float
 ) -> bool:
-    """Wait for the child's end; True when it has said nothing for so long that it is given up."""
+    """Wait for the child to end; return True if it is given up after `silent_s` without output."""
     size, spoke = 0, time.monotonic()
     while child.poll() is None:
         if signals.stop_asked:
@@ -102,7 +102,7 @@ def _wait(
 
 
 def _remove_trials(pid: int) -> None:
-    """The folders of short runs that a rung has not removed itself."""
+    """Remove the folders of short runs that a rung has left behind."""
     for folder in runs_folder().glob(f"{TRIALS}{pid}-*"):
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -137,12 +137,12 @@ def _judge(
 
 
 def alone(rung: Rung, request: Request) -> str:
-    """The command that runs one rung again."""
+    """Return the command that runs one rung again."""
     return f"./airlock check {shlex.join([rung.name, *options_of(request)])}"
 
 
 def _summary(text: str) -> dict[str, Any] | None:
-    """The object that a rung prints at its end; a line of stderr may come after it."""
+    """Return the object that a rung prints at its end, or None; a line of stderr may follow it."""
     for line in reversed(text.splitlines()):
         if line.startswith('{"diagnostic"'):
             found: dict[str, Any] = json.loads(line)

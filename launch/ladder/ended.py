@@ -1,4 +1,4 @@
-"""How a child has ended, and the last that it wrote."""
+"""The end of a child process in words, and its last output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _HINTS = {signal.SIGKILL: " (out of memory? see `dmesg`)", signal.SIGILL: " (wro
 
 
 def how_it_ended(code: int) -> str:
-    """A return code in words that have the process for their object: killed the process: …"""
+    """Return a phrase for an exit code, with the process as its object: killed the process: …"""
     if code >= 0:
         return f"ended the process with exit code {code}"
     number = signal.Signals(-code)
@@ -17,7 +17,7 @@ def how_it_ended(code: int) -> str:
 
 
 def last_words(log: str) -> list[str]:
-    """The stacks that faulthandler wrote, from the top; without any, the last lines."""
+    """Return the stacks that faulthandler wrote, from the top; without any, the last lines."""
     lines = [line for line in log.strip().splitlines() if "<frozen " not in line]
     for index, line in enumerate(lines):
         if line.startswith(("Timeout (", "Fatal Python error", "Current thread")):
@@ -26,5 +26,5 @@ def last_words(log: str) -> list[str]:
 
 
 def quoted(lines: list[str]) -> str:
-    """Lines of someone else's, below a text of ours."""
+    """Return lines of another program's output, indented to go below a text of ours."""
     return "".join(f"\n      | {line}" for line in lines)

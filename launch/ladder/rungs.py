@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """One question. `timeout_s` is how long it may take, or its longest part may."""
+    """One rung, a question; `timeout_s` is the limit for it, or for its longest part."""
 
     name: str
     asks: str
@@ -15,7 +15,7 @@ class Rung:
 
     @property
     def module(self) -> str:
-        """What `python -m` takes."""
+        """The module name for `python -m`."""
         return f"diagnostics.{self.name}"
 
 
@@ -34,5 +34,5 @@ NAMES = tuple(rung.name for rung in RUNGS)
 
 
 def rung_called(name: str) -> Rung:
-    """The rung of that name."""
+    """Return the rung of that name."""
     return RUNGS[NAMES.index(name)]

@@ -1,4 +1,4 @@
-"""GPUs by name: how much of their memory a process can see."""
+"""GPUs by name, with the part of their memory that a process can see."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from dataclasses import dataclass
 from rundir.errors import UserError
 from rundir.units import GIB
 
-# The driver keeps some of what NVML counts: of an H100's 81,559 MiB a process sees 79.1 GiB, of an
-# L40S's 46,068 MiB 44.5. What is real here is asked of NVML, so this is taken off.
+# The driver keeps some of the memory that NVML counts: of an H100's 81,559 MiB a process sees 79.1
+# GiB, of an L40S's 46,068 MiB 44.5 GiB. For GPUs of this machine the figure comes from NVML, so
+# this is taken off.
 VISIBLE_SHARE = 0.99
 
 
 @dataclass(frozen=True, slots=True)
 class GpuKind:
-    """A GPU that one can name. `memory_bytes` is what a process sees as its total."""
+    """A GPU that can be named; `memory_bytes` is the total that a process sees."""
 
     name: str
     memory_bytes: int
     source: str  # of that figure
-    others: tuple[str, ...] = ()  # names it is also known by
+    others: tuple[str, ...] = ()  # other names for it
 
 
 def _kind(name: str, gib: float, source: str, *others: str) -> GpuKind:
@@ -32,7 +33,7 @@ _OOM = "total capacity in an out-of-memory message of torch, github.com/"
 
 _NO_SOURCE = "what its users see in torch; not measured here yet"
 
-# Of GPUs with the same name and slightly different figures the smaller one stands here.
+# Of GPUs with the same name and slightly different figures, the smaller one is listed.
 CATALOGUE = (
     _kind("T4-16G", 14.75, f"{_OOM}hpcaitech/Open-Sora/issues/697", "T4", "16G"),
     _kind("V100-16G", 15.78, f"{_OOM}kchengiva/Shift-GCN/issues/34"),
@@ -76,9 +77,9 @@ COLUMNS = ("24G", "48G", "H100-80G", "H200-141G", "B200-180G")
 
 
 def gpu_kind(name: str) -> GpuKind:
-    """The GPU of that name, however it is spelt (h100, H100-80GB, NVIDIA_H100_80G).
+    """Return the GPU of that name, however it is spelt (h100, H100-80GB, NVIDIA_H100_80G).
 
-    Raises UserError, with the nearest names, for one that is not known.
+    Raises UserError, with the nearest names, for an unknown one.
     """
     known = {_plain(one): kind for kind in CATALOGUE for one in (kind.name, *kind.others)}
     plain = _plain(name)
@@ -93,12 +94,12 @@ def gpu_kind(name: str) -> GpuKind:
 
 
 def column_kinds() -> list[GpuKind]:
-    """One GPU of each common size, from small to large."""
+    """Return one GPU of each common size, from small to large."""
     return [gpu_kind(name) for name in COLUMNS]
 
 
 def _plain(name: str) -> str:
-    """Without case, punctuation, the maker's name, and with G for GB and GiB."""
+    """Return the name without case, punctuation and vendor, and with G for GB and GiB."""
     text = re.sub(r"[^a-z0-9]", "", name.lower())
     text = re.sub(r"(nvidia|geforce|tesla|sxm\d?|pcie|hbm\w*$)", "", text)
     return re.sub(r"(?<=\d)gi?b$", "g", text)

@@ -1,4 +1,4 @@
-"""What could be changed about a run that does not fit, the cheapest first."""
+"""Changes to a run that does not fit, the cheapest first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEAST_TOKENS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One way to have it smaller: what to type, and what becomes of the configuration."""
+    """One way to make a run smaller: what to type, and the configuration that results."""
 
     what: str
     config: RunConfig
@@ -31,7 +31,7 @@ class Change:
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks it is for."""
+        """The number of ranks that it is for."""
         return self.config.launch.num_ranks
 
 
@@ -39,7 +39,7 @@ Group = Sequence[Change]  # of one kind, the mildest first: one that fits is eno
 
 
 def groups_of(plan: Plan, settings: Sequence[str], environ: Mapping[str, str]) -> list[Group]:
-    """What is worth asking about, the cheapest kind first."""
+    """Return the changes worth asking about, in groups, the cheapest kind first."""
     config = plan.config
     found: list[Group] = []
     is_host_short = plan.target.is_here and plan.host_verdict is not Fit.FITS
@@ -64,7 +64,7 @@ def _warm_start(config: RunConfig) -> Group:
 
 
 def _smaller_steps(config: RunConfig) -> list[Group]:
-    """Each by itself, then together; the samples of a step stay as many."""
+    """Return each way to smaller steps, then all together; the samples per step stay the same."""
     at_once = _at_once(config)
     sizes = sorted({max(1, at_once // part) for part in (*_SHARES, at_once)}, reverse=True)
     micro = [
@@ -86,7 +86,7 @@ def _smaller_steps(config: RunConfig) -> list[Group]:
 
 
 def _at_once(config: RunConfig) -> int:
-    """Rows that a rank computes at once, as far as it has so many."""
+    """Return the number of rows that a rank computes at once, if it has that many."""
     share = math.ceil(config.train.global_batch_size / config.launch.num_ranks)
     return min(config.train.micro_batch_size, share)
 
@@ -109,7 +109,7 @@ def _adapters(config: RunConfig, device: Device) -> list[Group]:
     kinds: list[tuple[str, str, dict[str, str]]] = []
     if config.train.method == "full":
         kinds.append(("lora", "adapters trained, not the weights", {}))
-    # Four bits are traced with the library that makes them.
+    # Four-bit weights are traced with the library that makes them.
     if config.train.method != "qlora" and device == "cuda" and is_installed("bitsandbytes"):
         start = {"launch.start": "imports"} if config.launch.start == "warm" else {}
         kinds.append(("qlora", "adapters trained, on weights in four bits", start))
@@ -124,7 +124,7 @@ def _adapters(config: RunConfig, device: Device) -> list[Group]:
 
 
 def _least(config: RunConfig) -> dict[str, str]:
-    """What makes steps as small as they can be, as far as it is not so already."""
+    """Return the settings that make steps as small as possible, without those already in place."""
     found = _micro(1) if _at_once(config) > 1 else {}
     if not config.model.gradient_checkpointing:
         found["model.gradient_checkpointing"] = "true"
@@ -145,12 +145,13 @@ def _fewer_ranks(config: RunConfig) -> Group:
 def _other_profiles(
     config: RunConfig, settings: Sequence[str], environ: Mapping[str, str]
 ) -> Group:
-    """Profiles of the same kind of device with an architecture; which are smaller is seen then."""
+    """Return profiles with an architecture and the same kind of device; the trace tells their size.
+    """
     found = []
     for file in sorted(PROFILES.glob("*.toml")):
         try:
             other, _ = resolve(file.stem, settings, environ)
-        except UserError:  # it is not right; that is for whoever runs it
+        except UserError:  # an invalid profile is reported to whoever runs it
             continue
         is_like = other.launch.needs_gpu == config.launch.needs_gpu
         if file.stem != config.profile and is_like and other.architecture:
@@ -162,7 +163,7 @@ def _other_profiles(
 
 
 def _changed(config: RunConfig, what: str, settings: dict[str, str]) -> Change:
-    """The configuration with these settings, which are valid ones."""
+    """Return the change to these settings, which must be valid."""
     for key, text in settings.items():
         section, _, name = key.partition(".")
         old = getattr(config, section)

@@ -1,7 +1,7 @@
-"""What all processes of a run take of the host, phase by phase.
+"""The host memory of all processes of a run, phase by phase.
 
 Anonymous memory is what has to be there. Mapped weights are pages of a file, in memory once however
-many ranks read them, and given back when something else needs the room; they are told beside it.
+many ranks read them, and released when something else needs the room; they are listed separately.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from rundir.config import RunConfig
 from rundir.footprint import Footprint
 from rundir.units import MIB
 
-# Measured where docs/benchmarks.md says (Start-up beside other launchers), anonymous memory there:
-# 8 warm ranks 561 MB, of which each of them 12.0; 8 cold ones 2,362 MB; a zygote 265 MiB (README).
+# Measured as in docs/benchmarks.md (Start-up beside other launchers), anonymous memory there: 8
+# warm ranks 561 MB, of which 12.0 for each rank; 8 cold ones 2,362 MB; a zygote 265 MiB (README).
 _LAUNCHER_BYTES = 190 * MIB  # launch and agent
 _IMPORTS_BYTES = 265 * MIB  # a process that has imported torch, transformers and the trainer
-_FORK_BYTES = 12 * MIB  # what a forked rank makes its own until the ranks have met
-_TRAINING_BYTES = 40 * MIB  # and from there on: autograd, kernels, buffers of gloo
-# A process with CUDA and NCCL up has host memory of its own for them: an estimate, from 200 MiB to
-# 1 GiB. Not measured on a GPU yet.
+_FORK_BYTES = 12 * MIB  # private memory of a forked rank until the ranks have met
+_TRAINING_BYTES = 40 * MIB  # additional from there on: autograd, kernels, buffers of gloo
+# A process with CUDA and NCCL up has host memory of its own for them: an estimate, between 200 MiB
+# and 1 GiB. Not measured on a GPU yet.
 _CUDA_BYTES = 512 * MIB
-# transformers' max_shard_size: safetensors has one file's tensors in host memory when they come
-# from a GPU; those of the CPU it writes from where they are.
+# transformers' max_shard_size: safetensors holds one file's tensors in host memory when they come
+# from a GPU; those on the CPU are written from where they are.
 _SHARD_BYTES = 50 * 10**9
 _ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 
@@ -36,7 +36,7 @@ _ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 class Phase:
     """A part of a run, with the anonymous memory of all its processes and the files mapped.
 
-    Up to `slack_bytes` more may be lost between blocks of memory.
+    Up to `slack_bytes` more may be lost to fragmentation.
     """
 
     name: str
@@ -47,18 +47,18 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """How the weights come into a process that loads them."""
+    """The way in which the weights come into a process that loads them."""
 
     load: str  # mmap, broadcast or random
     is_converted: bool  # each process that loads them has a copy of its own
-    reading_bytes: int  # beside that while it loads
+    reading_bytes: int  # in addition, while it loads
     note: str
 
 
 def weights_of(config: RunConfig, folder: Path | None) -> Weights:
-    """How they will come, by the files if they are there; else as of whole safetensors.
+    """Return how the weights will be loaded, by the files if present, else as complete safetensors.
 
-    Raises UserError for files that are damaged.
+    Raises UserError for damaged files.
     """
     load, in_four_bits = config.launch.load, config.train.method == "qlora"
     if load == "random" or folder is None or not weight_files(folder):
@@ -78,12 +78,12 @@ def weights_of(config: RunConfig, folder: Path | None) -> Weights:
 def host_phases(
     footprint: Footprint, config: RunConfig, device: Device, weights: Weights
 ) -> tuple[Phase, ...]:
-    """The phases of a run of `launch.num_ranks` ranks, in their order."""
+    """Return the phases of a run of `launch.num_ranks` ranks, in order."""
     num_ranks, on_cpu = config.launch.num_ranks, device == "cpu"
     is_cold, is_warm = config.launch.start == "cold", config.launch.start == "warm"
     is_mapped = not weights.is_converted and weights.load != "random"
     loaded, trained = _on_cpu(footprint, config, weights) if on_cpu else (0, 0)
-    # On CPU blocks of less than 32 MiB are the C library's to keep: twice what is in use was seen
+    # On CPU, the C library may keep blocks of less than 32 MiB: twice what is in use was seen
     # (`./start.sh tiny --set train.micro_batch_size=256 --set train.global_batch_size=1024`).
     activations = num_ranks * (footprint.activations_bytes + footprint.logits_bytes)
     slack = activations if on_cpu else 0
@@ -109,7 +109,7 @@ def host_phases(
 def _export_bytes(
     footprint: Footprint, config: RunConfig, device: Device, *, is_shared: bool
 ) -> int:
-    """What writing the trained model takes besides; weights on the host may have been shared."""
+    """Return the extra memory for writing the trained model; host weights may have been shared."""
     if config.train.method != "full" and not config.train.merge_adapters:
         return 0
     merged_bytes = _frozen_bytes(footprint, config)  # merging writes to all of them
@@ -121,13 +121,16 @@ def _export_bytes(
 
 
 def _frozen_bytes(footprint: Footprint, config: RunConfig) -> int:
-    """Of the weights that are not trained, as they are in the model's files."""
+    """Return the bytes of the weights that are not trained, as they are in the model's files."""
     num_frozen = footprint.num_parameters - footprint.num_trainable
     return num_frozen * _ITEM_BYTES[config.model.dtype]
 
 
 def _loader_bytes(footprint: Footprint, config: RunConfig, weights: Weights) -> int:
-    """What a process that loads the model has of its own before it trains: adapters are made."""
+    """Return the private memory of a process that loads the model, before it trains.
+
+    Adapters are created, not mapped.
+    """
     if weights.is_converted:
         return footprint.weights_bytes
     has_adapters = config.train.method != "full"
@@ -135,10 +138,10 @@ def _loader_bytes(footprint: Footprint, config: RunConfig, weights: Weights) -> 
 
 
 def _on_cpu(footprint: Footprint, config: RunConfig, weights: Weights) -> tuple[int, int]:
-    """(loaded, training): what the ranks' models take where the device is the host, all ranks."""
+    """Return (loaded, training): the memory of all ranks' models where the device is the host."""
     num_ranks, peak = config.launch.num_ranks, footprint.peak_bytes
     frozen_bytes = _frozen_bytes(footprint, config)
-    if config.launch.start == "warm":  # only what is trained is written to, and copied then
+    if config.launch.start == "warm":  # only trained weights are written to, and then copied
         return 0, num_ranks * (peak - frozen_bytes)
     shared = 0 if weights.is_converted else frozen_bytes
     reads = (_loader_bytes(footprint, config, weights), peak - shared)

@@ -1,4 +1,4 @@
-"""What would fit instead: every change is traced like the run itself, none is guessed."""
+"""Alternatives that fit: every change is traced like the run itself, none is guessed."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _MOST = 6  # lines; the cheap ones come first
 
 @dataclass(frozen=True, slots=True)
 class Instead:
-    """Something that fits, and the command for it."""
+    """An alternative that fits, and the command for it."""
 
     what: str
     command: str
 
     def as_json(self) -> dict[str, Any]:
-        """As the plan has it."""
+        """Return the alternative as it is in the plan."""
         return dataclasses.asdict(self)
 
 
 def what_fits_instead(
     plan: Plan, request: Request, environ: Mapping[str, str], signals: Signals
 ) -> list[Instead]:
-    """The mildest change of each kind that makes it fit, the cheapest kind first.
+    """Return the mildest change of each kind that makes the run fit, the cheapest kind first.
 
-    Raises UserError when they cannot be traced, and Interrupted when a stop was asked for.
+    Raises UserError when the changes cannot be traced, and Interrupted when a stop was requested.
     """
     groups = groups_of(plan, request.all_settings(), environ)
     changes = [change for group in groups for change in group]
     questions = [_question(plan, change) for change in changes]
     footprints = iter(Tracer(questions, environ).wait(signals))
     found: list[Instead] = []
-    settled: list[set[str]] = []  # settings that are enough: with more of them it fits as well
+    settled: list[set[str]] = []  # settings that suffice: with more of them it fits as well
     for group in groups:
         answered = [(change, next(footprints)) for change in group]
         for change, footprint in answered:
@@ -76,7 +76,7 @@ def _instead(plan: Plan, request: Request, change: Change) -> Instead:
 
 
 def _larger_gpus(plan: Plan, request: Request) -> Sequence[Instead]:
-    """The smallest GPU that is enough, if it is the GPU that is too small."""
+    """Return the smallest GPU that is large enough, if the GPU is what is too small."""
     if plan.target.gpu is None or plan.gpu_verdict is Fit.FITS:
         return []
     enough = [kind for kind in CATALOGUE if plan.on_gpu(kind) is Fit.FITS]

@@ -1,6 +1,7 @@
-"""The plan of a run: asked for beside the preparation and the start, and looked at as they go on.
+"""The plan of a run: requested beside preparation and start, and checked as they proceed.
 
-Only what cannot fit ends the run. Whatever keeps the plan from being made is a line, no more.
+Only a run that cannot fit is ended. Anything that keeps the plan from being made is reported in a
+line, no more.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from rundir.prepared import Prepared
 
 
 class DoesNotFitError(UserError):
-    """The plan of a run does not fit; `plan` is it."""
+    """A run that does not fit, by its `plan`."""
 
     def __init__(self, plan: Plan, request: Request, found: Sequence[Instead] = ()) -> None:
         lines = [line for line in verdict_lines(plan) if line.startswith(Fit.DOES_NOT_FIT)]
@@ -42,7 +43,7 @@ class DoesNotFitError(UserError):
 
 
 class PlanOfRun:
-    """The plan of one run that trains a profile; of a script there is none."""
+    """The plan of one run that trains a profile; a script has none."""
 
     def __init__(
         self,
@@ -56,13 +57,13 @@ class PlanOfRun:
         self._request = request
         self._config, self._target = job.config, target_of_placement(job.placement)
         self._folder, self._console, self._environ = folder, console, environ
-        self._signals, self._host = signals, this_host()  # before the run itself takes of it
+        self._signals, self._host = signals, this_host()  # before the run itself takes any memory
         self._prepared: Prepared | None = None
         self._tracer: Tracer | None = None
         self._is_told = job.config.script is not None
 
     def begin(self, prepared: Prepared | None = None) -> None:
-        """Ask, and ask again when model and data are `prepared` if that was too early.
+        """Request the plan, and again when model and data are `prepared` if that was too early.
 
         Raises DoesNotFitError if the answer is known already, and it is no.
         """
@@ -76,7 +77,7 @@ class PlanOfRun:
             question = question_of(self._config, self._target.device, self._model_folder)
             self._tracer = Tracer([question], self._environ)
         except UserError as error:
-            if self._prepared is not None:  # else the model may be fetched yet
+            if self._prepared is not None:  # else the model may still be fetched
                 self._say_none(error)
 
     @property
@@ -84,9 +85,9 @@ class PlanOfRun:
         return None if self._prepared is None else Path(self._prepared.model_path)
 
     def look(self, *, has_trained: bool) -> None:
-        """See whether there is an answer; then say and keep it.
+        """Check whether there is an answer; then report and keep it.
 
-        Raises DoesNotFitError if it is no, unless a step `has_trained`: then it does fit.
+        Raises DoesNotFitError if it is no, unless a step `has_trained`: then the run does fit.
         """
         if self._is_told or self._tracer is None or not self._tracer.poll():
             return
@@ -112,14 +113,18 @@ class PlanOfRun:
         self._console.out(lines, highlight=False)
 
     def _say_early(self, plan: Plan) -> None:
-        """Before a model is fetched, say, which may take long: how long samples are may help."""
+        """Report a plan that does not fit before the model is fetched, which may take long.
+
+        Samples shorter than the limit may still make it fit.
+        """
         most = plan.config.data.max_seq_length
         for line in verdict_lines(plan):
             self._console.out(f"plan: {line}, if samples have {most:,} tokens", highlight=False)
         self._console.out("plan: looked at again once the data are known", highlight=False)
 
     def _ask_with_own_length(self, longest: int) -> bool:
-        """Ask anew if rows are shorter than they may be, as that could make it fit."""
+        """Request a new plan if rows are shorter than the limit, which may help; return whether so.
+        """
         data = self._config.data
         most = longest * (self._config.train.global_batch_size if data.packing else 1)
         if most >= data.max_seq_length:
@@ -130,18 +135,18 @@ class PlanOfRun:
         return True
 
     def explained(self, error: UserError) -> UserError:
-        """`error`; that the plan does not fit also with what would, which takes a moment."""
+        """Return `error`; a DoesNotFitError with what would fit, which takes a moment to find."""
         if not isinstance(error, DoesNotFitError):
             return error
         try:
             found = what_fits_instead(error.plan, self._request, self._environ, self._signals)
-        except (UserError, Interrupted):  # what is wrong is known without it
+        except (UserError, Interrupted):  # the error is known without it
             return error
         self._keep(error.plan, found)
         return DoesNotFitError(error.plan, self._request, found)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop the tracer."""
         if self._tracer is not None:
             self._tracer.close()
 
@@ -155,7 +160,7 @@ class PlanOfRun:
 
 
 def show_plan_of(job: Job, console: Console, environ: Mapping[str, str]) -> ExitCode:
-    """The plan of a run that is only shown, from what is on this machine."""
+    """Show the plan of a run that is not started, from what is on this machine."""
     if job.config.script is not None:
         return ExitCode.DONE
     target = target_of_placement(job.placement)

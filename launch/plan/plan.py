@@ -1,4 +1,4 @@
-"""The plan itself: what is needed, what there is, and whether it fits."""
+"""The plan itself: what is needed, what is available, and whether it fits."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _FROM_GOOD_TO_BAD = (Fit.FITS, Fit.UNCERTAIN, Fit.DOES_NOT_FIT)
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What this machine can still give, and with its swap."""
+    """The memory that this machine can still give, without and with its swap."""
 
     now: Available
     with_swap_bytes: int
 
 
 def this_host() -> Host:
-    """Looked at now; the tightest bound, be it the machine's or a cgroup's."""
+    """Return the memory available now, by the tightest limit, the machine's or a cgroup's."""
     memory = HostMemory()
     return Host(memory.now(), memory.now(with_swap=True).available_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One configuration on one target."""
+    """The plan for one configuration on one target."""
 
     config: RunConfig
     target: Target
@@ -46,52 +46,54 @@ class Plan:
 
     @functools.cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """Host memory, phase by phase."""
+        """The host memory, phase by phase."""
         return host_phases(self.footprint, self.config, self.target.device, self.weights)
 
     @property
     def gpu_need(self) -> Need:
-        """What a rank takes of its GPU."""
+        """The GPU memory that a rank needs."""
         return gpu_need(self.footprint, self.target.num_ranks)
 
     def on_gpu(self, kind: GpuKind) -> Fit:
-        """Whether a rank fits on such a GPU."""
+        """Return whether a rank fits on a GPU of that kind."""
         return self.gpu_need.verdict(kind.memory_bytes)
 
     @property
     def gpu_verdict(self) -> Fit | None:
-        """Whether a rank fits on its GPU; None on CPU, and where no GPU is known."""
+        """The verdict for a rank's GPU; None on CPU, and where no GPU is known."""
         return None if self.target.gpu is None else self.on_gpu(self.target.gpu)
 
     @functools.cached_property
     def host_need(self) -> Need:
-        """What the run takes of the host in its worst phase."""
+        """The host memory that the run needs in its worst phase."""
         guard = guard_threshold_bytes(self.config.limits, self.host.now.total_bytes)
         return host_need(self.phases, guard)
 
     @property
     def host_verdict(self) -> Fit:
-        """Whether this machine's memory would do."""
+        """The verdict for this machine's memory."""
         host = self.host
         return self.host_need.verdict(host.now.available_bytes, host.with_swap_bytes)
 
     @property
     def verdict(self) -> Fit | None:
-        """The worse of the two; of the host's only if it is the host that would run it."""
+        """The worse of the two verdicts; the host's counts only if the run would be on this host.
+        """
         found = [self.gpu_verdict] if self.gpu_verdict else []
         found += [self.host_verdict] if self.target.is_here else []
         return max(found, key=_FROM_GOOD_TO_BAD.index, default=None)
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether what is stored for good does not fit by itself, however small the steps are."""
+        """True if what is stored permanently does not fit by itself, however small the steps are.
+        """
         one = self.footprint
         stored = one.weights_bytes + one.gradients_bytes + one.optimizer_bytes + one.ddp_bytes
         stored += context_need(self.target.num_ranks).least_bytes
         return self.target.gpu is not None and stored > self.target.gpu.memory_bytes
 
     def as_json(self) -> dict[str, Any]:
-        """As `--json` prints it and plan.json holds it; docs/plan.md says what is what."""
+        """Return the plan as in `--json` and in plan.json; docs/plan.md explains the fields."""
         target, launch = self.target, self.config.launch
         context, gpu = context_need(target.num_ranks), target.gpu
         on_gpu: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""`airlock plan`: from what was typed to the plan on the screen."""
+"""`airlock plan`: from the command line to the plan on the screen."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rundir.starts import start_of
 def plan(
     request: Request, console: Console, environ: Mapping[str, str], *, as_json: bool
 ) -> ExitCode:
-    """Show the plan of what was request. Raises UserError when there can be none."""
+    """Show the plan of what was requested. Raises UserError when there can be none."""
     if is_script(request.profile):
         raise UserError(
             f"there is no plan of a script, and {request.profile} is one",
@@ -71,7 +71,7 @@ def make_plan(
     host: Host,
     model_folder: Path | None = None,
 ) -> Plan:
-    """The plan of a configuration that was traced."""
+    """Return the plan of a configuration that was traced."""
     folder = model_folder or fetched_model_folder(config)
     made = folder if config.model.path else made_model_folder(config)
     return Plan(
@@ -85,7 +85,7 @@ def make_plan(
 
 
 def _weights(config: RunConfig, folder: Path | None) -> Weights:
-    """As the files have it; damaged ones are for the run to refuse, not for the plan."""
+    """Return the weights as the files have them; damaged ones are for the run to refuse."""
     try:
         return weights_of(config, folder)
     except UserError as error:
@@ -98,6 +98,6 @@ def _weights(config: RunConfig, folder: Path | None) -> Weights:
 
 
 def plan_text(made: Plan, instead: list[Instead] | None) -> str:
-    """The plan as one JSON object; `instead` is null where nothing was looked for."""
+    """Return the plan as one JSON object; `instead` is null if no alternatives were looked for."""
     found = None if instead is None else [one.as_json() for one in instead]
     return json.dumps(made.as_json() | {"instead": found})

@@ -1,4 +1,4 @@
-"""What is asked of the tracer: a configuration less all that its memory does not depend on."""
+"""The question for the tracer: a configuration reduced to what its memory depends on."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from rundir.exit_codes import ExitCode
 from rundir.paths import ROOT
 
 Device = Literal["cuda", "cpu"]
-_FORMAT = "1"  # of a kept answer
-_TRACED = ("train", "rundir")  # packages whose code the answer comes from
+_FORMAT = "1"  # of a cached answer
+_TRACED = ("train", "rundir")  # packages whose code gives the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +39,17 @@ class Question:
 
 
 def question_of(config: RunConfig, device: Device, model_folder: Path | None = None) -> Question:
-    """The question about a resolved configuration; `launch.num_ranks` is known.
+    """Return the question about a resolved configuration; `launch.num_ranks` must be known.
 
-    `model_folder` is where the model is, if it has been fetched. Raises UserError when the shape of
-    the model cannot be known.
+    `model_folder` is the folder of the model, if it has been fetched. Raises UserError when the
+    shape of the model cannot be known.
     """
     train, num_ranks = config.train, config.launch.num_ranks
     assert num_ranks > 0
     share = math.ceil(train.global_batch_size / num_ranks)
     at_once = min(train.micro_batch_size, share)
     accumulates = math.ceil(share / train.micro_batch_size) > 1
-    few_ranks = min(num_ranks, 2)  # that there are others is what counts
+    few_ranks = min(num_ranks, 2)  # only whether there are others matters
     folder, architecture = _shape(config, model_folder)
     asked = RunConfig(
         profile=config.profile,
@@ -71,7 +71,7 @@ def question_of(config: RunConfig, device: Device, model_folder: Path | None = N
 
 
 def _shape(config: RunConfig, model_folder: Path | None) -> tuple[str, dict[str, object]]:
-    """A folder with the model's config.json, or else its [architecture]."""
+    """Return a folder with the model's config.json, or else its [architecture]."""
     folder = model_folder or fetched_model_folder(config)
     if folder is not None:
         return str(folder.resolve()), {}
@@ -87,7 +87,7 @@ def _shape(config: RunConfig, model_folder: Path | None) -> tuple[str, dict[str,
 
 
 def _key(config: RunConfig, device: Device) -> str:
-    """A name for the answer, made of everything that it depends on."""
+    """Return a name for the answer, made of everything that it depends on."""
     digest = hashlib.sha256()
     config = replace(config, profile="any")
     if config.model.path:

@@ -31,7 +31,7 @@ _PHASES = {
 
 
 def show_plan(console: Console, plan: Plan) -> None:
-    """The tables of a plan, and its verdict."""
+    """Print the tables of a plan, and its verdict."""
     footprint, launch, weights = plan.footprint, plan.config.launch, plan.weights
     what = f"{footprint.num_parameters:,} parameters, {footprint.num_trainable:,} trained"
     console.out(f"{plan.config.profile}: {what}; {_ranks(plan)}\n", highlight=False)
@@ -46,12 +46,12 @@ def show_plan(console: Console, plan: Plan) -> None:
 
 
 def show_instead(console: Console, found: Sequence[Instead]) -> None:
-    """What fits instead, the cheapest first."""
+    """Print what fits instead, the cheapest first."""
     console.out("\n".join(instead_lines(found)), highlight=False)
 
 
 def instead_lines(found: Sequence[Instead]) -> list[str]:
-    """One line each; each can be typed as it stands."""
+    """Return a line for each alternative, which can be typed as it stands."""
     if not found:
         return ["nothing that Airlock knows to change makes it fit"]
     return [
@@ -98,7 +98,7 @@ def _table(first: str, *others: str) -> Table:
 
 
 def verdict_lines(plan: Plan) -> list[str]:
-    """Each limit with what is needed, the verdict, and what is left."""
+    """Return a line for each limit: the verdict, what is needed, and what is left."""
     lines = []
     if (gpu := plan.target.gpu) and (verdict := plan.gpu_verdict):
         lines.append(_line(verdict, "a rank", plan.gpu_need, gpu.memory_bytes, gpu.name))
@@ -123,7 +123,7 @@ def _ranks(plan: Plan) -> str:
 
 
 def span(need: Need) -> str:
-    """Both bounds in the unit of the larger."""
+    """Return both bounds as text, in the unit of the larger one."""
     unit, name = (GIB, "GiB") if need.most_bytes >= GIB else (MIB, "MiB")
     digits = 1 if unit == GIB else 0
     return f"{need.least_bytes / unit:,.{digits}f} to {need.most_bytes / unit:,.{digits}f} {name}"

@@ -1,4 +1,4 @@
-"""What a plan is for: which device, how many ranks, on this machine or on another."""
+"""The target of a plan: which device, how many ranks, on this machine or on another."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from launch.plan.question import Device
 from rundir.config import RunConfig
 from rundir.errors import UserError
 
-_A_NODE = 8  # ranks of a node with GPUs that is not this one, if nobody says how many
+_A_NODE = 8  # ranks of a node with GPUs that is not this one, if no number is given
 _MOST_RANKS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where the run would be. Without a `gpu` it is on CPU, or on GPUs that are not known."""
+    """The place of a run; without a `gpu` it is on CPU, or on unknown GPUs."""
 
     device: Device
     num_ranks: int
@@ -33,7 +33,7 @@ class Target:
 
 
 def target_of_placement(placement: Placement) -> Target:
-    """The target that a run on this machine has."""
+    """Return the target of a run on this machine."""
     gpu = None
     if placement.gpus:
         least = min(placement.gpus, key=lambda one: one.memory_bytes)
@@ -51,9 +51,10 @@ def target_of_placement(placement: Placement) -> Target:
 def choose_target(
     config: RunConfig, asked: tuple[int, str] | None, gpu: str | None, environ: Mapping[str, str]
 ) -> Target:
-    """The target of `airlock plan`. `gpu` is a name of the catalogue, `asked` (ranks, who says so).
+    """Return the target of `airlock plan`.
 
-    Raises UserError for a GPU that is not known and for a number of ranks that cannot be.
+    `gpu` is a name in the catalogue, `asked` is (ranks, who asks for them). Raises UserError for an
+    unknown GPU and for an impossible number of ranks.
     """
     kind = None if gpu is None else gpu_kind(gpu)
     visible = visible_gpus(installed_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
@@ -70,6 +71,6 @@ def choose_target(
 
 
 def with_ranks(config: RunConfig, num_ranks: int) -> RunConfig:
-    """The same for that many ranks."""
+    """Return `config` for that many ranks."""
     launch = dataclasses.replace(config.launch, num_ranks=num_ranks)
     return dataclasses.replace(config, launch=launch)

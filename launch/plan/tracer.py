@@ -1,7 +1,7 @@
-"""Ask the tracer, train/trace/estimate.py, in a child: it needs torch, this process has none.
+"""The tracer, train/trace/estimate.py, in a child: it needs torch, which this process lacks.
 
-Its answers are kept, a file each in the cache folder, named after the question. Nothing of that
-fails: what cannot be read is asked anew, what cannot be written is not kept.
+Its answers are cached, a file each in the cache folder, named after the question. Nothing about the
+cache fails: what cannot be read is asked again, what cannot be written is not kept.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _NUM_LAST_LINES = 4
 
 
 def kept_answer(question: Question) -> Footprint | None:
-    """The answer to this question, if it was given before."""
+    """Return the cached answer to this question, or None."""
     try:
         (footprint,) = read_footprints(_file(question))
-    except (OSError, ValueError, TypeError):  # none yet, torn, or of another version
+    except (OSError, ValueError, TypeError):  # none yet, truncated, or of another version
         return None
     return footprint if _is_sound(footprint) else None
 
 
 def keep(question: Question, footprint: Footprint) -> None:
-    """Keep an answer; two that keep the same one write the same."""
+    """Cache an answer; two processes that keep the same one write the same."""
     with contextlib.suppress(OSError):
         file = _file(question)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def _file(question: Question) -> Path:
 
 
 def _is_sound(footprint: Footprint) -> bool:
-    """Whether its parts are numbers that add up, as the contract has it."""
+    """Return whether the parts are integers that add up to the peak, as the contract says."""
     parts = (
         footprint.weights_bytes,
         footprint.gradients_bytes,
@@ -65,9 +65,9 @@ def _is_sound(footprint: Footprint) -> bool:
 
 
 class Tracer:
-    """One call of the tracer, with those of some questions that have no kept answer.
+    """One call of the tracer, with those of some questions that have no cached answer.
 
-    `poll` until it is True, then `answers`. `close` it whatever happens.
+    Call `poll` until it returns True, then `answers`; call `close` whatever happens.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class Tracer:
         environ: Mapping[str, str],
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """Starts the child if there is anything to ask. Raises UserError when it cannot."""
+        """Start the child if there is anything to ask. Raises UserError when it cannot be started.
+        """
         self._questions = questions
         self._kept = {one.key: kept_answer(one) for one in questions}
         by_key = {one.key: one for one in questions}
@@ -111,7 +112,7 @@ class Tracer:
             )
 
     def poll(self) -> bool:
-        """Whether all is known, or will not be."""
+        """Return whether all answers are known, or will not be."""
         if self._child is None:
             return True
         if self._child.poll() is None:
@@ -136,7 +137,8 @@ class Tracer:
             self._error = _failed(str(error))
 
     def answers(self) -> list[Footprint]:
-        """The answers, in the order of the questions. Raises UserError when there are none."""
+        """Return the answers, in the order of the questions. Raises UserError when there are none.
+        """
         if self._error is not None:
             raise self._error
         found = [self._kept[question.key] for question in self._questions]
@@ -144,7 +146,7 @@ class Tracer:
         return [one for one in found if one is not None]
 
     def wait(self, signals: Signals) -> list[Footprint]:
-        """`answers`, waited for. Raises Interrupted when a stop was asked for."""
+        """Wait for the answers and return them. Raises Interrupted when a stop was requested."""
         try:
             while not self.poll():
                 if signals.stop_asked:
@@ -155,7 +157,7 @@ class Tracer:
         return self.answers()
 
     def close(self) -> None:
-        """End the child, if it runs still, and leave nothing of it."""
+        """End the child if it is still running, and remove its files."""
         if self._child is not None:
             children.end(self._child)
             self._child = None
@@ -165,7 +167,7 @@ class Tracer:
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """It reads files of this machine only, and must keep away from its GPUs."""
+    """Return the environment of the tracer: it reads local files only, and must not touch GPUs."""
     return dict(environ) | {
         "PYTHONPATH": python_path(environ),
         "PYTHONSAFEPATH": "1",
@@ -179,13 +181,13 @@ def _last_lines(output: Path, code: int) -> str:
     lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     said = [line.removeprefix("airlock: ") for line in lines[-_NUM_LAST_LINES:]]
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    if len(said) > 1 and said[-1].startswith("  → "):  # it has said itself what is wrong
+    if len(said) > 1 and said[-1].startswith("  → "):  # the tracer itself has said what is wrong
         return "\n".join(said[-2:])
     return "\n  ".join([f"the tracer ended with {how}", *said])
 
 
 def _failed(why: str) -> UserError:
-    """It says what could not be told; whether that matters is the caller's to say."""
+    """Return the error for a failed trace; whether it matters is up to the caller."""
     what, _, do = why.partition("\n  → ")
     return UserError(
         f"the memory of this configuration could not be predicted: {what}",

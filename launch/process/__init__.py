@@ -1,4 +1,4 @@
-"""Processes: how they are started, signalled, recognised and ended, and what they write.
+"""Processes: starting, signalling, identifying and ending them, and their output.
 
-Imported by the launcher and by what it starts.
+Imported by the launcher and by the processes it starts.
 """

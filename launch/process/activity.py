@@ -1,4 +1,4 @@
-"""What processes do, as the kernel counts it: bytes they read and write, time they compute."""
+"""Activity of processes as the kernel counts it: bytes read and written, CPU time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rundir.paths import RunDir
 
 
 def io_bytes(pids: Iterable[int]) -> int:
-    """Bytes that they have read and written so far, of files and the like; 0 if it is not told."""
+    """Return the bytes read from and written to files and the like so far; 0 if unavailable."""
     total = 0
     for pid in pids:
         with contextlib.suppress(psutil.Error, AttributeError, NotImplementedError):
@@ -22,7 +22,7 @@ def io_bytes(pids: Iterable[int]) -> int:
 
 
 def busy_s(pids: Iterable[int]) -> float:
-    """Seconds that they, and all that they have started, have computed so far."""
+    """Return the CPU seconds used so far by these processes and their descendants."""
     total = 0.0
     for pid in pids:
         with contextlib.suppress(psutil.Error):
@@ -34,7 +34,7 @@ def busy_s(pids: Iterable[int]) -> float:
 
 
 def output_bytes(run: RunDir, attempt: int) -> int:
-    """What its ranks have printed so far, in bytes."""
+    """Return how much the ranks of an attempt have printed so far, in bytes."""
     total = 0
     for log in run.rank_log(0, attempt).parent.glob("rank*.log"):
         with contextlib.suppress(OSError):
@@ -43,10 +43,10 @@ def output_bytes(run: RunDir, attempt: int) -> int:
 
 
 def state_of(pid: int) -> tuple[str, str]:
-    """(the kernel's letter for what it does, where in the kernel it waits).
+    """Return (state letter, kernel function it waits in) of a process.
 
-    `R` runs, `S` sleeps, `D` waits in the kernel and cannot be ended, `T` was stopped, `t` is held
-    by a debugger, `Z` has ended; "" of one that is gone.
+    `R` is running, `S` sleeping, `D` in uninterruptible sleep, `T` stopped, `t` stopped by a
+    debugger, `Z` a zombie. Both are "" if the process is gone.
     """
     folder = Path(f"/proc/{pid}")
     try:

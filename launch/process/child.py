@@ -1,6 +1,6 @@
-"""`python -P -m launch.process.child PARENT_PID MODULE ARGS…`: a module that dies with its parent.
+"""`python -P -m launch.process.child PARENT_PID MODULE ARGS…`: run MODULE, and die with the parent.
 
-What a person can mend is said in a line or two, with the exit code that belongs to it.
+Errors that users can fix are reported in a line or two, with the matching exit code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _leave)
     sys.argv = sys.argv[2:]
     output = None
-    if sys.stdout is not None:  # closed by whoever started us
+    if sys.stdout is not None:  # None if the caller closed it
         output = Output(sys.stdout)
         sys.stdout = cast("TextIO", output)
     try:
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
-    """End by an exception, so that temporary folders are removed on the way."""
+    """Exit by an exception, so that temporary folders are removed."""
     sys.exit(int(ExitCode.INTERRUPTED_UNSAVED))
 
 

@@ -1,4 +1,4 @@
-"""Start the children of `launch`: each dies with it, and none hears the terminal's Ctrl-C."""
+"""Child processes of `launch`: each dies with it, and none receives the terminal's Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GRACE_S = 3.0
 def start(
     module: str, *args: str | Path, env: dict[str, str], output: IO[bytes] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start `python -m module args` in a session of its own, its output to `output` if given."""
+    """Start `python -m module args` in a new session, with output to `output` if given."""
     command = [
         sys.executable,
         "-P",
@@ -40,19 +40,20 @@ def start(
 
 
 def start_keeper(run: Path) -> subprocess.Popen[bytes]:
-    """Start the process that ends all others of `run` once this one is gone, in whatever way.
+    """Start the process that ends all others of `run` once this one has ended for any reason.
 
-    It has none of the run's environment, by which it knows what to end, and needs no packages.
+    It identifies them by the run's environment, which it does not have itself, and needs no
+    packages.
     """
     command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")), str(run)]
-    env = {"LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")}  # Python itself may need it
+    env = {"LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")}  # the interpreter may need it
     return subprocess.Popen(command, env=env, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def run(module: str, *args: str | Path, env: dict[str, str], signals: Signals) -> int:
-    """Run a module to its end and return its exit code; a stop asked for ends it.
+    """Run a module to completion and return its exit code; a requested stop ends it.
 
-    Raises Interrupted when it was ended by a stop.
+    Raises Interrupted if a stop ended it.
     """
     child = start(module, *args, env=env)
     while child.poll() is None:
@@ -64,7 +65,7 @@ def run(module: str, *args: str | Path, env: dict[str, str], signals: Signals) -
 
 
 def end(child: subprocess.Popen[bytes]) -> None:
-    """End a child and its session: first so that it can tidy up, then at once."""
+    """End a child: SIGTERM first, so that it can clean up, then SIGKILL to its process group."""
     child.terminate()
     try:
         child.wait(_GRACE_S)

@@ -1,9 +1,9 @@
-"""`python launch/process/keeper.py RUN_DIR`: end what a killed launcher leaves of a run.
+"""`python launch/process/keeper.py RUN_DIR`: end the processes that a killed launcher leaves.
 
-Agent, zygote and ranks die with their parents; what a rank has started itself (workers of a
-DataLoader, compilers) need not. The launcher ends those, however a rank dies; this process does it
-when it is the launcher that dies. It waits at a pipe that only the launcher holds open, and knows
-the processes of the run by their environment.
+Agent, zygote and ranks die with their parents; what a rank has started itself (DataLoader workers,
+compilers) need not. The launcher ends those, however a rank dies; this process does so if the
+launcher itself dies. It waits on a pipe that only the launcher holds open, and identifies the
+processes of the run by their environment.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _PAUSE_S = 0.1
 
 
 def main() -> None:
-    """Wait until the launcher is gone, then end every process of its run."""
+    """Wait until the launcher has ended, then end every process of its run."""
     os.read(0, 1)
     mark = b"AIRLOCK_RUN_DIR=" + os.fsencode(sys.argv[1])
-    for round_ in range(_ROUNDS):  # one that was being forked is seen in the next round
+    for round_ in range(_ROUNDS):  # a process forked meanwhile is seen in the next round
         left = [pid for pid in _pids() if mark in _words(pid, "environ")]
         if not left:
             return
@@ -36,9 +36,9 @@ def main() -> None:
 
 
 def _ends_by_itself(pid: int) -> bool:
-    """Whether it is one that has to tidy up first.
+    """Return whether a process has to clean up first, and then ends by itself.
 
-    multiprocessing's own keeper of semaphores removes them; a tracker takes the last metrics.
+    multiprocessing's resource tracker removes semaphores; a metrics tracker records the last ones.
     """
     words = _words(pid, "cmdline")
     return b"launch.track" in words or any(b"resource_tracker" in word for word in words)
@@ -50,7 +50,7 @@ def _pids() -> list[int]:
 
 
 def _words(pid: int, what: str) -> list[bytes]:
-    """What the process was started with; empty for one that has ended or is someone else's."""
+    """Return a process's `environ` or `cmdline`; empty if it has ended or is another user's."""
     try:
         return Path(f"/proc/{pid}/{what}").read_bytes().split(b"\0")
     except OSError:

@@ -1,4 +1,4 @@
-"""Standard output that never ends a run: a full disk, a closed terminal, a reader that has gone."""
+"""Standard output whose failure never ends a run: full disk, closed terminal, reader gone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Output:
-    """Writes to a stream until that fails for the first time, and from then on nowhere."""
+    """A text stream that discards all output once writing has failed."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -26,16 +26,16 @@ class Output:
         self.on_reader_gone: Callable[[], None] = lambda: None
 
     def write(self, text: str) -> int:
-        """Write, or drop, `text`."""
+        """Write `text`, or discard it."""
         self._do(lambda: self._stream.write(text))
         return len(text)
 
     def flush(self) -> None:
-        """Flush what was written."""
+        """Flush the stream."""
         self._do(self._stream.flush)
 
     def discard_rest(self) -> None:
-        """At the end of the program: what could not be written must not fail again at its exit."""
+        """Flush at the end of the program, so that lost output does not fail again at exit."""
         self.flush()
         if self._is_lost:
             with contextlib.suppress(OSError, ValueError):
@@ -53,23 +53,23 @@ class Output:
             self._is_lost = True
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)  # isatty, fileno, encoding: as of the stream
+        return getattr(self._stream, name)  # isatty, fileno, encoding and the like
 
 
 def make_console() -> tuple[Console, Output]:
-    """A console on standard output, and the output below it."""
+    """Return a console on standard output, and the `Output` it writes to."""
     if sys.stdout is None:  # closed by the caller (`>&-`)
-        sys.stdout = open("/dev/null", "w", encoding="utf-8")  # noqa: SIM115, PTH123 - for good
+        sys.stdout = open("/dev/null", "w", encoding="utf-8")  # noqa: SIM115, PTH123 - never closed
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # "→" in a C locale
-    from rich.console import Console  # which children of the launcher have no use for
+    from rich.console import Console  # children of the launcher do not need it
 
     output = Output(sys.stdout)
-    return Console(file=output), output  # type: ignore[arg-type]  # it has all of IO that rich uses
+    return Console(file=output), output  # type: ignore[arg-type]  # it has all that rich uses of IO
 
 
 def end_with(command: Callable[[Console, Output], ExitCode | None]) -> NoReturn:
-    """Do it, and end this process with the code that it returns or raises; None is 0."""
+    """Run `command`, and exit with the code that it returns or raises; None is 0."""
     console, output = make_console()
     try:
         code = command(console, output) or ExitCode.DONE

@@ -1,4 +1,4 @@
-"""A process and its parent, as the kernel keeps them: who dies with whom, who adopts orphans."""
+"""The kernel's ties between a process and its parent: parent-death signal and subreaper."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def _prctl(option: int, value: int) -> None:
 
 
 def become_subreaper() -> None:
-    """Make this process the parent of every descendant that loses its own."""
+    """Make this process adopt every descendant whose own parent ends."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
-    """Have the kernel send `number` to this process when its parent ends, however that ends.
+    """Have the kernel send signal `number` to this process when its parent ends for any reason.
 
-    Call it first thing in the child. The parent may have died before the call: then its pid is no
-    longer `parent_pid`, and this process gets the signal at once. Only Linux's kernel does that:
-    elsewhere this process lives on until its work is done.
+    Call this first in the child. If the parent has died before the call, its pid is no longer
+    `parent_pid`, and the signal is sent at once. Only Linux supports this: elsewhere the process
+    lives on until its work is done.
     """
     if sys.platform == "linux":
         _prctl(_PR_SET_PDEATHSIG, number)

@@ -1,4 +1,4 @@
-"""The processes of a run: which are ours, and how none of them is left behind."""
+"""The launcher's own descendant processes, and how it ends all of them."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ _GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 class OwnProcesses:
-    """All that comes to live below this process, but not what did so before.
+    """All descendants of this process, except those older than this object.
 
-    A shell that `exec`s the start script leaves it its children: a sidecar, a `tee`. They, and
-    what they start, are not ours to end.
+    A shell that `exec`s the start script leaves its children to it: a sidecar, a `tee`. They, and
+    what they start, must not be ended.
     """
 
     def __init__(self) -> None:
         self._others = set(psutil.Process().children(recursive=True))
 
     def set_apart(self, pid: int) -> None:
-        """Have a child count, with what it starts, as one of the others until `take_back`."""
+        """Exclude a child and its descendants until `take_back`."""
         with contextlib.suppress(psutil.NoSuchProcess):
             self._others.add(psutil.Process(pid))
 
     def take_back(self, pid: int) -> None:
-        """From now on the child `pid`, and what it has started, are to be ended as all are."""
+        """Include the child `pid` and its descendants again."""
         self._others = {process for process in self._others if process.pid != pid}
 
     def alive(self) -> list[psutil.Process]:
-        """Every live process of ours, those included that lost their own parent; parents first.
+        """Return every live process of ours, orphans included, parents first.
 
-        One pass over the machine's processes, however many of them are ours.
+        Takes one pass over the machine's processes, however many of them are ours.
         """
         pids, found = {os.getpid()}, []
         for process in psutil.Process().children(recursive=True):
@@ -44,11 +44,11 @@ class OwnProcesses:
         return [process for process in found if is_alive(process)]
 
     def end(self, timeout_s: float = 5.0) -> None:
-        """SIGKILL all of them, and wait until they are gone.
+        """Send SIGKILL to all of them, and wait until they are gone.
 
-        Killing a parent can bring up children that were being forked just then, hence the rounds.
-        multiprocessing's resource tracker ends by itself, when it has removed what the others left
-        in /dev/shm: it has the first round's time for that.
+        A parent may fork a child just before it is killed, hence the rounds. The resource tracker
+        of multiprocessing ends by itself once it has removed what the others left in /dev/shm: it
+        is spared in the first round for that.
         """
         for round_ in range(_ROUNDS):
             left = self.alive()
@@ -70,7 +70,7 @@ def _is_resource_tracker(process: psutil.Process) -> bool:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether it runs still; one that has ended and waits to be collected does not."""
+    """Return whether a process is still running; a zombie is not."""
     try:
         return process.status() not in _GONE
     except psutil.NoSuchProcess:
@@ -78,7 +78,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def is_pid_alive(pid: int) -> bool:
-    """Whether a process of that number runs: cheap, but it may be another than one meant."""
+    """Return whether a process with that pid runs: cheap, but the pid may have been reused."""
     try:
         return is_alive(psutil.Process(pid))
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""What Airlock uses that is private in CPython 3.11 to 3.13; tests/test_compat.py looks for it."""
+"""Private names of CPython 3.11 to 3.13 that Airlock uses; tests/test_compat.py checks them."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ PRIVATE = (  # module:attribute
 
 
 def forkserver_pid() -> int | None:
-    """The process of this one's forkserver, or None; it has no public name."""
+    """Return the pid of this process's forkserver, or None; there is no public name for it."""
     pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     return pid
 
 
 def begin_exit_handlers_anew() -> None:
-    """In a fork: leave the parent's exit handlers to the parent, and run this process's own.
+    """Drop the parent's exit handlers in a fork, so that only this process's own run.
 
-    CPython does so itself from 3.13 on; before, multiprocessing forgets its handler in a fork.
+    CPython does so itself from 3.13 on; before, multiprocessing loses its handler in a fork.
     """
     atexit._clear()
     atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
 
 
 def run_exit_handlers() -> None:
-    """Run what was registered with atexit, as the interpreter does when it ends."""
+    """Run the functions registered with atexit, as the interpreter does at exit."""
     atexit._run_exitfuncs()
 
 
 def join_threads() -> None:
-    """Wait for threads and executors, as the interpreter does before its exit handlers."""
+    """Wait for threads and executors, as the interpreter does before running exit handlers."""
     threading._shutdown()  # type: ignore[attr-defined]

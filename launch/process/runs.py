@@ -1,7 +1,7 @@
-"""The processes of runs on this machine, whoever their parents are now: known by what they carry.
+"""The processes of runs on this machine, identified independently of their current parents.
 
-Every process of a run has the run's folder in its environment, and its launcher has the run's
-events open. Names say nothing: another one's `python train.py` looks like ours.
+Every process of a run has the run's folder in its environment, and its launcher has the run's event
+file open. Names prove nothing: anyone's `python train.py` looks like ours.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from rundir.status import read_status
 _MARK = b"AIRLOCK_RUN_DIR="
 _PROC = Path("/proc")
 _ROUNDS = 10
-OVER = ("done", "failed", "interrupted")  # phases that a run does not leave
+OVER = ("done", "failed", "interrupted")  # final phases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProcesses:
-    """One run as this machine has it. `phase` is what its status says; "" if it has none."""
+    """A run and its processes on this machine. `phase` comes from its status; "" without one."""
 
     run: RunDir
     phase: str
     launcher: psutil.Process | None
-    processes: list[psutil.Process]  # the oldest first; the launcher is not among them
+    processes: list[psutil.Process]  # oldest first, without the launcher
 
     @property
     def is_dead(self) -> bool:
-        """Whether its launcher has died, and left these behind: one that ends says so first.
+        """True if its launcher has died and left these behind: one that ends records a final phase.
 
-        Ranks that somebody has started by hand, with the torchrun line of a run that is over, have
-        no launcher either; nor has a folder that none has ever written to.
+        Ranks started by hand, with the torchrun line of a finished run, have no launcher either;
+        nor has a folder that no launcher has ever written to.
         """
         was_cut_off = self.phase not in ("", *OVER) or not self.run.path.exists()
         return self.launcher is None and was_cut_off
 
     @property
     def how_many(self) -> str:
-        """Their number, in words."""
+        """The number of processes, as text."""
         num = len(self.processes)
         return f"{num} process{'es' if num != 1 else ''}"
 
 
 def all_runs() -> list[RunProcesses]:
-    """Every run of this user that has processes here; this process and its own parents aside."""
+    """Return every run of this user with processes here, except this process and its parents."""
     by_folder = _by_folder()
     found = [_of_run(RunDir(folder), some) for folder, some in sorted(by_folder.items())]
     return [one for one in (*found, *_of_one_process(by_folder)) if one.processes]
 
 
 def _of_one_process(known: Container[Path]) -> Iterator[RunProcesses]:
-    """Plain runs, which do not carry their folder: each is known to its status."""
+    """Yield plain runs, whose process lacks the run folder's variable: their status names it."""
     for folder in sorted(runs_folder().resolve().glob("2*")):
         run = RunDir(folder)
         if folder in known or (phase := phase_of(run)) in ("", *OVER):
@@ -68,7 +68,7 @@ def _of_one_process(known: Container[Path]) -> Iterator[RunProcesses]:
 
 
 def processes_of(run: RunDir) -> RunProcesses:
-    """The launcher and the live processes of `run`."""
+    """Return the launcher and the live processes of `run`."""
     return _of_run(run, _by_folder().get(run.path.resolve(), []))
 
 
@@ -91,7 +91,7 @@ def _of_run(run: RunDir, found: list[psutil.Process]) -> RunProcesses:
 
 
 def phase_of(run: RunDir) -> str:
-    """What the status of `run` says; "" where there is none."""
+    """Return the phase in the status of `run`; "" if there is none."""
     try:
         return str(read_status(run)["phase"])
     except (OSError, ValueError, KeyError):
@@ -99,23 +99,26 @@ def phase_of(run: RunDir) -> str:
 
 
 def run_folder_of(pid: int) -> Path | None:
-    """The run folder that a process of this user, and of this container, belongs to."""
+    """Return the run folder of a process, or None if it has none.
+
+    Only processes of this user and this container are considered.
+    """
     try:
         folder = _PROC / str(pid)
         if folder.stat().st_uid != os.getuid() or not _is_in_our_pid_space(folder):
             return None
         words = (folder / "environ").read_bytes().split(b"\0")
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return None
     marks = [word for word in words if word.startswith(_MARK)]
     return Path(os.fsdecode(marks[0].removeprefix(_MARK))).resolve() if marks else None
 
 
 def end(run: RunDir, grace_s: float = 5.0) -> list[psutil.Process]:
-    """End every process of `run`: SIGTERM, and after `grace_s` SIGKILL; returns those that live on.
+    """End every process of `run`: SIGTERM, and after `grace_s` SIGKILL; return the survivors.
 
-    Whatever they start meanwhile is ended as well. psutil sends nothing to a process that has got
-    the pid of one that was found: it compares when they began.
+    Processes that they start meanwhile are ended as well. psutil guards against a reused pid by
+    comparing start times.
     """
     left = processes_of(run).processes
     _signal_all(left, psutil.Process.terminate, grace_s)
@@ -137,7 +140,10 @@ def _signal_all(
 
 
 def _launcher(run: RunDir, processes: list[psutil.Process]) -> psutil.Process | None:
-    """Who has the events of `run` open: what the status names, or a parent of a process of it."""
+    """Return the process with the event file of `run` open, or None.
+
+    Candidates are the process named in the status, and the processes of the run with their parents.
+    """
     candidates = []
     with contextlib.suppress(OSError, ValueError, KeyError, psutil.NoSuchProcess):
         candidates.append(psutil.Process(read_status(run)["launch_pid"]))
@@ -154,17 +160,17 @@ def _with_parents(process: psutil.Process) -> Iterator[psutil.Process]:
 
 
 def _open_files(pid: int) -> set[str]:
-    """The paths of all that a process has open; none of one that may not be looked at."""
+    """Return the paths of a process's open files; empty if it may not be inspected."""
     found = set()
     with contextlib.suppress(OSError):
         for link in (_PROC / str(pid) / "fd").iterdir():
             with contextlib.suppress(OSError):
-                found.add(os.readlink(link).removesuffix(" (deleted)"))  # noqa: PTH115 - no path
+                found.add(os.readlink(link).removesuffix(" (deleted)"))  # noqa: PTH115 - not always a path
     return found
 
 
 def _is_in_our_pid_space(folder: Path) -> bool:
-    """Whether it counts processes as this one does: one in a container has other parents there."""
+    """Return whether a process is in this process's pid namespace: in others, pids differ."""
     return (folder / "ns/pid").stat().st_ino == (_PROC / "self/ns/pid").stat().st_ino
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and friends: handlers only take note; the supervising loop acts on it."""
+"""Stop signals such as Ctrl-C: handlers only record them; the supervising loop acts on them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import time
 from types import FrameType
 
 _HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_AGAIN_S = 1.0  # a SIGTERM within this time is the same request, sent to a group and its members
+_AGAIN_S = 1.0  # a SIGTERM within this time is the same request, sent to a group and to a member
 
 
 class Signals:
-    """What this process has been asked: to stop (and save), and then to end now."""
+    """The requests made by signals: to stop (and save), and then to end now."""
 
     def __init__(self) -> None:
         self.stop_asked = False
@@ -21,19 +21,19 @@ class Signals:
         self._asked_at = 0.0
 
     def listen(self) -> None:
-        """From now on SIGINT, SIGTERM and SIGHUP are noted instead of ending this process.
+        """Record SIGINT, SIGTERM and SIGHUP from now on, instead of ending on them.
 
-        One that is ignored stays so: `nohup` means what it says.
+        An ignored signal stays ignored, for `nohup`.
         """
         for number in _HEARD:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._note)
 
     def listen_beside(self) -> int:
-        """As `listen`, for a thread beside a main one that may be busy; returns what it `hear`s by.
+        """Listen from a thread beside a busy main thread; return the descriptor for `hear`.
 
-        Python runs handlers in the main thread only, and not while that waits within some library:
-        for a GPU, say. The number of the signal is in a pipe at once.
+        Python runs handlers in the main thread only, and not while that waits inside a library,
+        such as for a GPU. The signal's number is written to a pipe at once.
         """
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
@@ -44,24 +44,24 @@ class Signals:
         return reader
 
     def hear(self, reader: int, timeout_s: float) -> None:
-        """Wait so long for signals, and note what has come."""
+        """Wait up to `timeout_s` for signals, and record those received."""
         ready, _, _ = select.select([reader], [], [], timeout_s)
         for number in os.read(reader, 64) if ready else b"":
             if number in _HEARD:
                 self._note(number, None)
 
     def ask_to_stop(self) -> None:
-        """As the first Ctrl-C; asking again changes nothing."""
+        """Request a stop, as the first Ctrl-C does; repeated calls change nothing."""
         if not self.stop_asked:
             self.stop_asked, self._asked_at = True, time.monotonic()
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         is_again = time.monotonic() - self._asked_at >= _AGAIN_S or number == signal.SIGINT
-        # A closing terminal sends SIGHUP, often twice: that is never a wish to lose work.
+        # A closing terminal sends SIGHUP, often twice: that is never a request to lose work.
         if self.stop_asked and is_again and number != signal.SIGHUP:
             self.end_now = True
         self.ask_to_stop()
 
 
-class Interrupted(Exception):  # noqa: N818 - it is no error
-    """A stop was asked for before there was anything to save."""
+class Interrupted(Exception):  # noqa: N818 - not an error
+    """Raised when a stop is requested before there is anything to save."""

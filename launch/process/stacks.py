@@ -1,4 +1,4 @@
-"""Stacks of a process's threads on request, though C code holds the GIL: both sides of it."""
+"""Stack dumps of a process's threads on request, even while C code holds the GIL; both sides."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-# Not SIGUSR2, which does the same for people: a script may use that for something of its own.
+# Not SIGUSR2, which does the same for users: a script may use that for its own purposes.
 ASKS = getattr(signal, "SIGRTMAX", signal.SIGUSR2 + 1) - 1
 _GRACE_S = 1.5
-_QUIET_S = 0.2  # after which a dump that has begun is taken for whole
+_QUIET_S = 0.2  # a dump that has not grown for so long counts as complete
 
 
 def answer_in(path: Path) -> None:
-    """From now on write the stacks of all threads of this process to `path` when asked to.
+    """Write the stacks of all threads of this process to `path` on request from now on.
 
-    Where that file cannot be made, or there are no real-time signals, nobody is answered.
+    If the file cannot be created, or there are no real-time signals, requests are not answered.
     """
     if not hasattr(signal, "SIGRTMAX"):
         return
@@ -30,9 +30,10 @@ def answer_in(path: Path) -> None:
 
 
 def ask(files: Mapping[int, Path], pids: Mapping[int, int]) -> dict[int, int]:
-    """Ask each of `pids` (by rank) for its stacks, which it adds to its file in `files`.
+    """Ask each process of `pids`, by rank, to append its stacks to its file in `files`.
 
-    Returns where in the file of each one that has answered they begin; takes two seconds at most.
+    Returns the offset in its file where the stacks begin, for each rank that has answered. Takes at
+    most two seconds.
     """
     begins: dict[int, int] = {}
     for rank, pid in pids.items():
@@ -61,9 +62,9 @@ def _sizes(files: Mapping[int, Path], ranks: Mapping[int, int]) -> dict[int, int
 
 
 def answers(pid: int, path: Path) -> bool:
-    """Whether the process would write to `path`: one without a handler would end by being asked.
+    """Return whether the process would write to `path`; the signal ends one without a handler.
 
-    One that has closed the file may have another one under its number. Raises OSError.
+    The file must still be open, as its descriptor may have been reused. Raises OSError.
     """
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))

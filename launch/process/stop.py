@@ -1,4 +1,4 @@
-"""`airlock ps` and `airlock stop RUN`: what is running, and how exactly one run is ended."""
+"""`airlock ps` and `airlock stop RUN`: list the running runs, and end exactly one."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, find_run, runs_folder
 from rundir.units import clock_text
 
-_LONGEST_COMMAND = 100  # characters of a line of `ps`
+_LONGEST_COMMAND = 100  # characters of a command that `ps` shows
 _POLL_S = 0.1
-_BEYOND_S = 60.0  # after the time that ranks have to save: the launcher has to end them and report
+_BEYOND_S = 60.0  # after the ranks' time to save, for the launcher to end them and report
 
 
 def show(console: Console) -> None:
@@ -34,7 +34,7 @@ def show(console: Console) -> None:
 
 
 def lines(found: RunProcesses) -> list[str]:
-    """One run and its processes, a line each."""
+    """Return lines for a run and each of its processes."""
     who = "its launcher is dead" if found.is_dead else "without a launcher"
     if found.launcher:
         who = f"launcher {found.launcher.pid}"
@@ -43,7 +43,7 @@ def lines(found: RunProcesses) -> list[str]:
 
 
 def describe(process: psutil.Process) -> str:
-    """A process in a line: pid, age, command."""
+    """Return a line on a process: pid, age, command."""
     try:
         age = clock_text(max(0.0, time.time() - process.create_time()))
         command = " ".join(process.cmdline()) or process.name()
@@ -53,9 +53,9 @@ def describe(process: psutil.Process) -> str:
 
 
 def stop(name: str, console: Console) -> None:
-    """End one run: a live one saves and ends, of a dead one the processes are ended.
+    """End one run: a live run saves and ends; the leftover processes of a dead run are ended.
 
-    Raises UserError when there is no such run, it is over, or it does not end in time.
+    Raises UserError if there is no such run, it is over, or it does not end in time.
     """
     run = _find(name)
     found = processes_of(run)
@@ -72,7 +72,7 @@ def stop(name: str, console: Console) -> None:
 
 
 def end_leftovers(found: RunProcesses, console: Console) -> None:
-    """End what a dead run has left. Raises UserError when something lives on."""
+    """End the leftover processes of a dead run. Raises UserError if any survives."""
     left = run_processes.end(found.run)
     if left:
         raise UserError(
@@ -84,7 +84,7 @@ def end_leftovers(found: RunProcesses, console: Console) -> None:
 
 
 def _stop_live(found: RunProcesses, launcher: psutil.Process, console: Console) -> None:
-    """Have the launcher stop its run, as Ctrl-C would, and wait for it."""
+    """Ask the launcher to stop its run, as Ctrl-C would, and wait for it to end."""
     run = found.run
     if found.phase != "stopping":  # a second signal would end it before it has saved
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -93,7 +93,7 @@ def _stop_live(found: RunProcesses, launcher: psutil.Process, console: Console) 
     console.out(said, highlight=False)
     timeout_s = _stop_timeout_s(run) + _BEYOND_S
     deadline = time.monotonic() + timeout_s
-    while is_alive(launcher):  # one that its parent has not collected yet has ended
+    while is_alive(launcher):  # a zombie counts as ended
         if time.monotonic() > deadline:
             raise UserError(
                 f"run {run.run_id} has not ended within {timeout_s:.0f} s",
@@ -115,7 +115,10 @@ def _ask(run: RunDir) -> None:
 
 
 def _find(name: str) -> RunDir:
-    """The run called `name`; one whose folder is gone is found by its processes."""
+    """Return the run called `name`; one whose folder is gone is found by its processes.
+
+    Raises UserError if there is none.
+    """
     try:
         return find_run(name)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Through the gate, with the lines that people look for."""
+"""Admission to the gate, with the log lines that people look for."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from launch.rank.reporter import Reporter
 def through_gate(
     report: Reporter, visitor: Visitor, *, admit: Admit, timeout_s: float
 ) -> Iterator[Gate]:
-    """Run the block inside the gate: arguments and errors are those of `Gate`."""
-    waiting = contextlib.ExitStack()  # the lock.wait span, entered only by one that waits
+    """Run the block inside the gate; arguments and errors are those of `Gate`."""
+    waiting = contextlib.ExitStack()  # holds the lock.wait span, entered only if there is a wait
 
     def on_wait(reminder: str) -> None:
         if reminder:
@@ -41,5 +41,6 @@ def through_gate(
             beside = f" beside {num} other{'s' if num > 1 else ''}" if num else ""
             report.line(f"LOCK: acquired! Starting initialization...{beside}")
             yield gate
-            # Said before the lock is given up, so that the next one's "acquired" comes after it.
+            # Logged before the lock is released, so that the next holder's "acquired" comes after
+            # it.
             report.line("LOCK: released")

@@ -1,4 +1,4 @@
-"""Whether this process may be forked: one thread, and no CUDA."""
+"""Fork safety of this process: a single thread, and CUDA not initialised."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-_ENDING_S = 0.5  # a thread that was joined may still be seen for a moment
+_ENDING_S = 0.5  # a thread that was joined may still be visible for a moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What was found in this process."""
+    """The result of inspecting this process."""
 
     num_threads: int
     cuda_touched: bool
@@ -21,7 +21,7 @@ class Inspection:
 
     @property
     def why_not_to_fork(self) -> str | None:
-        """The reason a fork of this process could hang or fail, or None when it is safe."""
+        """The reason why a fork of this process could hang or fail, or None if forking is safe."""
         if self.cuda_touched:
             return "CUDA was initialised in it, which no fork can use again"
         if self.other_threads:
@@ -34,7 +34,7 @@ class Inspection:
 
 
 def inspect() -> Inspection:
-    """Look at this process, as the kernel shows it."""
+    """Inspect this process as the kernel shows it."""
     deadline = time.monotonic() + _ENDING_S
     while (others := _other_threads()) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -56,10 +56,10 @@ def _other_threads() -> list[str]:
 
 
 def _cuda_touched() -> bool:
-    """Whether torch, or anything below it, has initialised CUDA in this process.
+    """Return whether torch, or any library below it, has initialised CUDA in this process.
 
-    torch knows only of its own doing. Whoever calls the driver's cuInit opens the device of
-    unified memory; NVML, which only asks, does not.
+    torch knows only about its own calls. Any caller of the driver's cuInit opens the device of
+    unified memory; NVML, which only queries, does not.
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -72,6 +72,6 @@ def _open_files() -> list[str]:
     for descriptor in Path("/proc/self/fd").iterdir():
         try:
             targets.append(str(descriptor.readlink()))
-        except OSError:  # the one that lists the folder
+        except OSError:  # the descriptor that lists the folder
             continue
     return targets

@@ -1,4 +1,4 @@
-"""What a rank that fails tells its launcher."""
+"""The last words of a failing rank: the error that it reports to its launcher."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from rundir.exit_codes import ExitCode
 
 
 def tell_failure(events: EventWriter, error: BaseException) -> str:
-    """Write the event of a rank that ends by `error`; returns it as text for the log."""
+    """Write the event of a rank that `error` ends; return the error as text for the log."""
     words = last_words(error)
     events.emit("error", "rank.exception", **words)
     return str(words["traceback"])
 
 
 def last_words(error: BaseException) -> dict[str, Any]:
-    """The fields of that event."""
+    """Return the fields of the `rank.exception` event for `error`."""
     if is_out_of_memory(error):
-        traceback.clear_frames(error.__traceback__)  # what they hold is needed to say so
+        traceback.clear_frames(error.__traceback__)  # frees the memory that reporting needs
         note_address_space(error)
-    is_users = isinstance(error, UserError)  # says itself what to do: a traceback tells no more
+    is_users = isinstance(error, UserError)  # its message says what to do: a traceback adds nothing
     text = f"{error}\n" if is_users else "".join(traceback.format_exception(error))
     return {
         "exception": type(error).__name__,

@@ -1,4 +1,4 @@
-"""What the forkserver imports before it serves: importing this module makes it the zygote."""
+"""The forkserver's preload module: importing it turns the forkserver into the zygote."""
 
 from launch.rank.zygote import warm_up
 

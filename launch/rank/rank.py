@@ -1,10 +1,10 @@
-"""The entry of a rank: limits → gate → imports → model → gate opens for the next → training.
+"""The entry point of a rank: limits → gate → imports → model → gate opens for the next → training.
 
 A script of the user's own is run by launch/rank/script.py instead.
 
 Nothing heavy is imported before the rank is inside the gate. torchrun starts this module once for
-each rank; everything it needs besides torchrun's variables is in the run folder. A warm rank is a
-fork of a zygote that has imported and built already: it enters by `main_of_fork`.
+each rank; apart from torchrun's variables, everything it needs is in the run folder. A warm rank is
+a fork of a zygote that has already imported and built: it enters through `main_of_fork`.
 """
 
 from __future__ import annotations
@@ -38,25 +38,26 @@ _MOST_DOUBLINGS = 20
 
 
 def main_of_fork() -> None:
-    """Bring this rank up; torch's agent has it called in a fork of the zygote."""
+    """Bring this rank up; called by torch's agent in a fork of the zygote."""
     parent = zygote.current
     assert parent is not None, "a warm rank is a fork of the zygote"
     die_with_parent(parent.pid)
-    # As torchrun's workers have it: Linux shares processors among sessions first (autogroups), so
-    # beside other programs all ranks of one session would have the share of one.
+    # A session of its own, as torchrun's workers have: Linux divides processor time among sessions
+    # first (autogroups), so beside other programs all ranks of one session would get the share of
+    # one.
     os.setsid()
     begin_exit_handlers_anew()
-    # A fork of a forkserver would start one itself for every worker; a cold rank would not.
+    # A fork of a forkserver would start a forkserver for every worker; a cold rank would not.
     multiprocessing.set_start_method(None, force=True)
     bring_up(_inherit)
     run_exit_handlers()
 
 
 def _inherit() -> Any:
-    """The zygote's model, or None where it built none.
+    """Return the zygote's model, or None if it built none.
 
-    Raises RuntimeError when the zygote must not be forked: one that was started again by
-    multiprocessing, after the first had died, has not been looked at by the agent.
+    Raises RuntimeError when the zygote must not be forked: if multiprocessing started it again
+    after the first one had died, the agent has not inspected it.
     """
     parent = zygote.current
     assert parent is not None
@@ -76,7 +77,7 @@ def _inherit() -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlace:
-    """Where this rank stands, as torchrun's variables say."""
+    """The place of this rank among the others, from torchrun's variables."""
 
     rank: int
     local_rank: int
@@ -87,12 +88,13 @@ class RankPlace:
 
     @property
     def gate_attempt(self) -> str:
-        """Whom this rank queues with: the ranks of its attempt that were started as it was."""
+        """The queue of this rank at the gate: the ranks of its attempt that were started as it was.
+        """
         return f"{self.attempt}-{zygote.way_of_start()}"
 
     @classmethod
     def from_environment(cls) -> RankPlace:
-        """Read RANK, LOCAL_RANK and the like, and TORCHELASTIC_RESTART_COUNT."""
+        """Read RANK, LOCAL_RANK and so on, and TORCHELASTIC_RESTART_COUNT."""
         return cls(
             rank=int(os.environ["RANK"]),
             local_rank=int(os.environ["LOCAL_RANK"]),
@@ -110,11 +112,10 @@ def main() -> None:
 
 
 def bring_up(inherit: Callable[[], Any]) -> int:
-    """Bring this rank up and train; a failure ends the process with 1, after saying why.
+    """Bring this rank up and train; return the exit code of the process.
 
-    Returns what the process is to end with.
-
-    `inherit` returns the model that this process was forked with, or None when it has to load one.
+    A failure is reported and ends the process with 1. `inherit` returns the model that this process
+    was forked with, or None when it has to load one.
     """
     run = RunDir(Path(os.environ["AIRLOCK_RUN_DIR"]))
     place = RankPlace.from_environment()
@@ -127,7 +128,7 @@ def bring_up(inherit: Callable[[], Any]) -> int:
     )
     try:
         return _come_up(run, place, Reporter(events, f"Rank {place.rank}"), inherit)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever ends a rank must be told to its launcher
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the launcher has to hear of it
         text = tell_failure(events, error)
         sys.stdout.flush()
         sys.stderr.write(text)
@@ -179,12 +180,15 @@ def _train(
 
 
 def _admit(config: LaunchConfig, *, has_model: bool) -> Admit:
-    """How this rank passes the gate: with `auto` one that has its model needs no memory there."""
+    """Return how the gate admits this rank; with `auto`, one that has its model needs no memory."""
     return "open" if config.admit == "auto" and has_model else config.admit
 
 
 def _kind(loading: Loading, place: RankPlace) -> str:
-    """Ranks that receive their weights take less memory at the gate than the one that loads."""
+    """Return the kind of this rank at the gate; ranks of a kind take about the same memory there.
+
+    Ranks that receive their weights take less than the one that loads them.
+    """
     receives = loading.load == "broadcast" and place.rank != 0
     return "receiver" if receives else zygote.way_of_start()
 

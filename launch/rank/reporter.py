@@ -1,4 +1,4 @@
-"""What a process of the run says of itself: a line in its log, and the same as an event."""
+"""Reports of a process about itself: lines in its log, and the same as events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rundir.events import EventWriter
 
 
 class Reporter:
-    """Says what `who` ("Rank 3", "Zygote") does; `log` is the descriptor that its lines go to."""
+    """The reporter of `who` ("Rank 3", "Zygote"); `log` is the file descriptor for its lines."""
 
     def __init__(self, events: EventWriter, who: str, log: int = 1) -> None:
         self.events = events
@@ -23,14 +23,15 @@ class Reporter:
         self._log = log
 
     def line(self, text: str) -> None:
-        """Write `[Who] text`, whole."""
+        """Write the line `[Who] text` in one piece."""
         line = f"[{self.who}] {text}"
         with contextlib.suppress(OSError):  # a full disk, or a script that has closed its output
             os.write(self._log, f"{line}\n".encode())
         self.events.emit("log", "line", text=line)
 
     def memory(self, label: str) -> None:
-        """Write `MEM:LABEL` with this process's figures, and write the mark of that name."""
+        """Write a line `MEM:LABEL` with this process's memory figures, and the mark of that name.
+        """
         memory = measure()
         self.events.emit("mark", f"mem.{label.lower().replace('-', '_')}", **asdict(memory))
         self.line(f"MEM:{label} {memory.line()}")
@@ -39,8 +40,8 @@ class Reporter:
 def write_output_to(log: Path, stacks: Path) -> None:
     """Send this process's output, and that of every library in it, to `log`.
 
-    There also go the stacks of all its threads, when it crashes or is sent SIGUSR2. To `stacks`
-    they go when Airlock itself asks for them.
+    On a crash or SIGUSR2 the stacks of all its threads go there as well. Stacks that Airlock itself
+    asks for go to `stacks`.
     """
     descriptor = open_log(log)
     os.dup2(descriptor, 1)
@@ -51,12 +52,12 @@ def write_output_to(log: Path, stacks: Path) -> None:
 
 
 def open_log(log: Path) -> int:
-    """A descriptor that appends to `log`. Raises OSError."""
+    """Open `log` for appending and return the file descriptor. Raises OSError."""
     log.parent.mkdir(parents=True, exist_ok=True)
     return os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
 
 def write_stacks_to(log: int) -> None:
-    """Have the stacks of all threads written there at a crash, or at SIGUSR2."""
+    """Have the stacks of all threads written to `log` on a crash or SIGUSR2."""
     faulthandler.enable(log)
     faulthandler.register(signal.SIGUSR2, log, all_threads=True)

@@ -1,4 +1,4 @@
-"""A rank that runs a script of the user's own, as torchrun would, with the script's traceback."""
+"""A rank that runs the user's script as torchrun would, with only the script's own traceback."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from rundir.events import EventWriter
 from rundir.paths import ROOT, RunDir
 
 _API = ROOT / "api"
-_INTERRUPTED = 130  # what a shell makes of a process that Ctrl-C has ended
+_INTERRUPTED = 130  # a shell's exit code for a process that Ctrl-C has ended
 
 _OURS = str(Path(__file__).parents[1]) + "/"
 
 
 def hide_own_frames(error: BaseException) -> None:
-    """Take this package's frames out of the tracebacks of `error` and of all it came from."""
+    """Remove frames of `launch` from the tracebacks of `error`, its causes and contexts."""
     seen: set[int] = set()
     todo: list[BaseException | None] = [error]
     while todo:
@@ -59,9 +59,9 @@ def _without_own(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def run_script(config: RunConfig, run: RunDir, place: Any, report: Reporter) -> int:
-    """Run the script of `config` as this rank, inside the gate at first.
+    """Run the script of `config` as this rank, at first inside the gate.
 
-    Returns what this process is to end with, if it does not end here. `place` is a
+    Returns the exit code of this process, unless it ends here. `place` is a
     launch.rank.rank.RankPlace. Raises whatever goes wrong before the script has begun.
     """
     assert config.script is not None
@@ -90,7 +90,7 @@ def run_script(config: RunConfig, run: RunDir, place: Any, report: Reporter) -> 
     _step_aside(path, gate)
     sys.argv = [str(path), *config.script.args]
     code, has_failed = _execute(path, report.events, place.rank)
-    if code == 0 and not has_failed:  # else what it took says nothing of what others will take
+    if code == 0 and not has_failed:  # else its memory says nothing about other ranks
         gate.leave()
     if is_fork or has_failed:
         _end(code, has_failed=has_failed)
@@ -98,21 +98,21 @@ def run_script(config: RunConfig, run: RunDir, place: Any, report: Reporter) -> 
 
 
 def _be_the_main_process(process: multiprocessing.process.BaseProcess) -> None:
-    """Have multiprocessing take this fork for what it is to the script: no child of its own."""
+    """Make multiprocessing take this fork for a main process, not for a child of its own."""
     module: Any = multiprocessing.process
     module._current_process = process
     module._parent_process = None
-    process.name = "MainProcess"  # which the fork has renamed
-    # What was to be finished at the zygote's end is not this process's to finish.
+    process.name = "MainProcess"  # the fork has renamed it
+    # Finalizers registered for the exit of the zygote are not this process's to run.
     finalize: Any = weakref.finalize
     finalize._registry.clear()
     finalize._registered_with_atexit = False
 
 
 def _step_aside(path: Path, gate: ScriptGate) -> None:
-    """Take out of this process all that a script could come upon in place of its own.
+    """Remove from this process everything that a script could find in place of its own.
 
-    Its modules may have the names of ours. Nothing of ours can be imported from here on.
+    Its modules may have the same names as ours. Nothing of ours can be imported from here on.
     """
     for name, value in json.loads(os.environ.pop("AIRLOCK_SCRIPT_ENVIRONMENT")).items():
         if value is None:
@@ -133,14 +133,14 @@ def _step_aside(path: Path, gate: ScriptGate) -> None:
 
 
 def _offer_gate(gate: ScriptGate) -> None:
-    """Connect `import airlock` with the gate, unless the script has a module of that name."""
+    """Connect `import airlock` to the gate, unless the script has a module of that name."""
     found = importlib.util.find_spec("airlock")
     if found is not None and found.origin == str(_API / "airlock.py"):
         importlib.import_module("airlock")._gate = gate.again  # type: ignore[attr-defined]
 
 
 def _execute(path: Path, events: EventWriter, rank: int) -> tuple[int, bool]:
-    """Run the script as `__main__`; returns its exit code, and whether an exception ended it."""
+    """Run the script as `__main__`; return its exit code, and whether an exception ended it."""
     main: Any = ModuleType("__main__")
     main.__file__ = str(path)
     main.__builtins__ = builtins
@@ -150,14 +150,15 @@ def _execute(path: Path, events: EventWriter, rank: int) -> tuple[int, bool]:
     try:
         with events.span("script"):
             program = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
-            exec(program, main.__dict__)  # noqa: S102 - it is what was asked for
+            exec(program, main.__dict__)  # noqa: S102 - running it is the purpose
     except SystemExit as error:
         code = _exit_status(error)
         if code != 0:
-            # Now, as the others may fail for it, and be seen to end, before this process has ended.
+            # Reported now: others may fail because of it, and be seen to end, before this process
+            # ends.
             events.emit("error", "rank.exit", failed_rank=rank, exitcode=code, signal=None)
         return code, False
-    except BaseException as error:  # noqa: BLE001 - whatever ends a rank must be told to its launcher
+    except BaseException as error:  # noqa: BLE001 - the launcher has to hear of it
         hide_own_frames(error)
         tell_failure(events, error)
         sys.excepthook(type(error), error, error.__traceback__)
@@ -166,7 +167,7 @@ def _execute(path: Path, events: EventWriter, rank: int) -> tuple[int, bool]:
 
 
 def _exit_status(error: SystemExit) -> int:
-    """What Python makes of `sys.exit(code)`."""
+    """Return the exit status that Python derives from `sys.exit(code)`; print a message like it."""
     if error.code is None:
         return 0
     if isinstance(error.code, int):
@@ -178,8 +179,8 @@ def _exit_status(error: SystemExit) -> int:
 def _end(code: int, *, has_failed: bool) -> NoReturn:
     """End this process with `code`, as Python does at the end of a script.
 
-    Of a fork Python would forget a part. A rank that failed leaves destructors alone: those of a
-    broken process group can wait for ranks that never come.
+    In a fork, Python would skip part of that. A failed rank skips destructors: those of a broken
+    process group can wait for ranks that never come.
     """
     if not has_failed:
         join_threads()

@@ -1,4 +1,5 @@
-"""A script's way through the gate: in before it is loaded, out when it joins the other ranks."""
+"""The gate for scripts: a rank enters before its script loads, and leaves as it joins the others.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ _LOOK_EVERY_S = 0.5
 
 
 class ScriptGate:
-    """The gate of one rank. What it does, it does in this process only, and not in forks of it.
+    """The gate of one rank; it acts in this process only, not in its forks.
 
-    `num_ranks` are those of this node, and so of the gate.
+    `num_ranks` is the number of ranks on this node, which share the gate.
     """
 
     def __init__(
@@ -52,44 +53,44 @@ class ScriptGate:
         self._gate: Gate | None = None
 
     def enter(self) -> Gate:
-        """Wait for the turn, and go in. Raises TimeoutError, naming the holder."""
+        """Wait for this rank's turn and enter. Raises TimeoutError, naming the holder."""
         self._gate = self._inside.enter_context(
             self._through_gate(self._attempt, zygote.way_of_start())
         )
         return self._gate
 
     def leave(self, why: str = "") -> None:
-        """Go out, if this rank is still in; `why` is said if it is not by itself."""
+        """Leave the gate if this rank is still inside; log `why` unless it is empty."""
         if os.getpid() != self._pid:
             return
         with self._leaving:
             if self._has_left:
                 return
             self._has_left = True
-            with self._inside:  # which is closed whatever happens here
+            with self._inside:  # closed whatever happens here
                 if why:
                     self._report.line(f"LOCK: {why}")
                 self._report.memory("POST-MODEL")
 
     def leave_when_quiet(self) -> None:
-        """From now on watch over this process, and leave when it has nothing left to load.
+        """Start watching this process, and leave once it has nothing left to load.
 
-        A script need not join the others at all; the next rank is not to wait for its end.
+        A script need not join the others at all; the next rank must not have to wait for its end.
         """
         if self._waits and self._num_ranks > 1:
             threading.Thread(target=self._watch, name="airlock-gate", daemon=True).start()
 
     def leave_at_first_meeting(self) -> None:
-        """From now on leave, and wait for the others to leave, when the script calls for them.
+        """Arrange to leave, and wait until the others have left, when the script first meets them.
 
         That is at `init_process_group`, under whatever name it was imported, or at the first store
-        that is made without it. torch has been imported.
+        created without it. torch must have been imported already.
         """
         import torch.distributed as dist
 
         if not dist.is_available():
             return
-        from train.rank.group import keep  # here, while modules of ours can still be imported
+        from train.rank.group import keep  # imported here, while modules of ours still can be
 
         original = dist.init_process_group
 
@@ -113,13 +114,14 @@ class ScriptGate:
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
-        """Through the gate once more, in rank order; ends when all ranks have come out."""
+        """Run the block inside the gate once more, in rank order; wait until all ranks have left.
+        """
         if os.getpid() != self._pid:
             yield
             return
         self.leave()
         self._num_uses += 1
-        kind = f"use{self._num_uses}"  # each for something else, that takes as much in all ranks
+        kind = f"use{self._num_uses}"  # each for something else, of equal size in all ranks
         with self._through_gate(f"{self._attempt}-{kind}", kind) as gate:
             gate.phase("loading")
             yield
@@ -150,7 +152,7 @@ class ScriptGate:
         self._undo.append(lambda: setattr(store, "__init__", original))
 
     def _meet(self) -> None:
-        """Leave, and wait for the others: torch gives those who come late a limited time only."""
+        """Leave, and wait for the others: torch gives latecomers only a limited time."""
         if self._has_met:
             return
         self._has_met = True

@@ -1,8 +1,8 @@
-"""What a script imports, read from its source, so that it can be imported once for all ranks.
+"""The imports of a script, read from its source, so that they are done once for all ranks.
 
 The script and the modules beside it are the user's: they are read, never run, before a rank runs
-them. They may ask for their rank, or touch CUDA, as soon as they are loaded. What they import from
-elsewhere is taken to be safe to load early, unless it is known, or seen, not to be.
+them. They may ask for their rank, or touch CUDA, as soon as they are loaded. Modules that they
+import from elsewhere are assumed safe to load early, unless known, or seen, not to be.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from rundir.config import ScriptConfig
 from rundir.paths import ROOT
 
-# Libraries that no process may have loaded that others are forked from, and why.
+# Libraries that must not be loaded in a process that others are forked from, and why.
 _CUDA = "it initialises CUDA when it is imported"
 _RANK = "it asks for its rank when it is imported"
 LEFT_OUT = {
@@ -54,7 +54,7 @@ LEFT_OUT = {
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """`import name`, or `from name import members`."""
+    """The statement `import name`, or `from name import members`."""
 
     name: str
     members: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`os.environ[name] = value`, which what is imported after it may read."""
+    """The statement `os.environ[name] = value`; later imports may read the variable."""
 
     name: str
     value: str
@@ -70,16 +70,16 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """What to do, in the order of the script, and what is not done: (name, why)."""
+    """The steps to take, in the order of the script, and those left out as (name, reason) pairs."""
 
     steps: tuple[Import | Setting, ...]
     left_out: tuple[tuple[str, str], ...]
 
 
 def plan_imports(script: ScriptConfig, *, safe_to_fork: bool) -> ImportPlan:
-    """What `script` imports while it loads: torch first, then as it says, then what was asked for.
+    """Return the imports of `script` as it loads: torch, then its own in order, then `preload`.
 
-    `safe_to_fork` leaves out what a process that is to be forked must not load.
+    `safe_to_fork` leaves out libraries that a process to be forked must not load.
     """
     reader = _Reader(Path(script.path))
     wanted = [Import("torch"), *reader.steps]
@@ -104,11 +104,11 @@ def plan_imports(script: ScriptConfig, *, safe_to_fork: bool) -> ImportPlan:
 
 
 class _Reader:
-    """Walks a script, and the user's modules that it imports, in the order they would run."""
+    """A walk over a script, and the user's modules that it imports, in the order they would run."""
 
     def __init__(self, script: Path) -> None:
         self.steps: list[Import | Setting] = []
-        self.stopped_at = ""  # from here on nothing is known of what an import would find
+        self.stopped_at = ""  # from here on, what an import would find is unknown
         folder = script.resolve().parent
         own_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         elsewhere = [Path(entry) for entry in own_path if entry and entry != str(ROOT)]
@@ -124,13 +124,13 @@ class _Reader:
         try:
             body = ast.parse(path.read_bytes(), str(path)).body
         except (OSError, SyntaxError, ValueError):
-            return  # whoever imports it is told
+            return  # the import itself will raise the error
         self._walk(body, path, package, is_certain=True)
 
     def _walk(
         self, body: Sequence[ast.stmt], path: Path, package: str, *, is_certain: bool
     ) -> None:
-        """`is_certain`: whether these statements are run whatever happens."""
+        """Read the statements of `body`; `is_certain` means that they run in every case."""
         for node in body:
             if self.stopped_at:
                 return
@@ -157,7 +157,7 @@ class _Reader:
             self.steps.append(Import(name, members))
 
     def _read_own(self, name: str) -> None:
-        """Read a module of the user's, after the packages that it is in."""
+        """Read a module of the user's, after the packages that contain it."""
         parts = name.split(".")
         for folder in self._folders:
             place = folder
@@ -169,7 +169,7 @@ class _Reader:
                 place /= part
 
     def _note_environment(self, node: ast.stmt, path: Path, *, is_certain: bool) -> None:
-        """A statement that sets variables: to what is written there, or to what is not known."""
+        """Record a statement that sets variables, to a literal or to something unknown."""
         match node:
             case ast.Assign(
                 targets=[ast.Subscript(value=target, slice=ast.Constant(value=str(name)))],
@@ -190,7 +190,10 @@ class _Reader:
 
 
 def _inside(node: ast.If | ast.Try | ast.With, *, is_main: bool) -> Iterator[ast.stmt]:
-    """The statements that may run of a compound one; an `except` is for when things are missing."""
+    """Yield the statements that may run within a compound one, without its `except` clauses.
+
+    An `except` is for when things are missing.
+    """
     if isinstance(node, ast.Try):
         yield from (*node.body, *node.orelse, *node.finalbody)
         return
@@ -204,7 +207,7 @@ def _inside(node: ast.If | ast.Try | ast.With, *, is_main: bool) -> Iterator[ast
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:
-    """The module of `from … import`, its dots resolved; empty if they lead nowhere."""
+    """Return the module of `from … import` with its dots resolved; empty if they lead nowhere."""
     if not node.level:
         return node.module or ""
     parts = package.split(".")
@@ -219,12 +222,13 @@ def _file(folder: Path, name: str) -> Path | None:
 
 
 def _holds_packages(folder: Path) -> bool:
-    """Whether packages were installed there: then it is no folder of the user's own modules."""
+    """Return whether packages are installed in `folder`: then it does not hold the user's modules.
+    """
     return any(folder.glob("*.dist-info"))
 
 
 def _is_airlocks(name: str) -> bool:
-    """Whether the clone has a package of that name, which no script means."""
+    """Return whether the clone has a package of that name, which no script means."""
     return (ROOT / name / "__init__.py").exists()
 
 
@@ -233,7 +237,7 @@ def _is_environ(node: ast.expr) -> bool:
 
 
 def _may_set_variables(node: ast.stmt) -> bool:
-    """Whether the statement writes to os.environ, as far as can be seen."""
+    """Return whether the statement writes to os.environ, as far as can be seen."""
     for part in ast.walk(node):
         if isinstance(part, ast.Subscript) and _is_environ(part.value):
             if not isinstance(part.ctx, ast.Load):

@@ -1,4 +1,4 @@
-"""Import what a script imports, before it runs: once in the zygote, or in a cold rank's gate."""
+"""Early import of a script's libraries: once in the zygote, or inside the gate in a cold rank."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from launch.rank.reporter import Reporter
 from launch.rank.script_imports import Import, ImportPlan, Setting, plan_imports
 from rundir.config import ScriptConfig
 
-# What differs between ranks: a library that asks for it while it loads would have the same answer
-# in all of them, or none.
+# Variables that differ between ranks: a library that reads one while it loads would get the same
+# value in all ranks, or none.
 _OF_A_RANK = frozenset(
     {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 )
 
 
 class UnfitError(Exception):
-    """This process must not be forked; the text says why, and what to type."""
+    """This process must not be forked; the message says why, and what to type."""
 
 
 def import_in_rank(script: ScriptConfig, report: Reporter) -> None:
-    """Import in a process of its own, where whatever fails is left to the script."""
+    """Import in a rank's own process, where anything that fails is left to the script."""
     plan = plan_imports(script, safe_to_fork=False)
     _say_left_out(plan, report)
     with _settings_undone(plan):
@@ -33,9 +33,9 @@ def import_in_rank(script: ScriptConfig, report: Reporter) -> None:
 
 
 def import_in_zygote(script: ScriptConfig, report: Reporter) -> None:
-    """Import what every rank then has; each import is looked at.
+    """Import what every rank then inherits, and inspect the process after each import.
 
-    Raises UnfitError for the first that starts a thread, touches CUDA or asks for its rank.
+    Raises UnfitError for the first import that starts a thread, touches CUDA or asks for its rank.
     """
     plan = plan_imports(script, safe_to_fork=True)
     _say_left_out(plan, report)
@@ -65,9 +65,9 @@ def _do(step: Import | Setting, report: Reporter) -> None:
         os.environ[step.name] = step.value
         return
     try:
-        # With members, the submodules among them are imported too, as the statement would do.
+        # With members, the submodules among them are imported too, as in the statement.
         __import__(step.name, fromlist=step.members)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the script may be ready for any
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the script may handle any of them
         text = str(error).partition("\n")[0]
         report.line(f"IMPORT: {step.name} is left to the script: {type(error).__name__}: {text}")
 
@@ -88,7 +88,7 @@ def _say_left_out(plan: ImportPlan, report: Reporter) -> None:
 
 @contextlib.contextmanager
 def _settings_undone(plan: ImportPlan) -> Iterator[None]:
-    """Afterwards the variables are as before: the script sets them itself."""
+    """Restore the environment variables after the block: the script sets them itself."""
     names = {step.name for step in plan.steps if isinstance(step, Setting)}
     before = {name: os.environ.get(name) for name in names}
     try:
@@ -103,7 +103,7 @@ def _settings_undone(plan: ImportPlan) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _asked_for_rank() -> Iterator[list[str]]:
-    """The variables of a rank that were asked for within the block, as they are."""
+    """Yield a live list of the rank's variables that are read within the block."""
     asked: list[str] = []
     environ_class: Any = type(os.environ)
     get = environ_class.__getitem__

@@ -1,12 +1,12 @@
-"""The zygote: imports the heavy libraries and builds the model once; every rank is its fork.
+"""The zygote: imports the heavy libraries and builds the model once; every rank is a fork of it.
 
 It is the server process of `multiprocessing`'s forkserver, and `warm_up` is what that process does
 before it serves. The contract:
 
 * it holds the node's gate while it imports and builds, as a rank would;
-* it has one thread and never touches CUDA, which it verifies; else it must not be forked;
-* whatever goes wrong is caught and said in the mark `zygote.ready`, the last thing it does. The
-  agent reads that mark and starts cold ranks instead if it says so (launch/agent/warm_start.py).
+* it has one thread and never touches CUDA, and verifies both; otherwise it must not be forked;
+* any error is caught and reported in the mark `zygote.ready`, the last thing it does. The agent
+  reads that mark and starts cold ranks instead if it reports one (launch/agent/warm_start.py).
 """
 
 from __future__ import annotations
@@ -33,41 +33,44 @@ from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.starts import start_of
 
-# A parallel region leaves worker threads behind, and with them locks that no fork can free. The
-# libraries read these when they are loaded; a rank gets its own number of threads after the fork.
+# A parallel region leaves worker threads behind, and with them locks that no fork can release. The
+# libraries read these variables while they are loaded; a rank gets its own number of threads after
+# the fork.
 _ONE_THREAD = {
     **dict.fromkeys(
         ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
     ),
-    "HF_DEACTIVATE_ASYNC_LOAD": "1",  # transformers would read weights in a pool of threads
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow's allocator tidies up in one
+    "HF_DEACTIVATE_ASYNC_LOAD": "1",  # transformers would read weights in a thread pool
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow's allocator cleans up in a thread
 }
 
 
 @dataclass(slots=True)
 class Zygote:
-    """What the ranks find in the process they are forked from."""
+    """The state that ranks inherit from the process they are forked from."""
 
     pid: int
-    variables: dict[str, str | None]  # as the agent set them: for the ranks to have back
-    main_process: BaseProcess  # what multiprocessing takes a process for that it has not started
+    variables: dict[str, str | None]  # as the agent set them, to be restored in the ranks
+    main_process: BaseProcess  # multiprocessing's object for a process that it has not started
     model: Any = None
-    unfit: str | None = "it is not ready"  # why it must not be forked
+    unfit: str | None = "it is not ready"  # the reason why it must not be forked
 
 
 current: Zygote | None = None
 
 
 def way_of_start() -> str:
-    """Whether this rank was `forked` from a zygote or started `alone`: it takes more memory then.
+    """Return `forked` for a rank forked from a zygote, and `alone` for any other.
 
-    When no rank can be forked from a zygote after all, there are both in one attempt.
+    A rank started alone takes more memory. One attempt has both kinds when forking from the zygote
+    turns out to be impossible after all.
     """
     return "alone" if current is None else "forked"
 
 
 def warm_up() -> None:
-    """Make this process, in its main thread, one that ranks can be forked from. Never raises."""
+    """Turn this process, in its main thread, into one that ranks can be forked from. Never raises.
+    """
     global current  # noqa: PLW0603 - a fork inherits memory, and this is where it looks
     die_with_parent(int(os.environ["AIRLOCK_AGENT_PID"]))
     run = RunDir(Path(os.environ["AIRLOCK_RUN_DIR"]))
@@ -76,7 +79,7 @@ def warm_up() -> None:
     variables = {name: os.environ.get(name) for name in _ONE_THREAD}
     current = Zygote(os.getpid(), variables, multiprocessing.current_process())
     os.environ.update(_ONE_THREAD)
-    gc.disable()  # imports make millions of objects that stay: collecting finds nothing
+    gc.disable()  # imports create millions of lasting objects: collecting finds nothing
     found = Inspection(num_threads=1, cuda_touched=False)
     try:
         current.model = _import_and_build(run, Reporter(events, "Zygote"))
@@ -99,12 +102,12 @@ def warm_up() -> None:
         cuda_touched=found.cuda_touched,
     )
     if events.num_lost > num_lost:
-        os._exit(1)  # a full disk: the agent has not read it, but sees that this process ends
+        os._exit(1)  # a full disk: the agent cannot read the mark, but sees that this process ends
     events.close()
 
 
 def _import_and_build(run: RunDir, report: Reporter) -> Any:
-    """Import, and build the model if that is this zygote's work; returns it, or None."""
+    """Import, and build the model if that is the zygote's job; return it, or None."""
     config = read_config(run.config)
     events = report.events
     apply_limits(config.limits)

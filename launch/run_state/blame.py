@@ -1,4 +1,4 @@
-"""Which failure the others follow from: every end of a rank has a blame, by one table.
+"""Blame: the likelihood that a failure is the root cause, from one table for all ends of a rank.
 
 When one rank fails, the others lose their connections, or are ended by the agent or the launcher;
 all of these look like failures, and often come first.
@@ -14,16 +14,16 @@ from rundir.exit_codes import ExitCode
 
 
 class Blame(IntEnum):
-    """How likely a failure is the root cause: the lower, the likelier."""
+    """The likelihood that a failure is the root cause: the lower the value, the likelier."""
 
-    ROOT = 0  # it comes from outside the run, or from a crash of the rank's own
+    ROOT = 0  # from outside the run, or from a crash of the rank itself
     LIKELY = 1  # an exception or exit of the rank's own
     UNKNOWN = 2
-    CASCADE = 3  # what a healthy rank says when another one is gone
+    CASCADE = 3  # the error of a healthy rank when another one is gone
     ENDED_BY_US = 4
 
 
-# By the text of an exception: never the cause, whichever comes first.
+# Matched in the text of an exception: never the cause, even if it comes first.
 _CASCADES = (
     "connection closed by peer",
     "connection reset",
@@ -41,16 +41,16 @@ _OF_SIGNAL = {
     "SIGBUS": Blame.ROOT,
     "SIGILL": Blame.ROOT,
     "SIGFPE": Blame.ROOT,
-    "SIGTERM": Blame.ENDED_BY_US,  # so the agent ends survivors, after it has told of a first exit
+    "SIGTERM": Blame.ENDED_BY_US,  # how the agent ends survivors, after reporting a first exit
 }
 
 
 @dataclass(slots=True)
 class Failure:
-    """One rank's end: by an exception, or by a signal or exit code that the agent saw.
+    """The end of one rank: by an exception, or by a signal or exit code that the agent saw.
 
-    The zygote's end, which takes all ranks with it, is that of rank None; so is a hang of which no
-    rank can be told to be the cause.
+    The end of the zygote, which takes all ranks with it, has rank None; so has a hang that no rank
+    can be shown to have caused.
     """
 
     rank: int | None
@@ -59,32 +59,32 @@ class Failure:
     blame: Blame
     exit_code: int = ExitCode.RANK_FAILED
     traceback: str | None = None
-    notes: tuple[str, ...] = ()  # what more there is to say, a line each
+    notes: tuple[str, ...] = ()  # further details, one line each
 
     @property
     def who(self) -> str:
-        """Whose end it is, in words."""
+        """A phrase for what ended: the run, the zygote or a rank."""
         if self.rank is None:
             return "the run" if self.exit_code == ExitCode.HANG else "the zygote"
         return f"rank {self.rank}"
 
     @property
     def summary(self) -> str:
-        """Who ended and how, on one line."""
+        """One line that says who ended and how."""
         verb = "raised " if self.traceback else ""
         return f"{self.who} {verb}{self.title.splitlines()[0]}"
 
 
 def blame_of_exception(text: str) -> Blame:
-    """The blame of a rank that raised `text`."""
+    """Return the blame of a rank that raised an exception with this text."""
     is_cascade = any(sign in text.casefold() for sign in _CASCADES)
     return Blame.CASCADE if is_cascade else Blame.LIKELY
 
 
 def blame_of_exit(signal: str | None, *, ended_by_launcher: bool, is_first: bool) -> Blame:
-    """The blame of a rank that ended without a word.
+    """Return the blame of a rank that ended without reporting an exception.
 
-    `is_first`: no rank of the attempt has ended in another way than by SIGTERM so far.
+    `is_first`: so far, no rank of the attempt has ended in another way than by SIGTERM.
     """
     if ended_by_launcher:
         return Blame.ENDED_BY_US
@@ -94,5 +94,5 @@ def blame_of_exit(signal: str | None, *, ended_by_launcher: bool, is_first: bool
 
 
 def root_of(failures: Iterable[Failure]) -> Failure | None:
-    """The failure that the others follow from: the likeliest, and of those the earliest."""
+    """Return the failure that the others follow from: the likeliest, and of those the earliest."""
     return min(failures, key=lambda one: (one.blame, one.t), default=None)

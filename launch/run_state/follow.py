@@ -1,4 +1,4 @@
-"""What is known of a run, kept up to date from its events: its state, its status, its memory."""
+"""Following a run: its state, status file and memory use, kept up to date from its events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MEMORY_SHARE = 0.005  # of the time may go into measuring memory, which walks p
 
 
 class Follower:
-    """Follows one run, of which this process writes the status."""
+    """The follower of one run, whose status this process writes."""
 
     def __init__(self, run: RunDir, state: RunState, events: EventWriter) -> None:
         self._run, self._state, self._events = run, state, events
@@ -25,16 +25,16 @@ class Follower:
         self._next_status = self._next_memory = 0.0
 
     def new_events(self) -> list[Event]:
-        """What every process of the run has written since the last call, in the order of time."""
+        """Return the events of all processes of the run since the last call, in order of time."""
         return self._incoming.new_events()
 
     def take_in(self, events: Iterable[Event]) -> None:
-        """Bring the state up to date."""
+        """Update the state with `events`."""
         for event in events:
             self._state.add(event)
 
     def write_down(self) -> None:
-        """Write the status, and measure the host memory of the run, when either is due."""
+        """Write the status, and measure the host memory of the run, each when it is due."""
         now = time.monotonic()
         if now >= self._next_memory:
             memory = tree_memory()

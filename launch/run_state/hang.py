@@ -1,4 +1,4 @@
-"""A run that hangs: no rank has made progress for long. That its processes live says nothing."""
+"""Hang detection: no rank has made progress for long, although its processes are alive."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from rundir.paths import RunDir
 from rundir.pulse import ASIDE, read_pulse
 
 _LOOK_EVERY_S = 1.0
-_LEAST_S, _STEPS = 300.0, 20  # a step may take so long, or as many times the usual one
-_ASIDE = 6  # times that are allowed to what is no step; the first one may compile a model
-_OF_SCRIPT_S = 1800.0  # it may be waiting for something that comes once an hour
-_NUM_STEPS = 50  # whose durations tell the usual one
-_REAL_IO_BYTES = 64 << 10  # less than this in a second is the rank's own bookkeeping
-_IDLE_SHARE = 0.005  # of a core, which threads that only wait take all together
+_LEAST_S, _STEPS = 300.0, 20  # a step may take this long, or this many usual steps
+_ASIDE = 6  # factor on the limit outside of steps and in the first one, which may compile a model
+_OF_SCRIPT_S = 1800.0  # a script may be waiting for something that comes once an hour
+_NUM_STEPS = 50  # last steps, whose durations tell the usual one
+_REAL_IO_BYTES = 64 << 10  # less than this per second is the rank's own bookkeeping
+_IDLE_SHARE = 0.005  # of a core: the most that threads which only wait take in total
 
 _BEFORE_GATE = ("spawn", "waiting")  # phases of a rank
 
-# From here on ranks need each other: our trainer's has seen that all are there, a script's joins.
+# From here on ranks need each other: one of our trainer has seen that all are there, one of a
+# script joins the process group.
 _JOINS = (("end", "all_loaded.wait"), ("end", "pg.init"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hang:
-    """A run that has stood still for `still_s` seconds, where `limit_s` were allowed."""
+    """A run that has made no progress for `still_s` seconds, where `limit_s` were allowed."""
 
     still_s: float
     limit_s: float
@@ -41,10 +42,10 @@ class Hang:
 def allowed_s(
     asked_s: float, *, step_s: float = 0.0, is_aside: bool = False, of_script: bool = False
 ) -> float:
-    """How many seconds a run may stand still before it counts as hung.
+    """Return the number of seconds without progress after which a run counts as hung.
 
-    `asked_s` is `launch.hang_timeout_s`, `step_s` what a step takes usually, 0.0 if that is not
-    known yet; `is_aside`, that it does its first step, or what is no step.
+    `asked_s` is `launch.hang_timeout_s`; `step_s` is the usual duration of a step, 0.0 while it is
+    unknown; `is_aside` says that the run is in its first step, or outside of steps.
     """
     if of_script:
         return asked_s if asked_s > 0 else _OF_SCRIPT_S
@@ -53,7 +54,7 @@ def allowed_s(
 
 
 class HangWatch:
-    """Looks at one run again and again. Only time in which it could look counts.
+    """A watchdog for one run; only time in which it could look at the run counts.
 
     So a clock that jumps, a laptop that sleeps or a launcher that is stopped changes nothing.
     """
@@ -71,7 +72,7 @@ class HangWatch:
         self._io_bytes, self._busy_s = 0, 0.0
 
     def look(self, events: Iterable[Event], now: float) -> Hang | None:
-        """Take in what is new at `now` (time.monotonic()); a hang is returned once."""
+        """Take in what is new at `now` (time.monotonic()); return a hang, but each only once."""
         if self._asked_s == 0:
             return None
         has_moved = self._take_in(events)
@@ -92,7 +93,7 @@ class HangWatch:
         return Hang(still_s=round(self._still_s, 1), limit_s=round(limit_s, 1))
 
     def has_gone_on(self) -> bool:
-        """Whether a rank has moved while it was being looked at more closely."""
+        """Return whether a rank has made progress while the hang was being examined."""
         found = [read_pulse(self._run.pulse(row.rank)) for row in self._state.status.ranks]
         counts = [one.count for one in found if one is not None]
         is_known = len(counts) == len(found) and self._seen is not None
@@ -102,7 +103,7 @@ class HangWatch:
         self._still_s, self._has_told = 0.0, False
 
     def _take_in(self, events: Iterable[Event]) -> bool:
-        """Whether a rank has begun or ended something; lines it prints are none of it."""
+        """Return whether a rank has begun or ended something; lines that it prints do not count."""
         if self._attempt != self._state.status.attempt:
             self._attempt = self._state.status.attempt
             self._joined, self._num_steps = set(), 0
@@ -116,7 +117,7 @@ class HangWatch:
         return has_moved
 
     def _counts(self) -> bool:
-        """Whether it is for the ranks to go on, and not for somebody else."""
+        """Return whether progress is up to the ranks now, and not to somebody else."""
         return (
             self._state.status.phase in ("starting", "training", "finishing")
             and not self._state.failures
@@ -124,14 +125,18 @@ class HangWatch:
         )
 
     def _look(self, now: float) -> float | None:
-        """The seconds they may stand still; None when they have moved, or cannot be seen."""
+        """Return the seconds allowed without progress; None if ranks have moved, or cannot be seen.
+        """
         has_joined = all(row.rank in self._joined for row in self._state.status.ranks)
         if self._state.of_script:
             return self._look_at_script() if has_joined else None
         return self._look_at_ranks(now) if has_joined else self._look_at_start()
 
     def _look_at_start(self) -> float | None:
-        """Ranks that come up move when one computes or reads; a wait at the gate has its limit."""
+        """Look at ranks that are coming up, which move when one of them computes or reads.
+
+        A wait at the gate has a timeout of its own.
+        """
         self._seen = None  # pulses say nothing yet
         late = [row for row in self._state.status.ranks if row.rank not in self._joined]
         pids = [row.pid for row in late if row.pid is not None and row.phase not in _BEFORE_GATE]
@@ -149,19 +154,20 @@ class HangWatch:
         num_steps = max(one.num_steps for one in told)
         self._time_steps(num_steps, now)
         is_aside = num_steps == 0 or any(one.phase in ASIDE for one in told)
-        if is_aside:  # a large file is read or written: no rank says how far it is
+        if is_aside:  # a large file is read or written: no rank reports how far it is
             has_moved |= self._has_read([one.pid for one in told])
         step_s = statistics.median(self._steps) if self._steps else 0.0
         return None if has_moved else allowed_s(self._asked_s, step_s=step_s, is_aside=is_aside)
 
     def _time_steps(self, num: int, now: float) -> None:
-        if num > self._num_steps > 0:  # the first one is not like the others
+        if num > self._num_steps > 0:  # the first step is not like the others
             self._steps.append((now - self._step_at) / (num - self._num_steps))
         if num != self._num_steps:
             self._num_steps, self._step_at = num, now
 
     def _look_at_script(self) -> float | None:
-        """A script moves when it computes or prints; more is not known of it."""
+        """Look at a script, which moves when it computes or prints; nothing more is known about it.
+        """
         pids = [row.pid for row in self._state.status.ranks if row.pid is not None]
         printed = output_bytes(self._run, self._attempt)
         has_printed, self._seen = printed != self._seen, printed
@@ -170,12 +176,12 @@ class HangWatch:
         return allowed_s(self._asked_s, of_script=True)
 
     def _has_read(self, pids: Sequence[int]) -> bool:
-        """Or written, since the last look."""
+        """Return whether the processes have read or written since the last look."""
         before, self._io_bytes = self._io_bytes, io_bytes(pids)
         return abs(self._io_bytes - before) > _REAL_IO_BYTES
 
     def _has_computed(self, pids: Sequence[int]) -> bool:
-        """Since the run has stood still."""
+        """Return whether the processes have computed since the run stopped making progress."""
         busy_now_s = busy_s(pids)
         idle_s = _IDLE_SHARE * len(pids) * max(self._still_s, 60.0)
         if 0 <= busy_now_s - self._busy_s < idle_s:

@@ -1,4 +1,4 @@
-"""What is found of a run that hangs, while its ranks are still there to be looked at."""
+"""Evidence about a hung run, collected while its ranks are still there to be examined."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _POLL_S = 0.1
 
 
 def collect(run: RunDir, attempt: int, pids: Mapping[int, int], hang: Hang) -> Path:
-    """Look at the processes `pids` (by rank) of an attempt that hangs.
+    """Examine the processes `pids` (by rank) of a hung attempt; return the folder of the incident.
 
-    What is found goes to the folder of the incident, which is returned: `stacks/rankN.txt`, the
-    stacks of its threads, `flight/rankN.json`, its last collectives, and `hang.json`, what the
-    kernel and its pulse say of it. What cannot be had, or written, is left out. Takes five seconds
-    at most.
+    The folder gets, for each rank, `stacks/rankN.txt`, the stacks of its threads, and
+    `flight/rankN.json`, its last collectives; and `hang.json`, with what the kernel and the pulse
+    of each rank say. Anything that cannot be obtained or written is left out. Takes five seconds at
+    most.
     """
     folder = run.incident(attempt)
     now = time.monotonic()
@@ -66,7 +66,7 @@ def _rank(run: RunDir, rank: int, pid: int, now: float) -> dict[str, Any]:
         "step": None if pulse is None else pulse.step,
         "phase": None if pulse is None else pulse.phase,
         "count": None if pulse is None else pulse.count,
-        "alive_s": alive_s,  # since Python code last ran in it
+        "alive_s": alive_s,  # seconds since Python code last ran in it
         "can_answer": letter in ("R", "S") and alive_s is not None and alive_s < _FLIGHT_PATIENCE_S,
     }
 

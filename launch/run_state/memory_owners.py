@@ -1,4 +1,4 @@
-"""Who of a run holds how much memory: a rank with all it has started, or another child."""
+"""The memory of a run by owner: a rank with everything it has started, or another child."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _COUNTED = ("RssAnon:", "VmSwap:")
 
 @dataclass(slots=True)
 class MemoryOwner:
-    """One bearer of memory. `held_bytes` is anonymous memory, swapped out or not.
+    """One owner of memory; `held_bytes` is anonymous memory, resident or swapped out.
 
-    It is read from the kernel's counters: dividing shared pages would take walking page tables,
-    too long when memory is about to run out. So forks count what they share with the zygote.
+    It is read from the kernel's counters: dividing up shared pages would require walking page
+    tables, which takes too long when memory is about to run out. So forks count what they share
+    with the zygote.
     """
 
     who: str
@@ -30,7 +31,7 @@ class MemoryOwner:
 
 
 def memory_owners(state: RunState, processes: Sequence[psutil.Process]) -> list[MemoryOwner]:
-    """What of `processes`, parents before children, bears how much."""
+    """Return the owners of `processes`, given parents before children, with what each holds."""
     rows = {row.pid: row for row in state.status.ranks if row.pid is not None}
     of_pid: dict[int, MemoryOwner] = {}
     found: dict[str, MemoryOwner] = {}
@@ -51,7 +52,7 @@ def memory_owners(state: RunState, processes: Sequence[psutil.Process]) -> list[
 
 
 def _no_rank(state: RunState, *, is_agent: bool) -> MemoryOwner:
-    """The bearer of a process that is no rank, nor below one."""
+    """Return the owner of a process that is neither a rank nor below one."""
     if state.status.phase == "preparing":
         return MemoryOwner("the process that prepares model and data", None, "preparing")
     if is_agent:
@@ -60,7 +61,7 @@ def _no_rank(state: RunState, *, is_agent: bool) -> MemoryOwner:
 
 
 def held_bytes(pid: int) -> int:
-    """Anonymous memory of one process, resident and swapped out; 0 when it is gone."""
+    """Return the anonymous memory of a process, resident and swapped out, in bytes; 0 if gone."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -72,7 +73,10 @@ def held_bytes(pid: int) -> int:
 def fastest(
     found: Sequence[MemoryOwner], before: Mapping[str, int], least_bytes: int
 ) -> MemoryOwner | None:
-    """Who has grown most since `before`, if by `least_bytes`: who grows is likely the cause."""
+    """Return the owner that has grown most since `before`, or None if none by `least_bytes`.
+
+    The owner that grows is likely the cause.
+    """
 
     def grown_bytes(owner: MemoryOwner) -> int:
         return owner.held_bytes - before.get(owner.who, 0)
@@ -82,6 +86,9 @@ def fastest(
 
 
 def largest(found: Sequence[MemoryOwner], least_bytes: int) -> MemoryOwner | None:
-    """Who holds most; None when nobody holds `least_bytes`: ending one would not help."""
+    """Return the owner that holds most, or None if none holds `least_bytes`.
+
+    Ending a smaller one would not help.
+    """
     worth_it = [owner for owner in found if owner.held_bytes >= least_bytes]
     return max(worth_it, key=lambda owner: owner.held_bytes, default=None)

@@ -1,4 +1,4 @@
-"""In plain words: who ran out of whose memory, how that is known, and what to do."""
+"""Running out of memory, in plain words: which process, whose memory, the proof, what to do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ADVICE = {
 
 
 def by_guard(event: Event, *, of_script: bool = False) -> tuple[str, tuple[str, ...]]:
-    """Title and notes of a failure, from a `memory.guard`."""
+    """Return title and notes of a failure, from a `memory.guard` event."""
     phase = event["phase"]
     doing = "in the script" if of_script and phase in _IN_SCRIPT else _DOING[phase]
     left, limit = _mib(event["available_bytes"]), _mib(event["limit_bytes"])
@@ -58,7 +58,7 @@ def by_guard(event: Event, *, of_script: bool = False) -> tuple[str, tuple[str, 
 
 
 def by_kernel(event: Event, *, of_script: bool = False) -> tuple[str, tuple[str, ...]]:
-    """Title and notes of a failure, from a `memory.oom_kill`."""
+    """Return title and notes of a failure, from a `memory.oom_kill` event."""
     proof = (
         f"its oom_kill count rose by {event['num_kills']}; it had "
         f"{_mib(event['available_bytes'])} left of {_mib(event['limit_bytes'])} of {event['where']}"

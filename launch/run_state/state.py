@@ -1,4 +1,4 @@
-"""The state of a run, folded from its events: what status.json, the console and the report show."""
+"""The state of a run, folded from its events: the source of status.json, console and report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rundir.events import Event
 from rundir.exit_codes import ExitCode
 from rundir.status import RankStatus, Status
 
-# A rank's phase after an event of that kind and name.
+# The phase of a rank after an event of this kind and name.
 _RANK_PHASES = {
     ("start", "lock.wait"): "waiting",
     ("start", "lock.hold"): "importing",
@@ -28,10 +28,10 @@ _RANK_PHASES = {
 
 
 def update_rank(row: RankStatus, event: Event) -> None:
-    """Bring a rank's row up to date with an event of that rank."""
+    """Update a rank's row with an event of that rank."""
     row.pid = event["pid"]
     row.last_event_t = event["t"]
-    if row.phase != "failed":  # what it does yet, on its way out, makes it no better
+    if row.phase != "failed":  # nothing that it still does on its way out changes that
         row.phase = _RANK_PHASES.get((event["kind"], event["name"]), row.phase)
     if event["kind"] == "mark" and event["name"].startswith("mem."):
         row.rss_bytes = event["rss_bytes"]
@@ -41,11 +41,11 @@ def update_rank(row: RankStatus, event: Event) -> None:
 
 @dataclass(slots=True)
 class RunState:
-    """Everything known of a run so far. `add` is the only way in."""
+    """Everything known about a run so far; `add` is the only way in for events."""
 
     status: Status
-    of_script: bool = False  # of the user's own, which says less of itself than our trainer
-    program: str = RUN  # what starts such a run
+    of_script: bool = False  # one of the user's, which reports less than our trainer
+    program: str = RUN  # the command that starts such a run
     plan: dict[str, Any] = field(default_factory=dict)
     result: dict[str, Any] = field(default_factory=dict)
     first_loss: float | None = None
@@ -54,9 +54,9 @@ class RunState:
     peak_pss_bytes: int = 0
     last_checkpoint: int | None = None
     ended_by_us: set[int] = field(default_factory=set)  # ranks that the launcher had to kill
-    restarts: list[str] = field(default_factory=list)  # what ended each attempt before this one
-    zygote: str = ""  # what it is doing
-    oom_kill: Event | None = None  # proof that the kernel has killed in this attempt
+    restarts: list[str] = field(default_factory=list)  # what ended each earlier attempt
+    zygote: str = ""  # what the zygote is doing
+    oom_kill: Event | None = None  # proof that the kernel has killed a process in this attempt
     started_mono: float = field(default_factory=time.monotonic)
     _first_train: Event | None = None
     _has_other_exit: bool = False  # a rank has ended in another way than by SIGTERM
@@ -67,7 +67,7 @@ class RunState:
         if event["attempt"] > self.status.attempt:
             self._begin_attempt(event["attempt"])
         elif event["attempt"] < self.status.attempt and (rank is not None or is_error):
-            return  # it is about ranks that are gone
+            return  # about ranks that are gone
         if rank is not None and rank < len(self.status.ranks):
             update_rank(self.status.ranks[rank], event)
         handler = _HANDLERS.get((event["kind"], event["name"]))
@@ -75,7 +75,7 @@ class RunState:
             handler(self, event)
 
     def _begin_attempt(self, attempt: int) -> None:
-        """All ranks are started again: what the last attempt said of them holds no more."""
+        """Reset everything about the ranks: all of them are started again."""
         root = self.root_failure()
         self.restarts.append(root.summary if root else "a rank failed")
         self.status.attempt = attempt
@@ -85,12 +85,12 @@ class RunState:
         self.enter("starting")
 
     def enter(self, phase: str) -> None:
-        """The run is now in `phase`; one that is stopping stays so until it has ended."""
+        """Set the phase of the run to `phase`; one that is stopping stays so until it has ended."""
         if self.status.phase != "stopping":
             self.status.phase = phase
 
     def end(self, code: ExitCode) -> None:
-        """The run has ended with `code`."""
+        """Record that the run has ended with `code`."""
         status, root = self.status, self.root_failure()
         status.exit_code = int(code)
         interrupted = (ExitCode.INTERRUPTED_SAVED, ExitCode.INTERRUPTED_UNSAVED)
@@ -103,11 +103,12 @@ class RunState:
 
     @property
     def has_own_failure(self) -> bool:
-        """Whether a rank failed by itself, and not because another, or the launcher, ended."""
+        """True if a rank failed by itself, and not because another one, or the launcher, ended."""
         return any(one.blame <= Blame.LIKELY for one in self.failures)
 
     def root_failure(self) -> Failure | None:
-        """The failure that the others follow from: the likeliest, and of those the earliest."""
+        """Return the failure that the others follow from: the likeliest, and of those the earliest.
+        """
         return root_of(self.failures)
 
     def _on_plan(self, event: Event) -> None:
@@ -117,7 +118,8 @@ class RunState:
         self.enter("training")
 
     def _on_group(self, event: Event) -> None:
-        """A script trains from here on, as far as can be told."""
+        """Note that a script has joined its process group: it trains from here on, as far as known.
+        """
         if self.of_script and event["rank"] == 0 and event["ok"]:
             self.enter("training")
 
@@ -134,7 +136,8 @@ class RunState:
             self.enter("finishing")
 
     def _eta_s(self, event: Event) -> float | None:
-        """Seconds left at the pace since the first report, before which steps are slow."""
+        """Return the seconds left at the pace since the first report, before which steps are slow.
+        """
         assert self._first_train is not None
         num_steps = event["step"] - self._first_train["step"]
         if num_steps == 0 or self.status.total_steps is None:
@@ -175,7 +178,7 @@ class RunState:
         if 0 <= rank < len(self.status.ranks):
             self.status.ranks[rank].phase = "failed"
         if any(one.rank == rank and one.blame != Blame.UNKNOWN for one in self.failures):
-            return  # it has told its own story
+            return  # it has reported its own error
         self.failures = [one for one in self.failures if one.rank != rank]
         blame = blame_of_exit(
             signal,
@@ -188,7 +191,7 @@ class RunState:
         self._add_ending(event, None, Blame.ROOT)
 
     def _add_ending(self, event: Event, rank: int | None, blame: Blame) -> None:
-        """A process has ended, as its event says; by the OOM killer only if that is proven."""
+        """Add the failure of a process that has ended; by the OOM killer only if that is proven."""
         failure = Failure(rank, event["t"], _ending(event), blame)
         if event["signal"] == "SIGKILL" and self.oom_kill and blame is Blame.ROOT:
             failure.title, failure.notes = out_of_memory.by_kernel(
@@ -198,19 +201,21 @@ class RunState:
         self.failures.append(failure)
 
     def _on_guard(self, event: Event) -> None:
-        """What the guard says of its victim stands in place of the bare signal it died by."""
+        """Record what the guard says about its victim, in place of the bare signal that killed it.
+        """
         rank = event["failed_rank"]
         if rank is not None and rank < len(self.status.ranks):
             self.status.ranks[rank].phase = "failed"
         if any(one.rank == rank and one.traceback for one in self.failures):
-            return  # it has told its own story
+            return  # it has reported its own error
         self.failures = [one for one in self.failures if one.rank != rank]
         title, notes = out_of_memory.by_guard(event, of_script=self.of_script)
         code = ExitCode.OUT_OF_MEMORY
         self.failures.append(Failure(rank, event["t"], title, Blame.ROOT, code, notes=notes))
 
     def _on_hang(self, event: Event) -> None:
-        """The launcher ends all ranks for it, or only says it."""
+        """Record a hang if the launcher ends all ranks because of it, and does not only report it.
+        """
         if event["ends"]:
             self.ended_by_us |= {row.rank for row in self.status.ranks}
             self.failures.append(
@@ -227,13 +232,13 @@ class RunState:
         self.zygote = "loading the model, once for all ranks"
 
     def _on_start(self, _event: Event) -> None:
-        """No rank of this attempt is there yet, unless forks of a zygote that has been given up."""
+        """Reset the ranks: none of this attempt exists yet, except forks of an abandoned zygote."""
         self.zygote = ""
         self.status.ranks = [RankStatus(rank=row.rank) for row in self.status.ranks]
 
 
 def _ending(event: Event) -> str:
-    """How a process ended, from a `rank.exit` or a `zygote.exit`."""
+    """Return how a process ended, from a `rank.exit` or `zygote.exit` event."""
     if event["signal"]:
         return f"killed by {event['signal']}"
     return f"ended with exit code {event['exitcode']}"
@@ -263,7 +268,7 @@ _HANDLERS = {
 def new_state(
     run_id: str, profile: str, num_ranks: int, *, of_script: bool = False, program: str = RUN
 ) -> RunState:
-    """The state of a run that this process has just made."""
+    """Return the state of a run that this process has just created."""
     ranks = [RankStatus(rank=rank) for rank in range(num_ranks)]
     status = Status(
         run_id=run_id, profile=profile, started_t=time.time(), launch_pid=os.getpid(), ranks=ranks

@@ -1,4 +1,4 @@
-"""Watch a run until it ends: pass a stop on, guard the memory, judge a hang, report the end.
+"""Supervision of a run until its end: pass a stop on, guard memory, judge a hang, report.
 
-Runs in the launcher; keeper.py is a process of its own that outlives it.
+Runs in the launcher. The keeper (launch/process/keeper.py), a process of its own, outlives it.
 """

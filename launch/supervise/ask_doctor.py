@@ -1,4 +1,4 @@
-"""What the doctor says of a run that this launcher watches: the one place where it is asked.
+"""The doctor's verdict on a run that this launcher watches: the only place that asks for one.
 
 Import this late: it loads the doctor, which a run that goes well never needs.
 """
@@ -21,7 +21,7 @@ _WIDTH = 100
 
 
 def of_hung(run: RunDir, state: RunState, hang: Hang) -> Verdict | None:
-    """Who keeps the others waiting, from what the ranks do now; None where that is not to be told.
+    """Return the verdict on who keeps the others waiting now, or None if that cannot be told.
 
     Collects the evidence, which asks the ranks for their stacks and takes seconds.
     """
@@ -30,24 +30,24 @@ def of_hung(run: RunDir, state: RunState, hang: Hang) -> Verdict | None:
 
 
 def examined(run: RunDir, state: RunState) -> Verdict | str:
-    """The verdict on a run that failed, or what kept the doctor from one."""
+    """Return the verdict on a failed run, or a text that says what kept the doctor from one."""
     try:
         num_files = 2 * len(state.status.ranks) + 4
         return of_failed(run, state, max(_LEAST_BYTES, _MOST_BYTES // num_files))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the run's own failure matters more
+    except Exception as error:  # noqa: BLE001 - the run's own failure matters more
         return f"airlock doctor could not look at it: {type(error).__name__}: {error}"
 
 
 def advice(verdict: Verdict | str, state: RunState) -> list[str]:
-    """Lines for the report: what a rule knows from the logs, why, and the fix.
+    """Return lines for the report: what a rule of the doctor found in the logs, why, and the fix.
 
-    None when the launcher knows as much by itself. A fault of a rule is said, and no more: the
-    report stands without it.
+    Empty when the launcher knows as much by itself. An error in the doctor takes one line, and no
+    more: the report stands without it.
     """
     if isinstance(verdict, str):
         return [verdict]
     root = state.root_failure()
-    if root is not None and root.exit_code == ExitCode.HANG:  # the report has its title
+    if root is not None and root.exit_code == ExitCode.HANG:  # the report has the title already
         return [*textwrap.wrap(verdict.why, _WIDTH), f"→ {verdict.fix}"]
     if verdict.role == "symptom" and verdict.cause.startswith("killed-by-"):
         return [f"→ {verdict.fix}"]

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live view on a terminal, plain lines elsewhere."""
+"""The display of a run in progress: a live view on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from rundir.units import MIB, clock_text
 
 
 class View(Protocol):
-    """Shows the state of a run; `close` leaves the terminal as it was."""
+    """A display of the state of a run; `close` leaves the terminal as it was."""
 
     def show(self, state: RunState, events: list[Event]) -> None:
         """Show what `events`, already taken into `state`, have changed."""
 
     def close(self) -> None:
-        """Take a live view off the screen."""
+        """Remove a live view from the screen."""
 
 
 def make_view(console: Console, *, shows_output: bool) -> View:
-    """The view that fits where `console` writes, and with what else: the ranks' own output."""
+    """Return the view that suits `console`, where the ranks' own output may appear as well."""
     is_live = console.is_terminal and not shows_output
     return LiveView(console) if is_live else PlainView(console)
 
 
 class PlainView:
-    """One line for each thing that happened, in the order of time."""
+    """A view with one line for each event, in order of time."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -45,11 +45,11 @@ class PlainView:
                 self._console.out(text, highlight=False)
 
     def close(self) -> None:
-        """Nothing to take away."""
+        """Do nothing: there is nothing to remove."""
 
 
 def plain_line(state: RunState, event: Event) -> str | None:
-    """The line for one event, or None where there is nothing to say."""
+    """Return the line for one event, or None if there is nothing to say."""
     text: str | None = None
     match event["kind"], event["name"]:
         case "log", "line":
@@ -78,12 +78,12 @@ def plain_line(state: RunState, event: Event) -> str | None:
 
 
 def speed(tokens_per_s: float, mfu: float | None) -> str:
-    """Tokens per second, and where it is known the share of what the GPUs could do."""
+    """Return tokens per second, and, if known, the share of the GPUs' peak FLOPS (MFU), as text."""
     return f"{tokens_per_s:,.0f} tokens/s" + ("" if mfu is None else f"  MFU {mfu:.1%}")
 
 
 class LiveView:
-    """Ranks passing the gate, then progress, redrawn in place."""
+    """A live view of the ranks passing the gate, then of progress, redrawn in place."""
 
     def __init__(self, console: Console) -> None:
         self._started = time.monotonic()
@@ -119,7 +119,7 @@ class LiveView:
         self._live.update(self._progress)
 
     def close(self) -> None:
-        """Take the view off the screen; what was printed before stays."""
+        """Remove the view from the screen; lines printed above it stay."""
         self._live.stop()
 
 

@@ -1,8 +1,8 @@
-"""The memory guard: ends the process that takes the memory before the kernel ends any.
+"""The memory guard: kills the process that takes the memory before the kernel kills any.
 
 The kernel's choice is not ours, its message is in a log that few may read, and in a container with
-`memory.oom.group` it ends all, this launcher too. So a thread of `launch` looks often, and the more
-often the less there is.
+`memory.oom.group` it kills everything, this launcher too. So a thread of `launch` looks often, and
+more often the less memory is left.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from rundir.exit_codes import ExitCode
 from rundir.units import GIB, MIB
 
 _LOOKS_S = (0.01, 0.1)  # shortest and longest time between two looks
-_FASTEST = 16 * GIB  # bytes a second that a few threads can touch, several times over
-_HORIZON_S = 0.03  # a look, and the time a process takes to be seen and to die
-_RATE_S = 0.1  # over this time a rate is measured
+_FASTEST = 16 * GIB  # bytes per second: several times what a few threads can touch
+_HORIZON_S = 0.03  # one look, and the time for a process to be seen and to die
+_RATE_S = 0.1  # time over which the rate is measured
 _REMEMBERED_S = 5.0
-_OWNERS_FROM = 0.25  # of the memory left, from there on it is noted who holds how much
-_OWNERS_EVERY_S, _OWNERS_SHARE = 0.25, 0.02  # and how much of the time that may take
-_REST_S = 1.0  # longest wait for the memory of a process that was ended
+_OWNERS_FROM = 0.25  # when no more than this share of memory is left, note who holds how much
+_OWNERS_EVERY_S, _OWNERS_SHARE = 0.25, 0.02  # and the share of time that may take
+_REST_S = 1.0  # longest wait for the memory of a killed process
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class _Look:
 
 
 class MemoryGuard:
-    """Guards one run, from `start` to `stop`."""
+    """The guard of one run, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -65,40 +65,40 @@ class MemoryGuard:
         self._console = console
         self._memory = HostMemory()
         self.threshold_bytes = guard_threshold_bytes(limits, self._memory.now().total_bytes)
-        self._looks: tuple[_Look, ...] = ()  # replaced whole: the main thread reads it as well
+        self._looks: tuple[_Look, ...] = ()  # replaced as a whole: the main thread reads it too
         self._owners: deque[tuple[float, dict[str, int]]] = deque()
         self._next_owners = 0.0
         self._ended: list[psutil.Process] = []
         self._ended_at = 0.0
-        self._num_proven = 0  # the kernel's count when it last was the proof of something
+        self._num_proven = 0  # the kernel's count when it last served as proof
         self._ended_who: Event | None = None
         self._has_said = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="memory guard", daemon=True)
 
     def start(self) -> None:
-        """Guard from now on."""
+        """Start guarding."""
         self._look()
         self._thread.start()
 
     def stop(self) -> None:
-        """Guard no more."""
+        """Stop guarding."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _watch(self) -> None:
-        with contextlib.suppress(OSError):  # to be early takes a right that not everybody has
+        with contextlib.suppress(OSError):  # priority takes a privilege that not everybody has
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -20)
         wait_s = 0.0
         while not self._stop.wait(wait_s):
             try:
                 wait_s = self._look()
-            except (OSError, psutil.Error):  # a process or a group went while it was read
+            except (OSError, psutil.Error):  # a process or cgroup vanished while it was read
                 wait_s = _LOOKS_S[0]
 
     def _look(self) -> float:
-        """Look once, and act if need be; returns the time to the next look, seconds."""
+        """Look once, and act if need be; return the seconds until the next look."""
         now = time.monotonic()
         memory = self._memory.now(with_swap=True)
         recent = [look for look in self._looks if now - look.mono < _REMEMBERED_S]
@@ -116,7 +116,7 @@ class MemoryGuard:
         return min(longest_s, max(shortest_s, room_bytes / max(rate, _FASTEST) / 4))
 
     def _loss_per_s(self) -> float:
-        """Bytes a second by which what is left has become less of late."""
+        """Return the rate at which available memory has shrunk recently, in bytes per second."""
         last = self._looks[-1]
         before = next(look for look in self._looks if last.mono - look.mono <= _RATE_S)
         if before is last and len(self._looks) > 1:
@@ -135,7 +135,8 @@ class MemoryGuard:
         self._next_owners = now + max(_OWNERS_EVERY_S, cost_s / _OWNERS_SHARE)
 
     def _act(self, memory: Available, *, is_last_moment: bool) -> None:
-        """End whoever takes the memory; one that was ended has a while to give its back."""
+        """Kill the owner that takes the memory; one already killed has a while to release its own.
+        """
         is_resting = time.monotonic() - self._ended_at < _REST_S
         ending = [process for process in self._ended if is_alive(process)] if is_resting else []
         if ending and not is_last_moment:
@@ -144,7 +145,7 @@ class MemoryGuard:
         found = memory_owners(self._state, alive)
         before = self._owners[0][1] if self._owners else {}
         victim = fastest(found, before, self.threshold_bytes)
-        # If none of ours grows, someone else does. Another run's guard should act first, then.
+        # If none of ours grows, someone else does; then another run's guard should act first.
         if victim is None and is_last_moment:
             victim = largest(found, self.threshold_bytes)
         held = sum(owner.held_bytes for owner in found)
@@ -158,7 +159,7 @@ class MemoryGuard:
         for process in victim.processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        # Only now: to write takes memory too, and may have to wait for some.
+        # Only now: writing takes memory too, and may have to wait for some.
         self._ended, self._ended_at = self._ended + victim.processes, time.monotonic()
         fields |= {
             "failed_rank": victim.rank,
@@ -170,7 +171,7 @@ class MemoryGuard:
         self._events.emit("error", "memory.guard", **fields)
 
     def _say_others(self, fields: dict[str, Any]) -> None:
-        """Once, until there is room again."""
+        """Report that others hold the memory, once until there is room again."""
         if self._has_said:
             return
         self._has_said = True
@@ -183,7 +184,8 @@ class MemoryGuard:
         )
 
     def proves_oom(self, events: Iterable[Event], agent_code: int | None) -> bool:
-        """Whether a process was killed just when the kernel's count rose; then that is noted."""
+        """Return whether a process was killed just as the kernel's OOM count rose, and record it.
+        """
         was_killed = agent_code == -signal.SIGKILL or any(
             event["name"] in ("rank.exit", "zygote.exit") and event["signal"] == "SIGKILL"
             for event in events
@@ -191,11 +193,12 @@ class MemoryGuard:
         return was_killed and self._note_oom_kills() is not None
 
     def _note_oom_kills(self) -> Event | None:
-        """Write down that the kernel's count has risen within moments; None when it has not."""
+        """Record that the kernel's count has just risen; return the event's fields, or None if not.
+        """
         looks = self._looks
         try:
             num = self._memory.num_oom_kills()
-        except OSError:  # the group is gone, and its count with it
+        except OSError:  # the cgroup is gone, and its count with it
             return None
         num_kills = num - max(looks[0].num_oom_kills, self._num_proven)
         if num_kills <= 0:
@@ -207,7 +210,7 @@ class MemoryGuard:
         return fields
 
     def explained(self, error: UserError) -> UserError:
-        """`error`, or what is behind it when a process that prepared was ended for its memory."""
+        """Return `error`, or its cause if the preparing process was killed for its memory."""
         oom_kill: Event | None = None
         if self._ended_who is None and "killed by signal 9" in str(error):
             oom_kill = self._note_oom_kills()
@@ -222,7 +225,7 @@ class MemoryGuard:
 
 
 def _available(memory: Available) -> dict[str, Any]:
-    """The fields that the events share."""
+    """Return the fields that the memory events share."""
     return {
         "available_bytes": memory.available_bytes,
         "limit_bytes": memory.total_bytes,

@@ -1,4 +1,4 @@
-"""The incident of a run that failed: what one needs to see why, in a folder and in one file."""
+"""The incident of a failed run: what one needs to see why, in a folder and in one archive."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from rundir.atomic import write_text
 from rundir.paths import RunDir, shown
 
 _MOST_BYTES = 2 << 20  # of all files together, before they are packed
-_LEAST_BYTES = 16 << 10  # of each
+_LEAST_BYTES = 16 << 10  # of each file
 
 
 def incident_lines(run: RunDir, state: RunState, verdict: Verdict | None) -> list[str]:
-    """Write the incident of a run that failed, and say where it is, or why there is none."""
+    """Write the incident of a failed run; return a line that says where it is, or why not."""
     try:
         return [f"attach to a bug report: {shown(write_incident(run, state, verdict))}"]
     except OSError as error:
         return [f"no file for a bug report could be written: {error.strerror or error}"]
-    except Exception as error:  # noqa: BLE001 - whatever it is, the run's own failure matters more
+    except Exception as error:  # noqa: BLE001 - the run's own failure matters more
         return [f"no file for a bug report could be made: {type(error).__name__}: {error}"]
 
 
 def write_incident(run: RunDir, state: RunState, verdict: Verdict | None) -> Path:
-    """Write `incidents/incident-attemptN/` and pack it; returns the packed file.
+    """Write `incidents/incident-attemptN/` and pack it; return the archive.
 
-    No more than the ends of logs and events are in it, 2 MiB in all, and no secrets that can be
-    told from other text. Raises OSError (a full disk); then there is no packed file.
+    It holds no more than the ends of logs and events, 2 MiB in all, and no secrets that can be told
+    from other text. Raises OSError (a full disk); then there is no archive.
     """
     folder = run.incident(state.status.attempt)
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def write_incident(run: RunDir, state: RunState, verdict: Verdict | None) -> Pat
 
 
 def _sources(run: RunDir, attempt: int) -> Iterator[tuple[str, Path]]:
-    """What is taken over from the run folder, by the name it gets."""
+    """Yield the files to copy from the run folder, each with its name in the incident."""
     for path in (run.config, run.command, run.environment, run.plan, run.status):
         yield path.name, path
     for path in sorted(run.rank_log(0, attempt).parent.glob("rank*.log")):
@@ -65,7 +65,7 @@ def _sources(run: RunDir, attempt: int) -> Iterator[tuple[str, Path]]:
 
 
 def end_of(path: Path, most_bytes: int) -> str | None:
-    """The last lines of a file, whole ones; None where it cannot be read, or is empty."""
+    """Return the last whole lines of a file; None if it cannot be read, or is empty."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -81,7 +81,7 @@ def end_of(path: Path, most_bytes: int) -> str | None:
 
 
 def _mask_what_is_there(incidents: Path, mask: Mask) -> None:
-    """What was found while the run hung: stacks, flight records."""
+    """Mask what was collected while the run hung: stacks, flight records."""
     for path in [*incidents.glob("*/hang.json"), *incidents.glob("*/*/rank*.*")]:
         with contextlib.suppress(UnicodeDecodeError):
             text = path.read_text(encoding="utf-8")
@@ -95,7 +95,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _packed(run: RunDir, folder: Path) -> Path:
-    """Pack the folder, and what earlier attempts have left; the file is whole or not there."""
+    """Pack the folder and what earlier attempts have left; the archive is complete or absent."""
     temporary = run.incident_archive.with_suffix(".part")
     try:
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -1,4 +1,4 @@
-"""What is read first of an incident: its verdict.md, and the environment."""
+"""The first parts of an incident to read: verdict.md and the environment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rundir.units import MIB, clock_text
 
 _NUM_LOG_LINES, _NUM_STACK_LINES = 40, 60
 _TAIL_BYTES = 32 << 10
-_EVENTS_BYTES = 2 << 20  # of the launcher's: some two hours
+_EVENTS_BYTES = 2 << 20  # of the launcher's events: some two hours
 _NUM_MEMORY_ROWS = 12
 _PACKAGES = (
     "torch",
@@ -42,7 +42,7 @@ _PACKAGES = (
     "nvidia-nccl-cu12",
     "nvidia-nccl-cu13",
 )
-# Of the user's variables those are shown that change what a run does.
+# Of the user's variables, only those that change what a run does are shown.
 _TELLING = (
     "AIRLOCK_",
     "AWS_",
@@ -81,7 +81,7 @@ _TELLING = (
 
 
 def verdict_text(run: RunDir, state: RunState, verdict: Verdict | None, folder: Path) -> str:
-    """The whole story of a run that failed, as Markdown."""
+    """Return the whole story of a failed run, as Markdown."""
     events = list(_end_of_events(run))
     code = ExitCode(state.status.exit_code or ExitCode.RANK_FAILED)
     sections = {
@@ -103,7 +103,7 @@ def verdict_text(run: RunDir, state: RunState, verdict: Verdict | None, folder: 
 
 
 def environment_text(environ: Mapping[str, str], mask: Mask) -> str:
-    """The launcher's variables that change what a run does, NAME=VALUE, secrets masked."""
+    """Return the launcher's variables that change what a run does, NAME=VALUE, secrets masked."""
     found = [
         f"{name}={mask.variable(name, value)}"
         for name, value in sorted(environ.items())
@@ -113,7 +113,7 @@ def environment_text(environ: Mapping[str, str], mask: Mask) -> str:
 
 
 def variables_of(run: RunDir) -> dict[str, str]:
-    """The variables in environment.json; none where it cannot be read."""
+    """Return the variables in environment.json; none if it cannot be read."""
     try:
         told = json.loads(run.environment.read_text(encoding="utf-8", errors="replace"))
         rows = [*told["variables"], *told["not_passed_on"]]
@@ -143,14 +143,14 @@ def _versions() -> list[str]:
 
 
 def _attempts(state: RunState, events: Sequence[Event]) -> list[str]:
-    """What happened when, since the run began."""
+    """Return a table of what happened when, since the run began."""
     rows = [["0:00", "0", "the run begins"]]
     for event in events:
         after = clock_text(max(0.0, event["t"] - state.status.started_t))
         if event["name"] == "restart":
             what = f"restart {event['num_restarts']} of {event['of']}, after: {event['cause']}"
             rows.append([after, str(event["attempt"]), what])
-        elif event["kind"] == "error" and event["name"] != "hang":  # that is a failure, below
+        elif event["kind"] == "error" and event["name"] != "hang":  # listed as a failure, below
             fields = {key: value for key, value in event.items() if key not in _COMMON}
             rows.append([after, str(event["attempt"]), f"{event['name']}: {json.dumps(fields)}"])
     for failure in sorted(state.failures, key=lambda one: one.t):
@@ -221,7 +221,7 @@ def _logs(run: RunDir, attempt: int) -> list[Path]:
 
 
 def _texts(paths: Any, num_lines: int) -> list[str]:
-    """The first so many lines of each, or the last, in a block of its own."""
+    """Return the first or last lines of each file, in a block of its own; the last if negative."""
     found = []
     for path in sorted(paths) if not isinstance(paths, list) else paths:
         lines = _read(path).splitlines()
@@ -232,7 +232,7 @@ def _texts(paths: Any, num_lines: int) -> list[str]:
 
 
 def _read(path: Path, most_bytes: int = _TAIL_BYTES) -> str:
-    """The end of a file, or nothing."""
+    """Return the end of a file, or an empty text if it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - most_bytes))

@@ -1,4 +1,4 @@
-"""Secrets taken out of what is shown to others: tokens, keys, passwords."""
+"""Masking of secrets in what is shown to others: tokens, keys, passwords."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote
 
 MASK = "[masked]"
-_SHORTEST = 6  # characters of a value that is looked for wherever it stands: "1" stands everywhere
+_SHORTEST = 6  # characters of a value that is searched for everywhere: "1" is everywhere
 
 # Not TOKENIZERS_PARALLELISM, num_tokens, XAUTHORITY; in texts not KeyError, keyword, key=lambda.
 _NAME = r"(?:TOKEN(?!IZ|S(?![A-Z]))|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API[_-]?KEY|ACCESS[_-]?KEY)"
@@ -26,7 +26,7 @@ _OF_QUERY = re.compile(
     r"([?&](?:[\w-]*(?:token|key|secret|password|signature|credential)[\w-]*)=)[^&\s'\"]+",
     re.IGNORECASE,
 )
-# NAME=value, name: value, "name": "value", --name value; the value without what ends it.
+# NAME=value, name: value, "name": "value", --name value; the value without its delimiter.
 _ASSIGNED = re.compile(
     rf"""(?P<name>{_NAME}[\w-]*)(?P<between>["']?\s*[:=]\s*["']?|\s+)"""
     r"""(?P<value>[^\s"',;&)}\]]{6,})""",
@@ -39,7 +39,7 @@ _PRIVATE_KEY = re.compile(
 
 
 class Mask:
-    """Masks secrets in texts; what the variables of `environs` hold, it finds in any place."""
+    """A mask for secrets in texts; secret values in `environs` are masked wherever they occur."""
 
     def __init__(self, environs: Iterable[Mapping[str, str]]) -> None:
         values = {
@@ -49,15 +49,15 @@ class Mask:
             if is_secret(name, value)
         }
         forms = {form for value in values if len(value) >= _SHORTEST for form in _forms(value)}
-        ordered = sorted(forms, key=len, reverse=True)  # one may be a part of another
+        ordered = sorted(forms, key=len, reverse=True)  # one may be part of another
         self._values = re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
     def variable(self, name: str, value: str) -> str:
-        """The value of a variable, as it may be shown."""
+        """Return the value of a variable, as it may be shown."""
         return MASK if is_secret(name, value) else self.text(value)
 
     def text(self, text: str) -> str:
-        """A text of any kind, as it may be shown."""
+        """Return a text of any kind, as it may be shown."""
         if self._values is not None:
             text = self._values.sub(MASK, text)
         text = _PRIVATE_KEY.sub(MASK, text)
@@ -69,12 +69,12 @@ class Mask:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable of that name holds something to be kept, and not merely a setting."""
+    """Return whether a variable of that name holds a secret, and not merely a setting."""
     return _SECRET_NAME.search(name) is not None and not _NOT_SECRET.match(value)
 
 
 def options_of(arguments: Sequence[str]) -> dict[str, str]:
-    """The values of `--name value` and `--name=value`, by their names."""
+    """Return the values of `--name value` and `--name=value`, by name."""
     found = {}
     for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
         name, is_whole, value = argument.partition("=")
@@ -84,7 +84,7 @@ def options_of(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def _forms(value: str) -> set[str]:
-    """As it is, as JSON writes it, and as a part of a URL."""
+    """Return `value` as it is, as JSON writes it, and as a part of a URL."""
     return {value, json.dumps(value)[1:-1], quote(value, safe="")}
 
 

@@ -1,6 +1,6 @@
-"""What the supervisor does about a run, a policy each: stop, lost ranks, a hang, a restart.
+"""The policies of the supervisor, one for each matter: stop, lost ranks, a hang, a restart.
 
-A policy keeps its own state and is asked in every round of the supervisor's loop.
+A policy keeps its own state and is called in every round of the supervisor's loop.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from rundir.units import clock_text
 _SURVIVORS_EVERY_S = 0.5
 _SURVIVOR_GRACE_S = 2.0
 _AGENT_GRACE_S = 5.0
-_KILLED_S = 10.0  # after which a process that was killed waits in the kernel, for good perhaps
+_KILLED_S = 10.0  # a killed process that is still there waits in the kernel, for good perhaps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """A run that is watched: what all policies look at and act on."""
+    """A run under supervision: everything that policies look at and act on."""
 
     run: RunDir
     config: LaunchConfig
@@ -43,11 +43,11 @@ class Watched:
     signals: Signals
 
     def say(self, text: str) -> None:
-        """A line, or some, on the console."""
+        """Print one or more lines on the console."""
         self.console.out(text, highlight=False)
 
     def end_agent(self, agent: subprocess.Popen[bytes]) -> None:
-        """End the agent and, through it, its ranks; the supervisor ends what is left of them."""
+        """End the agent and, through it, its ranks; the supervisor ends any that are left."""
         agent.send_signal(self.workload.end_signal)
         try:
             agent.wait(_AGENT_GRACE_S)
@@ -56,14 +56,14 @@ class Watched:
 
 
 class StopPolicy:
-    """At first ask the ranks, who save; asked again, or with nothing to save, end them."""
+    """The stop policy: ask the ranks to save; asked again, or with nothing to save, end them."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
         self._asked_at: float | None = None
 
     def pass_on(self, agent: subprocess.Popen[bytes]) -> None:
-        """A stop has been asked for: of the ranks now, or of the agent if they take too long."""
+        """Pass on a stop: to the ranks at first, to the agent if they take too long."""
         watched, signals = self._watched, self._watched.signals
         if self._asked_at is None:
             self._asked_at = time.monotonic()
@@ -79,13 +79,13 @@ class StopPolicy:
 
 
 class RestartPolicy:
-    """Say that the agent has started all ranks again, before what they say themselves."""
+    """The restart policy: report a restart of all ranks before anything that they report."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched, self._num_told = watched, 0
 
     def look(self) -> bool:
-        """Whether there is a restart that has not been told yet: it is now."""
+        """Report a restart that has not been reported yet; return whether there was one."""
         watched, num = self._watched, len(self._watched.state.restarts)
         if num == self._num_told:
             return False
@@ -99,10 +99,10 @@ class RestartPolicy:
 
 
 class SurvivorPolicy:
-    """End the other ranks when one they need has been gone for a while and the agent waits.
+    """The survivor policy: end the other ranks if one they need is gone and the agent waits.
 
-    The agent waits 30 s for ranks that do not die by SIGTERM, and for ever when a rank ended
-    with 0 before its time. Killed ranks make it go on, and it reports them all.
+    The agent waits 30 s for ranks that do not die by SIGTERM, and forever when a rank ended early
+    with 0. Once ranks are killed, the agent continues and reports them all.
     """
 
     def __init__(self, watched: Watched) -> None:
@@ -111,7 +111,7 @@ class SurvivorPolicy:
         self._gone_since: float | None = None
 
     def restarted(self) -> None:
-        """All ranks are new: none of them is gone."""
+        """Note that all ranks are new: none of them is gone."""
         self._gone_since = None
 
     def look(self) -> None:
@@ -138,7 +138,8 @@ class SurvivorPolicy:
 
 
 class HangPolicy:
-    """Find out who keeps the others waiting, say it, and end the ranks if that is wanted."""
+    """The hang policy: find out who keeps the others waiting, report it, end the ranks if wanted.
+    """
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
@@ -146,7 +147,7 @@ class HangPolicy:
         self._ended_at: float | None = None
 
     def look(self, events: Sequence[Event]) -> None:
-        """Look whether the run still gets on; a hang is judged and said at once."""
+        """Check whether the run still makes progress; judge and report a hang at once."""
         if hang := self._hang_watch.look(events, time.monotonic()):
             self._judge(hang)
 
@@ -184,7 +185,7 @@ class HangPolicy:
         events, state = self._watched.events, self._watched.state
         num_lost = events.num_lost
         events.emit("error", "hang", **fields)
-        if events.num_lost > num_lost:  # a full disk: it is not to be read there
+        if events.num_lost > num_lost:  # a full disk: the event cannot be read from there
             about = {"kind": "error", "name": "hang", "rank": None, "t": time.time()}
             state.add({**about, "attempt": state.status.attempt, **fields})
 
@@ -195,7 +196,7 @@ class HangPolicy:
                 process.kill()
 
     def end_stuck(self, agent: subprocess.Popen[bytes]) -> None:
-        """End the agent of a hung run when a rank cannot be killed: it would wait for it."""
+        """End the agent of a hung run when a rank cannot be killed: the agent would wait for it."""
         if self._ended_at is None or time.monotonic() - self._ended_at < _KILLED_S:
             return
         self._ended_at = None

@@ -1,4 +1,4 @@
-"""How a run ended: the summary a person wants, or the failure with its traceback last."""
+"""The final report of a run: the summary, or the failure with its traceback last."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _NUM_ANSWERS = 3
 
 
 def exit_code(state: RunState, agent_code: int, signals: Signals) -> ExitCode:
-    """What the run ends with.
+    """Return the exit code of the run.
 
-    Of our trainer only a rank's own word counts as done, not merely an exit with 0; and one that
-    failed while it was to save and stop has failed, as nothing says it saved. Of a script there
-    are exit codes, and no more.
+    With our trainer, only a rank's own word counts as done, not merely an exit with 0; and a run
+    that failed while it was to save and stop has failed, as nothing says that it saved. With a
+    script there are only exit codes.
     """
     result = state.result.get("result") if agent_code == 0 else None
     if result == "done" or (state.of_script and agent_code == 0):
@@ -40,7 +40,7 @@ def exit_code(state: RunState, agent_code: int, signals: Signals) -> ExitCode:
         saved = state.last_checkpoint is not None
         return ExitCode.INTERRUPTED_SAVED if saved else ExitCode.INTERRUPTED_UNSAVED
     root = state.root_failure()
-    if root is None:  # it was the agent that ended
+    if root is None:  # the agent itself ended
         return ExitCode.OUT_OF_MEMORY if state.oom_kill else ExitCode.RANK_FAILED
     return ExitCode(root.exit_code)
 
@@ -93,7 +93,7 @@ def _evaluation_rows(run: RunDir, state: RunState) -> list[tuple[str, str]]:
 
 
 def _sample_answers(run: RunDir) -> list[dict[str, Any]]:
-    """Three answers of the last snapshot: a wrong one first, if there is one."""
+    """Return three answers of the last snapshot: a wrong one first, if there is one."""
     snapshots = sorted((run.path / "evolution").glob("*/step_*.json"), key=lambda path: path.name)
     if not snapshots:
         return []
@@ -115,7 +115,7 @@ def _interrupted(console: Console, run: RunDir, state: RunState) -> None:
 
 
 def _failure(console: Console, run: RunDir, state: RunState) -> None:
-    """Say which rank failed, why, and what to do; what tells most is printed last."""
+    """Print which rank failed, why, and what to do; the most telling part comes last."""
     from launch.supervise.ask_doctor import advice, examined
     from launch.supervise.incident import incident_lines
 
@@ -135,10 +135,10 @@ def _failure(console: Console, run: RunDir, state: RunState) -> None:
     text = "\n".join(lines)
     if root.traceback:
         _out(console, f"\n{text}\n\n{root.traceback}")
-    elif state.of_script or is_hang:  # its output is on the screen already, or is no news
+    elif state.of_script or is_hang:  # its output is on the screen already, or says nothing new
         _out(console, f"\n{text}")
     else:
-        # A rank that was killed has no last words: what killed it matters more than its log.
+        # A killed rank has no last words: what killed it matters more than its log.
         _out(console, f"\n{_tail(log)}\n\n{text}")
 
 
@@ -157,7 +157,7 @@ def _what_failed(root: Failure, state: RunState) -> list[str]:
 
 
 def _agent_failure(console: Console, run: RunDir, state: RunState, more: list[str]) -> None:
-    """No rank failed, and yet it has ended."""
+    """Report an agent that has ended although no rank failed."""
     lines = ["airlock: the run failed: torch's agent ended before its ranks did"]
     if state.oom_kill:
         title, notes = out_of_memory.by_kernel(state.oom_kill)
@@ -174,7 +174,7 @@ def _resume_line(run: RunDir, state: RunState) -> str:
 
 
 def _tail(log: Path) -> str:
-    """The last lines of a log; that it is empty or missing is said, not raised."""
+    """Return the last lines of a log, or a note that it is empty or cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _TAIL_BYTES))

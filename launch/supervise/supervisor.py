@@ -1,4 +1,5 @@
-"""Watch one run: start the agent, follow its events, ask the policies, leave no process behind."""
+"""The supervisor of a run: start the agent, follow events, ask policies, leave no process behind.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _POLL_S = 0.1
 
 
 class Supervisor:
-    """Runs the agent of one run to its end: a loop, in which each policy has its turn."""
+    """The supervisor: runs the agent of one run to its end, and gives each policy its turn."""
 
     def __init__(self, watched: Watched, guard: MemoryGuard, tracking: Tracking) -> None:
         self._watched, self._guard, self._tracking = watched, guard, tracking
@@ -35,9 +36,9 @@ class Supervisor:
     def supervise(
         self, torchrun_args: list[str], env: dict[str, str], plan: PlanOfRun | None = None
     ) -> int:
-        """Start the agent with `torchrun_args`; returns its exit code once no rank is left.
+        """Start the agent with `torchrun_args`; return its exit code once no rank is left.
 
-        Raises DoesNotFitError when that is the `plan`'s answer; then, too, no process is left.
+        Raises DoesNotFitError when that is the answer of `plan`; then, too, no process is left.
         """
         watched, state = self._watched, self._watched.state
         state.enter("starting")
@@ -49,7 +50,7 @@ class Supervisor:
             )
         try:
             while agent.poll() is None:
-                stop_asked = watched.signals.stop_asked  # the events of before then are read next
+                stop_asked = watched.signals.stop_asked  # earlier events are read next
                 self._follow(view)
                 if plan is not None:
                     plan.look(has_trained=state.status.step > 0)
@@ -59,10 +60,10 @@ class Supervisor:
                 self._hang.end_stuck(agent)
                 time.sleep(_POLL_S)
         finally:
-            # Also when this loop fails: whatever happens here, the ranks do not outlive it.
+            # Also if this loop fails: whatever happens here, the ranks do not outlive it.
             watched.processes.end()
             agent.wait()
-            keeper.communicate()  # it is gone too, or goes now that its pipe is closed
+            keeper.communicate()  # it is gone too, or ends now that its pipe is closed
             self._follow(view, agent.returncode)
             view.close()
         return agent.returncode
@@ -70,11 +71,11 @@ class Supervisor:
     def _follow(self, view: View, agent_code: int | None = None) -> None:
         """Take in new events, show them, and write the status and host memory when due.
 
-        The last time it is with the agent's exit code.
+        `agent_code`, the agent's exit code, is given in the last call.
         """
         watched, has_ended = self._watched, agent_code is not None
         events = self._follower.new_events()
-        if self._guard.proves_oom(events, agent_code):  # then that is told before what follows
+        if self._guard.proves_oom(events, agent_code):  # the proof comes before what follows
             events = self._follower.new_events() + events
         self._follower.take_in(events)
         if not has_ended:

@@ -1,4 +1,4 @@
-"""A thread beside the training of a plain run: shows it, writes its status, passes a stop on."""
+"""A thread beside the training of a plain run: shows it, writes its status, passes on a stop."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _POLL_S = 0.1
 
 
 class Watch:
-    """Watches one run, from `start` to `stop`. `end_now` ends the process, and is its last call."""
+    """A watch over one run, from `start` to `stop`; its last call, `end_now`, ends the process."""
 
-    def __init__(  # noqa: PLR0913 - the parts of a run, each by its name
+    def __init__(  # noqa: PLR0913 - the parts of a run, each by name
         self,
         *,
         run: RunDir,
@@ -38,25 +38,25 @@ class Watch:
         self._run, self._state, self._follower, self._console = run, state, follower, console
         self._tracking = tracking
         self._signals, self._stop_timeout_s, self._end_now = signals, stop_timeout_s, end_now
-        # Not a live view: what libraries, or a debugger, print in this process is on the screen.
+        # Not a live view: libraries, or a debugger, print to the same screen in this process.
         self._view = PlainView(console)
         self._stop_asked_at: float | None = None
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
     def start(self) -> None:
-        """Hear signals, and watch from now on."""
+        """Listen for signals, and start watching."""
         self._heard_by = self._signals.listen_beside()
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no more, once all that was written has been shown."""
+        """Stop watching, once everything written has been shown."""
         self._is_over.set()
         self._thread.join()
         self._look()
 
     def _look(self) -> None:
-        """Take in and show what is new."""
+        """Take in and show new events."""
         events = self._follower.new_events()
         self._follower.take_in(events)
         self._view.show(self._state, events)
@@ -66,15 +66,16 @@ class Watch:
     def _watch(self) -> None:
         while not self._is_over.is_set():
             self._signals.hear(self._heard_by, _POLL_S)
-            # Ctrl-C has to be heard, whatever goes wrong here; the last look raises what lasts.
+            # Ctrl-C must be heard whatever goes wrong here; a lasting error is raised by the last
+            # look.
             with contextlib.suppress(Exception):
                 self._look()
             self._pass_on_stop()
 
     def _pass_on_stop(self) -> None:
-        """At first ask the training to save; asked again, or with nothing to save, end it all.
+        """Pass on a stop: ask the training to save; asked again, or with nothing to save, end it.
 
-        While model and data are prepared, who waits for that looks for a stop itself.
+        While model and data are prepared, the code that waits for that checks for a stop itself.
         """
         if not self._signals.stop_asked or self._state.status.phase == "preparing":
             return

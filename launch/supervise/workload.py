@@ -1,4 +1,4 @@
-"""What the ranks run, our trainer or a script, and what they print: how each is watched."""
+"""The workload of the ranks, our trainer or a script: how each is watched, and its output."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rundir import control
 from rundir.paths import RunDir
 
 _MOST_AT_ONCE = 1 << 20  # bytes read from one log at a time
-_LONGEST_LINE = 1 << 16  # bytes after which a line is cut, should its end never come
-_LINE_END = re.compile(rb"(\r\n|\n|\r(?=.))", re.DOTALL)  # a last \r may be half of a \r\n
+_LONGEST_LINE = 1 << 16  # bytes after which a line that does not end is cut
+_LINE_END = re.compile(rb"(\r\n|\n|\r(?=.))", re.DOTALL)  # a final \r may be half of a \r\n
 
-# Lines of Airlock's own, which come as events too, and in the order of all ranks.
+# Lines of Airlock's own, which also come as events, in order across all ranks.
 _OWN = re.compile(
     r"\[Rank \d+\] (INIT: rank=\d"
     r"|LOCK: (waiting for |acquired!|released|still waiting: |its memory )"
@@ -26,7 +26,7 @@ _OWN = re.compile(
 
 
 class LogTail:
-    """One log, from its beginning."""
+    """A reader of one log, from its beginning."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -34,17 +34,18 @@ class LogTail:
         self._rest = b""
 
     def new_lines(self, *, last: bool = False) -> list[str] | None:
-        """The lines that were ended since the last call, or None where there is nothing new.
+        """Return the lines completed since the last call, or None if there is nothing new.
 
-        A carriage return ends a line too, so each state of a progress bar is one. A long text comes
-        in pieces, call by call; with `last` its end as well, though it be no whole line.
+        A carriage return ends a line too, so each state of a progress bar is a line. A long text
+        comes in pieces, one per call; with `last` its end comes as well, even if it is not a whole
+        line.
         """
         data = self._read()
         if not data and not (last and self._rest):
             return None
         *parts, self._rest = _LINE_END.split(self._rest + data)
         ended = zip(parts[::2], parts[1::2], strict=True)
-        lines = [line for line, end in ended if line or end != b"\r"]  # it may stand first, too
+        lines = [line for line, end in ended if line or end != b"\r"]  # a \r may come first, too
         if self._rest and ((last and not data) or len(self._rest) > _LONGEST_LINE):
             lines, self._rest = [*lines, self._rest], b""
         return [line.decode(errors="replace").rstrip("\r") for line in lines]
@@ -54,7 +55,7 @@ class LogTail:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
                 data = file.read(_MOST_AT_ONCE)
-        except OSError:  # it cannot be shown; the run is none the worse for it
+        except OSError:  # it cannot be shown; that does not harm the run
             return b""
         self._offset += len(data)
         return data
@@ -68,9 +69,9 @@ class RankOutput:
         self._tails: dict[Path, LogTail] = {}
 
     def new_lines(self, *, last: bool = False) -> Iterator[list[str]]:
-        """As `LogTail.new_lines`, rank after rank, less the lines that Airlock has put there.
+        """Yield new lines as `LogTail.new_lines` does, rank by rank, without Airlock's own.
 
-        One piece of each rank, so that none silences the others; the `last` time all there is.
+        One piece of each rank, so that none silences the others; with `last`, all there is.
         """
         for path in sorted(self._logs.glob("attempt*/rank*.log")):
             self._tails.setdefault(path, LogTail(path))
@@ -83,43 +84,45 @@ class RankOutput:
 
 
 def _without_own(line: str) -> str | None:
-    """The line, or what stood there, without an end, when Airlock wrote one of its own."""
+    """Return the line, or the part of it before a line of Airlock's own; None if that is empty."""
     own = _OWN.search(line)
     return line if own is None else line[: own.start()] or None
 
 
 class Workload(Protocol):
-    """The rules that differ."""
+    """The interface of a workload: the rules that differ."""
 
-    end_signal: signal.Signals  # what ends the agent, and through it the ranks, at once
+    end_signal: signal.Signals  # ends the agent, and through it the ranks, at once
 
     def new_output(self, *, last: bool = False) -> Iterable[list[str]]:
-        """Lines to show of what the ranks have printed, in pieces; the `last` time all of them."""
+        """Return new lines of the ranks' output to show, in pieces; with `last`, all that is left.
+        """
 
     def ask_to_stop(self, agent: subprocess.Popen[bytes], state: RunState) -> str | None:
-        """Ask the ranks to stop. Returns what to tell people, or None where that is of no use."""
+        """Ask the ranks to stop; return a message for the user, or None if asking is of no use."""
 
     def gone(self, state: RunState, alive: Container[int]) -> list[int]:
-        """The ranks that have left although the others need them; `alive` are live pids."""
+        """Return the ranks that have left although the others need them; `alive` holds live pids.
+        """
 
 
 def ask_to_save(run: RunDir, state: RunState) -> str | None:
-    """Ask our trainer to save and stop; before training there is nothing to save: None.
+    """Ask our trainer to save and stop; return a message for the user.
 
-    Returns what to tell people.
+    Returns None if nothing can be saved, as before training.
     """
     if state.status.phase not in ("training", "finishing"):
         return None
     try:
         control.ask(run, "stop")
-    except OSError:  # where no empty file can be made, no checkpoint can either
+    except OSError:  # where no empty file can be created, no checkpoint can either
         return None
     saver = "the ranks save" if len(state.status.ranks) > 1 else "the run saves"
     return f"stopping: {saver} a checkpoint; Ctrl-C again ends at once"
 
 
 class OwnTrainer:
-    """Airlock's trainer: it saves when it is asked to stop, and says itself when it is done."""
+    """Airlock's trainer: it saves when asked to stop, and reports when it is done."""
 
     end_signal = signal.SIGTERM
 
@@ -127,15 +130,15 @@ class OwnTrainer:
         self._run = run
 
     def new_output(self, *, last: bool = False) -> Iterable[list[str]]:  # noqa: ARG002 - as for scripts
-        """None: what it has to say are events, and they are shown."""
+        """Return nothing: this trainer reports by events, and those are shown."""
         return []
 
     def ask_to_stop(self, agent: subprocess.Popen[bytes], state: RunState) -> str | None:  # noqa: ARG002
-        """Through the run folder."""
+        """Ask through the run folder."""
         return ask_to_save(self._run, state)
 
     def gone(self, state: RunState, alive: Container[int]) -> list[int]:
-        """Whoever is no longer there before the end has been announced."""
+        """Return the ranks that are gone before the end has been announced."""
         if state.result:
             return []
         return [
@@ -144,7 +147,7 @@ class OwnTrainer:
 
 
 class UserScript:
-    """A script as torchrun runs it: what it prints is shown, and exit codes are all it tells."""
+    """A script as torchrun runs it: its output is shown, and exit codes are all it reports."""
 
     end_signal = signal.SIGKILL
 
@@ -152,16 +155,16 @@ class UserScript:
         self._output = RankOutput(run.agent_log.parent)
 
     def new_output(self, *, last: bool = False) -> Iterable[list[str]]:
-        """Everything."""
+        """Return all output."""
         return self._output.new_lines(last=last)
 
     def ask_to_stop(self, agent: subprocess.Popen[bytes], state: RunState) -> str | None:  # noqa: ARG002
-        """By SIGTERM, which the agent passes on; it allows the ranks 30 seconds."""
+        """Send SIGTERM, which the agent passes on; it allows the ranks 30 seconds."""
         agent.send_signal(signal.SIGTERM)
         return "stopping: the script has 30 seconds; Ctrl-C again ends at once"
 
     def gone(self, state: RunState, alive: Container[int]) -> list[int]:
-        """Those that failed: a rank that ends with 0 leaves the others to their work."""
+        """Return those that failed: a rank that ends with 0 leaves the others to their work."""
         if state.status.phase == "stopping":
             return []
         return [
@@ -172,5 +175,5 @@ class UserScript:
 
 
 def workload_of(run: RunDir, state: RunState) -> Workload:
-    """How the ranks of this run are to be watched."""
+    """Return the workload of this run."""
     return UserScript(run) if state.of_script else OwnTrainer(run)

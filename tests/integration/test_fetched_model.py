@@ -11,6 +11,7 @@ import pytest
 
 from launch.config.resolve import resolve
 from rundir.status import read_status
+from tests.conftest import ROOT
 from tests.hub_server import Hub, Model, serving
 from tests.running import (
     SHORT,
@@ -60,6 +61,16 @@ def test_a_model_of_the_hub_is_fetched_and_trained_and_the_next_run_asks_nobody(
     hub.requests.clear()
     shown, _, err = finish(airlock(*RUN, "--dry-run", env=hub_env | {"HF_HUB_OFFLINE": "1"}))
     assert (shown, hub.requests) == (0, []), err
+
+
+def test_data_are_not_shown_with_a_tokenizer_from_the_network_when_that_is_forbidden(
+    airlock: Start, hub: Hub, hub_env: dict[str, str]
+) -> None:
+    data = ("data", str(ROOT / "examples/tiny/train.jsonl"), "--profile", "tiny")
+    offline = hub_env | {"HF_HUB_OFFLINE": "1"}
+    code, _, err = finish(airlock(*data, "--set", f"model.path={ID}", env=offline))
+    assert (code, hub.requests) == (4, []), err
+    assert "HF_HUB_OFFLINE=1 forbids to fetch" in err
 
 
 def test_ctrl_c_while_a_model_is_fetched_ends_the_run_and_keeps_what_came(

@@ -107,7 +107,7 @@ def _chosen(wanted: str, names: set[str]) -> set[str]:
     if missing := {end for end in ends if not any(_has_end(name, {end}) for name in names)}:
         there = sorted({name.removesuffix(".weight").rpartition(".")[2] for name in names})
         raise UserError(
-            f"train.model.lora_targets: no layer of this model ends in {min(missing)!r}; there are "
+            f"train.lora_targets: no layer of this model ends in {min(missing)!r}; there are "
             f"{', '.join(there)}",
             do=f"--set train.lora_targets={','.join(there[:2])}",
             code=ExitCode.PREFLIGHT,

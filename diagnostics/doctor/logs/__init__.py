@@ -1,4 +1,4 @@
-"""From the lines of any log to a verdict: prefixes off, rules matched, one cause chosen.
+"""From the lines of any log to a verdict: strip prefixes, match rules, choose one cause.
 
 Runs in `airlock doctor`, and in the launcher when a run has failed.
 """

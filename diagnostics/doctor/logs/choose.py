@@ -1,4 +1,4 @@
-"""Of all that was seen, the one that the rest follows from."""
+"""The choice of the root cause among everything that was sighted."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from diagnostics.doctor.logs.search import Found
 from diagnostics.doctor.logs.sightings import Sighting
 
 EXCEPTION = "python-exception"
-_SURVIVED = 10  # signs of progress that a log goes on with after its last trouble
-_WARNED = 3  # the same after what a logger only warned of, other trouble later or not
+_SURVIVED = 10  # signs of progress that a log shows after its last trouble
+_WARNED = 3  # the same after a mere logger warning, even if other trouble follows
 
-# Lines of a launcher, which says that a rank has ended and not why.
+# A launcher's lines, which say that a rank has ended but not why.
 _OF_LAUNCHER = frozenset({"rank-failed", "rank-terminated-by-launcher"})
-# How processes end, and what other ranks see of it. Such lines often stand right below an
-# exception, as if they were more of its message.
+# How processes end, and how other ranks notice. Such lines often stand right below an exception, as
+# if they were part of its message.
 _OF_OTHERS = _OF_LAUNCHER | {
     "killed-by-sigkill",
     "terminated-by-sigterm",
@@ -40,17 +40,17 @@ _RAISED = Rule(
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A sighting with its rule, which an exception that no rule knows has as well."""
+    """A sighting with its rule; exceptions that no rule knows get a rule of their own."""
 
     sighting: Sighting
     rule: Rule
 
 
 def suspects(found: Found) -> list[Suspect]:
-    """All that may be the cause, the likeliest first.
+    """Return everything that may be the cause, the likeliest first.
 
-    By role, then by what beats what, a launcher's summary last, then the earliest, then by
-    confidence.
+    Ordered by role, then by which cause beats which, with a launcher's summary last, then by time,
+    then by confidence.
     """
     named = [
         Suspect(one, one.rule)
@@ -84,7 +84,7 @@ def _holds(rule: Rule, found: Found) -> bool:
 
 
 def _is_explained(raised: Sighting, named: Iterable[Suspect]) -> bool:
-    """Whether a rule knows the exception, by its first line or a further one of its message."""
+    """Return whether a rule matches the exception, on its first or a later line of its message."""
     return any(
         one.sighting.log == raised.log
         and raised.line <= one.sighting.line <= raised.last_line
@@ -94,7 +94,7 @@ def _is_explained(raised: Sighting, named: Iterable[Suspect]) -> bool:
 
 
 def _is_told(raised: Suspect, named: Iterable[Suspect]) -> bool:
-    """Whether the event of an exception is known by another rule as well."""
+    """Return whether another rule also matches the event of an exception."""
     return any(
         (one.sighting.log, one.sighting.line) == (raised.sighting.log, raised.sighting.line)
         and one.rule.cause != EXCEPTION
@@ -103,15 +103,15 @@ def _is_told(raised: Suspect, named: Iterable[Suspect]) -> bool:
 
 
 def _is_survived(one: Suspect, found: Found) -> bool:
-    """Whether the log goes on as if nothing had been: it was caught, or tried again."""
+    """Return whether the log carries on regardless: the error was caught, or the work retried."""
     seen = one.sighting
     after = found.num_signs[seen.log.name] - seen.num_signs
     return found.num_progress[seen.log.name] >= _SURVIVED or (seen.is_warning and after >= _WARNED)
 
 
 def _unbeaten(everything: Sequence[Suspect]) -> list[Suspect]:
-    """Without those that another of the same weight, or of more, explains."""
-    beaten: dict[str, int] = {}  # by which role at best
+    """Drop those that another one of the same or a stronger role explains."""
+    beaten: dict[str, int] = {}  # cause -> the strongest role that beats it
     for one in everything:
         for cause in one.rule.beats:
             role = ROLES.index(one.rule.role)
@@ -124,8 +124,8 @@ def _unbeaten(everything: Sequence[Suspect]) -> list[Suspect]:
 
 
 def _has_times(everything: Sequence[Suspect]) -> bool:
-    """Whether several logs can be put in order by stamps of one kind, which all of them have."""
-    if len({one.sighting.log for one in everything}) < 2:  # noqa: PLR2004 - in one, places do
+    """Return whether several logs can be ordered by time: all stamps exist and are of one kind."""
+    if len({one.sighting.log for one in everything}) < 2:  # noqa: PLR2004 - in one, lines decide
         return False
     times = [one.sighting.time for one in everything]
     return all(times) and len({time.kind for time in times if time is not None}) == 1

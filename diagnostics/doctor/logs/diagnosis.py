@@ -1,4 +1,4 @@
-"""From logs to a verdict."""
+"""The doctor's path from logs to a verdict."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from diagnostics.doctor.logs.search import Found, Search
 from diagnostics.doctor.logs.verdict import Evidence, Verdict
 
 _MOST_EVIDENCE = 4
-_OF_CASCADE = 0.3  # the most that is said of what only follows from something else
+_OF_CASCADE = 0.3  # the highest confidence for what only follows from something else
 
 UNKNOWN = Verdict(
     cause="unknown",
@@ -24,16 +24,16 @@ UNKNOWN = Verdict(
 
 
 def diagnose(names: Iterable[str], rules: Sequence[Rule] | None = None) -> Verdict:
-    """The verdict on logs: files, folders, `-`.
+    """Return the verdict on logs: files, folders, `-`.
 
-    Raises UserError for what cannot be read, RuleError for a rule that cannot be used.
+    Raises UserError for logs that cannot be read, RuleError for an invalid rule.
     """
     found = search([log for name in names for log in find_logs(name)], rules)
     return verdict_of(suspects(found), found)
 
 
 def search(logs: Sequence[Log], rules: Sequence[Rule] | None = None) -> Found:
-    """All that is known of `logs`. Raises as `diagnose`."""
+    """Search `logs` for everything that rules know. Raises the same errors as `diagnose`."""
     searching = Search(load_rules() if rules is None else rules)
     for number, log in enumerate(logs):
         searching.read(log, number)
@@ -41,7 +41,7 @@ def search(logs: Sequence[Log], rules: Sequence[Rule] | None = None) -> Found:
 
 
 def verdict_of(ordered: Sequence[Suspect], found: Found) -> Verdict:
-    """The verdict on the first of them."""
+    """Return the verdict on the first suspect."""
     if not ordered:
         return UNKNOWN
     first = ordered[0]
@@ -68,7 +68,7 @@ def verdict_of(ordered: Sequence[Suspect], found: Found) -> Verdict:
 
 
 def _rank(first: Suspect, ordered: Sequence[Suspect], found: Found) -> int | None:
-    """The line's own; else what another of the same cause, or torch elastic's summary, tells."""
+    """Return the line's own rank, or else that of torch elastic's summary or of the same cause."""
     seen = first.sighting
     if seen.rank is not None and "local_rank: " not in seen.text:
         return seen.rank
@@ -79,7 +79,7 @@ def _rank(first: Suspect, ordered: Sequence[Suspect], found: Found) -> int | Non
 
 
 def _evidence(first: Suspect, ordered: Sequence[Suspect]) -> list[Evidence]:
-    """The line itself, the user's line that led to it, then the same of other ranks."""
+    """Return the line itself, the user's line that led to it, then the same line of other ranks."""
     seen = first.sighting
     found = [Evidence(seen.log.name, seen.line, seen.text)]
     if seen.own is not None:

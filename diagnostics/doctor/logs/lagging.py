@@ -1,4 +1,4 @@
-"""Which rank the others waited for, where NCCL's watchdogs or the ranks' tracebacks tell it."""
+"""The rank that the others waited for, from NCCL's watchdogs or the ranks' tracebacks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _ENQUEUED = re.compile(r"last enqueued (?:NCCL )?work: (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Whom the others waited for, in words, and the rank where it is one."""
+    """A description of the rank or ranks that the others waited for, and the rank if it is one."""
 
     told: str
     rank: int | None = None
 
 
 def who_lags(sightings: Sequence[Sighting]) -> Lag:
-    """The rank whose last collective is behind those of others, or that has not waited in it."""
+    """Find the rank whose last collective is behind the others', or that did not enter it."""
     last: dict[int, int] = {}
     for one in sightings:
         number = _ENQUEUED.search(one.text) or _WORK.search(one.text)
@@ -42,7 +42,7 @@ def who_lags(sightings: Sequence[Sighting]) -> Lag:
 
 
 def _at_different_lines(sightings: Sequence[Sighting]) -> Lag:
-    """Where each rank waited, if that is not the same for all."""
+    """Tell where each rank waited, if not all waited at the same line."""
     at = {one.rank: one.own.code for one in sightings if one.rank is not None and one.own}
     if len(set(at.values())) > 1:
         told = "; ".join(f"rank {rank} at {at[rank]}" for rank in sorted(at))

@@ -1,4 +1,4 @@
-"""The fixed text that a line must hold for a regular expression to match it: see prefilter.py."""
+"""The literals that a line must contain for a regular expression to match: see prefilter.py."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Choice = frozenset[bytes]  # texts in lower case; one of them must be there
 
 
 def texts_of(pattern: str) -> tuple[Choice, ...]:
-    """What every line holds that `pattern` matches, whatever its case: one text of each choice.
+    """Return the literals that every match of `pattern` contains, in any case: one of each choice.
 
-    The choice that tells most comes first. Raises ValueError when none has `LEAST_LETTERS` in each
-    of its texts, and for a pattern that is none.
+    The most selective choice comes first. Raises ValueError for an invalid pattern, and if no
+    choice has `LEAST_LETTERS` letters in each of its texts.
     """
     try:
         choices = _choices(regex_parser.parse(pattern))
@@ -41,15 +41,15 @@ def _weight(choice: Choice) -> tuple[int, int, list[bytes]]:
 
 
 def _choices(items: Any) -> list[Choice]:
-    """All texts of a sequence, each of which must be there."""
+    """Return the choices of a sequence of items, all of which must be there."""
     choices: list[Choice] = []
     run = ""
-    for op, value in [*items, (regex_opcodes.ANY, None)]:  # the last one ends what stands before it
+    for op, value in [*items, (regex_opcodes.ANY, None)]:  # the last one flushes `run`
         character = chr(value) if op is regex_opcodes.LITERAL else ""
         if character.isascii() and character:
             run += character.lower()
             continue
-        if op is regex_opcodes.AT:  # an anchor takes no room: what stands on its sides is one text
+        if op is regex_opcodes.AT:  # an anchor has no width: the text on both sides is contiguous
             continue
         if run:
             choices.append(frozenset({run.encode()}))
@@ -59,7 +59,7 @@ def _choices(items: Any) -> list[Choice]:
 
 
 def _inside(op: Any, value: Any) -> list[Choice]:
-    """What must be there of a group, a repetition or a choice; nothing where it may be missing."""
+    """Return the choices required by a group, repetition or branch; none if it is optional."""
     if op is regex_opcodes.SUBPATTERN:
         return _choices(value[-1])
     if op in (regex_opcodes.MAX_REPEAT, regex_opcodes.MIN_REPEAT) and value[0] >= 1:

@@ -1,8 +1,8 @@
-"""Which lines of a block may match which patterns: all but a few of them need not be looked at.
+"""A filter that finds the few lines of a block that may match a pattern.
 
-A log says the same things again and again with other numbers. So each line is reduced to its
-letters, and only lines whose letters are new are searched for the fixed texts of the patterns,
-reduced as well. To try some thousand expressions on each line would take hours for 100 MB.
+A log repeats the same messages with other numbers. So each line is reduced to its letters, and only
+lines whose letters are new are searched for the literals of the patterns, reduced likewise. Trying
+some thousand expressions on each line would take hours for 100 MB.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from itertools import accumulate
 from diagnostics.doctor.logs.literals import LETTERS
 from diagnostics.doctor.logs.rules import Pattern
 
-_MOST_DULL = 200_000  # kinds of lines that are remembered for holding nothing
+_MOST_DULL = 200_000  # kinds of lines that are remembered for containing nothing
 _TO_NEWLINE = bytes.maketrans(b"\r", b"\n")
 _TO_WORDS = bytes(byte if byte in LETTERS else 32 for byte in range(256))
-_MANY = 1 << 18  # bytes of new kinds of lines from which on their words are looked at first
+_MANY = 1 << 18  # bytes of new kinds of lines above which their words are checked first
 _NO_LETTERS = bytes(set(range(256)) - set(LETTERS) - set(b"\r\n"))
 
 
 class Prefilter:
-    """Finds lines for `patterns` in one log after the other."""
+    """Finds candidate lines for `patterns` in one log after another."""
 
     def __init__(self, patterns: Iterable[Pattern]) -> None:
         self._patterns = {
@@ -38,9 +38,9 @@ class Prefilter:
         self._dull: set[bytes] = set()
 
     def candidates(self, lower: bytes) -> Iterator[tuple[int, set[Pattern]]]:
-        """(where a line of `lower` begins, patterns that may match it), in order.
+        """Yield (start of a line of `lower`, patterns that may match it), in order.
 
-        A carriage return ends a line as well. `lower` is in lower case.
+        A carriage return also ends a line. `lower` is in lower case.
         """
         kinds = lower.translate(_TO_NEWLINE, _NO_LETTERS).split(b"\n")
         found = self._search(set(kinds) - self._dull, lower)
@@ -55,7 +55,7 @@ class Prefilter:
                     yield start, held
 
     def _search(self, kinds: set[bytes], lower: bytes) -> dict[bytes, set[Pattern]]:
-        """Those of `kinds` that hold the letters of a pattern's texts; the rest is remembered."""
+        """Return those of `kinds` that contain a literal's letters; remember the others."""
         text = b"\n".join(kinds)
         found: dict[bytes, set[Pattern]] = {}
         for letters in self._of_text if len(text) < _MANY else self._possible(lower):
@@ -73,7 +73,7 @@ class Prefilter:
         return found
 
     def _possible(self, lower: bytes) -> list[bytes]:
-        """The letters of those texts all of whose words are there: prose has few of them."""
+        """Return the letters of the literals whose words all occur in `lower`: few do in prose."""
         there = b" ".join(set(lower.translate(_TO_WORDS).split()))
         known: dict[bytes, bool] = {}
         possible = []
@@ -86,7 +86,7 @@ class Prefilter:
 
 
 def holds(line: bytes, texts: Iterable[frozenset[bytes]]) -> bool:
-    """Whether a line holds one text of each choice."""
+    """Return whether a line contains one text of each choice."""
     return all(any(text in line for text in choice) for choice in texts)
 
 

@@ -1,4 +1,7 @@
-"""What launchers, loggers and log collectors put before a line, taken off; rank and time kept."""
+"""The prefixes that launchers, loggers and log collectors put before a line, and how to strip them.
+
+Rank and time are kept.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _CLOCK = r"(?P<clock>\d\d:\d\d:\d\d(?:[.,]\d+)?)"
 _ZONE = r"(?:Z|[+-]\d\d:?\d\d| ?UTC)?"
 _LEVEL = r"(?:DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)"
 
-# In this order. `rank` is a rank of the job; `local` may be one of a node, and counts for less.
+# In this order. `rank` is a global rank; `local` may be a node's local rank, and has less weight.
 _PREFIXES = tuple(
     re.compile(text)
     for text in (
@@ -23,7 +26,7 @@ _PREFIXES = tuple(
         r"\([Rr]ank:?\s?(?P<rank>\d+)\)[:,]?(?:\s|$)",
         r"(?:[Rr]ank|RANK)[ _-]?(?P<rank>\d+)\s?[:|](?:\s|$)",
         r"\[\d+,(?:mpirank:)?(?P<rank>\d+)(?:,[\w-]+)?\]<std(?:err|out)>:\s?",  # mpirun
-        r"\[[a-zA-Z][\w-]*?:?(?P<local>\d+)\]:",  # torchrun --tee, or host:rank, and no space
+        r"\[[a-zA-Z][\w-]*?:?(?P<local>\d+)\]:",  # torchrun --tee, or host:rank, without a space
         r"\[(?P<local>\d+)\]:?\s",
         r"\s{0,3}(?P<local>\d{1,5}):(?:\s|$)",  # srun --label
         r"[\w.-]+:\d+:\d+ \[(?P<local>\d+)\] (?=(?:[\w./-]+:\d+ )?NCCL )",
@@ -39,10 +42,10 @@ _PREFIXES = tuple(
         r"\[\s*\d+\.\d{6}\]\s",  # dmesg
         r"\[?" + _CLOCK + r"\]?(?:\s-)?\s",
         r"(?:stdout|stderr)(?: [FP]|:)\s",  # Kubernetes, subprocesses of tests
-        r"[\w.-]+ \[std(?:err|out)\]\s",  # what a runner of benchmarks calls its job
+        r"[\w.-]+ \[std(?:err|out)\]\s",  # a benchmark runner's name for its job
         r"[A-Za-z0-9][\w.-]*/\d+ (?=\[[a-z]+\d+\]:|[IWEF]\d{4} )",  # torchx: role and replica
         r"\[(?:pod|task|worker)[/-][\w./-]+\]\s",  # kubectl logs --prefix
-        r"[a-z][\w.-]*\d\s+\|\s",  # docker compose, and hosts as some collectors put them
+        r"[a-z][\w.-]*\d\s+\|\s",  # docker compose, and hosts as some collectors print them
         r"\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)\s",  # Ray
         r"\([\w.-]+, (?:rank=\d+, )?pid=\d+(?:, ip=[\d.]+)?\)\s",  # SkyPilot: the node's rank
         r"\[" + _LEVEL + r"\|[\w.]+:\d+\]\s(?:>>\s)?",  # transformers
@@ -62,7 +65,7 @@ _MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """When a line was written, in seconds since a point of its own for each `kind` of stamp."""
+    """The time a line was written, in seconds; each `kind` of stamp has its own epoch."""
 
     kind: str
     seconds: float
@@ -70,7 +73,7 @@ class Time:
 
 @dataclass(frozen=True, slots=True)
 class Stripped:
-    """A line without what was put before it."""
+    """A line without its prefixes."""
 
     text: str
     rank: int | None = None
@@ -79,9 +82,9 @@ class Stripped:
 
 
 def strip(line: str) -> Stripped:
-    """Take all prefixes off `line`; of several ranks the job's counts, of several times the last.
+    """Strip all prefixes from `line`; a global rank beats a local one, and the last time wins.
 
-    One space after a prefix goes with it: what a traceback is indented by is left.
+    One space after a prefix goes with it; the indentation of a traceback is kept.
     """
     rank: int | None = None
     local: int | None = None
@@ -100,7 +103,7 @@ def strip(line: str) -> Stripped:
 
 
 def _time(groups: dict[str, str | None]) -> Time | None:
-    """When; of the month only the order counts, so each is taken for 31 days."""
+    """Parse the time of a stamp; only order matters, so every month is taken as 31 days."""
     clock = groups.get("clock")
     if not clock:
         return None

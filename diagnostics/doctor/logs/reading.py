@@ -1,4 +1,4 @@
-"""Logs, as they lie about: files, folders, standard input; packed, huge, half written."""
+"""Logs as they are found in practice: files, folders, standard input; gzipped, huge, truncated."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rundir.errors import UserError
 
 STDIN = "-"
 _PIECE = 4 << 20  # bytes read at a time
-_LONGEST = 4 * _PIECE  # of a line that has no end
-_MOST = 512 << 20  # bytes of a file that are searched where it has more
-_OPEN_TRACEBACK = 64 << 10  # bytes at the end of a piece in which one may not be over
+_LONGEST = 4 * _PIECE  # of a line without an end
+_MOST = 512 << 20  # bytes of a larger file that are searched
+_OPEN_TRACEBACK = 64 << 10  # bytes at the end of a piece in which a traceback may be incomplete
 _TRACEBACK = b"Traceback (most recent call last)"
 
 _IS_LOG = re.compile(
@@ -33,30 +33,30 @@ _RANK_FOLDER = re.compile(r"/(?:attempt_)?\d+/(\d+)/std(?:err|out)\.log(?:\.gz)?
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One log. `name` is how it is shown; `rank` is what its name tells; no `path` is stdin.
+    """One log. `name` is for display; `rank` comes from the name; without a `path` it is stdin.
 
-    Of one with more than `most_bytes` a quarter of them is read from its head, the rest from its
+    Of a file larger than `most_bytes`, a quarter of that is read from its head, the rest from its
     tail.
     """
 
     name: str
     path: Path | None
     rank: int | None = None
-    most_bytes: int | None = None  # as a rule _MOST
+    most_bytes: int | None = None  # None stands for _MOST
 
 
 @dataclass(frozen=True, slots=True)
 class LogBlock:
-    """Whole lines of a log, colours taken out; `first_line` is the number of the first."""
+    """Whole lines of a log, without colours; `first_line` is the number of the first."""
 
     data: bytes
     first_line: int
 
 
 def find_logs(name: str) -> list[Log]:
-    """The logs that `name` stands for: a file, all logs below a folder, or `-`.
+    """Return the logs that `name` stands for: a file, all logs below a folder, or `-`.
 
-    Raises UserError when there is nothing that could be read.
+    Raises UserError when there is nothing to read.
     """
     if name == STDIN:
         return [Log("(stdin)", None)]
@@ -72,13 +72,13 @@ def find_logs(name: str) -> list[Log]:
 
 
 def rank_of_name(path: Path) -> int | None:
-    """The rank that a file's name, or torchrun's folders, tell."""
+    """Return the rank in a file's name or in torchrun's folders, if any."""
     found = _RANK_IN_NAME.search(path.name) or _RANK_FOLDER.search(path.absolute().as_posix())
     return int(found[1]) if found else None
 
 
 def _logs_below(folder: Path) -> list[Path]:
-    """Everything named like a log; where nothing is, every file that holds text."""
+    """Return all files named like logs; if there are none, all text files."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size]
     files = [path for path in files if not _is_hidden(path.relative_to(folder))]
     files = [path for path in files if not path.name.endswith(_NOT_LOGS)]
@@ -92,7 +92,7 @@ def _is_hidden(path: Path) -> bool:
 
 
 def natural(path: Path) -> list[str]:
-    """So that rank2 comes before rank10."""
+    """Sort key that puts rank2 before rank10."""
     return [part.zfill(12) if part.isdigit() else part for part in re.split(r"(\d+)", str(path))]
 
 
@@ -106,15 +106,15 @@ def _is_text(path: Path) -> bool:
 
 
 def blocks(log: Log) -> Iterator[LogBlock]:
-    """The lines of a log, piece by piece; of one above 512 MiB only its head and its tail.
+    """Yield the lines of a log in blocks; for files above 512 MiB, only head and tail.
 
-    A last traceback is kept for the next piece, so that none is cut in two. Raises UserError for
-    a file that cannot be read; one whose end is damaged is read up to there.
+    A traceback at the end of a block is held back for the next one, so that none is split. Raises
+    UserError for a file that cannot be read; a gzip file is read up to where it is damaged.
     """
     rest, line = b"", 1
     try:
         for piece, num_skipped in _pieces(log):
-            if num_skipped:  # what is left of a line before the gap goes first
+            if num_skipped:  # a partial line before the gap goes first
                 yield LogBlock(_plain(rest), line)
                 line += rest.count(b"\n") + num_skipped
                 rest = b""
@@ -135,7 +135,7 @@ def _plain(data: bytes) -> bytes:
 
 
 def _without_margin(data: bytes) -> bytes:
-    """Without the spaces that all lines begin with, as in a log that was copied from a page."""
+    """Remove the margin common to all lines, as in a log that was copied from a web page."""
     if not data.startswith((b" ", b"\t")):
         return data
     lines = data.split(b"\n")
@@ -145,7 +145,7 @@ def _without_margin(data: bytes) -> bytes:
 
 
 def _cut(data: bytes) -> int:
-    """How much of `data` is whole lines, less a traceback that may go on."""
+    """Return the length of the whole lines in `data`, less a traceback that may go on."""
     cut = data.rfind(b"\n") + 1
     start = data.rfind(_TRACEBACK, max(0, cut - _OPEN_TRACEBACK), cut)
     if start >= 0:  # the line above it tells whether it is harmless
@@ -160,7 +160,7 @@ _BOMS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 
 def _pieces(log: Log) -> Iterator[tuple[bytes, int]]:
-    """The bytes of a log as UTF-8, and how many lines were passed over before them."""
+    """Yield the bytes of a log as UTF-8, each with the number of lines skipped before them."""
     if log.path is None:
         yield from ((piece, 0) for piece in _read(sys.stdin.buffer))
         return
@@ -179,7 +179,7 @@ def _pieces(log: Log) -> Iterator[tuple[bytes, int]]:
 
 
 class _Unzipped(io.RawIOBase):
-    """A packed file, up to where it is damaged: the log of a job that was killed has no end."""
+    """A gzip file, read up to where it is damaged: that of a killed job has no end."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = gzip.GzipFile(fileobj=file)

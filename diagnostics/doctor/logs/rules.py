@@ -1,4 +1,4 @@
-"""The rules, as data: diagnostics/doctor/rules/AREA.toml. docs/doctor.md tells how to add one."""
+"""The rules, as data: diagnostics/doctor/rules/AREA.toml. docs/doctor.md says how to add one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diagnostics.doctor.logs.literals import Choice, texts_of
 from diagnostics.doctor.logs.segments import Segment
 
 FOLDER = Path(__file__).resolve().parent.parent / "rules"
-ROLES = ("root", "symptom", "cascade", "benign")  # the first three by how much they tell
+ROLES = ("root", "symptom", "cascade", "benign")  # the first three by decreasing weight
 
 _TEXTS = ("cause", "title", "role", "why", "fix", "example")
 _LISTS = ("match", "needs", "unless", "beats", "source")
@@ -25,33 +25,33 @@ _PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 
 
 class RuleError(ValueError):
-    """A rule that cannot be used: the file, which rule of it, and what is wrong."""
+    """An invalid rule: the message names its file, the rule, and what is wrong."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """One regular expression, and what a line must hold for it, in lower case."""
+    """One regular expression, and the lower-case literals that a line needs to match it."""
 
     text: str
     texts: tuple[Choice, ...]
 
     @classmethod
     def of(cls, text: str) -> Pattern:
-        """The pattern written as `text`. Raises ValueError for one that cannot be used."""
+        """Create the pattern written as `text`. Raises ValueError if it cannot be used."""
         return cls(text, texts_of(text))
 
     @cached_property
     def regex(self) -> re.Pattern[str]:
-        """Compiled when it is needed first: most are needed for no log."""
+        """The compiled expression; compiled on first use, as most are never needed."""
         return re.compile(self.text)
 
     @cached_property
     def _is_anchored(self) -> bool:
-        """Whether to the beginning of a line, its prefix taken off."""
+        """True if the pattern is anchored to the beginning of a line, without its prefix."""
         return "^" in self.text.replace("[^", "")
 
     def search(self, segment: Segment) -> re.Match[str] | None:
-        """Its match in a line."""
+        """Return the match in a line, or None."""
         found = self.regex.search(segment.raw)
         if found is None and self._is_anchored:
             found = self.regex.search(segment.stripped.text)
@@ -60,7 +60,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rule:
-    """One thing that a log can tell; see docs/doctor.md for the fields."""
+    """One thing that a log can reveal; see docs/doctor.md for the fields."""
 
     cause: str
     title: str
@@ -78,9 +78,10 @@ class Rule:
 
 
 def filled(text: str, groups: dict[str, str | None]) -> str:
-    """`text` with `{name}` replaced by what the group of that name matched.
+    """Return `text` with `{name}` replaced by what the group of that name matched.
 
-    A group that took no part stands there in capitals; braces of any other kind are left alone.
+    A group that took no part in the match is replaced by its name in capitals; any other braces are
+    left alone.
     """
 
     def value(found: re.Match[str]) -> str:
@@ -92,9 +93,9 @@ def filled(text: str, groups: dict[str, str | None]) -> str:
 
 @cache
 def load_rules(folder: Path = FOLDER) -> tuple[Rule, ...]:
-    """Every rule of every *.toml in `folder`.
+    """Load every rule of every *.toml in `folder`.
 
-    Raises RuleError for the first that cannot be used, OSError for a file that cannot be read.
+    Raises RuleError for the first invalid rule, OSError for a file that cannot be read.
     """
     rules: list[Rule] = []
     for path in sorted(folder.glob("*.toml")):
@@ -103,7 +104,7 @@ def load_rules(folder: Path = FOLDER) -> tuple[Rule, ...]:
 
 
 def read_rules(path: Path) -> list[Rule]:
-    """The rules of one file. Raises as `load_rules`."""
+    """Return the rules of one file. Raises RuleError and OSError as `load_rules` does."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -174,9 +175,9 @@ def _check_values(row: dict[str, Any]) -> None:
 
 
 def contradictions(rules: Iterable[Rule]) -> list[str]:
-    """What rules say of each other that cannot be: of one that nobody has, or both ways round.
+    """Return the contradictions in what rules beat: unknown causes, and mutual ones.
 
-    A rule can be used all the same, so a run's report does not depend on it; tests do.
+    Such rules are still usable, so the report on a run does not depend on this; tests do.
     """
     beaten: dict[str, set[str]] = {}
     for rule in rules:

@@ -1,4 +1,4 @@
-"""Every line of the logs that a rule knows, and every traceback, in the order they stand there."""
+"""The search for every line that a rule knows, and every traceback, in order of appearance."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from diagnostics.doctor.logs.segments import Segment, Segments
 from diagnostics.doctor.logs.sightings import Groups, Sighting, first_failed_rank, sighting_of
 from diagnostics.doctor.logs.tracebacks import Traceback, tracebacks
 
-_MOST_OF_A_RULE = 200  # lines of one log that are kept; later ones tell nothing new
-_PROGRESS = re.compile(rb"(?:it/s|s/it|loss)[^\r\n]*")  # to the end of the line, or state of a bar
+_MOST_OF_A_RULE = 200  # lines of one log that are kept; later ones add nothing new
+_PROGRESS = re.compile(rb"(?:it/s|s/it|loss)[^\r\n]*")  # to the end of the line or bar state
 _SUCCESS = re.compile(
     rb"training (?:is |has )?(?:completed?|finished|done)\b|finished training|"
     rb"worker group successfully finished"
 )
-_NARROWEST = 60  # characters of a line that may be broken
-_MUCH = 1000  # signs of progress that the word of success is worth
+_NARROWEST = 60  # characters of a line that may have been wrapped
+_MUCH = 1000  # signs of progress that a message of success counts for
 
-Candidates = dict[int, set[Pattern]]  # where lines begin, and patterns that may match them
+Candidates = dict[int, set[Pattern]]  # start of a line -> patterns that may match it
 
 
 @dataclass(slots=True)
 class Found:
-    """What a search has brought to light."""
+    """The results of a search."""
 
     sightings: list[Sighting] = field(default_factory=list)
-    seen: set[Pattern] = field(default_factory=set)  # of `needs` and `unless`
-    first_failed_rank: int | None = None  # as torch elastic's summary says
+    seen: set[Pattern] = field(default_factory=set)  # those of `needs` and `unless`
+    first_failed_rank: int | None = None  # according to torch elastic's summary
     num_progress: Counter[str] = field(default_factory=Counter)  # signs since the last trouble
-    num_signs: Counter[str] = field(default_factory=Counter)  # of progress, from a first warning on
+    num_signs: Counter[str] = field(default_factory=Counter)  # of progress since the first warning
 
 
 class Search:
-    """Searches logs for the lines of `rules`."""
+    """Searches logs for lines that `rules` match."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.found = Found()
@@ -48,10 +48,10 @@ class Search:
         self._conditions = {one for rule in rules for one in (*rule.needs, *rule.unless)}
         self._prefilter = Prefilter([*self._rules, *self._conditions])
         self._num_seen: Counter[Rule | None] = Counter()
-        self._has_warned = False  # the log that is read
+        self._has_warned = False  # the log being read
 
     def read(self, log: Log, number: int) -> None:
-        """Search one more log. Raises UserError for one that cannot be read."""
+        """Search one more log. Raises UserError if it cannot be read."""
         self._num_seen.clear()
         self._has_warned = False
         for index, block in enumerate(blocks(log)):
@@ -93,13 +93,13 @@ class Search:
         self._look_around(log, segments, last)
 
     def _count_signs(self, log: Log, segments: Segments, start: int, end: int) -> int:
-        """Count the progress between two places, once there was a warning; return the second."""
+        """Count signs of progress from `start` to `end`, once there was a warning; return `end`."""
         if self._has_warned:
             self.found.num_signs[log.name] += _num_signs(segments.lower, start, end)
         return end
 
     def _look_around(self, log: Log, segments: Segments, last: int) -> None:
-        """Note who failed first, and what progress there is after the last trouble, at `last`."""
+        """Note the rank that failed first, and the progress after the last trouble, at `last`."""
         found = self.found
         if found.first_failed_rank is None:
             found.first_failed_rank = first_failed_rank(segments)
@@ -112,7 +112,7 @@ class Search:
     def _told(
         self, segments: Segments, start: int, raised: dict[int, Traceback], candidates: Candidates
     ) -> tuple[Segment, set[Pattern]]:
-        """A line, with what was broken off its message, and the patterns that may match it."""
+        """Return a line, rejoined if its message was wrapped, and the patterns it may match."""
         segment, patterns = segments.at(start), candidates.get(start, set())
         told = raised[start].told if start in raised else None
         if told is None:
@@ -132,7 +132,7 @@ class Search:
         return segment, patterns
 
     def _matched(self, segment: Segment, patterns: Iterable[Pattern]) -> dict[Rule | None, Groups]:
-        """The rules of those that match, with or without what stands before the line."""
+        """Return the rules whose patterns match, with or without the line's prefixes."""
         found: dict[Rule | None, Groups] = {}
         for pattern in patterns:
             match = None if pattern in self.found.seen else pattern.search(segment)
@@ -140,7 +140,7 @@ class Search:
                 continue
             if pattern in self._conditions:
                 self.found.seen.add(pattern)
-            else:  # of several expressions of one rule, each may tell something
+            else:  # each of a rule's expressions may add groups
                 groups = found.setdefault(self._rules[pattern], {})
                 told = {name: text for name, text in match.groupdict().items() if text}
                 groups.update(match.groupdict() | groups | told)
@@ -149,7 +149,7 @@ class Search:
     def _covered(
         self, segments: Segments, stacks: list[Traceback], candidates: Candidates
     ) -> set[int]:
-        """What the tracebacks tell that the line above calls harmless, and those they lead to."""
+        """Return the starts of exceptions covered by a benign line above, or by a covered cause."""
         masked: set[int] = set()
         is_covered = is_chained = False
         for stack in stacks:
@@ -170,7 +170,7 @@ class Search:
 
 
 def _with_what_is_below(segments: Segments, line: Segment) -> Segment:
-    """An exception's line with the next, if a width may have broken it: none near it is longer."""
+    """Return an exception's line, joined with the next if it was wrapped: none nearby is longer."""
     below = list(segments.after(line, 1))
     around = [*segments.before(line, 3), *below]
     if len(line.raw) < _NARROWEST or any(len(one.raw) > len(line.raw) for one in around):
@@ -180,14 +180,14 @@ def _with_what_is_below(segments: Segments, line: Segment) -> Segment:
 
 
 def _told_below(segments: Segments, line: Segment, candidates: Candidates) -> set[Pattern]:
-    """What the next line tells by itself: it is a launcher's, and not the rest of this one."""
+    """Return the patterns that the next line matches alone, as a launcher's, not a continuation."""
     below = next(segments.after(line, 1), None)
     possible = candidates.get(below.start, set()) if below is not None else set()
     return {one for one in possible if below is not None and one.search(below)}
 
 
 def _num_signs(text: bytes, start: int, end: int | None = None) -> int:
-    """How many lines show progress; what a tracker sums up at the end of a run is none."""
+    """Return the number of lines that show progress, without a tracker's summary after a run."""
     found = islice(_PROGRESS.finditer(text, start, len(text) if end is None else end), _MUCH)
     before = (text[text.rfind(b"\n", 0, one.start()) + 1 : one.start()] for one in found)
     return sum(b"wandb:" not in line for line in before)

@@ -1,4 +1,4 @@
-"""The lines of a block, found from a place in it; each state of a progress bar is one as well."""
+"""The lines of a block, looked up by position; each state of a progress bar counts as one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from functools import cached_property
 from diagnostics.doctor.logs.prefix import Stripped, strip
 from diagnostics.doctor.logs.reading import LogBlock
 
-_LONGEST = 8192  # bytes of a line that are looked at
+_LONGEST = 8192  # bytes of a line that are examined
 
 
 @dataclass(frozen=True)
 class Segment:
-    """What stands between two ends of lines or carriage returns: bytes [start, end) of a block."""
+    """The text between two newlines or carriage returns: bytes [start, end) of a block."""
 
     start: int
     end: int
@@ -22,26 +22,26 @@ class Segment:
 
     @cached_property
     def stripped(self) -> Stripped:
-        """It without what was put before it."""
+        """The segment without its prefixes."""
         return strip(self.raw)
 
 
 class Segments:
-    """The segments of one block, made when they are asked for."""
+    """The segments of one block, created on demand."""
 
     def __init__(self, block: LogBlock) -> None:
         self.data = block.data
-        self.lower = block.data.lower()  # ASCII only, so that places are the same in both
+        self.lower = block.data.lower()  # ASCII only, so that positions are the same in both
         self._made: dict[int, Segment] = {}
         self._line, self._counted = block.first_line, 0
 
     def start_at(self, position: int) -> int:
-        """Where the segment begins that `position` lies in."""
+        """Return the start of the segment that contains `position`."""
         newline = self.data.rfind(b"\n", 0, position)
         return max(newline, self.data.rfind(b"\r", newline + 1, position)) + 1
 
     def at(self, start: int) -> Segment:
-        """The segment that begins at `start`."""
+        """Return the segment that begins at `start`."""
         made = self._made.get(start)
         if made is None:
             end = self.data.find(b"\n", start)
@@ -53,7 +53,7 @@ class Segments:
         return made
 
     def after(self, segment: Segment, most: int) -> Iterator[Segment]:
-        """Up to `most` segments that follow, empty ones left out."""
+        """Yield up to `most` segments that follow, skipping empty ones."""
         position = segment.end
         for _ in range(most):
             while position < len(self.data) and self.data[position] in b"\r\n":
@@ -64,7 +64,7 @@ class Segments:
             position = one.end
 
     def before(self, segment: Segment, most: int) -> Iterator[Segment]:
-        """Up to `most` segments that stand before, the nearest first, empty ones left out."""
+        """Yield up to `most` preceding segments, the nearest first, skipping empty ones."""
         position = segment.start
         for _ in range(most):
             while position > 0 and self.data[position - 1] in b"\r\n":
@@ -75,7 +75,7 @@ class Segments:
             position = one.start
 
     def line_of(self, segment: Segment) -> int:
-        """The number of its line in the log."""
+        """Return the number of the segment's line in the log."""
         if segment.start < self._counted:
             return self._line - self.data.count(b"\n", segment.start, self._counted)
         self._line += self.data.count(b"\n", self._counted, segment.start)

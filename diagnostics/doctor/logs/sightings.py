@@ -1,4 +1,4 @@
-"""A line that tells something: where it stands, of which rank, when, and who led to it."""
+"""A sighting: a revealing line, with its place, rank, time, and the user's call that led to it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from diagnostics.doctor.logs.tracebacks import Traceback, show_code
 Groups = dict[str, str | None]
 
 _WARNING = re.compile(r"\bWARN(?:ING)?\b|\[W\d* |^W\d{4} ")  # levels; glog's is a letter
-_LINES_BACK = 40  # that are searched for a time
+_LINES_BACK = 40  # that are searched for a time stamp
 _LONGEST_TEXT = 400  # characters of a line that are quoted
 
-# In torch elastic's summary the rank stands on a line of its own, above the exit code.
+# In torch elastic's summary the rank is on a line of its own, above the exit code.
 _SUMMARY_RANK = re.compile(r"^\s*rank\s*:\s*(\d+)|failed \(exitcode: -?\d+\) local_rank: (\d+)")
 _SUMMARY_LINE = re.compile(r"^\s*(?:exitcode|error_file|traceback)\s*:|failed \(exitcode: ")
 _FIRST_FAILURE = b"root cause (first observed failure)"
-# Not by SIGHUP, SIGINT or SIGTERM: those are sent to all of them, from outside.
+# Not by SIGHUP, SIGINT or SIGTERM: those are sent to all ranks from outside.
 _FIRST_TO_FAIL = re.compile(rb"failed \(exitcode: (?!-(?:1|2|15)\))-?\d+\) local_rank: (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of the user's own: the line of the log, what stands there, and of which code it is."""
+    """A call in the user's own code: the log's line, its text, and the code that it names."""
 
     line: int
     text: str
@@ -48,10 +48,10 @@ class Sighting:
     time: Time | None = None
     groups: Groups = field(default_factory=dict)
     own: Call | None = None
-    exception: str = ""  # the line that tells it, without a prefix
+    exception: str = ""  # the line that names it, without prefixes
     last_line: int = 0  # where the message of an exception ends
-    is_warning: bool = False  # a logger's, and not what an exception says
-    num_signs: int = 0  # of progress, that stand before it in its log
+    is_warning: bool = False  # a logger's, not an exception's
+    num_signs: int = 0  # of progress, before this line in its log
 
 
 def sighting_of(
@@ -64,7 +64,7 @@ def sighting_of(
     groups: Groups,
     stack: Traceback | None,
 ) -> Sighting:
-    """The sighting of `segment`; `stack` is the traceback whose exception it tells, if it does."""
+    """Create the sighting of `segment`; `stack` is the traceback it belongs to, if any."""
     rank = segment.stripped.rank
     if groups.get("rank"):
         rank = int(groups["rank"] or 0)
@@ -102,9 +102,9 @@ def _own_call(segments: Segments, stack: Traceback | None) -> Call | None:
 
 
 def first_failed_rank(segments: Segments) -> int | None:
-    """The rank that torch elastic calls the first to have failed: in its summary, or before it."""
+    """Return the rank that torch elastic reports as the first to fail, in or before its summary."""
     position = segments.lower.find(_FIRST_FAILURE)
-    if position < 0:  # on one node the local rank is that of the job
+    if position < 0:  # on one node the local rank is the global one
         found = _FIRST_TO_FAIL.search(segments.lower)
         return int(found[1]) if found else None
     here = segments.at(segments.start_at(position))
@@ -113,7 +113,7 @@ def first_failed_rank(segments: Segments) -> int | None:
 
 
 def _summary_rank(segments: Segments, segment: Segment) -> int | None:
-    """The rank that torch elastic's summary means by such a line."""
+    """Return the rank that such a line of torch elastic's summary belongs to."""
     if not _SUMMARY_LINE.search(segment.stripped.text):
         return None
     for one in (segment, *segments.before(segment, 5)):
@@ -123,7 +123,7 @@ def _summary_rank(segments: Segments, segment: Segment) -> int | None:
 
 
 def _time(segments: Segments, segment: Segment) -> Time | None:
-    """When it was written: by its own stamp, or the nearest above."""
+    """Return the time of the line: that of its own stamp, or of the nearest one above."""
     if segment.stripped.time is not None:
         return segment.stripped.time
     stamps = (one.stripped.time for one in segments.before(segment, _LINES_BACK))
@@ -131,6 +131,6 @@ def _time(segments: Segments, segment: Segment) -> Time | None:
 
 
 def _shortened(text: str) -> str:
-    """A line as it is quoted."""
+    """Shorten a line for quoting."""
     text = text.strip()
     return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"

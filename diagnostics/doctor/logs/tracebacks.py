@@ -1,4 +1,4 @@
-"""Python's tracebacks in a log: where they end, what was raised, and by which line of code."""
+"""Python tracebacks in a log: where they end, what was raised, and by which line of code."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from itertools import pairwise
 from diagnostics.doctor.logs.segments import Segment, Segments
 
 HEADER = b"traceback (most recent call last)"
-_MOST_LINES = 600  # of one traceback, those of other ranks between them included
-_MOST_BETWEEN = 60  # lines of something else between its calls, or before its exception
+_MOST_LINES = 600  # of one traceback, including interleaved ones of other ranks
+_MOST_BETWEEN = 60  # unrelated lines between its calls, or before its exception
 _MESSAGE_LINES = 14
-_MOST = 2000  # tracebacks of one block: more of them tell nothing new
+_MOST = 2000  # tracebacks of one block: further ones add nothing new
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<where>.+))?')
 _IN_NOTEBOOK = re.compile(r"^(\w+)\s{2,}Traceback \(most")
 _ANY_FRAME = re.compile(rb'file "[^"\n]+", line \d+(?:, in |\s*$)', re.MULTILINE)
 _RICH_FRAME = re.compile(r"^│\s(?P<file>\S+):(?P<line>\d+) in (?P<where>\S+)")
 _RIGHT_BELOW = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*)|:?\s*)$")
-# Farther down: a class named as exceptions are, or with a module before it, or of two words.
+# Further down: a class named like an exception, qualified by a module, or a compound of two words.
 _EXCEPTION = re.compile(
     r"^(?P<name>(?:[a-z_]\w*\.)+[A-Z]\w*|[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout)"
     r"|[A-Z][a-z]+[A-Z]\w+)(?:: (?P<message>.*)|:?\s*)$"
 )
 _HANDLING = "During handling of the above exception, another exception occurred"
 _CAUSING = "The above exception was the direct cause of the following exception"
-_WRAPPED = re.compile(r"^Caught \w+ in ")  # by DataLoader, of what a worker has raised
+_WRAPPED = re.compile(r"^Caught \w+ in ")  # by DataLoader, for what a worker raised
 _SPAWNED = re.compile(r"^-- Process (\d+) terminated with the following error")  # torch's spawn
 _NOT_OWN = re.compile(
     r"site-packages/|dist-packages/|/lib(?:64)?/python\d|^<|/torch/|/bin/[\w.-]+$|"
@@ -38,7 +38,7 @@ _NOT_OWN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call of a traceback, and the segment in which it is named."""
+    """One call of a traceback, and the segment that names it."""
 
     segment: Segment
     file: str
@@ -47,58 +47,58 @@ class Frame:
 
     @property
     def is_own(self) -> bool:
-        """Whether the code is the user's own, and not of a library."""
+        """True if the code is the user's own rather than a library's."""
         return is_own(self.file)
 
 
 def show_code(file: str, line: int | str) -> str:
-    """A command that opens a file of code at a line."""
+    """Return a command that opens a source file at a line."""
     return f"less -N +{line} {shlex.quote(file)}"
 
 
 def is_own(file: str) -> bool:
-    """Whether code in `file` is the user's own, and not of a library."""
+    """Return whether code in `file` is the user's own rather than a library's."""
     return not _NOT_OWN.search(file.replace("\\", "/"))
 
 
 @dataclass(slots=True)
 class Traceback:
-    """One traceback. `exception` is the line with what was raised."""
+    """One traceback. `exception` is the line that names what was raised."""
 
     header: Segment
     rank: int | None
     frames: list[Frame] = field(default_factory=list)
-    code: set[int] = field(default_factory=set)  # where quoted lines of source begin
+    code: set[int] = field(default_factory=set)  # starts of quoted source lines
     exception: Segment | None = None
     name: str = ""
     message: str = ""
     in_notebook: str = ""  # the exception's name, which IPython puts into the header
     rest: list[Segment] = field(default_factory=list)  # further lines of the message
-    next_is: str = ""  # how the next one is joined to this one, if it is
-    around: Traceback | None = None  # that of the rank, where this one is its worker's
-    rank_told: int | None = None  # by the traceback above it, where its lines carry none
-    num_between: int = 0  # lines of something else since the last call
+    next_is: str = ""  # how the next traceback is chained to this one, if it is
+    around: Traceback | None = None  # the rank's traceback, if this one is its worker's
+    rank_told: int | None = None  # from the traceback above, if its lines carry no rank
+    num_between: int = 0  # unrelated lines since the last call
 
     @property
     def own_frame(self) -> Frame | None:
-        """The innermost call that is the user's own."""
+        """The innermost call in the user's own code."""
         frames = [*(self.around.frames if self.around else ()), *self.frames]
         return next((frame for frame in reversed(frames) if frame.is_own), None)
 
     @property
     def not_evidence(self) -> set[int]:
-        """Where lines begin that tell nothing by themselves: source, and a notebook's header."""
+        """The starts of lines that are no evidence alone: source, and a notebook's header."""
         return self.code | ({self.header.start} if self.in_notebook else set())
 
     @property
     def is_wrapper(self) -> bool:
-        """Whether what was raised is another exception, whose own traceback follows."""
+        """True if the exception wraps another one, whose own traceback follows."""
         is_spawners = self.spawned is not None
         return bool(_WRAPPED.match(self.message)) or is_spawners or self.next_is == _HANDLING
 
     @property
     def told(self) -> Segment | None:
-        """The exception's line; of a traceback in a box with what its width has broken off."""
+        """The exception's line; in a boxed traceback, rejoined with what was wrapped."""
         line, box = self.exception, self.header.stripped.text.rstrip()
         if line is None or not box.startswith("╭"):
             return line
@@ -107,18 +107,18 @@ class Traceback:
 
     @property
     def spawned(self) -> int | None:
-        """The number of the process that torch's spawn tells of, whose traceback follows."""
+        """The number of the child process in torch's spawn error, whose traceback follows."""
         numbers = (_SPAWNED.match(line.stripped.text) for line in self.rest)
         return next((int(number[1]) for number in numbers if number), None)
 
     @property
     def is_ignored(self) -> bool:
-        """Whether Python prints it and goes on, as of what is cleaned up at an exit."""
+        """True if Python prints it and goes on, as for finalizers at exit."""
         return any(frame.where == "_run_finalizers" for frame in self.frames)
 
 
 def tracebacks(segments: Segments) -> list[Traceback]:
-    """The tracebacks of a block, also those whose beginning is not there, in order."""
+    """Return the tracebacks of a block in order, including those whose beginning is missing."""
     found: list[Traceback] = []
     position = -1
     while len(found) < _MOST and (position := segments.lower.find(HEADER, position + 1)) >= 0:
@@ -143,7 +143,7 @@ def tracebacks(segments: Segments) -> list[Traceback]:
 
 
 def _follow(segments: Segments, header: Segment, *, torn: bool = False) -> Traceback:
-    """The traceback under `header`: lines that carry another rank are not of it.
+    """Parse the traceback under `header`, skipping lines that carry another rank.
 
     A `torn` one begins with a call. Nothing may stand between its calls and its exception.
     """
@@ -171,12 +171,12 @@ def _follow(segments: Segments, header: Segment, *, torn: bool = False) -> Trace
 
 
 def _broken_off(line: str, rest: list[Segment], width: int) -> str:
-    """What follows of a message whose lines were broken between words, at `width`."""
+    """Return the rest of a message that was wrapped between words, at `width`."""
     told = ""
     for one in rest:
         text = one.stripped.text.rstrip()
         word = text.partition(" ")[0]
-        if not word or len(line) + 1 + len(word) <= width:  # it would have had room
+        if not word or len(line) + 1 + len(word) <= width:  # it would have fitted
             break
         is_folded = len(line) >= width and " " not in line  # one long word
         told += ("" if is_folded else " ") + text
@@ -185,14 +185,14 @@ def _broken_off(line: str, rest: list[Segment], width: int) -> str:
 
 
 def _label(segments: Segments, header: Segment) -> int | None:
-    """The rank that all its lines carry; a logger may put it before the first alone."""
+    """Return the rank that all its lines carry; a logger may prefix only the first."""
     rank = header.stripped.rank
     near = {segment.stripped.rank for segment in segments.after(header, 3)}
     return rank if rank in near else None
 
 
 def _take_message(found: Traceback, segment: Segment, exception: Segment) -> bool:
-    """One line below the exception: more of its message, if it is; a logger's line is none."""
+    """Take a line below the exception if it continues the message; a logger's line does not."""
     if segment.stripped.text.startswith((_HANDLING, _CAUSING)):
         is_handling = segment.stripped.text.startswith(_HANDLING)
         found.next_is = _HANDLING if is_handling else _CAUSING
@@ -205,7 +205,7 @@ def _take_message(found: Traceback, segment: Segment, exception: Segment) -> boo
 
 
 def _take(found: Traceback, segment: Segment, indent: int) -> bool:
-    """One line before the exception: a call, its source, or the exception itself, if it is one."""
+    """Take a line before the exception: a call, its source, or the exception itself."""
     text, is_right_below = segment.stripped.text, found.num_between == 0
     if frame := _FRAME.match(text) or _RICH_FRAME.match(text):
         where, found.num_between = frame["where"] or "", 0

@@ -1,4 +1,4 @@
-"""What the doctor says: one cause, where it can be read, and what to type next."""
+"""The doctor's verdict: one cause, its evidence, and what to type next."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 _WIDTH = 100  # columns
-_LIKELY = 0.6  # the least confidence that is called likely
+_LIKELY = 0.6  # the lowest confidence that is called likely
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One line of a log. `line` counts from 1; `text` is what stands there, shortened."""
+    """One line of a log. `line` counts from 1; `text` is its content, shortened."""
 
     file: str
     line: int
@@ -21,10 +21,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What has happened. `cause` is "unknown" when nothing is known to be wrong.
+    """The diagnosis. `cause` is "unknown" when no known problem was found.
 
-    `confidence`, 0 to 1, orders verdicts: its author's guess, not a measured frequency. Only what
-    the kernel or the launcher itself has said `is_proven`.
+    `confidence`, 0 to 1, orders verdicts; it is the rule author's guess, not a measured frequency.
+    `is_proven` is only for what the kernel or the launcher itself reported.
     """
 
     cause: str
@@ -39,18 +39,18 @@ class Verdict:
 
     @property
     def certainty(self) -> str:
-        """How far the verdict can be trusted, in a word: certain, likely or possible."""
+        """The degree of trust in the verdict, in a word: certain, likely or possible."""
         if self.is_proven:
             return "certain"
         return "likely" if self.confidence >= _LIKELY else "possible"
 
     @property
     def is_known(self) -> bool:
-        """Whether something wrong was found."""
+        """True if a problem was found."""
         return self.cause != "unknown"
 
     def lines(self) -> list[str]:
-        """The verdict for people: what, who, why, where it stands, and what to do."""
+        """Format the verdict for people: cause, rank, reason, evidence, and what to do."""
         who = "" if self.rank is None else f"rank {self.rank}, "
         why = textwrap.wrap(self.why, _WIDTH, initial_indent="  ", subsequent_indent="  ")
         found = [self.title]
@@ -62,7 +62,7 @@ class Verdict:
         return [*found, "", f"→ {self.fix}"]
 
     def as_json(self) -> dict[str, Any]:
-        """The fields of `airlock doctor --json`."""
+        """Return the fields of `airlock doctor --json`."""
         return {
             "cause": self.cause,
             "title": self.title,

@@ -1,4 +1,4 @@
-"""Who did not come to which collective, from the last ones that each rank has recorded."""
+"""The ranks that missed a collective, from the last ones that each rank has recorded."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Entry = dict[str, Any]  # as train/rank/watchdog.py writes it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """`others` called a collective that `ranks` have not come to, or came to with another one."""
+    """A collective that `others` called and `ranks` did not, or called a different one instead."""
 
     ranks: tuple[int, ...]
     others: tuple[int, ...]
-    called: str  # all_reduce #4
-    where: str  # of the others' call: file:line in function
-    instead: str = ""  # what `ranks` called under the same number; "" when they called none
+    called: str  # for example, all_reduce #4
+    where: str  # the others called it: file:line in function
+    instead: str = ""  # what `ranks` called under the same number; "" if nothing
 
 
 def read_records(folder: Path) -> dict[int, list[Entry]]:
-    """The entries of each rank that has told some, from `flight/rankN.json` below `folder`."""
+    """Read the entries of the ranks that recorded any, from `flight/rankN.json` below `folder`."""
     found = {}
     for path in sorted((folder / "flight").glob("rank*.json")):
         try:
@@ -36,7 +36,7 @@ def read_records(folder: Path) -> dict[int, list[Entry]]:
 
 
 def missing(records: Mapping[int, list[Entry]]) -> Missing | None:
-    """Where the ranks' last collectives differ; None when they do not, or nothing is known."""
+    """Find where the ranks' last collectives differ; None if they do not, or nothing is known."""
     last = {rank: _last_of_groups(entries) for rank, entries in records.items()}
     groups = sorted({group for one in last.values() for group in one})
     behind = (_behind(group, last, records) for group in groups)
@@ -67,7 +67,7 @@ def _behind(
 
 
 def _differing(group: str, last: Mapping[int, dict[str, Entry]]) -> Missing | None:
-    """Of the same number, but not the same collective: the fewer are taken for the wrong ones."""
+    """Find ranks that called another collective under the same number; the minority is blamed."""
     kinds: dict[str, list[int]] = {}
     entries = {rank: one[group] for rank, one in last.items() if group in one}
     for rank, entry in entries.items():
@@ -96,7 +96,7 @@ def _named(entry: Entry, *, with_sizes: bool = False) -> str:
 
 
 def _where(entry: Entry) -> str:
-    """The innermost own call that led to it."""
+    """Return the innermost call in the user's own code that led to the entry."""
     frames = entry["frames"] or [["?", 0, "?"]]
     file, line, name = next((one for one in frames if is_own(one[0])), frames[0])
     return f"{file}:{line} in {name}"

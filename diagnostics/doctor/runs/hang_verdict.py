@@ -1,4 +1,4 @@
-"""The verdict on a run that hung, from what its launcher found of the ranks (incidents/)."""
+"""The verdict on a run that hung, from what its launcher recorded about the ranks (incidents/)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from diagnostics.doctor.logs.verdict import Evidence, Verdict
 from rundir.units import clock_text
 from rundir.paths import shown
 
-_DEAF_S = 3.0  # in which a rank whose Python code can run has shown it
+_DEAF_S = 3.0  # within which a rank that can run Python code has shown a sign of life
 _CONFIDENT, _LIKELY, _PROBABLE, _UNSURE = 0.95, 0.8, 0.6, 0.4
 
 
 def of_hang(folder: Path) -> Verdict | None:
-    """The verdict on what lies in `folder`; None when nothing was found of a hang there.
+    """Return the verdict on the incident in `folder`; None if it holds no record of a hang.
 
-    What is sure goes first: what the kernel says of a rank, then whether Python code can run in it,
-    then collectives, and stacks only at last.
+    The most reliable evidence comes first: what the kernel says of a rank, then whether Python code
+    can run in it, then collectives, and only at the end stacks.
     """
     try:
         about = json.loads((folder / "hang.json").read_text(encoding="utf-8"))
@@ -57,7 +57,7 @@ def of_hang(folder: Path) -> Verdict | None:
 
 
 class _Seen:
-    """What is known of each rank."""
+    """Everything that is known of each rank."""
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self.folder, self.about = folder, about
@@ -77,7 +77,7 @@ class _Seen:
         confidence: float,
         is_proven: bool = False,
     ) -> Verdict:
-        """`title` is what the first of `ranks` does, or the run when there are none."""
+        """Create a verdict; `title` says what `ranks[0]` does, or the run if `ranks` is empty."""
         still = f"No rank made progress for {clock_text(self.about['still_s'])}"
         who = [*ranks, *(rank for rank in self.stacks if rank not in ranks)][:4]
         evidence = tuple(
@@ -100,20 +100,20 @@ class _Seen:
         )
 
     def where(self, rank: int) -> str:
-        """At which line a rank is, as a part of a sentence."""
+        """Return a clause that says at which line a rank is."""
         return f"it is at {self.stacks[rank].where}" if rank in self.stacks else "it shows no stack"
 
     def show(self, rank: int, question: str) -> str:
-        """A command that shows the line at which a rank is, and what to look for there."""
+        """Return a command that shows the line at which a rank is, and what to look for there."""
         show = self.stacks[rank].show if rank in self.stacks else self.show_all()
         return f"{show}   # {question}"
 
     def show_all(self) -> str:
-        """A command that shows the stacks of all ranks."""
+        """Return a command that shows the stacks of all ranks."""
         return f"less {shlex.quote(shown(self.folder / 'stacks'))}/*"
 
     def others(self, rank: int) -> str:
-        """Where another rank waits meanwhile."""
+        """Return a sentence that says where another rank waits meanwhile, or ""."""
         waiting = next((one for other, one in self.stacks.items() if other != rank), None)
         return f" The others wait for it, at {waiting.where}." if waiting else ""
 
@@ -173,7 +173,7 @@ def _holds_the_gil(seen: _Seen) -> Verdict | None:
 
 
 def _known(seen: _Seen) -> Verdict | None:
-    """What a rule knows of a call that a rank is in, as of a line of a log."""
+    """Apply the doctor's rules to the call that a rank is in, as to a line of a log."""
     logs = [Log(shown(one.log), one.log, rank) for rank, one in seen.stacks.items()]
     found = search(logs)
     ordered = suspects(found)
@@ -236,9 +236,10 @@ def _does_not_wait(seen: _Seen) -> Verdict | None:
 
 
 def _wait_apart(seen: _Seen) -> Verdict | None:
-    """All wait, but not at the same line: each in a collective that others have not called.
+    """Judge ranks that all wait, but at different lines: each in a collective others did not call.
 
-    Or in one that is called at several lines, over a network that broke: so it is not sure.
+    It may also be one collective that is called at several lines, over a broken network, so the
+    verdict is not certain.
     """
     at: dict[str, list[int]] = {}
     for rank, stack in seen.stacks.items():
@@ -282,7 +283,7 @@ def _is_behind(seen: _Seen) -> Verdict | None:
 
 
 def _alone(seen: _Seen) -> Verdict | None:
-    """There is one rank, so it is that one."""
+    """Blame the only rank, if there is just one."""
     if len(seen.ranks) != 1:
         return None
     (rank,) = seen.ranks

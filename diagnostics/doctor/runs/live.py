@@ -1,4 +1,4 @@
-"""The verdict on a run that goes on: what it does, who waits for whom, or that it is stuck."""
+"""The verdict on a live run: what it is doing, who waits for whom, or that it is stuck."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from rundir.config_file import read_config
 from rundir.events import Event
 from rundir.paths import RunDir, shown
 
-_SHARE = 0.5  # of the time after which the launcher ends it: who asks has seen something odd
-_START_S = 120.0  # of a rank that starts and neither computes nor reads meanwhile
+_SHARE = 0.5  # of the hang timeout: whoever asks has seen something odd
+_START_S = 120.0  # for a rank that is starting and neither computes nor reads
 _SAMPLE_S = 0.5
 _NUM_INTERVALS = 20
 
 
 def of_live(run: RunDir, state: RunState, events: Sequence[Event]) -> Verdict:
-    """The verdict on a run whose launcher lives."""
+    """Return the verdict on a run whose launcher is alive."""
     now_t = time.time()
     found = progress_of_ranks(state, events)
     if state.status.phase == "preparing" or not any(one.pid for one in found):
@@ -67,12 +67,12 @@ def _goes_on(state: RunState, what: str) -> Verdict:
 
 
 def _is_stuck(one: RankProgress, now_t: float) -> bool:
-    """Whether a rank that starts has been at the same for long, and does nothing at all."""
+    """Return whether a starting rank has been in one state for long and is completely idle."""
     return now_t - one.since_t > _START_S and one.pid is not None and not _moves(one.pid)
 
 
 def _moves(pid: int) -> bool:
-    """Whether a process computes or reads."""
+    """Return whether a process computes or reads."""
     try:
         process = psutil.Process(pid)
         before = process.cpu_times()[:4], process.io_counters()[4:6]
@@ -85,7 +85,7 @@ def _moves(pid: int) -> bool:
 def _silence(
     run: RunDir, state: RunState, events: Sequence[Event], now_t: float
 ) -> tuple[float, float]:
-    """(seconds without a sign of progress, how many are usual at most)."""
+    """Return (seconds without a sign of progress, the most that is considered normal)."""
     asked_s = read_config(run.config).launch.hang_timeout_s
     ours = [event for event in events if event["rank"] is not None]
     last_t = max((event["t"] for event in ours), default=state.status.started_t)
@@ -95,7 +95,7 @@ def _silence(
         return now_t - last_t, _SHARE * allowed_s(asked_s, of_script=True)
     last = max(ours, key=lambda event: float(event["mono"]), default=None)
     times = [event["t"] for event in ours if event["name"] == "train"][-_NUM_INTERVALS:]
-    intervals_s = [b - a for a, b in pairwise(times)][1:]  # the first has compilation in it
+    intervals_s = [b - a for a, b in pairwise(times)][1:]  # the first includes compilation
     step_s = statistics.median(intervals_s) if intervals_s else 0.0
     is_aside = not intervals_s or (last is not None and last["kind"] == "start")
     return now_t - last_t, _SHARE * allowed_s(asked_s, step_s=step_s, is_aside=is_aside)
@@ -104,7 +104,7 @@ def _silence(
 def _silent(
     run: RunDir, state: RunState, found: Sequence[RankProgress], silent_s: float, limit_s: float
 ) -> Verdict:
-    """A run that has trained, and reports nothing any more: each rank is asked what it does."""
+    """Judge a run that has trained and reports nothing any more, by the stacks of its ranks."""
     ours = {process.pid for process in processes_of(run).processes}
     pids = {one.rank: one.pid for one in found if one.pid in ours and one.pid is not None}
     hang = Hang(still_s=silent_s, limit_s=limit_s)
@@ -120,7 +120,7 @@ def _silent(
             evidence=_last_event(run, 0),
             role="symptom",
         )
-    is_stopped = verdict.cause == "rank-stopped"  # one that goes on again as if nothing had been
+    is_stopped = verdict.cause == "rank-stopped"  # it continues as if nothing had happened
     fix = verdict.fix if is_stopped else f"{verdict.fix}\n  {_stop(run)}"
     return replace(verdict, title=f"The run hangs{step}: {verdict.title}", fix=fix)
 
@@ -128,7 +128,7 @@ def _silent(
 def _stuck(
     run: RunDir, stuck: Sequence[RankProgress], found: Sequence[RankProgress], now_t: float
 ) -> Verdict:
-    """A run that does not come to train."""
+    """Judge a run that never starts training."""
     first = stuck[0]
     return Verdict(
         cause="hang",

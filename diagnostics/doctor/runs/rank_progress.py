@@ -1,4 +1,4 @@
-"""Where each rank of a live run stands, from its events: who is behind, and who waits for it."""
+"""The progress of each rank of a live run, from its events: who is behind, and who waits for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rundir.events import Event
 
 STARTED, AT_GATE, INSIDE, WAITS_FOR_ALL, JOINS, WRAPS, TRAINS = range(7)
 
-# Of a span that is open: how far a rank is that is in it, and what it does.
+# For each open span: the stage of a rank that is in it, and what it is doing.
 _SPANS = {
     "lock.wait": (AT_GATE, "waits at the gate"),
     "lock.hold": (INSIDE, "is inside the gate"),
@@ -30,7 +30,7 @@ _LAST_OF_START = ("pg.init", "ddp.wrap")  # of a script, and of our trainer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankProgress:
-    """How far a rank is, what it does, and since when, in unix seconds."""
+    """The stage of a rank, what it is doing, and since when, in Unix seconds."""
 
     rank: int
     pid: int | None
@@ -40,7 +40,7 @@ class RankProgress:
 
 
 def progress_of_ranks(state: RunState, events: Sequence[Event]) -> list[RankProgress]:
-    """Where each rank stands, in the order of ranks."""
+    """Return the progress of every rank, in rank order."""
     attempt = state.status.attempt
     of_rank: dict[int, list[Event]] = {row.rank: [] for row in state.status.ranks}
     for event in events:
@@ -72,19 +72,19 @@ def _progress(rank: int, pid: int | None, events: Sequence[Event], started_t: fl
 
 
 def behind(found: Sequence[RankProgress]) -> list[RankProgress]:
-    """Those whom the others wait for; none when all are equally far.
+    """Return the ranks that the others wait for; none if all are at the same stage.
 
-    Who waits at the gate waits for those inside it.
+    Ranks at the gate wait for those inside it.
     """
     stages = {one.stage for one in found}
-    if len(stages) < 2:  # noqa: PLR2004 - one is no order
+    if len(stages) < 2:  # noqa: PLR2004 - one stage has no order
         return []
     least = INSIDE if {AT_GATE, INSIDE} <= stages and STARTED not in stages else min(stages)
     return [one for one in found if one.stage == least]
 
 
 def told(found: Iterable[RankProgress], now_t: float) -> str:
-    """Who does what, and for how long, ranks that do the same together."""
+    """Describe who does what and for how long, grouping ranks that do the same."""
     doing: dict[tuple[int, str], list[RankProgress]] = {}
     for one in found:
         doing.setdefault((one.stage, one.doing), []).append(one)
@@ -96,13 +96,13 @@ def told(found: Iterable[RankProgress], now_t: float) -> str:
 
 
 def ranks_of(found: Sequence[RankProgress]) -> str:
-    """`rank 3`, or `ranks 0, 2`."""
+    """Format ranks as `rank 3`, or `ranks 0, 2`."""
     numbers = ", ".join(str(one.rank) for one in found)
     return f"rank {numbers}" if len(found) == 1 else f"ranks {numbers}"
 
 
 def _verb(doing: str, num: int) -> str:
-    """`doing` as it is said of `num` ranks."""
+    """Inflect `doing` for `num` ranks."""
     if num == 1:
         return doing
     first, _, rest = doing.partition(" ")

@@ -1,4 +1,4 @@
-"""What a rank does at a moment, from the stacks of its threads that faulthandler has written."""
+"""A rank's current call, from the stacks of its threads as written by faulthandler."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from diagnostics.doctor.logs.tracebacks import is_own, show_code
 
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):", re.M)
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<where>.+)$', re.M)
-# Where a rank is that waits for others: in a collective, in backward, for its GPU, or for all ranks
-# to have loaded.
+# The code that a rank is in while it waits for others: in a collective, in backward, for its GPU,
+# or for all ranks to have loaded.
 _WAITS = re.compile(
     r"torch/(distributed/|autograd/graph\.py|nn/parallel/distributed\.py)|/train/(ranks|rank/group)\.py"
 )
@@ -20,7 +20,7 @@ _NUM_INNERMOST = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """The main thread of a rank: `text` is its innermost own call, in `line` of the file `log`."""
+    """A rank's main thread: `text` is its innermost own call, on line `line` of the file `log`."""
 
     log: Path
     line: int
@@ -31,7 +31,7 @@ class Stack:
 
 
 def read_stack(log: Path, offset: int = 0) -> Stack | None:
-    """The stack of the thread that took the signal, as a rule the main one, from `log`'s end."""
+    """Return the stack of the thread that took the signal, usually the main one, from `log`."""
     try:
         data = log.read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""The verdict on a run of Airlock's own, from its folder: events tell more than any log."""
+"""The verdict on one of Airlock's own runs, from its folder: events say more than any log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _REFUSALS = {
 
 
 def of_run(run: RunDir) -> Verdict:
-    """The verdict on a run that is over, goes on, or was cut off. Raises RuleError."""
+    """Return the verdict on a run that is over, live, or was cut off. Raises RuleError."""
     events = read_events(run.events)
     state = read_state(run, events)
     status = state.status
@@ -56,16 +56,16 @@ def of_run(run: RunDir) -> Verdict:
 
 
 def of_failed(run: RunDir, state: RunState, most_bytes: int | None = None) -> Verdict:
-    """The verdict on a run that is over, or whose launcher is dead. Raises RuleError.
+    """Return the verdict on a run that is over, or whose launcher is dead. Raises RuleError.
 
-    With `most_bytes` no more than that of each log is read, its beginning and its end.
+    With `most_bytes`, at most that much of each log is read, from its head and its tail.
     """
     root = state.root_failure()
     attempt = state.status.attempt
     if root is not None and root.exit_code == ExitCode.HANG:
         return of_hang(run.incident(attempt)) or _hang(run, root)
     found = search(_logs(run, attempt, most_bytes))
-    found.first_failed_rank = None if root is None else root.rank  # known by events
+    found.first_failed_rank = None if root is None else root.rank  # known from events
     ordered = [one for one in suspects(found) if _is_of_attempt(one, attempt)]
     ordered = [one for one in ordered if root is None or not _follows(one, root)]
     ordered.sort(key=lambda one: _order(one, root))
@@ -79,17 +79,17 @@ def of_failed(run: RunDir, state: RunState, most_bytes: int | None = None) -> Ve
 
 
 def read_state(run: RunDir, events: Sequence[Event]) -> RunState:
-    """The state of a run as its launcher had it, from what it has written."""
+    """Reconstruct the launcher's state of a run from the files that it has written."""
     status = _status(run)
     num_ranks = 1 + max((event["rank"] or 0 for event in events), default=0)
     num_ranks = len(status.get("ranks", ())) or num_ranks
     profile = status.get("profile", "")
     state = new_state(run.run_id, profile, num_ranks, of_script=_is_script(run))
     for event in events:
-        if event["name"] == "rank.gone":  # whereupon the launcher ends the others
+        if event["name"] == "rank.gone":  # upon which the launcher ends the others
             others = {row.rank for row in state.status.ranks} - {event["failed_rank"]}
             state.ended_by_us |= others
-        with contextlib.suppress(KeyError):  # of an older version, which knew fewer fields
+        with contextlib.suppress(KeyError):  # from an older version with fewer fields
             state.add(event)
     for key in ("phase", "started_t", "exit_code", "error"):
         setattr(state.status, key, status.get(key, getattr(state.status, key)))
@@ -99,7 +99,7 @@ def read_state(run: RunDir, events: Sequence[Event]) -> RunState:
 def _status(run: RunDir) -> dict[str, Any]:
     try:
         return read_status(run)
-    except (OSError, ValueError):  # not written yet, or on a disk that is full
+    except (OSError, ValueError):  # not written yet, or the disk is full
         return {}
 
 
@@ -111,7 +111,7 @@ def _is_script(run: RunDir) -> bool:
 
 
 def _logs(run: RunDir, attempt: int, most_bytes: int | None) -> list[Log]:
-    """What the last attempt has left: logs before events, as they tell more, the agent's last."""
+    """Return the last attempt's logs, then its events, which say less, and the agent's log last."""
     ranks = sorted(run.rank_log(0, attempt).parent.glob("rank*.log"), key=natural)
     events = sorted(run.events.glob("*.jsonl"), key=natural)
     paths = [*ranks, run.zygote_log, *events, run.agent_log]
@@ -121,7 +121,7 @@ def _logs(run: RunDir, attempt: int, most_bytes: int | None) -> list[Log]:
 
 
 def _is_of_attempt(one: Suspect, attempt: int) -> bool:
-    """Events of all attempts stand in the same files."""
+    """Return whether a sighting is of that attempt: event files hold the events of all attempts."""
     found = _ATTEMPT.search(one.sighting.text) if _is_event(one) else None
     return found is None or int(found[1]) == attempt
 
@@ -131,10 +131,10 @@ def _is_event(one: Suspect) -> bool:
 
 
 def _follows(one: Suspect, root: Failure) -> bool:
-    """Whether it can but follow from the root failure: how another rank ended.
+    """Return whether a suspect merely follows from the root failure, like another rank's end.
 
-    When somebody has killed the root's rank, so does all that others say. Of a rank that has raised
-    an exception that it has ended says nothing more.
+    If the root's rank was killed from outside, everything that other ranks say follows from that.
+    If a rank raised an exception, the fact that it ended adds nothing.
     """
     is_other = one.sighting.rank not in (None, root.rank)
     is_end = _is_event(one) and one.rule.role == "symptom"
@@ -145,14 +145,14 @@ def _follows(one: Suspect, root: Failure) -> bool:
 
 
 def _was_killed(root: Failure) -> bool:
-    """Whether it ended by somebody's signal, and not by a fault of its own."""
+    """Return whether the rank was ended by a signal from outside rather than its own fault."""
     return root.title in ("killed by SIGKILL", "killed by SIGTERM")
 
 
 def _order(one: Suspect, root: Failure | None) -> tuple[int, bool, bool]:
-    """By role as ever; of the same role what the root failure's own log has, or its event.
+    """Sort by role; within a role, the log or event of the root failure's own rank comes first.
 
-    Of a rank that somebody killed the event says all: an exception in its log is an older one.
+    If that rank was killed, the event says all: an exception in its log is an older one.
     """
     is_other = root is not None and one.sighting.rank != root.rank
     is_event_first = root is not None and _was_killed(root)
@@ -160,7 +160,7 @@ def _order(one: Suspect, root: Failure | None) -> tuple[int, bool, bool]:
 
 
 def _with_state(verdict: Verdict, root: Failure | None) -> Verdict:
-    """Whose it is, and what the launcher itself has found out of it."""
+    """Add the failed rank, and what the launcher itself found out about its end."""
     if root is None:
         return verdict
     if verdict.rank is None:
@@ -175,13 +175,13 @@ def _with_state(verdict: Verdict, root: Failure | None) -> Verdict:
 
 
 def _waited_for(run: RunDir, attempt: int) -> Verdict | None:
-    """Whom a rank waited for until its time was up, if that was seen (launch/agent/timeout_evidence.py)."""
+    """Name the rank that a timed-out rank waited for (see launch/agent/timeout_evidence.py)."""
     verdict = of_hang(run.incident(attempt))
     return None if verdict is None or verdict.cause == "hang" else verdict
 
 
 def _hang(run: RunDir, root: Failure) -> Verdict:
-    """A run that hung, of which no more than that could be kept."""
+    """Return the verdict on a hung run of which no evidence could be saved."""
     return Verdict(
         cause="hang",
         title=root.title,
@@ -209,7 +209,7 @@ def _cut_off(run: RunDir, state: RunState) -> Verdict:
 
 
 def _refused(run: RunDir, state: RunState) -> Verdict:
-    """A run that ended before its ranks began: what the launcher itself said."""
+    """Return the verdict on a run that ended before its ranks began, in the launcher's words."""
     status = state.status
     code = ExitCode(status.exit_code or ExitCode.RANK_FAILED)
     cause, fix = _REFUSALS.get(code, ("run-failed", f"less {shlex.quote(shown(run.agent_log))}"))
@@ -225,7 +225,7 @@ def _refused(run: RunDir, state: RunState) -> Verdict:
 
 
 def _agent_ended(run: RunDir, ordered: Sequence[Suspect], found: Found) -> Verdict:
-    """A run of which no rank has failed."""
+    """Return the verdict on a run in which no rank has failed."""
     if ordered:
         return verdict_of(ordered, found)
     return Verdict(
@@ -253,7 +253,7 @@ def _resume(run: RunDir, state: RunState) -> str:
 
 
 def _lines_of(path: Path, text: str) -> tuple[Evidence, ...]:
-    """The first line of a file that holds `text`."""
+    """Return the first line of a file that contains `text`."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -263,7 +263,7 @@ def _lines_of(path: Path, text: str) -> tuple[Evidence, ...]:
 
 
 def find_folder(name: str) -> RunDir | None:
-    """The run that is called `name`, if one is: a folder of it or of runs, an id, or `latest`."""
+    """Find the run called `name`, if any: a run folder, a folder of runs, an id, or `latest`."""
     if name == STDIN or Path(name).is_file():
         return None
     for one in (name, str(Path(name) / "latest")):

@@ -92,17 +92,17 @@ def test_how_busy_a_rank_was_is_measured(folder: Path) -> None:
 
 
 def test_what_is_known_of_an_earlier_run_like_it_need_not_be_measured_first(folder: Path) -> None:
-    def growth_foretold(run: str, known_as: str) -> MemoryProfile | None:
+    def profile_foretold(run: str, known_as: str) -> MemoryProfile | None:
         with visit(folder, admit="auto", run=run, known_as=known_as).admitted() as admission:
             return admission.profile
 
-    assert growth_foretold("first", "m") is None
-    assert growth_foretold("second", "m") is not None
-    assert growth_foretold("another", "n") is None
-    (known,) = (folder / "profile").glob("m-*")
+    assert profile_foretold("first", "m") is None
+    assert profile_foretold("second", "m") is not None
+    assert profile_foretold("another", "n") is None
+    (known,) = (folder / "growth").glob("m-*")
     known.write_text("{", encoding="utf-8")  # by whatever
-    assert growth_foretold("third", "m") is None
-    assert growth_foretold("fourth", "m") is not None  # the third has mended it
+    assert profile_foretold("third", "m") is None
+    assert profile_foretold("fourth", "m") is not None  # the third has mended it
 
 
 @pytest.mark.parametrize("admit", ["auto", "open"])
