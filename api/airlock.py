@@ -5,9 +5,9 @@
     with airlock.gate():
         model = load_model()
 
-Under `./start.sh my_train.py` ranks go through the gate in their order, and go on together when all
-are out. Under plain torchrun it does nothing; for the import to work there,
-`PYTHONPATH=CLONE/api torchrun … my_train.py`.
+Under `./start.sh my_train.py` ranks pass the gate in order, and continue together when all are out.
+Under plain torchrun it does nothing; for the import to work there, use `PYTHONPATH=CLONE/api
+torchrun … my_train.py`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-_gate: Callable[[], AbstractContextManager[None]] | None = None  # Airlock puts it here
+_gate: Callable[[], AbstractContextManager[None]] | None = None  # set by Airlock
 
 
 @contextlib.contextmanager
 def gate() -> Iterator[None]:
-    """Run the block inside the gate. Every rank of the node has to call it, as often as the others.
+    """Run the block inside the gate; every rank of the node has to call it, as often as the others.
 
-    The block must not contain a collective: the other ranks come to it later. Raises TimeoutError
+    The block must not contain a collective: the other ranks reach it later. Raises TimeoutError
     when the gate does not open within `launch.gate_timeout_s`.
     """
     with contextlib.nullcontext() if _gate is None else _gate():

@@ -86,7 +86,7 @@ def check_batches(
     for step in range(min(_NUM_STEPS, num_steps(config.train, len(samples)))):
         looked.num_steps += 1
         if _samples_in(feeds[0].shares(step)) != Counter(order.step_indices(step)):
-            yield f"step {step}: the ranks do not have its samples, each of them once"
+            yield f"step {step}: the ranks do not have each of its samples exactly once"
         before = looked.num_tokens
         for rank, feed in enumerate(feeds):
             for number, batch in enumerate(feed.step(step)):
@@ -115,7 +115,7 @@ def check_batch(batch: Any, config: RunConfig, vocab_size: int | None) -> Iterat
     if vocab_size is not None and not bool(((ids >= 0) & (ids < vocab_size)).all()):
         yield f"a token id is outside the model's {vocab_size:,}"
     if not bool((labels[has_loss] == ids[has_loss]).all()):
-        yield "a label is not the token at its place"
+        yield "a label differs from the token at its position"
     if batch.num_input_tokens and not bool(has_loss.any(dim=1).all()):
         yield "a row has nothing to learn"
     longest = config.data.max_seq_length

@@ -35,7 +35,7 @@ from train.data.architecture import check_is_causal
 from train.data.fits_model import raw_config
 
 _MAX_NAMES = 3  # of tensors, on one line
-_ANEW = "take the model's files anew from where it comes"
+_ANEW = "fetch the model's files again from their source"
 
 
 @rung("model")

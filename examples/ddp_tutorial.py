@@ -3,7 +3,7 @@
     torchrun --nproc-per-node=2 examples/ddp_tutorial.py --epochs 5
     ./start.sh --num-gpus 2 examples/ddp_tutorial.py --epochs 5
 
-It knows nothing of Airlock. Started again with the same --snapshot it goes on where it stopped.
+It knows nothing of Airlock. Started again with the same --snapshot, it resumes where it stopped.
 """
 
 import argparse
@@ -60,7 +60,7 @@ class Trainer:
         self.loader = DataLoader(data, batch_size, sampler=self.sampler)
 
     def train(self, num_epochs: int) -> None:
-        """Train up to `num_epochs`, the ones of the snapshot included."""
+        """Train up to `num_epochs`, including those of the snapshot."""
         for epoch in range(self.first_epoch, num_epochs):
             self.sampler.set_epoch(epoch)
             loss = self.run_epoch()
@@ -69,7 +69,7 @@ class Trainer:
                 self.save(epoch + 1)
 
     def run_epoch(self) -> float:
-        """Every batch of this rank once; returns their mean loss."""
+        """Process every batch of this rank once; return their mean loss."""
         total = 0.0
         for inputs, targets in self.loader:
             self.optimizer.zero_grad()
@@ -81,7 +81,7 @@ class Trainer:
         return total / len(self.loader)
 
     def save(self, num_epochs: int) -> None:
-        """Replace the snapshot in one step, so that there is always a whole one."""
+        """Replace the snapshot atomically, so that there is always a complete one."""
         saved = {
             "network": self.network.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),

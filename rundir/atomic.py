@@ -1,4 +1,4 @@
-"""Files and folders that are either whole or not there."""
+"""Files and folders that are either complete or absent."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:
-    """As `write_bytes`; what Python could not decode of a path or the environment as it was."""
+    """Write UTF-8 text as `write_bytes` does; bytes that Python could not decode stay unchanged."""
     write_bytes(path, text.encode("utf-8", errors="surrogateescape"), durable=durable)
 
 
 def write_bytes(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace `path` by `data` in one step; a reader sees the old file or the new one.
+    """Replace `path` with `data` in one step; a reader sees the old file or the new one.
 
-    With `durable` the bytes reach the disk before the name does. Raises OSError (a full disk, say)
-    and then leaves the old file as it was.
+    With `durable` the bytes reach the disk before the name does. Raises OSError (on a full disk,
+    for example), and then leaves the old file as it was.
     """
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -38,7 +38,7 @@ def write_bytes(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Bring every file and folder below `folder`, and itself, to the disk."""
+    """Flush every file and folder below `folder`, and the folder itself, to the disk."""
     for path in [*folder.rglob("*"), folder]:
         _sync(path)
 
@@ -52,10 +52,10 @@ def _sync(path: Path) -> None:
 
 
 def _umask() -> int:
-    """What this user takes away from a new file's rights."""
+    """Return the umask: the permissions that a new file does not get."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    except OSError:  # not Linux: to ask is to change it, for a moment and for all threads
+    except OSError:  # not Linux: to read it is to change it, for a moment and for all threads
         mask = os.umask(0o077)
         os.umask(mask)
         return mask
@@ -64,10 +64,10 @@ def _umask() -> int:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path` that becomes `path`, whole and on disk, at the end.
+    """Yield a temporary folder beside `path` that becomes `path`, complete and on disk, at the end.
 
-    If `path` exists by then (two made the same thing), the one already there stays. On any
-    exception the temporary folder is removed and `path` is not made.
+    If `path` exists by then (two processes made the same thing), the existing one stays. On any
+    exception the temporary folder is removed and `path` is not created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=owned(path.name)))
@@ -86,12 +86,12 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def owned(name: str) -> str:
-    """How the name of a folder begins that goes with this process."""
+    """Return the prefix for the name of a folder that belongs to this process."""
     return f".{name}.{os.getpid()}@{socket.gethostname()}."
 
 
 def remove_abandoned(parent: Path, name: str = "*") -> None:
-    """Remove the `owned` folders that processes of this host have left that were killed."""
+    """Remove the `owned` folders that killed processes of this host have left behind."""
     for path in parent.glob(f".{name}.*@*.*"):
         owner = re.search(r"\.(\d+)@(.+)\.[^.]+$", path.name)
         if owner and owner[2] == socket.gethostname() and not _is_alive(int(owner[1])):

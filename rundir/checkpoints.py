@@ -1,4 +1,4 @@
-"""How checkpoints are named, and which of them are whole."""
+"""Checkpoints: their names, and which of them are complete."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ _EVALUATION = "evaluation.json"
 
 
 def checkpoint_name(step: int) -> str:
-    """The folder name of the checkpoint after `step` steps."""
+    """Return the folder name of the checkpoint after `step` steps."""
     return f"step_{step:08d}"
 
 
 def step_of(checkpoint: Path) -> int:
-    """The steps behind a checkpoint, as its folder's name says."""
+    """Return the number of steps behind a checkpoint, from its folder's name."""
     return int(checkpoint.name.removeprefix("step_"))
 
 
 def remove_half_written(run: RunDir) -> None:
-    """Remove what a process that was killed while it saved has left; no other may be saving."""
+    """Remove what a process killed while saving has left behind; no other may be saving."""
     exports = (run.path.glob(f".{folder.name}.*") for folder in (run.model, run.adapter))
     for path in (*run.checkpoints.glob(".step_*"), *chain.from_iterable(exports)):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:
-    """Every whole checkpoint in `folder`, oldest first; one without its marker is passed over."""
+    """Return the complete checkpoints in `folder`, which have a marker, oldest first."""
     return sorted(path for path in folder.glob("step_*") if (path / MARKER).is_file())
 
 
 def incomplete_checkpoints(folder: Path) -> list[Path]:
-    """Those without their marker: copied in part, or by something that does not write one."""
+    """Return those without a marker: copied in part, or by something that does not write one."""
     return sorted(path for path in folder.glob("step_*") if not (path / MARKER).is_file())
 
 
 def note_evaluation(checkpoint: Path, loss: float) -> None:
-    """Keep the loss on held-out data of a checkpoint beside it. Raises OSError."""
+    """Store a checkpoint's loss on held-out data in its folder. Raises OSError."""
     write_text(checkpoint / _EVALUATION, json.dumps({"loss": loss}) + "\n")
 
 
 def best_checkpoint(folder: Path) -> Path | None:
-    """The whole checkpoint with the lowest loss on held-out data; None if none was evaluated."""
+    """Return the complete checkpoint with the lowest held-out loss; None if none was evaluated."""
     losses: list[tuple[float, Path]] = []
     for path in complete_checkpoints(folder):
         try:
@@ -60,7 +60,7 @@ def best_checkpoint(folder: Path) -> Path | None:
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Remove a checkpoint: first its name, as one that is half removed still has its marker."""
+    """Remove a checkpoint, renaming it first: one that is half removed still has its marker."""
     gone = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     path.rename(gone / path.name)
     shutil.rmtree(gone)

@@ -1,4 +1,4 @@
-"""RunConfig: everything a run depends on, frozen. Each field says its meaning and unit here.
+"""The configuration of a run: everything it depends on, frozen; fields state meaning and unit.
 
 A profile (TOML), the environment and options fill it (launch/config/resolve.py); it is written to
 the run folder as config.toml (rundir/config_file.py), and ranks read it from there.
@@ -13,13 +13,13 @@ Sources = dict[str, str]  # "section.key" → where its value came from
 
 
 def _field(default: Any, help_: str, *, at_least: float | None = None) -> Any:
-    """A field with its meaning; `at_least` is the smallest number allowed."""
+    """Return a field with its meaning; `at_least` is the smallest number allowed."""
     return field(default=default, metadata={"help": help_, "at_least": at_least})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """Which model, and how it is held in memory."""
+    """The model, and how it is held in memory."""
 
     path: str = _field("", "a Hugging Face id, or a local folder; empty: made from [architecture]")
     revision: str = _field("", "of a Hugging Face id: a branch, a tag or a commit; empty: main")
@@ -40,7 +40,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
-    """What is trained on: texts, prompts with responses, or conversations (docs/data.md)."""
+    """The training data: texts, prompts with responses, or conversations (docs/data.md)."""
 
     path: str = _field(
         "",
@@ -95,7 +95,7 @@ class DataConfig:
     )
 
 
-# What of adapters changes how much memory they take; their scaling does not.
+# The settings of adapters that change the memory they take; their scaling does not.
 ADAPTER_SHAPE = (
     "lora_rank",
     "lora_targets",
@@ -108,7 +108,7 @@ ADAPTER_SHAPE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """The optimisation. A step takes `global_batch_size` samples, however many ranks share them."""
+    """The optimisation; a step takes `global_batch_size` samples, however many ranks share them."""
 
     method: Literal["full", "lora", "qlora"] = _field(
         "lora",
@@ -170,7 +170,7 @@ class TrainConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchConfig:
-    """How ranks are brought up."""
+    """The way in which ranks are started."""
 
     num_ranks: int = _field(0, "ranks on this node; 0: one for each visible GPU, 2 on CPU")
     device: Literal["auto", "cuda", "cpu"] = _field(
@@ -242,7 +242,7 @@ class LaunchConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsConfig:
-    """What a rank may use."""
+    """The resources that a rank may use."""
 
     rlimit_as_gib: float = _field(
         -1.0,
@@ -260,18 +260,18 @@ class LimitsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptConfig:
-    """Someone's own training script, run in place of Airlock's trainer."""
+    """A training script of the user's own, run in place of Airlock's trainer."""
 
     path: str  # absolute
-    args: tuple[str, ...] = ()  # as typed after it
-    preload: tuple[str, ...] = ()  # modules to import besides those it names; "-NAME": not that one
+    args: tuple[str, ...] = ()  # as typed after the path
+    preload: tuple[str, ...] = ()  # modules to import besides those it names; "-NAME" drops one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """One run, resolved. `architecture` is the model's Hugging Face config (field: value).
+    """One run, resolved; `architecture` is the model's Hugging Face config (field: value).
 
-    With a `script` only the sections of `SCRIPT_SECTIONS` mean anything.
+    With a `script` only the sections of `SCRIPT_SECTIONS` have a meaning.
     """
 
     profile: str

@@ -16,7 +16,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def config_text(config: RunConfig, sources: Sources) -> str:
-    """The configuration as TOML."""
+    """Return the configuration as TOML."""
     lines = [f"profile = {_toml(config.profile)}"]
     for section, values in asdict(config).items():
         if not isinstance(values, dict):
@@ -32,19 +32,22 @@ def config_text(config: RunConfig, sources: Sources) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A scalar, list or table as TOML writes it; JSON's strings and numbers are TOML's as well."""
+    """Return a scalar, list or table as TOML; JSON's strings and numbers are valid TOML as well."""
     if isinstance(value, dict):
         pairs = (f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items())
         return "{ " + ", ".join(pairs) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # inf, -inf and nan are TOML's own words for them
+        return str(value)  # TOML spells inf, -inf and nan the same way
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def read_config(path: Path) -> RunConfig:
-    """The configuration that `config_text` wrote. Raises OSError, or ValueError for a torn file."""
+    """Return the configuration that `config_text` wrote.
+
+    Raises OSError, or ValueError for an incomplete file.
+    """
     table = tomllib.loads(path.read_text(encoding="utf-8"))
     try:
         if "script" in table:

@@ -1,4 +1,4 @@
-"""Requests to a run: an empty file in its control folder, so that anyone can ask and see."""
+"""Requests to a run: empty files in its control folder, so that anyone can make and see them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ Request = Literal["stop", "pause", "resume", "trace"]
 
 
 def ask(run: RunDir, request: Request) -> None:
-    """Ask the run to stop, pause or resume, which it does at its next step; asking twice is once.
+    """Ask the run to stop, pause or resume at its next step; asking twice counts once.
 
-    Asked for a `trace` each rank writes down its last collectives at once (train/rank/watchdog.py).
+    When asked for a `trace`, each rank writes its last collectives at once
+    (train/rank/watchdog.py).
     """
     (run.control / request).touch()
 
 
 def is_asked(run: RunDir, request: Request) -> bool:
-    """Whether that request stands."""
+    """Return whether that request is pending."""
     return (run.control / request).exists()

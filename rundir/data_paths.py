@@ -1,4 +1,4 @@
-"""What data.path names: one path, or several with how much there is to be of each."""
+"""The paths in data.path: one, or several with a weight for each."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pathlib import Path
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 
-PREFIX = "hf:"  # of a dataset of the Hub
+PREFIX = "hf:"  # prefix of a dataset on the Hub
 
 
 @dataclass(frozen=True, slots=True)
 class DataPath:
-    """A path, or hf:OWNER/NAME, and how often a row of it comes in an epoch."""
+    """A path, or hf:OWNER/NAME, and how often each of its rows comes in an epoch."""
 
     path: str
     weight: float = 1.0
 
     @property
     def is_of_hub(self) -> bool:
-        """Whether it names a dataset of the Hub."""
+        """True if it names a dataset on the Hub."""
         return self.path.startswith(PREFIX)
 
     @property
     def name(self) -> str:
-        """What it is called where there is no room for a path."""
+        """A short name, for where there is no room for a path."""
         return self.path if self.is_of_hub else Path(self.path).name
 
     def __str__(self) -> str:
@@ -34,9 +34,9 @@ class DataPath:
 
 
 def data_paths(text: str) -> list[DataPath]:
-    """PATH[:WEIGHT],… taken apart; a path that is there as it stands is one, whatever is in it.
+    """Return the parts of PATH[:WEIGHT],…; a path that exists as it stands is one part.
 
-    Raises UserError for a weight that is none.
+    Raises UserError for an invalid weight.
     """
     if not text:
         return []
@@ -46,12 +46,12 @@ def data_paths(text: str) -> list[DataPath]:
 
 
 def as_text(paths: list[DataPath]) -> str:
-    """What `data_paths` takes apart."""
+    """Return the text that `data_paths` takes apart."""
     return ",".join(map(str, paths))
 
 
 def name_of(text: str) -> str:
-    """A short name for what data.path names, for files and folders."""
+    """Return a short name for what data.path names, for files and folders."""
     paths = data_paths(text)
     first = Path(paths[0].path).stem if paths else "data"
     return first if len(paths) == 1 else f"{first}+{len(paths) - 1}"

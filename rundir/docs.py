@@ -20,7 +20,7 @@ _BEGIN, _END = "<!-- table: {} -->", "<!-- end of table -->"
 
 
 def events_table() -> str:
-    """The event table as Markdown."""
+    """Return the event table as Markdown."""
     head = ["| event | kind | written by | meaning | fields |", "|---|---|---|---|---|"]
     rows = [
         f"| `{spec.name}` | {spec.kind} | {spec.writer} | {spec.meaning} | {_fields(spec)} |"
@@ -38,13 +38,13 @@ def _fields(spec: EventSpec) -> str:
 
 
 def exit_codes_table() -> str:
-    """The exit codes as Markdown."""
+    """Return the exit codes as Markdown."""
     rows = ["| exit code | meaning |", "|---|---|"]
     return "\n".join(rows + [f"| {code.value} | {code.meaning} |" for code in ExitCode])
 
 
 def settings_table() -> str:
-    """Every key of a profile as Markdown."""
+    """Return every key of a profile as Markdown."""
     rows = ["| key | default | meaning |", "|---|---|---|"]
     for section, cls in SECTIONS.items():
         hints = get_type_hints(cls)
@@ -58,7 +58,7 @@ def settings_table() -> str:
 
 
 def starts_table() -> str:
-    """Which ways of starting go together, as Markdown."""
+    """Return the valid combinations of start, load and method as Markdown."""
     head = ["| `launch.start` | `launch.load` | `train.method` | the zygote | each rank |"]
     rows = [
         f"| `{row.start}` | `{row.load}` | {', '.join(f'`{method}`' for method in row.methods)} "
@@ -68,7 +68,7 @@ def starts_table() -> str:
     return "\n".join([*head, "|---" * 5 + "|", *rows])
 
 
-Tables = Mapping[str, Mapping[str, Callable[[], str]]]  # file → name of a table → what makes it
+Tables = Mapping[str, Mapping[str, Callable[[], str]]]  # file → table name → function that makes it
 
 TABLES: Tables = {
     "docs/how-the-start-works.md": {"starts": starts_table},
@@ -78,7 +78,7 @@ TABLES: Tables = {
 
 
 def renewed(path: Path, tables: Tables = TABLES) -> str:
-    """The text of a file of `tables` with its tables made anew.
+    """Return the text of a file of `tables` with its tables generated again.
 
     Raises ValueError when a table's marks are missing.
     """
@@ -94,7 +94,7 @@ def renewed(path: Path, tables: Tables = TABLES) -> str:
 
 
 def write(tables: Tables) -> None:
-    """Make the tables of every file of `tables` anew."""
+    """Generate the tables of every file of `tables` again."""
     for file in tables:
         (ROOT / file).write_text(renewed(ROOT / file, tables), encoding="utf-8")
 

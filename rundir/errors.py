@@ -1,4 +1,4 @@
-"""An error that a person made or can mend, said in a line or two without a traceback."""
+"""An error that the user has made or can fix, reported in a line or two without a traceback."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rundir.exit_codes import ExitCode
 
 
 class UserError(Exception):
-    """What is wrong, with the value seen and the limit, and what to type next."""
+    """An error with the value seen and the limit, and with what to type next."""
 
     def __init__(self, what: str, *, do: str, code: ExitCode = ExitCode.USAGE) -> None:
         super().__init__(what)

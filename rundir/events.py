@@ -1,4 +1,4 @@
-"""Writing and reading events, one JSON object a line."""
+"""Writing and reading events, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import Any
 from rundir.schema import VERSION, spec_of
 
 Event = dict[str, Any]
-_NEEDED = {"kind", "name", "mono", "rank"}  # without these a line is no event
+_NEEDED = {"kind", "name", "mono", "rank"}  # without these a line is not an event
 
 
 class EventWriter:
-    """Appends events to one file; each is written whole by one `os.write`.
+    """A writer that appends events to one file, each whole in one `os.write`.
 
     A full disk must not end a training run that could go on, so a write that fails is counted in
-    `num_lost` and said once on stderr instead of raised. It writes for the process that made it:
-    what a fork of that one does is not its doing.
+    `num_lost` and reported once on stderr instead of raised. It writes only in the process that
+    created it: what a fork does is not to be attributed to that process.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class EventWriter:
         self._is_torn = False
 
     def begin_attempt(self, attempt: int) -> None:
-        """From now on events belong to this attempt."""
+        """Assign further events to this attempt."""
         self._base["attempt"] = attempt
 
     def emit(self, kind: str, name: str, **fields: Any) -> None:
@@ -55,7 +55,7 @@ class EventWriter:
             **fields,
         }
         line = (json.dumps(_finite(event)) + "\n").encode()
-        start = b"\n" if self._is_torn else b""  # what is left of a torn line stays by itself
+        start = b"\n" if self._is_torn else b""  # keeps the rest of a torn line apart
         try:
             num_written = os.write(self._fd, start + line)
         except OSError as error:
@@ -82,7 +82,7 @@ class EventWriter:
     def span(self, name: str, **fields: Any) -> Iterator[None]:
         """Write `start` now, and `end` with its duration however the block is left.
 
-        `ok` of the `end` is false when it is left by an exception.
+        `ok` of the `end` is false if the block is left by an exception.
         """
         self.emit("start", name, **fields)
         start, ok = time.monotonic(), False
@@ -99,7 +99,7 @@ class EventWriter:
 
 
 def _finite(event: Event) -> Event:
-    """The event as JSON can hold it: a figure that is no number (NaN, infinity) is its name."""
+    """Return the event as JSON can hold it: NaN and infinity become their names."""
     return {
         key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in event.items()
@@ -107,14 +107,17 @@ def _finite(event: Event) -> Event:
 
 
 class EventTail:
-    """Reads what was appended to a file since the last look; a torn last line has to wait."""
+    """A reader of what is appended to a file; an incomplete last line has to wait."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._offset = 0
 
     def new_events(self) -> list[Event]:
-        """The events added since the last call; broken lines are skipped, no file is no events."""
+        """Return the events added since the last call; broken lines are skipped.
+
+        Without a file there are no events.
+        """
         try:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
@@ -129,20 +132,20 @@ class EventTail:
 def _parse(line: bytes) -> Event | None:
     try:
         event = json.loads(line)
-    except ValueError:  # a line torn by a full disk or a kill
+    except ValueError:  # a line truncated by a full disk or a kill
         return None
     return event if isinstance(event, dict) and event.keys() >= _NEEDED else None
 
 
 class RunEvents:
-    """All events of a run, from every writer, as they come in."""
+    """All events of a run, from every writer, as they arrive."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._tails: dict[Path, EventTail] = {}
 
     def new_events(self) -> list[Event]:
-        """Events added since the last call, in the order of their time."""
+        """Return the events added since the last call, in order of time."""
         for path in self._folder.glob("*.jsonl"):
             self._tails.setdefault(path, EventTail(path))
         events = [event for tail in self._tails.values() for event in tail.new_events()]
@@ -150,5 +153,5 @@ class RunEvents:
 
 
 def read_events(folder: Path) -> list[Event]:
-    """Every event of a run so far, in the order of their time."""
+    """Return every event of a run so far, in order of time."""
     return RunEvents(folder).new_events()

@@ -1,4 +1,4 @@
-"""What the exit code of `./start.sh` means."""
+"""The exit codes of `./start.sh`, with their meaning."""
 
 from enum import IntEnum
 
@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
 
     @property
     def meaning(self) -> str:
-        """The code in words."""
+        """The meaning of the code, in words."""
         return _MEANINGS[self]
 
 

@@ -1,4 +1,4 @@
-"""What a check has found: the same for the diagnostics, for preflight, and in their JSON."""
+"""The finding of a check: the same for the diagnostics, for preflight, and in their JSON."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Figure = float | int | str | bool | None | list[float] | list[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One check: passed or not, in words and in figures (units in the keys).
+    """The result of one check: passed or not, in words and in figures (units in the keys).
 
-    `do` is what to type next. A `warning` does not make it red.
+    `do` is what to type next. A `warning` does not make the check fail.
     """
 
     check: str
@@ -24,7 +24,7 @@ class Finding:
 
     @property
     def level(self) -> Literal["ok", "warning", "error"]:
-        """How bad it is: an error ends what was to be done, a warning does not."""
+        """The severity: an error ends what was to be done, a warning does not."""
         if not self.ok:
             return "error"
         return "warning" if self.warning else "ok"

@@ -1,4 +1,4 @@
-"""footprint.json: what one rank's model and training step take on its device, found by tracing.
+"""footprint.json: the device memory of one rank's model and training step, found by tracing.
 
 `train.trace.estimate` writes it, in a process of its own, as it needs torch; `launch.plan` reads
 it.
@@ -18,9 +18,10 @@ Moment = Literal["forward", "loss", "backward", "optimizer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """Bytes of one rank, of one configuration. The parts are those at the peak: they add up to it.
+    """Bytes of one rank in one configuration; the parts are those at the peak, and add up to it.
 
-    What no allocator of torch hands out (the GPU's context, NCCL's buffers) is not among them.
+    Memory that torch's allocator does not hand out (the GPU's context, NCCL's buffers) is not
+    included.
     """
 
     num_parameters: int
@@ -28,8 +29,8 @@ class Footprint:
     weights_bytes: int  # parameters and buffers, trained or not
     gradients_bytes: int
     optimizer_bytes: int  # the optimizer's states
-    ddp_bytes: int  # buckets that DDP has beside the gradients; 0 with one rank
-    activations_bytes: int  # what forward keeps for backward, and the temporaries of one layer
+    ddp_bytes: int  # buckets that DDP keeps beside the gradients; 0 with one rank
+    activations_bytes: int  # tensors saved for backward, and the temporaries of one layer
     logits_bytes: int  # of the head and the loss, gradients of both included
     peak_bytes: int
     peak_moment: Moment
@@ -41,5 +42,5 @@ def write_footprints(path: Path, footprints: list[Footprint]) -> None:
 
 
 def read_footprints(path: Path) -> list[Footprint]:
-    """What `write_footprints` wrote. Raises OSError, and ValueError or TypeError if it is not."""
+    """Read the footprints in a file. Raises OSError; ValueError or TypeError if invalid."""
     return [Footprint(**table) for table in json.loads(path.read_text(encoding="utf-8"))]

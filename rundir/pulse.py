@@ -1,7 +1,7 @@
-"""How far a rank is, in a small file of its own: what hangs is told by this standing still.
+"""The pulse of a rank: its progress, in a small file; it stands still when the rank hangs.
 
-It is written over in place, many times a second if need be, so it holds two lines of a fixed width:
-what the training does, and when a second thread of the rank last ran.
+The file is overwritten in place, many times a second if need be, so it holds two lines of a fixed
+width: what the training does, and when a second thread of the rank last ran.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 _WIDTH = 192  # bytes of each of the two lines
-_BLOCK = 4096  # reserved on the disk, so that a full one changes nothing
+_BLOCK = 4096  # reserved on the disk, so that a full disk changes nothing
 
-# Phases in which nothing may be told for long though all is well; others are parts of a step.
+# Phases that may take long without a tick though all is well; others are parts of a step.
 ASIDE = ("start", "eval", "checkpoint", "export")
 
 
 class Pulse:
-    """Written by one rank; without a `path`, by none. It never raises: training matters more."""
+    """The pulse that one rank writes, if it has a `path`; never raises: training matters more."""
 
     def __init__(self, path: Path | None = None, attempt: int = 0) -> None:
         self._attempt, self._pid = attempt, os.getpid()
@@ -33,7 +33,7 @@ class Pulse:
         self.alive()
 
     def tick(self, phase: str) -> None:
-        """The training has moved, and does `phase` next."""
+        """Record that the training has moved, and does `phase` next."""
         self._count += 1
         self._write(
             0,
@@ -43,13 +43,13 @@ class Pulse:
         )
 
     def stepped(self, step: int) -> None:
-        """`step` steps are trained, by whichever run or attempt."""
+        """Record that `step` steps have been trained, by whichever run or attempt."""
         self._step = step
         self._num_steps += 1
         self.tick("step")
 
     def alive(self) -> None:
-        """Python code still runs in this process."""
+        """Record that Python code still runs in this process."""
         self._write(_WIDTH, f'{{"mono": {time.monotonic():.3f}}}')
 
     def _write(self, offset: int, text: str) -> None:
@@ -58,12 +58,12 @@ class Pulse:
 
 
 def _mapped(path: Path) -> mmap.mmap | None:
-    """The file in memory: writing to it asks nothing of the kernel, nor of a disk that is full."""
+    """Return the file mapped into memory, where writing needs no system call and no disk space."""
     try:
         path.parent.mkdir(exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            # Else the page has no place on the disk, and the first write to it may be the last.
+            # Else the page has no place on the disk, and writing to it may kill the process.
             if os.write(descriptor, b" " * _BLOCK) == _BLOCK:
                 return mmap.mmap(descriptor, _BLOCK)
         finally:
@@ -75,20 +75,20 @@ def _mapped(path: Path) -> mmap.mmap | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulseState:
-    """What a rank's file says. Times are those of time.monotonic(), in seconds."""
+    """The contents of a rank's file; times are those of time.monotonic(), in seconds."""
 
     pid: int
     attempt: int
-    count: int  # of its moves
+    count: int  # number of ticks
     step: int
-    num_steps: int  # by this attempt
+    num_steps: int  # in this attempt
     phase: str
-    mono: float  # of its last move
+    mono: float  # of the last tick
     alive_mono: float
 
 
 def read_pulse(path: Path) -> PulseState | None:
-    """What stands in it; None where there is none, or one that is just being written over."""
+    """Return the contents of a file; None if there is none, or it is just being overwritten."""
     try:
         with path.open("rb") as file:
             lines = list(_records(file.read(2 * _WIDTH)))

@@ -1,12 +1,12 @@
-"""The one table of event names, their fields and who writes them; docs are made from it.
+"""The table of event names, their fields and writers; docs are generated from it.
 
 An event is one JSON object on one line::
 
     {"v": 1, "t": unix seconds, "mono": seconds since boot, "node": 0, "attempt": 0,
      "rank": 3 or null, "pid": 123, "kind": "start|end|mark|metric|log|error", "name": ..., fields}
 
-A span is a `start` and an `end` of the same name by the same pid; the `end` has `duration_s`,
-and `ok`: false when the span was left by an exception.
+A span is a `start` and an `end` of the same name by the same pid; the `end` has `duration_s`, and
+`ok`: false if the span was left by an exception.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ VERSION = 1
 Kind = Literal["span", "mark", "metric", "log", "error"]
 
 PHASES = (
-    "preparing",  # model and data are made ready; no rank is running
+    "preparing",  # model and data are being prepared; no rank is running
     "starting",  # ranks start, pass the gate, join their process group
     "training",
     "finishing",  # last evaluation, checkpoint and export
-    "stopping",  # a stop was asked for
+    "stopping",  # a stop was requested
     "done",
     "failed",
     "interrupted",
@@ -98,7 +98,7 @@ EVENTS: tuple[EventSpec, ...] = (
         name="zygote.ready",
         kind="mark",
         writer="zygote",
-        meaning="it has done what it could",
+        meaning="the zygote has finished preparing",
         fields={
             "unfit": "why ranks must not be forked from it; null when they may",
             "num_threads": "threads it has",
@@ -142,7 +142,7 @@ EVENTS: tuple[EventSpec, ...] = (
         fields={
             "admit": "serial, auto or open",
             "num_beside": "processes inside already, of all runs of the node",
-            "growth_bytes": "memory it was foretold to take; null for one that goes alone",
+            "growth_bytes": "memory it was predicted to take; null if it goes alone",
             "available_bytes": "what the host, or the tightest cgroup, could give",
         },
         optional=frozenset({"growth_bytes"}),
@@ -340,7 +340,7 @@ EVENTS: tuple[EventSpec, ...] = (
         name="memory.oom_kill",
         kind="error",
         writer="launch",
-        meaning="the kernel has killed for want of memory, and a process of the run ended so",
+        meaning="the kernel's OOM killer has killed, and a process of the run died of SIGKILL",
         fields={"num_kills": "by how much its count has risen", **_AVAILABLE},
     ),
     EventSpec(
@@ -360,7 +360,7 @@ _BY_NAME: dict[tuple[str, str], EventSpec] = {(spec.kind, spec.name): spec for s
 
 
 def spec_of(kind: str, name: str) -> EventSpec:
-    """The row of an event as it stands in a file, where a span is `start` or `end`.
+    """Return the row of an event as it appears in a file, where a span is `start` or `end`.
 
     Raises KeyError when the table has no such event.
     """

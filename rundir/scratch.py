@@ -1,4 +1,4 @@
-"""Folders for the time of one process; of one that was killed the next one removes them."""
+"""Temporary folders of one process; the next process removes those of one that was killed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rundir.atomic import owned, remove_abandoned
 
 
 def new_scratch(name: str) -> Path:
-    """A folder of this process's own where temporary files belong, for `airlock-NAME`.
+    """Return a new folder of this process, in the temporary directory, for `airlock-NAME`.
 
-    Raises OSError when none can be made.
+    Raises OSError when it cannot be created.
     """
     parent = Path(tempfile.gettempdir())
     remove_abandoned(parent, f"airlock-{name}")
@@ -23,7 +23,7 @@ def new_scratch(name: str) -> Path:
 
 @contextmanager
 def scratch(name: str) -> Iterator[Path]:
-    """As `new_scratch`, removed at the end."""
+    """Yield a folder as from `new_scratch`, and remove it at the end."""
     folder = new_scratch(name)
     try:
         yield folder

@@ -1,6 +1,6 @@
-"""Cached folders that know whether they are still whole: a seal lists their files and sizes.
+"""Seals of cached folders, which list their files and sizes to tell whether they are complete.
 
-Caches are purged file by file, by tools and by people; what is damaged is made anew, not used.
+Caches are purged file by file, by tools and by people; a damaged one is made again, not used.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ _SEAL = ".seal.json"
 
 
 def seal(folder: Path) -> None:
-    """Write down what `folder` holds now. Raises OSError."""
+    """Record what `folder` holds now. Raises OSError."""
     (folder / _SEAL).write_text(json.dumps(_sizes(folder)), encoding="utf-8")
 
 
 def is_sealed(folder: Path) -> bool:
-    """Whether `folder` holds just the files, of just the sizes, that it was sealed with."""
+    """Return whether `folder` holds exactly the files, with the sizes, that it was sealed with."""
     try:
         sealed = json.loads((folder / _SEAL).read_text(encoding="utf-8"))
     except (OSError, ValueError):

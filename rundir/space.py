@@ -1,4 +1,4 @@
-"""Room on a disk, asked for before it is used."""
+"""Disk space, checked before it is used."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _MARGIN = 1.02  # headers, metadata and directory entries
 
 
 def require_space(folder: Path, needed_bytes: int, what: str) -> None:
-    """Raise OSError (ENOSPC), with both figures, when `folder`'s disk cannot take `needed_bytes`.
+    """Raise OSError (ENOSPC), with both figures, if `folder`'s disk cannot take `needed_bytes`.
 
-    Writers of large files answer a full disk with all kinds of errors, and only after filling it.
+    Writers of large files react to a full disk with all kinds of errors, and only after filling it.
     """
     free_bytes = shutil.disk_usage(folder).free
     if needed_bytes * _MARGIN > free_bytes:

@@ -1,4 +1,4 @@
-"""Which ways of starting, loading and training go together, and what the zygote does in each."""
+"""The valid combinations of starting, loading and training, and the zygote's part in each."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from rundir.config import RunConfig
 from rundir.errors import UserError
 
 _ANY_METHOD = ("full", "lora", "qlora")
-# A model in four bits is made on its GPU, by a library that initialises CUDA: never in the zygote.
+# A four-bit model is built on its GPU, by a library that initialises CUDA: never in the zygote.
 _NOT_QUANTIZED = ("full", "lora")
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One row: launch.start, launch.load, the train.methods it is good for, and who does what."""
+    """One row: launch.start, launch.load, the train.methods it is valid for, and who does what."""
 
     start: str
     load: str
@@ -23,12 +23,12 @@ class Start:
 
     @property
     def zygote_builds(self) -> bool:
-        """Whether the model, too, is there before ranks are forked."""
+        """True if the model, too, is there before ranks are forked."""
         return self.start == "warm"
 
     @property
     def zygote_does(self) -> str:
-        """What is done once, before the ranks are forked."""
+        """The work that is done once, before the ranks are forked."""
         if self.start == "cold":
             return "is not started"
         return "imports, builds the model" if self.zygote_builds else "imports"
@@ -39,7 +39,7 @@ _READS = "maps the model's files, inside the gate"
 _RECEIVES = "rank 0 maps the files; the others get all weights from it when the group is formed"
 _MAKES = "makes the weights on its device, all ranks the same"
 
-# A combination that is not here is not valid. Of equally near ones the first is proposed.
+# Any other combination is invalid. Of equally near ones the first is proposed.
 STARTS = (
     Start("warm", "mmap", _NOT_QUANTIZED, _MOVES),
     Start("imports", "mmap", _ANY_METHOD, _READS),
@@ -52,16 +52,16 @@ STARTS = (
 
 
 def start_of(config: RunConfig) -> Start:
-    """The row of the table for this run; `launch.load=auto` is the first that fits the rest.
+    """Return the row for this run; `launch.load=auto` is the first that fits the rest.
 
-    Raises UserError, with the nearest that is valid, for a combination that is not.
+    Raises UserError, with the nearest valid combination, for an invalid one.
     """
     start, load, method = config.launch.start, config.launch.load, config.train.method
 
     def likeness(row: Start) -> tuple[bool, bool, bool]:
         return method in row.methods, load in (row.load, "auto"), start == row.start
 
-    nearest = max(STARTS, key=likeness)  # how ranks start is given up first, what is trained last
+    nearest = max(STARTS, key=likeness)  # the start is given up first, the method last
     if all(likeness(nearest)):
         return nearest
     settings = {"launch.start": (start, nearest.start), "launch.load": (load, nearest.load)}

@@ -1,4 +1,4 @@
-"""status.json: the state of a run at a glance. Its one writer is `launch` on node 0."""
+"""status.json: the state of a run at a glance; its only writer is `launch` on node 0."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rundir.schema import PHASES, RANK_PHASES, VERSION
 
 @dataclass(slots=True, kw_only=True)
 class RankStatus:
-    """One rank. Memory is in bytes and was last measured at a memory mark of the rank."""
+    """One rank; memory is in bytes, as last measured at a memory mark of the rank."""
 
     rank: int
     phase: str = "spawn"
@@ -26,7 +26,7 @@ class RankStatus:
 
 @dataclass(slots=True, kw_only=True)
 class Status:
-    """The whole run. Times are unix seconds."""
+    """The whole run; times are Unix seconds."""
 
     run_id: str
     profile: str
@@ -53,10 +53,10 @@ def write_status(run: RunDir, status: Status) -> None:
     assert status.phase in PHASES, status.phase
     assert all(row.phase in RANK_PHASES for row in status.ranks), status.ranks
     text = json.dumps({"v": VERSION, **asdict(status)}, indent=1) + "\n"
-    write_text(run.status, text, durable=False)  # a crash of the host may cost it, never tear it
+    write_text(run.status, text, durable=False)  # a host crash may lose it, never truncate it
 
 
 def read_status(run: RunDir) -> dict[str, Any]:
-    """status.json as it is now. Raises FileNotFoundError before its first write."""
+    """Return status.json as it is now. Raises FileNotFoundError before its first write."""
     status: dict[str, Any] = json.loads(run.status.read_text(encoding="utf-8"))
     return status

@@ -1,4 +1,4 @@
-"""Bytes and seconds as people read them."""
+"""Bytes and seconds in human-readable form."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ GIB = 1024 * MIB
 
 
 def size_text(num_bytes: float) -> str:
-    """A size as people read it: 61.0 GiB, 12.5 MiB."""
+    """Return a size in human-readable form: 61.0 GiB, 12.5 MiB."""
     return f"{num_bytes / GIB:,.1f} GiB" if num_bytes >= GIB else f"{num_bytes / MIB:,.1f} MiB"
 
 
 def clock_text(seconds: float) -> str:
-    """Seconds as m:ss, or h:mm:ss."""
+    """Return seconds as m:ss, or h:mm:ss."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

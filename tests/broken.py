@@ -1,4 +1,4 @@
-"""What must be said of a run that was broken on purpose, and whether it is."""
+"""The expected diagnosis of a run that was broken on purpose, and assertions on it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ LONG = pytest.mark.long
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What must be said of a failure, by the doctor and at the run's end."""
+    """The expected diagnosis of a failure, in the doctor's verdict and the run's final report."""
 
     cause: str
     report: str
-    fix: str  # a part of the command that is to be typed
-    own: str = ""  # the line of the script's own that the evidence names
+    fix: str  # a part of the command that the user is told to type
+    own: str = ""  # the line of the script itself that the evidence names
     rank: int | None = 1
     code: int = 10
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a run ended, and what the doctor says of it; paths are told from `folder`."""
+    """The end of a run, and the doctor's verdict on it; paths are relative to `folder`."""
 
     code: int
     out: str
@@ -36,7 +36,7 @@ class End:
     folder: Path
 
     def assert_named(self, wanted: Named) -> None:
-        """Fail unless report and doctor say what is wanted, and show where it stands."""
+        """Fail unless the report and the doctor give the expected diagnosis with its evidence."""
         told = self.told
         assert (told["cause"], told["rank"], self.code) == (wanted.cause, wanted.rank, wanted.code)
         first, *more = told["evidence"]
@@ -57,7 +57,7 @@ class End:
 
 ToItsEnd = Callable[..., End]
 
-# What a failure is called, whoever has it.
+# The expected diagnoses, whichever rank fails.
 SIGKILL = Named("killed-by-sigkill", "killed by SIGKILL", "journalctl -k")
 SIGSTOP = Named("rank-stopped", "was stopped (SIGSTOP)", "kill -CONT")
 SLEEP = Named("rank-behind", "keeps the others waiting: ", "less -N +", "in sleep")

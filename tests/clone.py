@@ -1,4 +1,4 @@
-"""A clone that holds the start scripts alone, with a stub for what they start."""
+"""A clone that holds only the start scripts, with a stub for the program they start."""
 
 import functools
 import json
@@ -26,9 +26,9 @@ FILES = (
     "launch/process/parent.py",
 )
 UV = Path(uv.find_uv_bin())
-# The Python below the environment that runs these tests.
+# The base Python of the environment that runs these tests.
 BASE_PYTHON = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
-# All that the scripts may need of the system besides a Python.
+# Everything that the scripts may need from the system besides a Python.
 TOOLS = ("bash", "sh", "env", "cat", "readlink", "sed")
 
 STUB = """
@@ -51,7 +51,7 @@ markers = ["gpu: needs one", "long: takes long", "runs: starts ranks", "sample: 
 
 
 class Clone:
-    """The clone at ROOT, whose path holds a space; BIN, with uv, is all that is on its PATH."""
+    """The clone at ROOT, whose path contains a space; its PATH is only BIN, which has uv."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "my clone"
@@ -79,7 +79,7 @@ class Clone:
 
     @property
     def marker(self) -> Path:
-        """What says that the environment is whole."""
+        """The file that marks the environment as complete."""
         return self.root / ".venv/.airlock-installed"
 
     def write(self, name: str, text: str) -> Path:
@@ -89,7 +89,7 @@ class Clone:
         return path
 
     def wheels(self, version: str, megabytes: int = 0) -> str:
-        """The requirement of a package of that size, airlock-tiny, that lies in a folder here."""
+        """Return the requirement of the package airlock-tiny, of that size, in a local folder."""
         folder = self.root.parent / "wheels"
         folder.mkdir(exist_ok=True)
         make_wheel(folder / f"airlock_tiny-{version}-py3-none-any.whl", megabytes)
@@ -100,7 +100,7 @@ class Clone:
         self.write("requirements-dev.txt", "-r requirements.txt\n")
 
     def fake_venv(self) -> Path:
-        """A `.venv` that counts as whole, though it has no packages: the stub needs none."""
+        """Create a `.venv` that counts as complete without packages: the stub needs none."""
         python = self.root / ".venv/bin/python"
         python.parent.mkdir(parents=True)
         python.symlink_to(BASE_PYTHON)
@@ -113,8 +113,10 @@ class Clone:
     def run(
         self, *arguments: str, script: str = "start.sh", cwd: Path | None = None, **env: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a script, whose name counts from the root, to its end; nothing of our own
-        environment is handed on."""
+        """Run a script, named relative to the root, to its end.
+
+        Nothing of our own environment is passed on.
+        """
         return self.execute([str(self.root / script), *arguments], cwd, env)
 
     def execute(
@@ -130,7 +132,7 @@ class Clone:
         )
 
     def stub(self, *arguments: str, **options: Any) -> dict[str, Any]:
-        """What the stub for `python -m launch` saw, when a script was run like that."""
+        """Run a script and return what the stub for `python -m launch` saw."""
         result = self.run(*arguments, **options)
         assert result.returncode == 0, result.stderr
         return dict(json.loads(result.stdout))
@@ -139,10 +141,10 @@ class Clone:
 def make_wheel(
     path: Path, megabytes: int = 0, *, code: str = "", needs: str = "", script: str = ""
 ) -> Path:
-    """Write a wheel of the package and version that its name tells; returns its path.
+    """Write a wheel of the package and version in its file name; return its path.
 
-    It holds `megabytes` of zeros, which pack to nearly nothing, needs the package `needs`, and
-    brings a program of its own name if `script` is its text.
+    It contains `megabytes` of zeros, which compress to nearly nothing, requires the package
+    `needs`, and installs a program of its own name if `script` is its text.
     """
     name, version = path.name.split("-")[:2]
     info, data = f"{name}-{version}.dist-info", f"{name}-{version}.data"
@@ -160,13 +162,13 @@ def make_wheel(
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
         for file, text in {**files, f"{info}/RECORD": record}.items():
             member = zipfile.ZipInfo(file)
-            member.external_attr = (stat.S_IFREG | 0o755) << 16  # pip asks whether it may be run
+            member.external_attr = (stat.S_IFREG | 0o755) << 16  # pip checks that it is executable
             wheel.writestr(member, text)
     return path
 
 
 def torch_with_cuda(clone: Clone) -> str:
-    """The requirement of a torch that brings CUDA's libraries, from a folder here."""
+    """Return the requirement of a torch that depends on CUDA's libraries, in a local folder."""
     folder = clone.root.parent / "cuda"
     folder.mkdir(exist_ok=True)
     make_wheel(folder / "torch-9.0-py3-none-any.whl", needs="nvidia-cublas")
@@ -175,7 +177,7 @@ def torch_with_cuda(clone: Clone) -> str:
 
 
 def torch_for_cpu(clone: Clone) -> str:
-    """The requirement of a torch that brings none, as its build for CPU is called."""
+    """Return the requirement of a torch without them, named like the CPU build."""
     folder = clone.root.parent / "cpu"
     folder.mkdir()
     make_wheel(folder / "torch-9.0+cpu-py3-none-any.whl")
@@ -183,7 +185,7 @@ def torch_for_cpu(clone: Clone) -> str:
 
 
 def environment(folder: Path, **versions: str) -> Path:
-    """A virtual environment in FOLDER with packaging, and with VERSIONS by their metadata."""
+    """Create a virtual environment in FOLDER with packaging, and the metadata of VERSIONS."""
     venv.create(folder, symlinks=True)
     site = next(folder.glob("lib/python*/site-packages"))
     shutil.copytree(Path(packaging.__file__).parent, site / "packaging")
@@ -203,7 +205,7 @@ def tool(path: Path, text: str) -> Path:
 
 @functools.cache
 def installed_in(folder: Path) -> Clone:
-    """A clone after its first start: its .venv is real. Only to be read, or copied."""
+    """Return a clone after its first start, with a real .venv. Only to be read, or copied."""
     made = Clone(folder / "installed")
     result = made.run()
     assert result.returncode == 0, result.stderr
@@ -211,6 +213,6 @@ def installed_in(folder: Path) -> Clone:
 
 
 def start_before(clone: Clone, folder: Path) -> Clone:
-    """CLONE as after a first start, by copying the one in FOLDER, which all tests share."""
+    """Bring CLONE to its state after a first start, by copying the shared one in FOLDER."""
     shutil.copytree(installed_in(folder).root, clone.root, symlinks=True, dirs_exist_ok=True)
     return clone

@@ -1,4 +1,4 @@
-"""What every test shares: run folders, caches and gates of its own, and a way to start Airlock."""
+"""Fixtures of all tests: isolated run folders, caches and gates, and ways to start Airlock."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.running import Start, assert_nothing_left, ended, finish, run_folder
 ROOT = Path(__file__).resolve().parent.parent
 
 
-# The programs that tests start import the same files over and over: compiled once, also where the
-# environment says that Python is to write no bytecode.
+# The programs that tests start import the same files over and over: they are compiled once, even if
+# the environment tells Python to write no bytecode.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# A shell starts what it puts into the background deaf to Ctrl-C, nohup what it starts deaf to a
-# terminal's end, and so all that tests start.
+# A shell makes background jobs ignore SIGINT, and nohup makes its command ignore SIGHUP; the
+# programs that tests start would inherit that.
 for number, handler in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGHUP, signal.SIG_DFL),
@@ -45,9 +45,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before tests are deselected by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` are skipped where there is none, and never fail for that.
+    """Skip tests marked `gpu` if there is no GPU, and never fail because of that.
 
-    Of tests/integration each test is marked `runs`.
+    Mark each test of tests/integration with `runs`.
     """
     for item in items:
         if item.get_closest_marker("gpu") and not HAS_GPU:
@@ -63,26 +63,26 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache for the whole session: the tiny model is made once, as for a person.
+    """Return a cache for the whole session, in which the tiny model is made once, as for a user.
 
-    Most runs here end before their plan is made, and so would ask for it again in every test: what
-    they ask is asked once, beside the first tests.
+    Most runs here end before their plan is made, and so would trace it again in every test; instead
+    it is traced once, alongside the first tests.
     """
     folder = tmp_path_factory.mktemp("cache")
     env = os.environ | {"AIRLOCK_CACHE_DIR": str(folder), "PYTHONPATH": str(ROOT)}
     quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     for batch in ("train.global_batch_size=8", "train.global_batch_size=4"):
         asked = [sys.executable, "-P", "-m", "launch", "plan", "tiny", "--set", batch]
-        # Not as a child of this process: some tests look at those.
+        # Not as a child of this process: some tests look at its children.
         subprocess.run(["setsid", "--fork", *asked], env=env, check=True, **quiet)
     return folder
 
 
 @pytest.fixture
 def environ(tmp_path: Path, shared_cache: Path) -> dict[str, str]:
-    """An environment in which Airlock writes nowhere but below the test's own folder.
+    """Return an environment in which Airlock writes only below the test's own folder.
 
-    Variables that change a run are taken out: a test says itself what it sets.
+    Variables that change a run are removed: each test sets what it needs.
     """
     kept = {
         name: value
@@ -102,9 +102,9 @@ def environ(tmp_path: Path, shared_cache: Path) -> dict[str, str]:
 
 @pytest.fixture
 def airlock(environ: dict[str, str], tmp_path: Path) -> Callable[..., Start]:
-    """Start `airlock ARGS`, as a person would, from an empty folder; `env` adds variables.
+    """Start `airlock ARGS` as a user would, in an empty folder; `env` adds variables.
 
-    `within` is a command that starts it, in a surrounding that the test has made.
+    `within` is a command that starts it in surroundings that the test has prepared.
     """
 
     def start(
@@ -143,7 +143,7 @@ def plain(environ: dict[str, str], tmp_path: Path) -> Callable[..., Start]:
 
 @contextlib.contextmanager
 def mounted(folder: Path, size: str) -> Iterator[Path]:
-    """A real file system of that size, as mount takes it, at `folder`; only root can mount one."""
+    """Mount a real file system of that size (as mount takes it) at `folder`; this needs root."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "tmpfs", str(folder)]
     tried = subprocess.run(mount, capture_output=True, text=True, check=False)
@@ -157,14 +157,14 @@ def mounted(folder: Path, size: str) -> Iterator[Path]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MiB, which fills up soon."""
+    """Mount a disk of 1 MiB, which fills up soon."""
     with mounted(tmp_path / "disk", "1m") as folder:
         yield folder
 
 
 @pytest.fixture
 def to_its_end(airlock: Start, environ: dict[str, str], tmp_path: Path) -> ToItsEnd:
-    """Runs `airlock run ARGS` to its end; `meanwhile` is called with it when it has begun."""
+    """Run `airlock run ARGS` to its end; call `meanwhile` with the process once it has begun."""
 
     def run(
         *args: str,

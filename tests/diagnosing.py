@@ -1,4 +1,4 @@
-"""Running a diagnostic as a person would, on this machine or where something was broken."""
+"""Running a diagnostic as a user would, on this machine or with something broken."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def diagnose(name: str, *arguments: str, env: dict[str, str] | None = None) -> E
 
 
 def clone(folder: Path) -> Path:
-    """A copy of what the diagnostics need, to be broken."""
+    """Copy the code that the diagnostics need, so that it can be broken."""
     for name in ("rundir", "launch", "train", "diagnostics", "profiles"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)

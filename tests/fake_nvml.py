@@ -10,7 +10,7 @@ import pytest
 
 
 def build(folder: Path) -> dict[str, str]:
-    """Compile fake_nvml.c into `folder`; the environment in which programs find it."""
+    """Compile fake_nvml.c into `folder`; return the environment in which programs find it."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")

@@ -1,6 +1,6 @@
-"""A small Hub on a real socket, as far as fetching a model goes; and ways for it to misbehave.
+"""A small Hub on a real socket that supports fetching a model, and ways for it to misbehave.
 
-Large files are handed to another host name, as the real one hands them to its CDN.
+Large files are redirected to another host name, as the real one redirects to its CDN.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHUNK_BYTES = 256 * 1024
 
 @dataclass
 class Model:
-    """What a repository holds in its only commit, on the branch main."""
+    """The contents of a repository in its only commit, on the branch main."""
 
     files: dict[str, bytes]
     gated: bool = False
@@ -32,12 +32,12 @@ class Model:
 
     @property
     def commit(self) -> str:
-        """The same for the same content."""
+        """The commit hash, which depends only on the content."""
         content = sorted((name, _sha256(data)) for name, data in self.files.items())
         return hashlib.sha1(repr(content).encode()).hexdigest()  # noqa: S324
 
     def listing(self) -> list[dict[str, Any]]:
-        """Its files as /tree lists them."""
+        """Return its files as /tree lists them."""
         return [
             {"type": "file", "path": name, "size": len(data), "oid": _oid(data)}
             | (
@@ -54,7 +54,7 @@ class Model:
 
 @dataclass
 class Request:
-    """One that was answered; `sent_bytes` of a large file went out."""
+    """A request that was answered; `sent_bytes` of a large file were sent."""
 
     method: str
     path: str
@@ -68,20 +68,20 @@ class Hub:
     """The server's state; tests change it while it runs."""
 
     models: dict[str, Model]
-    tokens: set[str] = field(default_factory=set)  # known; each may see what is private
-    let_in: set[str] = field(default_factory=set)  # of those, who may read what is gated
+    tokens: set[str] = field(default_factory=set)  # known; each may see private models
+    let_in: set[str] = field(default_factory=set)  # those that may read gated models
     requests: list[Request] = field(default_factory=list)
-    bytes_per_s: float = 0.0  # of each connection; 0: as fast as it goes
-    break_after_bytes: int = 0  # large files break off after so many, for ever or
-    num_breaks: int = 0  # so many times
-    status: int = 0  # all requests are answered with it
-    hangs: bool = False  # requests are taken and not answered
-    is_html: bool = False  # it is no Hub at all
+    bytes_per_s: float = 0.0  # of each connection; 0: unlimited
+    break_after_bytes: int = 0  # large files break off after this many, always or
+    num_breaks: int = 0  # this many times
+    status: int = 0  # the status of all responses, if set
+    hangs: bool = False  # requests are accepted but not answered
+    is_html: bool = False  # it is not a Hub at all
     url: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def breaks_now(self, asked: Request) -> bool:
-        """Whether the answer to this one breaks off; counts it if so."""
+        """Return whether the response to this request breaks off; count it if so."""
         with self._lock:
             if not 0 < self.break_after_bytes <= asked.sent_bytes:
                 return False
@@ -91,17 +91,17 @@ class Hub:
             return True
 
     def large(self) -> list[Request]:
-        """The requests for large files, as they arrived."""
+        """Return the requests for large files, in order of arrival."""
         return [one for one in self.requests if one.method == "GET" and "/cdn/" in one.path]
 
     def sent_bytes(self) -> int:
-        """How much of large files has been sent."""
+        """Return how many bytes of large files have been sent."""
         return sum(one.sent_bytes for one in self.large())
 
 
 @contextmanager
 def serving(hub: Hub) -> Iterator[Hub]:
-    """Serve it, at `hub.url`."""
+    """Serve the hub at `hub.url`."""
 
     class Handler(_Handler):
         state = hub
@@ -125,10 +125,10 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_HEAD(self) -> None:
-        """As GET, without the content."""
+        """Answer like GET, without the content."""
         self.do_GET()
 
     def do_GET(self) -> None:
@@ -162,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, b"", {"X-Error-Code": "RepoNotFound"})
 
     def _model(self, model_id: str, revision: str, asked: Request) -> Model | None:
-        """The model, if whoever asked may know of it; else that is answered."""
+        """Return the model if the client may know of it; otherwise send the refusal."""
         known = asked.token in self.state.tokens
         if asked.token is not None and not known:
             message = "Invalid credentials in Authorization header"
@@ -170,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         model = self.state.models.get(model_id)
         if model is None or (model.private and not known):
-            # As the real one does: who is not known is not told which of the two it is.
+            # As the real Hub does: an unknown client is not told which of the two it is.
             self._refuse(404 if known else 401, {"X-Error-Code": "RepoNotFound"})
             return None
         if revision not in ("main", model.commit):
@@ -273,5 +273,5 @@ def _sha256(data: bytes) -> str:
 
 @cache
 def _oid(data: bytes) -> str:
-    """As git names a blob."""
+    """Return the hash of `data` as a git blob."""
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()  # noqa: S324

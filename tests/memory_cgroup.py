@@ -1,4 +1,4 @@
-"""A memory cgroup for a test, or the reason why there can be none here."""
+"""A memory cgroup for a test, or the reason why none can be created here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.starts.memory_cgroup import MemoryCgroup, NoCgroupError, memory_
 
 @contextlib.contextmanager
 def limited(limit_bytes: int) -> Iterator[MemoryCgroup]:
-    """A real memory cgroup limited to `limit_bytes`; the test is skipped where none can be made."""
+    """Create a real memory cgroup limited to `limit_bytes`; skip the test if that is impossible."""
     with contextlib.ExitStack() as stack:
         try:
             cgroup = stack.enter_context(memory_cgroup(limit_bytes))

@@ -1,4 +1,4 @@
-"""Models for tests: shapes of a few kB, and the folder of `tiny`, sound or broken."""
+"""Models for tests: shapes of a few kB, and the folder of `tiny`, intact or broken."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from launch.config.resolve import resolve
 
-# For the tokenizer of bytes that `tiny` has.
+# For the byte tokenizer of `tiny`.
 SMALL: dict[str, Any] = {
     "vocab_size": 260,
     "hidden_size": 32,
@@ -19,7 +19,7 @@ SMALL: dict[str, Any] = {
 }
 QWEN3 = SMALL | {"model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": True}
 LLAMA = SMALL | {"model_type": "llama", "tie_word_embeddings": False}
-# Layers of their own kind, dropout, and attention masks and biases where others have none.
+# Layers of its own kind, dropout, and attention masks and biases where others have none.
 GPT2: dict[str, Any] = {
     "model_type": "gpt2",
     "vocab_size": 260,
@@ -30,12 +30,12 @@ GPT2: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 MOE = SMALL | {"model_type": "mixtral", "num_local_experts": 4, "tie_word_embeddings": False}
-# What of a GPT-2 has to be 0 where two forwards are to be the same.
+# The settings of GPT-2 that have to be 0 for two forward passes to be the same.
 NO_DROPOUT = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
 
 
 def tiny_model(folder: Path) -> Path:
-    """The model of `tiny` as it is made for a run."""
+    """Make the model of `tiny` as it is made for a run."""
     from train.model.make_checkpoint import make_checkpoint
 
     make_checkpoint(resolve("tiny", (), {})[0], folder)
@@ -43,7 +43,7 @@ def tiny_model(folder: Path) -> Path:
 
 
 def with_nan(folder: Path, name: str) -> Path:
-    """The same with a NaN in the tensor of that name."""
+    """Make the same model with a NaN in the tensor of that name."""
     from safetensors.torch import load_file, save_file
 
     file = folder / "model.safetensors"

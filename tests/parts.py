@@ -1,4 +1,4 @@
-"""The parts of `./test.sh --all`: each can be run by itself, and its time is told at the end."""
+"""The parts of `./test.sh --all`: each can run separately, and its time is reported at the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import PurePath
 
 import pytest
 
-# By file, without `test_`; what is in none is of the part that is named like its folder.
+# By file name, without `test_`; a file that is not listed belongs to the part named like its
+# folder.
 PARTS = {
     "start": (
         "warm_start",
@@ -38,7 +39,7 @@ _OF_FILE = {file: part for part, files in PARTS.items() for file in files}
 
 
 def part_of(nodeid: str) -> str:
-    """The part that a test belongs to, by pytest's name of it."""
+    """Return the part that a test belongs to, by its pytest node id."""
     path = PurePath(nodeid.partition("::")[0])
     of_file = _OF_FILE.get(path.stem.removeprefix("test_"))
     return of_file or (path.parts[1] if len(path.parts) > 2 else "setup")
@@ -55,7 +56,7 @@ def add_option(parser: pytest.Parser) -> None:
 
 
 def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the parts that were asked for with --only.
+    """Keep only the parts that were asked for with --only.
 
     Raises:
         pytest.UsageError: there is no such part.
@@ -71,7 +72,7 @@ def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def summarise(reporter: pytest.TerminalReporter) -> None:
-    """A line for each part: what came of its tests, and the time that they took together."""
+    """Print a line for each part: the outcomes of its tests, and their total time."""
     seconds: dict[str, float] = defaultdict(float)
     outcomes: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for outcome, reports in reporter.stats.items():
@@ -79,7 +80,7 @@ def summarise(reporter: pytest.TerminalReporter) -> None:
             if isinstance(report, pytest.TestReport):
                 part = part_of(report.nodeid)
                 seconds[part] += report.duration
-                if outcome:  # has one: it is no bare set-up or tear-down
+                if outcome:  # has one: it is not just set-up or tear-down
                     outcomes[part][outcome] += 1
     if seconds:
         reporter.section("by part, of which ./test.sh --all --only PART runs one")

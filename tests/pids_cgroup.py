@@ -1,4 +1,4 @@
-"""A limit on processes and threads for a test, or the reason why there can be none here."""
+"""A limit on processes and threads for a test, or the reason why none can be set here."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 
 @contextlib.contextmanager
 def few_pids(most: int) -> Iterator[list[str]]:
-    """What starts a command in a real cgroup of no more than `most` processes and threads.
+    """Yield a prefix that runs a command in a real cgroup of at most `most` processes and threads.
 
-    The test is skipped where none can be made; that takes root.
+    The test is skipped where none can be created; that takes root.
     """
     folder = _own_folder() / f"airlock-{os.getpid()}-{secrets.token_hex(2)}"
     try:
@@ -38,7 +38,7 @@ def few_pids(most: int) -> Iterator[list[str]]:
 
 
 def _own_folder() -> Path:
-    """The group that this process is in, of the pids controller or of cgroup v2."""
+    """Return this process's group, of the pids controller or of cgroup v2."""
     for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
         _, controllers, path = line.split(":", 2)
         if "pids" in controllers.split(","):

@@ -19,14 +19,14 @@ from rundir.events import Event, read_events
 from rundir.paths import RunDir
 
 T = TypeVar("T")
-Start = Callable[..., "subprocess.Popen[str]"]  # starts a command, as the fixture `airlock`
+Start = Callable[..., "subprocess.Popen[str]"]  # starts a command, like the fixture `airlock`
 
 # Ranks that need not wait for each other start sooner; tests of the gate add SERIAL.
 _OPEN = ("--set", "launch.admit=open")
 SERIAL = ("--set", "launch.admit=serial")
 COLD = ("--set", "launch.start=cold")
 
-# A run that only stops when it is told to, and says something at every step.
+# A run that only stops when it is told to, and reports at every step.
 ENDLESS = (
     "run",
     "tiny",
@@ -43,7 +43,7 @@ ENDLESS = (
     "data.eval_path=",
 )
 
-# A whole run, export and all, in a few steps.
+# A whole run, including export, in a few steps.
 SHORT = (
     "run",
     "tiny",
@@ -89,7 +89,7 @@ install()
 
 
 def hooked(environ: dict[str, str], folder: Path, module: str, body: str) -> dict[str, str]:
-    """An environment in which `body` is run, in every process, when it has imported `module`.
+    """Return an environment in which every process runs `body` after importing `module`.
 
     Processes are the real ones, and so is the module: `body` knows it as `module`, and `os`. Hooks
     in the same folder add up.
@@ -102,9 +102,9 @@ def hooked(environ: dict[str, str], folder: Path, module: str, body: str) -> dic
 
 @functools.cache
 def _import_s() -> float:
-    """Seconds that this machine, as busy as it is, takes to import torch.
+    """Return the seconds that this machine, under its current load, takes to import torch.
 
-    The second time, as runs here do: the first may read it all from the disk.
+    It is the second import that counts, as for runs here: the first may read it all from the disk.
     """
     took_s = 0.0
     for _ in range(2):
@@ -115,7 +115,7 @@ def _import_s() -> float:
 
 
 def limit_s(imports: float) -> int:
-    """A limit of time by the time that an import takes here, for what is to run into that limit.
+    """Return a time limit in units of an import's time here, for tests that run into that limit.
 
     A run has begun to train after three to five: it imports more, in the agent and in the zygote.
     """
@@ -123,7 +123,7 @@ def limit_s(imports: float) -> int:
 
 
 def wait_for(what: Callable[[], T], *, why: str, timeout_s: float = 120.0) -> T:
-    """The first true value of `what()`; fails, saying `why`, when none comes in time."""
+    """Return the first true value of `what()`; fail with `why` if there is none in time."""
     deadline = time.monotonic() + timeout_s
     while not (value := what()):
         assert time.monotonic() < deadline, f"waited in vain: {why}"
@@ -132,14 +132,14 @@ def wait_for(what: Callable[[], T], *, why: str, timeout_s: float = 120.0) -> T:
 
 
 def run_folder(environ: dict[str, str]) -> RunDir:
-    """The run that `latest` points at, once there is one."""
+    """Return the run that `latest` points at, once there is one."""
     latest = Path(environ["AIRLOCK_RUNS_DIR"]) / "latest"
     wait_for(latest.exists, why="no run folder")
     return RunDir(latest.resolve())
 
 
 def events_of(run: RunDir, kind: str, name: str, rank: int | None = None) -> list[Event]:
-    """The events of that kind and name so far, of one rank or of all."""
+    """Return the events of that kind and name so far, of one rank or of all."""
     return [
         event
         for event in read_events(run.events)
@@ -148,30 +148,30 @@ def events_of(run: RunDir, kind: str, name: str, rank: int | None = None) -> lis
 
 
 def how_started(run: RunDir) -> tuple[str, str | None]:
-    """(start, reason) of the first attempt."""
+    """Return (start, reason) of the first attempt."""
     event = events_of(run, "mark", "start")[0]
     return event["start"], event["reason"]
 
 
 def rank_pids(run: RunDir) -> dict[int, int]:
-    """The pid of each rank that has said something."""
+    """Return the pid of each rank that has written an event."""
     events = read_events(run.events)
     return {event["rank"]: event["pid"] for event in events if event["rank"] is not None}
 
 
 def wait_until_training(run: RunDir) -> None:
-    """Return once a step has been trained."""
+    """Wait until a step has been trained."""
     wait_for(lambda: events_of(run, "metric", "train"), why="no step was trained")
 
 
 def zygote_pid(run: RunDir) -> int:
-    """The pid of the zygote, once it has said something."""
+    """Return the pid of the zygote, once it has written an event."""
     marks = wait_for(lambda: events_of(run, "mark", "mem.start"), why="no zygote")
     return next(int(event["pid"]) for event in marks if event["rank"] is None)
 
 
 def processes_of(run: RunDir) -> list[psutil.Process]:
-    """Every live process that was started for this run, whoever its parent is now."""
+    """Return every live process that was started for this run, whoever its parent is now."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -182,12 +182,12 @@ def processes_of(run: RunDir) -> list[psutil.Process]:
 
 
 def assert_nothing_left(run: RunDir) -> None:
-    """Fail if a process of the run is alive, or does not end within moments."""
+    """Fail if a process of the run is alive, and does not end within moments."""
     wait_for(lambda: not processes_of(run), why="processes are left behind", timeout_s=30.0)
 
 
 def finish(process: subprocess.Popen[str], timeout_s: float = 200.0) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr) of a run that ends by itself."""
+    """Return (exit code, stdout, stderr) of a run that ends by itself."""
     try:
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -198,7 +198,7 @@ def finish(process: subprocess.Popen[str], timeout_s: float = 200.0) -> tuple[in
 
 @contextlib.contextmanager
 def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """Whatever the test does, the process is gone afterwards."""
+    """Make sure that the process is gone afterwards, whatever the test does."""
     try:
         yield process
     finally:
@@ -211,7 +211,7 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 def training(
     process: subprocess.Popen[str], environ: dict[str, str]
 ) -> Iterator[tuple[subprocess.Popen[str], RunDir]]:
-    """The run that `process` has started, once a step of it is trained; gone afterwards."""
+    """Yield the run that `process` has started, once it has trained a step; end it afterwards."""
     with ended(process):
         run = run_folder(environ)
         wait_until_training(run)

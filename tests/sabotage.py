@@ -1,10 +1,10 @@
-"""A small DDP training on gloo and CPU that fails in one way, and for real.
+"""A small DDP training on gloo and CPU that really fails, in one chosen way.
 
     torchrun --standalone --nproc-per-node=2 tests/sabotage.py sigkill
     ./start.sh tests/sabotage.py sigkill      # the same, with a report and `./airlock doctor`
 
 The last rank breaks, in step 3; the others know nothing of it. `--help` lists the failures. Some
-need a surrounding that a script cannot make: `memory` a memory cgroup, `low-pids` a pids limit,
+need surroundings that a script cannot create: `memory` a memory cgroup, `low-pids` a pids limit,
 `tiny-shm` a small /dev/shm, and `full-disk` a --folder on a small disk.
 """
 
@@ -49,17 +49,17 @@ class Bytes(torch.utils.data.Dataset[torch.Tensor]):
 
 
 def sleep(_: Path) -> None:
-    """It sleeps before a collective that the others are in already."""
+    """It sleeps before a collective that the others have already entered."""
     time.sleep(FOR_EVER_S)
 
 
 def mismatched_shape(_: Path) -> None:
-    """It brings a tensor of another shape to a collective than the others."""
+    """It brings a tensor of another shape to a collective than the others do."""
     dist.all_reduce(torch.ones(7 + dist.get_rank()))
 
 
 def sigstop(_: Path) -> None:
-    """It is stopped by a signal, and stays."""
+    """It is stopped by a signal, and never continued."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -69,7 +69,7 @@ def sigkill(_: Path) -> None:
 
 
 def gil_deadlock(_: Path) -> None:
-    """It waits in native code for a lock that it has itself, and keeps the GIL meanwhile."""
+    """It waits in native code for a lock that it holds itself, and keeps the GIL meanwhile."""
     mutex, native = ctypes.create_string_buffer(64), ctypes.PyDLL(None)
     native.pthread_mutex_lock(mutex)
     native.pthread_mutex_lock(mutex)
@@ -86,27 +86,27 @@ def full_disk(folder: Path) -> None:
 
 
 def tiny_shm(_: Path) -> None:
-    """Its DataLoader hands large batches over, in a /dev/shm that has no room for them."""
+    """Its DataLoader passes large batches through a /dev/shm that has no room for them."""
     for _batch in torch.utils.data.DataLoader(Bytes(BIG_BYTES), batch_size=4, num_workers=1):
         pass
 
 
 def low_address_space(_: Path) -> None:
-    """It allocates more than RLIMIT_AS lets it."""
+    """It allocates more than RLIMIT_AS allows."""
     now_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now_bytes + BIG_BYTES,) * 2)
     torch.ones(BIG_BYTES)
 
 
 def low_open_files(_: Path) -> None:
-    """It keeps more files open than RLIMIT_NOFILE lets it."""
+    """It keeps more files open than RLIMIT_NOFILE allows."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     for _number in range(64):
         os.open(__file__, os.O_RDONLY)
 
 
 def low_pids(_: Path) -> None:
-    """It starts more threads than the pids limit around it lets it."""
+    """It starts more threads than its pids limit allows."""
     for _number in range(4096):
         threading.Thread(target=time.sleep, args=(FOR_EVER_S,), daemon=True).start()
 
@@ -116,11 +116,11 @@ def memory(_: Path) -> None:
     held = []
     while True:
         held.append(b"x" * (8 << 20))
-        time.sleep(0.02)  # at the speed of reading a disk: whoever watches has time to
+        time.sleep(0.02)  # slowly, like reads from a disk: a watcher has time to react
 
 
 def port_in_use(_: Path) -> None:
-    """It is to listen where somebody listens already."""
+    """It is to listen on a port that is already in use."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         dist.TCPStore("127.0.0.1", other.getsockname()[1], is_master=True)  # type: ignore[attr-defined]
 
@@ -136,7 +136,7 @@ def stale_build_lock(folder: Path) -> None:
 def fork_after_cuda(_: Path) -> None:
     """A DataLoader's worker uses CUDA, which the rank had initialised before it forked.
 
-    Without a GPU torch is told that it is so, and raises what it would raise there.
+    Without a GPU torch is told that this is so, and raises what it would raise there.
     """
     if torch.cuda.is_available():
         torch.cuda.init()
@@ -151,7 +151,7 @@ def fork_after_cuda(_: Path) -> None:
 
 
 def partial_shard(folder: Path) -> None:
-    """It loads weights of which a download has brought but a half."""
+    """It loads weights of which a download has fetched only half."""
     from safetensors.torch import load_file, save_file
 
     path = folder / "model-00001-of-00002.safetensors"
@@ -161,7 +161,7 @@ def partial_shard(folder: Path) -> None:
 
 
 def python_error(_: Path) -> None:
-    """It has a mistake in its code."""
+    """It has a bug in its code."""
     raise ZeroDivisionError("a mistake in the loop")
 
 
@@ -170,19 +170,19 @@ def none(_: Path) -> None:
 
 
 def slow(_: Path) -> None:
-    """It is slower than the others, and no more."""
+    """It is slower than the others, and nothing more."""
     time.sleep(3.0)
 
 
 class Untidy:
-    """Fails where Python tells of it and goes on."""
+    """Fails in a place where Python reports the error and goes on."""
 
     def __del__(self) -> None:
         raise ZeroDivisionError("a mistake in a destructor")
 
 
 def scary(folder: Path) -> None:
-    """It says what sounds like a failure, and is none."""
+    """It prints what sounds like a failure, and is none."""
     print("[W1122 10:00:00.000000000 socket.cpp:767] [c10d] The client socket cannot be made")
     print("The current process just got forked, after parallelism has already been used.")
     print("0 errors, 0 failed; timeout=600, killed=0", file=sys.stderr)
@@ -223,7 +223,7 @@ FAILURES: dict[str, Callable[[Path], None]] = {
 
 
 def main() -> None:
-    """Train, and break where it was asked for."""
+    """Train, and break as requested."""
     args = _arguments()
     dist.init_process_group("gloo", timeout=timedelta(seconds=args.timeout_s))
     rank, num_ranks = dist.get_rank(), dist.get_world_size()

@@ -22,7 +22,7 @@ dist.barrier()
 
 
 def script(folder: Path, text: str, name: str = "my_train.py") -> str:
-    """The path of a script with that text."""
+    """Write a script with that text; return its path."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(textwrap.dedent(text))

@@ -1,4 +1,4 @@
-"""Reads TensorBoard's event files as TensorBoard does, with checksums and what is void."""
+"""A reader of TensorBoard's event files that verifies checksums and drops superseded steps."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import struct
 from pathlib import Path
 from typing import Any
 
-Point = tuple[int, float, float]  # step, wall time in unix seconds, figure
+Point = tuple[int, float, float]  # step, wall time in Unix seconds, value
 
 
 def records(path: Path) -> list[Any]:
-    """The `Event`s of a file, less a torn last one. Fails on a wrong checksum."""
+    """Return the `Event`s of a file, without a torn last one. Fails on a wrong checksum."""
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.record_writer import masked_crc32c
 
@@ -33,7 +33,7 @@ def records(path: Path) -> list[Any]:
 
 
 def scalars(folder: Path) -> dict[str, list[Point]]:
-    """Tag → what TensorBoard shows of it, from the one file in `folder`."""
+    """Return tag → the points that TensorBoard shows for it, from the one file in `folder`."""
     (path,) = folder.glob("events.out.tfevents.*")
     first, *rest = records(path)
     assert first.file_version == "brain.Event:2"

@@ -1,4 +1,4 @@
-"""What may import what: read from the sources, and seen in processes of their own."""
+"""The imports that packages allow themselves: read from the sources, and seen in real processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = {"rundir", "train", "launch", "diagnostics"}
-# Every room, in such an order that each imports only what stands before it.
+# Every package, ordered so that each imports only those before it.
 ROOMS = (
     "rundir",
     "train/data",
@@ -56,7 +56,7 @@ def sources(package: str) -> list[Path]:
 
 
 def imported(path: Path, *, only_when_loaded: bool = False) -> Iterator[str]:
-    """The top-level packages that a module imports, anywhere or only while it is loaded."""
+    """Yield the top-level packages that a module imports, anywhere or only while it is loaded."""
     todo: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
     while todo:
         node = todo.pop()
@@ -70,7 +70,7 @@ def imported(path: Path, *, only_when_loaded: bool = False) -> Iterator[str]:
 
 
 def python(program: str, environ: dict[str, str], cwd: Path = ROOT) -> str:
-    """What `program` prints, run as Airlock's own programs are."""
+    """Return what `program` prints, run as Airlock's own programs are."""
     return subprocess.run(
         [sys.executable, "-P", "-c", program],
         cwd=cwd,
@@ -87,7 +87,7 @@ def test_the_run_folder_needs_only_the_standard_library(path: Path) -> None:
 
 
 def room_of(name: str) -> str | None:
-    """The room of a module that is imported as `name`; None for one that is not ours."""
+    """Return the entry of ROOMS for a module imported as `name`; None for one that is not ours."""
     path = ROOT.joinpath(*name.split("."))
     for folder in (path, *path.parents):
         inside = folder.is_dir() and folder.is_relative_to(ROOT) and folder != ROOT

@@ -1,11 +1,15 @@
-"""Everything private in torch and CPython that is used is still there: by name, if one has gone."""
+"""All private names of torch and CPython that are used still exist; a missing one is named."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import inspect
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +26,7 @@ COMPAT = [
 
 
 def is_there(name: str) -> bool:
-    """Whether `module:attribute.attribute` is, or is set by a method of the class it is of."""
+    """Return whether `module:attribute.attribute` exists, or a method of its class sets it."""
     module, _, path = name.partition(":")
     owner = importlib.import_module(module)
     *parents, last = path.split(".")
@@ -41,13 +45,26 @@ def test_what_is_private_and_used_is_there(name: str) -> None:
     assert is_there(name), f"{name} has gone: see the compat module that names it"
 
 
+def test_the_compiler_is_imported_where_that_is_asked() -> None:
+    program = (
+        "import sys; from train.rank.torch_compat import import_compiler\n"
+        "before = 'torch._dynamo' in sys.modules; import_compiler()\n"
+        "print(before, 'torch._dynamo' in sys.modules)"
+    )
+    command = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, **PIPED
+    )
+    assert done.stdout == "False True\n"
+
+
 def test_a_name_that_has_gone_would_be_seen() -> None:
     assert not is_there("threading:_shutdown_all")
     assert not is_there(f"{of_agent._AGENT}._start_all_workers")
 
 
 def private_imports(path: Path) -> list[str]:
-    """The imports of a file that name anything private of another package."""
+    """Return the imports of a file that name anything private of another package."""
     found: list[str] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names: list[str] = []
@@ -59,6 +76,7 @@ def private_imports(path: Path) -> list[str]:
     return [name for name in found if name.partition(".")[0] not in ("__future__", *OURS)]
 
 
+PIPED: Any = {"capture_output": True, "text": True}
 OURS = ("rundir", "launch", "train", "diagnostics", "api")
 
 

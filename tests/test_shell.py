@@ -1,4 +1,4 @@
-"""The start scripts themselves: where they find the clone, and what they hand over, and how."""
+"""The start scripts themselves: where they find the clone, and what they pass on, and how."""
 
 import json
 import re
@@ -53,7 +53,7 @@ def test_a_script_is_found_through_links_from_any_folder(
 
 
 def test_a_relative_call_works_with_cdpath_set(clone: Clone) -> None:
-    # A `cd` to ".." or to "launch" would go by CDPATH, and print where it went.
+    # A `cd` to ".." or to "launch" would use CDPATH, and print where it went.
     result = clone.execute(["../start.sh"], clone.root / "launch", {"CDPATH": str(clone.bin)})
     assert json.loads(result.stdout)["file"] == str(clone.root / "launch/__main__.py")
 
@@ -140,7 +140,7 @@ def test_a_clone_in_a_path_with_a_colon_is_refused_in_words(clone: Clone) -> Non
 
 @pytest.fixture
 def tests_in_clone(clone: Clone) -> Clone:
-    """A clone with a test of each tier, to be run with the Python that runs this test."""
+    """Return a clone with a test of each tier, to be run with the Python that runs this test."""
     clone.env |= {"AIRLOCK_PYTHON": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"}
     pyproject = clone.root / "pyproject.toml"
     clone.write("pyproject.toml", pyproject.read_text().replace('"airlock-tiny>=1.0"', ""))
@@ -228,7 +228,7 @@ def test_the_test_script_fails_when_a_test_does(tests_in_clone: Clone) -> None:
 
 @pytest.fixture
 def ci(clone: Clone) -> Clone:
-    """A clone whose .venv logs what CI runs with it, instead of running it; "fails" in FAILING."""
+    """Return a clone whose .venv only logs the commands of CI; it fails for those in FAILING."""
     python = clone.root / ".venv/bin/python"
     stub = '#!/bin/sh\ncase "$*" in *"${FAILING:-nothing}"*) exit 7; esac\n'
     for tool in (python, python.with_name("shellcheck")):

@@ -1,4 +1,5 @@
-"""Training: model, data, steps, checkpoints, export. Nothing here knows of the launcher.
+"""Training: model, data, steps, checkpoints and export. Nothing here depends on the launcher.
 
-worker.py runs in the ranks, warm.py in the zygote; prepare.py and describe.py are children.
+worker.py runs in the ranks, warm.py in the zygote; prepare.py and describe.py run as child
+processes.
 """

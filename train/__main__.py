@@ -1,6 +1,7 @@
-"""`python -m train PROFILE`: train in this one process, without a launcher (launch/plain.py).
+"""`python -m train PROFILE`: train in this single process, without a launcher (launch/plain.py).
 
-The only module of `train` that knows of `launch`: it is a command line, and no rank imports it.
+This is the only module of `train` that imports `launch`: it is a command line, and no rank imports
+it.
 """
 
 import signal

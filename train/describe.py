@@ -1,7 +1,7 @@
-"""What would be trained on, shown without training.
+"""A report of what a run would train on, without training.
 
 `python -P -m train.describe RUN_DIR MODEL_PATH [json]` prepares the data of a run folder's
-configuration, wrong rows left out, through the same cache as a run.
+configuration through the same cache as a run, skipping bad rows.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from train.data.samples import Recipe, recipes
 from train.data.sources import find_sources
 from train.prepare import local_paths
 
-_NUM_BINS, _BAR = 10, 40  # of the histogram; characters of its longest bar
+_NUM_BINS, _BAR = 10, 40  # bins of the histogram; characters in its longest bar
 _NUM_BAD = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """One path: what was counted, how long its samples are, in tokens, and some of them."""
+    """One data path: its counts, the lengths of its samples in tokens, and some samples."""
 
     name: str
     counts: dict[str, Any]
@@ -45,7 +45,7 @@ class Described:
 
 
 def describe(path: Path, model_path: Path, recipe: Recipe, tools: Tools, one: Any) -> Described:
-    """Prepare `path`, and look at what came of it. Raises UserError."""
+    """Prepare `path` and describe the result. Raises UserError."""
     sources = find_sources(path)
     folder, counts = cached(sources, model_path, recipe, tools)
     prepared = as_prepared(folder / TRAIN, counts, counts["num_samples"], {})
@@ -61,7 +61,7 @@ def describe(path: Path, model_path: Path, recipe: Recipe, tools: Tools, one: An
 
 
 def show(found: Described, recipe: Recipe, console: Console) -> None:
-    """All of it, for people."""
+    """Print everything that was found, for people to read."""
     counts = found.counts
     console.print(Text(found.name, style="bold"))
     rows = f"{counts['num_rows']:,} rows, {counts['num_samples']:,} samples"
@@ -88,7 +88,7 @@ def show(found: Described, recipe: Recipe, console: Console) -> None:
 
 
 def histogram(lengths: np.ndarray) -> list[str]:
-    """Lines that show how many samples have how many tokens."""
+    """Return the lines of a histogram of sample lengths, in tokens."""
     if not len(lengths):
         return []
     bounds = np.linspace(int(lengths.min()), int(lengths.max()) + 1, _NUM_BINS + 1)
@@ -102,7 +102,7 @@ def histogram(lengths: np.ndarray) -> list[str]:
 
 
 def as_json(found: Described) -> dict[str, Any]:
-    """All of it, for programs; lengths are in tokens."""
+    """Return everything that was found as a JSON object; lengths are in tokens."""
     quantiles = [0, 0.5, 0.9, 0.99, 1]
     lengths = found.lengths if len(found.lengths) else np.zeros(1, int)
     return {
@@ -118,7 +118,7 @@ def as_json(found: Described) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Describe each path, then what they come to. Raises UserError."""
+    """Describe each path, then their mixture. Raises UserError."""
     run, model_path = RunDir(Path(sys.argv[1])), Path(sys.argv[2])
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     config = read_config(run.config)

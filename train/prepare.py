@@ -1,10 +1,11 @@
-"""Read, check and tokenise the data once, before any rank starts; ranks only map the result.
+"""Data preparation, once, before any rank starts: read, check, tokenise. Ranks only map the result.
 
-With data.streaming that is left to the ranks, and only some rows are tried (train/prepare_stream).
+With data.streaming the ranks do this, and only some rows are tried here
+(train/stream/prepare_stream.py).
 
 `python -P -m train.prepare RUN_DIR MODEL_PATH [RESUME_FROM]` writes Arrow files to the cache
-(train/data/cache.py). Imports neither torch nor transformers: it costs a second, and can fork as
-it likes.
+(train/data/cache.py). Imports neither torch nor transformers, so it takes a second and can fork
+freely.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from train.stream.prepare_stream import prepare_stream
 
 
 def prepare(run: RunDir, model_path: Path, resume_from: str | None) -> Prepared:
-    """Tokenise training and held-out data. Raises UserError for data that cannot be used."""
+    """Tokenise training and held-out data. Raises UserError for unusable data."""
     config = read_config(run.config)
     check_is_causal(raw_config(model_path), model_path)
     check_adapter(config.train)
@@ -57,7 +58,7 @@ def prepare(run: RunDir, model_path: Path, resume_from: str | None) -> Prepared:
 
 
 def local_paths(config: RunConfig, run: RunDir, field: str) -> list[tuple[Path, DataPath]]:
-    """Where the files are that data.path or data.eval_path names, with what names them."""
+    """Return the local path of each entry of data.path or data.eval_path, with the entry."""
     return [
         (run.data_of_hub(field, number) if one.is_of_hub else Path(one.path), one)
         for number, one in enumerate(data_paths(getattr(config.data, field)))
@@ -67,7 +68,7 @@ def local_paths(config: RunConfig, run: RunDir, field: str) -> list[tuple[Path, 
 def _all_of(
     paths: list[tuple[Path, DataPath]], model_path: Path, recipe: Recipe, run: RunDir, tools: Tools
 ) -> tuple[PreparedData, PreparedData | None]:
-    """What all paths come to, and what is held out of each."""
+    """Return the combined data of all paths, and what is held out of them or None."""
     made = [prepare_path(path, model_path, recipe, run, tools) for path, _ in paths]
     found = [
         Ingredient(name=one.name, weight=one.weight, data=data)
@@ -93,7 +94,7 @@ def _all_of(
 
 
 def _show(run: RunDir, shown: list[str]) -> None:
-    """Some samples as the model gets to see them: what is wrong with them is seen at a glance."""
+    """Write and print some samples as the model sees them, so that mistakes show at a glance."""
     file = run.data / "samples.txt"
     file.write_text("\n\n".join(shown) + "\n", encoding="utf-8")
     say(f"the first samples, [[what has loss]] in brackets (as they are: {file}):")
@@ -102,7 +103,7 @@ def _show(run: RunDir, shown: list[str]) -> None:
 
 
 def main() -> None:
-    """Prepare, and write prepared.json. Raises UserError, and OSError for a full disk."""
+    """Prepare the data and write prepared.json. Raises UserError, and OSError for a full disk."""
     run, model_path, resume_from = RunDir(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3:]
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     with EventWriter(run.event_file("prepare")).span("prepare", what="data"):

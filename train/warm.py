@@ -1,6 +1,6 @@
-"""What is done once in the zygote, for all ranks: imports and the model; and what a fork needs.
+"""Work done once in the zygote for all ranks (imports and the model), and repairs after a fork.
 
-Nothing here may start a thread or touch CUDA (launch/rank/fork_safety.py looks).
+Nothing here may start a thread or touch CUDA (launch/rank/fork_safety.py checks this).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from train.rank.threads import num_threads
 
 
 def imports(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Callable[[], None]]]:
-    """(library, function that imports it) of all that a rank of this run imports, in order."""
+    """Yield (library, function that imports it) for all that a rank imports, in order."""
     yield "torch", _import_torch
     yield "transformers", lambda: _import_model_class(config, Path(read_prepared(run).model_path))
     if config.train.method != "full":
@@ -31,7 +31,7 @@ def _import_torch() -> None:
 
 
 def _import_model_class(config: RunConfig, model_path: Path) -> None:
-    """transformers, with the module that this model's own class is in."""
+    """Import transformers and the module that defines this model's class."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
     if not config.model.trust_remote_code:  # else its class need not be one of transformers' own
@@ -53,10 +53,10 @@ def _import_trainer() -> None:
 
 
 def build(config: RunConfig, run: RunDir) -> Any:
-    """The model on the CPU, with what the method trains, for ranks to inherit.
+    """Return the model on the CPU, with what the method trains, for the ranks to inherit.
 
-    safetensors of the model's own dtype stay mapped from their file; whatever is made anew
-    (adapters, another dtype) is shared copy-on-write. Raises what loading a model raises.
+    Safetensors in the model's own dtype stay mapped from their file; anything newly created
+    (adapters, another dtype) is shared copy-on-write. Raises whatever loading a model raises.
     """
     import torch
     from transformers.utils import logging
@@ -71,9 +71,9 @@ def build(config: RunConfig, run: RunDir) -> Any:
 
 
 def after_fork() -> None:
-    """Put right in a rank what a fork gets wrong.
+    """Repair in a rank what a fork leaves wrong.
 
-    Raises RuntimeError when CUDA was initialised before the fork.
+    Raises RuntimeError if CUDA was initialised before the fork.
     """
     import numpy as np
     import torch
@@ -82,5 +82,5 @@ def after_fork() -> None:
 
     if was_forked_with_cuda():
         raise RuntimeError("CUDA was initialised in the zygote: --set launch.start=cold")
-    torch.set_num_threads(num_threads())  # OpenMP has read its variable in the zygote
-    np.random.seed()  # the global generator, which all forks would share
+    torch.set_num_threads(num_threads())  # OpenMP read OMP_NUM_THREADS in the zygote
+    np.random.seed()  # the global generator, whose state all forks would share

@@ -1,4 +1,4 @@
-"""What a rank does after the gate: meet the others, train, save. Importing it is heavy."""
+"""The work of a rank after the gate: meet the others, train, save. Importing it is expensive."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from train.stream.stream import Stream
 
 
 def load(config: RunConfig, run: RunDir, local_rank: int, inherited: Any = None) -> Any:
-    """The model on this rank's device, with what the method trains. Done inside the gate.
+    """Return the model on this rank's device, with what the method trains. Runs inside the gate.
 
-    `inherited` is the model that a warm rank was forked with: it only has to be moved. One that is
-    to be received from rank 0 comes without memory, and gets it in `train`.
+    `inherited` is the model that a warm rank was forked with; it only has to be moved. A model that
+    will be received from rank 0 has no memory yet, and gets it in `train`.
     """
-    # Said again: a fork's OpenMP has read OMP_NUM_THREADS long ago, in the zygote, and MKL would
-    # have it be no more than there are cores.
+    # Set again here: a fork's OpenMP read OMP_NUM_THREADS long ago, in the zygote, and MKL would
+    # cap it at the number of cores.
     torch.set_num_threads(num_threads())
     device = rank_device(local_rank)
     if "RANK" not in os.environ:
@@ -63,20 +63,20 @@ def load(config: RunConfig, run: RunDir, local_rank: int, inherited: Any = None)
 
 
 def build(config: RunConfig, run: RunDir, device: torch.device) -> Any:
-    """The model on `device`, with what the method trains, from the run's prepared folder."""
+    """Return the model on `device`, with what the method trains, from the run's prepared folder."""
     prepared = read_prepared(run)
     folder = Path(prepared.model_path)
     if device.type == "meta" or prepared.loading.load == "random":
         model = new_model(load_architecture(config.model, folder), config, device)
     else:
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # it goes first, or is the zygote
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # this rank goes first, or is the zygote
             read_ahead(prepared.loading.read_ahead)
         model = load_model(config, folder, device)
     return add_method(grow(model, folder), config.train)
 
 
 def plain_device(config: RunConfig, otherwise: torch.device) -> torch.device:
-    """That of a plain run: a Mac's GPU, where there is one, instead of its CPU."""
+    """Return the device of a plain run: a Mac's GPU, if there is one, instead of its CPU."""
     if otherwise.type == "cuda" or config.launch.device != "auto":
         return otherwise
     return torch.device("mps") if torch.backends.mps.is_available() else otherwise
@@ -85,19 +85,19 @@ def plain_device(config: RunConfig, otherwise: torch.device) -> torch.device:
 def train(
     config: RunConfig, run: RunDir, model: Any, events: EventWriter, *, is_shared: bool = False
 ) -> None:
-    """Train `model` with the other ranks, evaluate, save a checkpoint, export.
+    """Train `model` with the other ranks, evaluate, save a checkpoint and export.
 
-    `is_shared`: it is one model that all ranks were forked with. Raises whatever ends a rank; the
-    caller tells the launcher.
+    `is_shared` means that all ranks were forked with this one model. Raises whatever ends a rank;
+    the caller tells the launcher.
     """
     device = next(model.parameters()).device
-    if device.type == "meta":  # to be received from rank 0
+    if device.type == "meta":  # it will be received from rank 0
         device = rank_device(int(os.environ["LOCAL_RANK"]))
     pulse = start_watchdog(run)
     ranks = meet(device, events, config.launch.collective_timeout_s, pulse)
     watch_forks(lambda text: events.emit("log", "line", text=f"[Rank {ranks.rank}] {text}"))
     prepared = read_prepared(run)
-    if device.type == "cuda":  # what loading took for a moment is not what training takes
+    if device.type == "cuda":  # the peak of loading is not that of training
         torch.cuda.reset_peak_memory_stats(device)
     with events.span("ddp.wrap"):
         if prepared.loading.load == "broadcast":
@@ -106,7 +106,8 @@ def train(
         if config.model.compile:
             compile_blocks(model)
         wrapped = wrap(model, ranks, init_sync=not is_shared, tried=tried)
-    torch.manual_seed(config.train.seed + ranks.rank)  # however the model came, and its own dropout
+    # The same state however the model was loaded, but another one on each rank, for dropout.
+    torch.manual_seed(config.train.seed + ranks.rank)
     samples = _samples(config, run, ranks, events)
     trainer = Trainer(
         config=config,
@@ -119,7 +120,7 @@ def train(
     )
     trainer.warm_up()
     if ranks.is_first:
-        remove_half_written(run)  # by an attempt before this one; all its ranks are gone
+        remove_half_written(run)  # by an earlier attempt, whose ranks are all gone
     trainer.restore(_resume_from(run, ranks, events) or prepared.resume_from)
     result = trainer.train()
     if isinstance(samples, Stream):
@@ -133,10 +134,10 @@ def train(
 
 
 def _resume_from(run: RunDir, ranks: Ranks, events: EventWriter) -> str | None:
-    """The last whole checkpoint of this very run: there is one if it was restarted."""
+    """Return the last complete checkpoint of this run itself, if any, as after a restart."""
     own = complete_checkpoints(run.checkpoints)
     for path in incomplete_checkpoints(run.checkpoints) if ranks.is_first else ():
-        text = f"[Rank 0] RESUME: {path.name} is not whole, and passed over"
+        text = f"[Rank 0] RESUME: {path.name} is incomplete, and skipped"
         events.emit("log", "line", text=text)
     return str(own[-1]) if own else None
 
@@ -144,7 +145,10 @@ def _resume_from(run: RunDir, ranks: Ranks, events: EventWriter) -> str | None:
 def wrap(
     model: Any, ranks: Ranks, *, init_sync: bool, tried: Tried | None = None
 ) -> DistributedDataParallel | Undistributed:
-    """With `init_sync` all ranks get rank 0's weights: what is written to is no longer shared."""
+    """Wrap the model and its loss in DDP, or in `Undistributed` for a plain run.
+
+    With `init_sync` all ranks get rank 0's weights; weights that are written are no longer shared.
+    """
     tried = tried or Tried()
     loss = SummedLoss(model, head=tried.head)
     if isinstance(ranks, Alone):
@@ -161,7 +165,7 @@ def wrap(
 def _samples(
     config: RunConfig, run: RunDir, ranks: Ranks, events: EventWriter
 ) -> SampleFile | Stream:
-    """What is trained on."""
+    """Return the training samples, prepared or streamed."""
     prepared = read_prepared(run)
     if not prepared.train.is_streamed:
         return SampleFile(prepared.train)

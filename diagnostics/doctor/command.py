@@ -22,7 +22,7 @@ def doctor(names: Sequence[str], console: Console, *, as_json: bool) -> None:
     try:
         verdict = _verdict(names)
     except RuleError as error:
-        raise UserError(str(error), do="mend that rule: docs/doctor.md") from error
+        raise UserError(str(error), do="fix that rule: docs/doctor.md") from error
     text = json.dumps(verdict.as_json()) if as_json else "\n".join(verdict.lines())
     console.out(text, highlight=False)
 

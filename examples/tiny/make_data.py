@@ -2,9 +2,9 @@
 
     python examples/tiny/make_data.py            # rewrites train.jsonl and heldout.jsonl beside it
 
-The same seed gives the same bytes. No prompt of the held-out file occurs in the training file,
-not even in another spelling: prompts are told apart by `normalise`, and a sum is held out
-together with its mirror image (2 + 5 and 5 + 2), so that exact match measures a rule learnt.
+The same seed gives the same bytes. No prompt of the held-out file occurs in the training file, not
+even in another spelling: prompts are compared by `normalise`, and a sum is held out together with
+its mirror image (2 + 5 and 5 + 2), so that exact match measures whether the rule was learnt.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Row = dict[str, str]
 
 
 def normalise(prompt: str) -> str:
-    """The prompt as it is compared: case, spacing and end punctuation do not tell two apart."""
+    """Normalise a prompt for comparison: case, spacing and end punctuation are ignored."""
     return " ".join(prompt.casefold().rstrip(" ?.!").split())
 
 
 def _word(rng: random.Random) -> str:
-    """A pronounceable word of 3 to 6 letters, consonants and vowels in turn."""
+    """Return a pronounceable word of 3 to 6 letters, alternating consonants and vowels."""
     letters = [rng.choice(CONSONANTS if i % 2 == 0 else VOWELS) for i in range(rng.randint(3, 6))]
     return "".join(letters)
 
@@ -53,7 +53,7 @@ def _sum_rows(pair: tuple[int, int]) -> list[Row]:
 
 
 def make(seed: int = SEED) -> tuple[list[Row], list[Row]]:
-    """(training rows, held-out rows), each row {"prompt", "response"}; no prompt in both."""
+    """Return (training rows, held-out rows), each {"prompt", "response"}; no prompt is in both."""
     rng = random.Random(seed)
     words = _distinct_words(rng, NUM_TRAIN_WORDS + NUM_HELDOUT_WORDS)
     pairs = [(a, b) for a in range(10) for b in range(a, 10)]
@@ -61,7 +61,7 @@ def make(seed: int = SEED) -> tuple[list[Row], list[Row]]:
     heldout = [row for word in words[:NUM_HELDOUT_WORDS] for row in _word_rows(word)]
     heldout += [row for pair in pairs[:NUM_HELDOUT_SUMS] for row in _sum_rows(pair)]
     train = [row for word in words[NUM_HELDOUT_WORDS:] for row in _word_rows(word)]
-    # There are few sums and many words: each sum is repeated, so that it is seen about as often.
+    # There are few sums and many words: each sum is repeated so that it is seen about as often.
     sums = [row for pair in pairs[NUM_HELDOUT_SUMS:] for row in _sum_rows(pair)]
     train += sums * 24
     rng.shuffle(train)

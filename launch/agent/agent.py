@@ -34,8 +34,7 @@ def main() -> None:
     warm = WarmStart(run, events, launch.zygote_timeout_s) if launch.start != "cold" else None
 
     torch_compat.leave_no_main()
-    # Imported only now: while the zygote imports torch on one core, this process does so on
-    # another.
+    # Only now: while the zygote imports torch on one core, this process does so on another.
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher import api
@@ -58,8 +57,7 @@ def main() -> None:
 def _airlock_agent(
     base: Any, run: RunDir, events: EventWriter, asked: str, warm: WarmStart | None
 ) -> Any:
-    """Return a subclass of torch's agent that starts ranks warm if it can and records their exits.
-    """
+    """Return a subclass of torch's agent that starts ranks warm if possible, and records exits."""
 
     exits = _Exits(events, warm)
 

@@ -226,7 +226,7 @@ def _check_config(folder: Path, config: Mapping[str, Any], tensors: Mapping[str,
 def _not_of_one_model(folder: Path, told: str, held: str) -> UserError:
     return UserError(
         f"{folder}: config.json says {told}, the weights have {held}",
-        do="take config.json and weights from one place; a model loaded from this mix would be wrong",
+        do="take config.json and weights from one place; a model of this mix would be wrong",
         code=ExitCode.PREFLIGHT,
     )
 

@@ -60,8 +60,7 @@ def check(
 
 
 class _Table:
-    """A table with a line for each finished rung; below a failed one, its findings and what to do.
-    """
+    """A table: a line for each finished rung; below a failed one, findings and what to do."""
 
     def __init__(self, console: Console, request: Request) -> None:
         self._console, self._request = console, request

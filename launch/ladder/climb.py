@@ -131,7 +131,7 @@ def _judge(
             findings=summary["findings"],
             **about,
         )
-    how = "it said nothing any more, and was ended" if is_silent else f"it {how_it_ended(code)}"
+    how = "it printed nothing any more, and was ended" if is_silent else f"it {how_it_ended(code)}"
     words = quoted(last_words(text))
     return Climbed(ok=False, line=how, do=alone(rung, request), last_words=words, **about)
 

@@ -9,7 +9,7 @@ _HINTS = {signal.SIGKILL: " (out of memory? see `dmesg`)", signal.SIGILL: " (wro
 
 
 def how_it_ended(code: int) -> str:
-    """Return a phrase for an exit code, with the process as its object: killed the process: …"""
+    """Return a verb phrase for an exit code, such as `killed the process: SIGKILL`."""
     if code >= 0:
         return f"ended the process with exit code {code}"
     number = signal.Signals(-code)

@@ -145,8 +145,7 @@ def _fewer_ranks(config: RunConfig) -> Group:
 def _other_profiles(
     config: RunConfig, settings: Sequence[str], environ: Mapping[str, str]
 ) -> Group:
-    """Return profiles with an architecture and the same kind of device; the trace tells their size.
-    """
+    """Return profiles with an architecture for the same kind of device; a trace shows sizes."""
     found = []
     for file in sorted(PROFILES.glob("*.toml")):
         try:

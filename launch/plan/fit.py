@@ -39,8 +39,7 @@ class Need:
     most_bytes: int
 
     def verdict(self, limit_bytes: int, at_best_bytes: int | None = None) -> Fit:
-        """Return the verdict for a limit; `at_best_bytes` is what there would be if all went well.
-        """
+        """Return the verdict for a limit; `at_best_bytes` is the limit if all went well."""
         if self.most_bytes <= limit_bytes:
             return Fit.FITS
         best_bytes = limit_bytes if at_best_bytes is None else max(limit_bytes, at_best_bytes)

@@ -18,7 +18,8 @@ from rundir.footprint import Footprint
 from rundir.units import MIB
 
 # Measured as in docs/benchmarks.md (Start-up beside other launchers), anonymous memory there: 8
-# warm ranks 561 MB, of which 12.0 for each rank; 8 cold ones 2,362 MB; a zygote 265 MiB (README).
+# warm ranks 561 MB, of which 12.0 for each rank; 8 cold ones 2,362 MB. A zygote: 265 MiB, in its
+# MEM:POST-IMPORT line.
 _LAUNCHER_BYTES = 190 * MIB  # launch and agent
 _IMPORTS_BYTES = 265 * MIB  # a process that has imported torch, transformers and the trainer
 _FORK_BYTES = 12 * MIB  # private memory of a forked rank until the ranks have met
@@ -109,7 +110,7 @@ def host_phases(
 def _export_bytes(
     footprint: Footprint, config: RunConfig, device: Device, *, is_shared: bool
 ) -> int:
-    """Return the extra memory for writing the trained model; host weights may have been shared."""
+    """Return the extra memory for writing the trained model; merging copies shared weights."""
     if config.train.method != "full" and not config.train.merge_adapters:
         return 0
     merged_bytes = _frozen_bytes(footprint, config)  # merging writes to all of them

@@ -123,8 +123,7 @@ class PlanOfRun:
         self._console.out("plan: looked at again once the data are known", highlight=False)
 
     def _ask_with_own_length(self, longest: int) -> bool:
-        """Request a new plan if rows are shorter than the limit, which may help; return whether so.
-        """
+        """Request a new plan if rows are shorter than the limit; return whether they are."""
         data = self._config.data
         most = longest * (self._config.train.global_batch_size if data.packing else 1)
         if most >= data.max_seq_length:
@@ -135,7 +134,7 @@ class PlanOfRun:
         return True
 
     def explained(self, error: UserError) -> UserError:
-        """Return `error`; a DoesNotFitError with what would fit, which takes a moment to find."""
+        """Return `error`; extend a DoesNotFitError by what would fit, which takes a moment."""
         if not isinstance(error, DoesNotFitError):
             return error
         try:

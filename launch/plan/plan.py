@@ -77,16 +77,14 @@ class Plan:
 
     @property
     def verdict(self) -> Fit | None:
-        """The worse of the two verdicts; the host's counts only if the run would be on this host.
-        """
+        """The worse of the two verdicts; the host's counts only if it would run the job."""
         found = [self.gpu_verdict] if self.gpu_verdict else []
         found += [self.host_verdict] if self.target.is_here else []
         return max(found, key=_FROM_GOOD_TO_BAD.index, default=None)
 
     @property
     def is_hopeless(self) -> bool:
-        """True if what is stored permanently does not fit by itself, however small the steps are.
-        """
+        """True if what is stored permanently does not fit, however small the steps are."""
         one = self.footprint
         stored = one.weights_bytes + one.gradients_bytes + one.optimizer_bytes + one.ddp_bytes
         stored += context_need(self.target.num_ranks).least_bytes

@@ -65,7 +65,7 @@ def _is_sound(footprint: Footprint) -> bool:
 
 
 class Tracer:
-    """One call of the tracer, with those of some questions that have no cached answer.
+    """One call of the tracer, for those of the questions that have no cached answer.
 
     Call `poll` until it returns True, then `answers`; call `close` whatever happens.
     """
@@ -76,8 +76,7 @@ class Tracer:
         environ: Mapping[str, str],
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """Start the child if there is anything to ask. Raises UserError when it cannot be started.
-        """
+        """Start the child if there is anything to ask. Raises UserError when that fails."""
         self._questions = questions
         self._kept = {one.key: kept_answer(one) for one in questions}
         by_key = {one.key: one for one in questions}
@@ -137,8 +136,7 @@ class Tracer:
             self._error = _failed(str(error))
 
     def answers(self) -> list[Footprint]:
-        """Return the answers, in the order of the questions. Raises UserError when there are none.
-        """
+        """Return the answers, in order of the questions. Raises UserError if there are none."""
         if self._error is not None:
             raise self._error
         found = [self._kept[question.key] for question in self._questions]

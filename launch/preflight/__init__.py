@@ -1,4 +1,4 @@
-"""Will it start? Checks of the machine, each a function from a context to findings.
+"""Checks of the machine before a run, each a function from a context to findings.
 
 Runs in the launcher, in threads, within two seconds.
 """

@@ -1,6 +1,6 @@
-"""All checks of the machine, at once and within a bound; what a run makes of their findings.
+"""All checks of the machine, run at once and within a timeout, and what a run does with them.
 
-`airlock preflight [PROFILE]` shows them alone, also what they found to be right.
+`airlock preflight [PROFILE]` shows them alone, including the findings that are fine.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CHECKS: Mapping[str, Check] = {
 def show_preflight(
     request: Request, console: Console, environ: Mapping[str, str], *, as_json: bool
 ) -> ExitCode:
-    """Print every finding, or one JSON object; PREFLIGHT if there is an error.
+    """Print every finding, or one JSON object; return PREFLIGHT if there is an error.
 
     Raises UserError when the request itself is wrong.
     """
@@ -63,7 +63,7 @@ def show_preflight(
 
 
 def findings_of(request: Request, environ: Mapping[str, str]) -> list[Finding]:
-    """All findings; of a run that has not the GPUs it needs, everything else is looked at as well.
+    """Return all findings; if the run lacks the GPUs it needs, everything else is checked as well.
 
     Raises UserError when the request itself is wrong.
     """
@@ -83,7 +83,7 @@ def findings_of(request: Request, environ: Mapping[str, str]) -> list[Finding]:
 def find(
     job: Job, environ: Mapping[str, str], checks: Mapping[str, Check] = CHECKS
 ) -> list[Finding]:
-    """What the checks find, in their order. One that hangs or breaks is a warning, and no more."""
+    """Return the findings of the checks, in order; one that hangs or breaks is only a warning."""
     deadline = time.monotonic() + TIMEOUT_S
     state = Asked(nvml.driver_state) if job.placement.device == "cuda" else None
     context = Context(
@@ -103,7 +103,7 @@ def _findings_of(name: str, asked: Asked[list[Finding]], deadline: float) -> lis
     except TimeoutError:
         what = f"has not answered within {TIMEOUT_S:g} s"
         do = "`sudo dmesg | tail` and `mount` may tell: a stuck driver, a file server that is gone"
-    except Exception as error:  # noqa: BLE001 - a check that breaks must not end what it is to protect
+    except Exception as error:  # noqa: BLE001 - a check that breaks must not end the run
         what, do = f"could not be checked: {error!r}", "the run goes on without this check"
     return [warning(name, what, do)]
 
@@ -111,7 +111,7 @@ def _findings_of(name: str, asked: Asked[list[Finding]], deadline: float) -> lis
 def make_sure(job: Job, environ: Mapping[str, str], console: Console, *, force: bool) -> None:
     """Print warnings, and raise UserError with all errors at once unless they are `force`d.
 
-    On a terminal it offers to end what a dead run has left, before anything is judged.
+    On a terminal, first offer to end what a dead run has left behind.
     """
     _offer_to_end_leftovers(console)
     found = find(job, environ)
@@ -121,7 +121,7 @@ def make_sure(job: Job, environ: Mapping[str, str], console: Console, *, force: 
         lines = "\n".join(f"  {one.check}: {one.text}\n    → {one.do}" for one in errors)
         raise UserError(
             f"this machine is not ready for the run\n{lines}",
-            do="--force goes on all the same",
+            do="--force continues all the same",
             code=ExitCode.PREFLIGHT,
         )
     _print([finding for finding in found if finding.level != "ok"], console)
@@ -133,7 +133,7 @@ def _print(found: Sequence[Finding], console: Console) -> None:
 
 
 def line_of(finding: Finding) -> str:
-    """A finding as a line of a list of them."""
+    """Return a finding as a line of a list."""
     return f"{finding.level:<7}  {_said(finding)}"
 
 
@@ -143,7 +143,7 @@ def _said(finding: Finding) -> str:
 
 
 def _offer_to_end_leftovers(console: Console) -> None:
-    """Where a person can answer: what is left over may hold the memory that the run needs."""
+    """Offer on a terminal to end leftovers, which may hold the memory that the run needs."""
     if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
         return
     for dead in earlier_runs.dead_runs():

@@ -1,8 +1,8 @@
-"""What earlier runs have left: processes whose launcher is dead, and locks of killed builds.
+"""Leftovers of earlier runs: processes whose launcher is dead, and locks of killed builds.
 
-torch's lock of an extension's build is a mere file (torch/utils/file_baton.py): a build that is
-killed leaves it, and all later loads wait for it to go (pytorch#189245). The caches of inductor and
-triton have no such lock.
+torch's lock for building an extension is a plain file (torch/utils/file_baton.py): a build that is
+killed leaves it behind, and all later loads wait for it to disappear (pytorch#189245). The caches
+of inductor and triton have no such lock.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from rundir.finding import Finding
 from rundir.units import clock_text
 
 BUILD_LOCKS = "build locks"
-_OLD_S = 600.0  # on a shared home the builder may be on another machine; few builds take so long
+_OLD_S = 600.0  # on a shared home the builder may be on another machine; few builds take this long
 
 LEFTOVERS = "leftovers"
 _MOST = 4  # processes named in one line
 
 
 def dead_runs() -> list[RunProcesses]:
-    """Runs of this user that have lost their launcher, and have processes here."""
+    """Return the runs of this user that have lost their launcher, and have processes here."""
     return [one for one in all_runs() if one.is_dead]
 
 
 def check_leftovers(_context: Context) -> list[Finding]:
-    """A warning for each dead run with what is left of it; live runs are nobody's concern."""
+    """Return a warning for each dead run, with what is left of it; live runs are left alone."""
     found = all_runs()
     dead = [one for one in found if one.is_dead]
     if not dead:
@@ -55,7 +55,7 @@ def _left_over(one: RunProcesses) -> Finding:
 
 
 def check_build_locks(context: Context) -> list[Finding]:
-    """A warning for each lock that is old, and that no process has open."""
+    """Return a warning for each old lock that no process has open."""
     now, locks = time.time(), find_locks(context.environ)
     held = _open_here() if locks else set()
     found = []
@@ -75,7 +75,7 @@ def check_build_locks(context: Context) -> list[Finding]:
 
 
 def find_locks(environ: Mapping[str, str]) -> list[Path]:
-    """The locks of all builds, where torch keeps them."""
+    """Return the locks of all builds, from where torch keeps them."""
     cache = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "/")) / ".cache")
     own = environ.get("TORCH_EXTENSIONS_DIR")
     if own:
@@ -91,7 +91,7 @@ def _changed_at(lock: Path, now: float) -> float:
 
 
 def _open_here() -> set[Path]:
-    """All files called `lock` that a process has open; of others' processes nothing is seen."""
+    """Return all open files named `lock`; other users' processes are not seen."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*/fd"):
         with contextlib.suppress(OSError):

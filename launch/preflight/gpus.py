@@ -1,9 +1,9 @@
-"""The GPUs of this run and their driver: do they answer, is their memory free, who holds it.
+"""Checks of this run's GPUs and their driver: do they answer, is their memory free, who holds it.
 
 The driver is compared with the build of torch by NVIDIA's CUDA Compatibility guide: within a major
-version of CUDA any driver of it will do (minor version compatibility); a driver older than that
+version of CUDA any driver of that version will do (minor version compatibility); an older driver
 cannot serve a build, a newer one can. A forward compatibility package makes libcuda, which is what
-is asked, the newer one.
+is queried, the newer one.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class TorchBuild:
 
 
 def torch_build() -> TorchBuild | None:
-    """The torch that this Python would import, or None where there is none, or it is not torch's.
+    """Return the torch that this Python would import; None if there is none, or it is not torch's.
 
-    Raises SyntaxError for a file that is no Python.
+    Raises SyntaxError if its version.py is not valid Python.
     """
-    found = importlib.util.find_spec("torch")  # looks for it, and loads nothing
+    found = importlib.util.find_spec("torch")  # finds the package without loading it
     if found is None or found.origin is None:
         return None
     try:
@@ -68,7 +68,7 @@ def torch_build() -> TorchBuild | None:
 
 
 def _assignments(text: str) -> list[tuple[str, str | None]]:
-    """`name = 'text'` and `name: type = 'text'` at the top of a module."""
+    """Return the assignments `name = 'text'` and `name: type = 'text'` at the top of a module."""
     found = []
     for node in ast.parse(text).body:
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
@@ -87,7 +87,7 @@ _NEEDS_DRIVER = {11: 450, 12: 525, 13: 580}  # CUDA Compatibility, table 1
 
 
 def check_driver(context: Context) -> list[Finding]:
-    """One finding: whether this torch can use these GPUs through this driver."""
+    """Return at most one finding: whether this torch can use these GPUs through this driver."""
     if context.placement.device != "cuda":
         fault = nvml.driver_fault() if context.config.launch.device == "auto" else None
         if fault is None:
@@ -101,7 +101,7 @@ def check_driver(context: Context) -> list[Finding]:
 
 
 def judge_driver(build: TorchBuild, driver: DriverState, gpus: list[GpuState]) -> Finding:
-    """Whether `build` can use `gpus` through `driver`."""
+    """Return a finding on whether `build` can use `gpus` through `driver`."""
     install = _install(build, driver, gpus)
     if driver.cuda is None:
         return error(
@@ -136,7 +136,7 @@ def judge_driver(build: TorchBuild, driver: DriverState, gpus: list[GpuState]) -
 
 
 def _install(build: TorchBuild, driver: DriverState, gpus: list[GpuState]) -> str:
-    """The command that brings a build that this driver and these GPUs can take."""
+    """Return the command that installs a build for this driver and these GPUs."""
     is_new = bool(driver.cuda) and driver.cuda[0] > _LAST_BEFORE_TURING  # type: ignore[index]
     has_old = any((0, 0) < gpu.capability < _TURING for gpu in gpus)
     has_blackwell = any(gpu.capability >= _BLACKWELL for gpu in gpus)
@@ -151,7 +151,7 @@ def _version_text(version: tuple[int, int]) -> str:
 
 
 def check_gpus(context: Context) -> list[Finding]:
-    """A finding for each GPU with a fault, without room, or not as a run needs it."""
+    """Return a finding for each GPU that has a fault, no room, or an unsuitable mode."""
     chosen, driver = context.placement.gpus, context.driver()
     if not chosen or driver is None:
         return []
@@ -179,7 +179,7 @@ def check_gpus(context: Context) -> list[Finding]:
 def judge_gpu(
     gpu: Gpu, state: GpuState | None, needed_bytes: int, num_gpus: int
 ) -> Iterator[Finding]:
-    """What is wrong with one GPU that is to be used; `needed_bytes` is what a rank surely takes."""
+    """Yield what is wrong with a GPU that is to be used; a rank needs at least `needed_bytes`."""
     if state is None:
         text = f"GPU {gpu.index} ({gpu.name}) has stopped answering"
         yield error(GPU, text, f"sudo nvidia-smi --gpu-reset -i {gpu.index}   # or reboot")
@@ -241,13 +241,13 @@ def _memory(gpu: Gpu, state: GpuState, needed_bytes: int) -> Iterator[Finding]:
 
 
 def _holder(user: GpuUser) -> str:
-    """Whose process it is, what it is, how old and how large."""
+    """Return the owner, command, age and memory of a process."""
     used = "an unknown amount" if user.used_bytes is None else f"{user.used_bytes // MIB:,} MiB"
     try:
         process = psutil.Process(user.pid)
         command = " ".join(process.cmdline())[:_LONGEST_COMMAND] or process.name()
         about = f"{process.username()}, {command}, {clock_text(_age_s(process))}"
-    except psutil.Error:  # of the host, seen from within a container
+    except psutil.Error:  # a process of the host, seen from within a container
         about = "not to be seen from here"
     run = run_folder_of(user.pid)
     return f"pid {user.pid} ({about}{f', run {run.name}' if run else ''}) with {used}"

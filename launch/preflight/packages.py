@@ -1,4 +1,4 @@
-"""Packages that this run needs beside what every run does, and the trackers' keys."""
+"""Checks of the packages that this run needs beyond those of every run, and of trackers' keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEYS = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
 
 
 def check_tracking(context: Context) -> list[Finding]:
-    """A warning for one that will not get there; nothing where none is asked for, or installed."""
+    """Return a finding for each requested, installed tracker: a warning if it lacks its key."""
     services = services_in(context.config.train.report_to)
     return [_tracker(name, context.environ) for name in services if is_installed(name)]
 
@@ -35,7 +35,7 @@ def _tracker(name: str, environ: Mapping[str, str]) -> Finding:
 
 
 def _has_key(environ: Mapping[str, str]) -> bool:
-    """Whether W&B needs none, or has one in the environment or in netrc."""
+    """Return whether W&B needs no key, or has one in the environment or in netrc."""
     if environ.get("WANDB_MODE") in _WITHOUT_KEY or any(environ.get(key) for key in _KEYS):
         return True
     host = urlsplit(environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
@@ -48,7 +48,7 @@ def _has_key(environ: Mapping[str, str]) -> bool:
 
 
 def check_packages(context: Context) -> list[Finding]:
-    """An error for each package, or compiler, that would be missed in the middle of a start."""
+    """Return an error for each package or compiler that would be missed during the start."""
     if context.config.script is not None:
         return []
     found = [error(PACKAGES, text, do) for text, do in missing(context.config)]

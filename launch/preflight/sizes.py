@@ -1,6 +1,6 @@
-"""How large a model is, as its architecture says: enough to see that there is no room for it.
+"""The size of a model, from its architecture: enough to see that there is no room for it.
 
-What training takes on a GPU is the plan's to tell (launch/plan); here are only the weights.
+The memory that training takes on a GPU is up to the plan (launch/plan); here are only the weights.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ _KNOWN = ("qwen2", "qwen3", "llama", "mistral")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSize:
-    """Counted from the shapes that these architectures have."""
+    """The size of a model, counted from the shapes that these architectures have."""
 
     num_parameters: int
     num_adapter_parameters: int  # of LoRA on every linear layer of a block
 
     def loaded_bytes(self, config: RunConfig) -> int:
-        """What all weights take in memory at least."""
+        """Return the memory that all weights take at least, in bytes."""
         if config.train.method == "qlora":
             return self.num_parameters // 2
         return self.num_parameters * _ITEM_BYTES[config.model.dtype]
 
     def exported_bytes(self, config: RunConfig) -> int:
-        """What all weights take on disk, once they are written."""
+        """Return the disk space of all weights, once they are written, in bytes."""
         if config.train.method != "full" and not config.train.merge_adapters:
             return self.num_adapter_parameters * _ADAPTER_BYTES
         return self.num_parameters * _ITEM_BYTES[config.model.dtype]
 
     def checkpoint_bytes(self, config: RunConfig) -> int:
-        """Trained weights and both of AdamW's states."""
+        """Return the bytes of a checkpoint on disk: trained weights and AdamW's two states."""
         num, size = self.num_parameters, _ITEM_BYTES[config.model.dtype]
         if config.train.method != "full":
             num, size = self.num_adapter_parameters, _ADAPTER_BYTES
@@ -46,7 +46,7 @@ class ModelSize:
 
 
 def model_size(config: RunConfig, sources: Sources) -> ModelSize | None:
-    """The size of the model to train, or None where [architecture] does not tell it."""
+    """Return the size of the model to train, or None if [architecture] does not determine it."""
     shape = config.architecture
     is_of_this_model = sources.get("model.path", "").startswith(("profile", "default", "run "))
     if not is_of_this_model or shape.get("model_type") not in _KNOWN:
@@ -69,7 +69,7 @@ def model_size(config: RunConfig, sources: Sources) -> ModelSize | None:
 
 
 def _linears(shape: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """(inputs, outputs) of the linear layers of a block: query, key, value, output, and the MLP."""
+    """Return (inputs, outputs) of a block's linear layers: query, key, value, output, MLP."""
     hidden, wide = shape["hidden_size"], shape["intermediate_size"]
     num_heads = shape["num_attention_heads"]
     queries = num_heads * _head_dim(shape)

@@ -1,4 +1,4 @@
-"""Room for what a run writes: disks, for checkpoints and the trained model, and /dev/shm."""
+"""Checks of room for what a run writes: disks, for checkpoints and the model, and /dev/shm."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _TEMPORARY_BYTES = MIB  # sockets and small files
 SHARED_MEMORY = "shared memory"
 _SHM = Path("/dev/shm")  # noqa: S108 - the kernel's, not a folder for temporary files
 _SHM_LEAST_BYTES = MIB  # multiprocessing's locks and semaphores, a page each
-# What NCCL makes for each connection of two ranks (nccl#290, #525, pytorch/ci-infra#490: "segment …
-# size 9637888"); a ring of two channels and a tree beside it are four a rank. An estimate: with
-# NVLink it makes smaller ones.
+# Size of a segment that NCCL creates for each connection of two ranks (nccl#290, #525,
+# pytorch/ci-infra#490: "segment … size 9637888"); a ring of two channels and a tree make four per
+# rank. An estimate: with NVLink the segments are smaller.
 _NCCL_BYTES = 4 * 9_637_888
-_STALE_BYTES = 64 * MIB  # less is not worth a word
+_STALE_BYTES = 64 * MIB  # less is not worth a warning
 _STALE = re.compile(r"torch_(\d+)_.*|psm_.*|nccl-.*")
 _MOST = 8  # files named in one command
 
 
 def check_shared_memory(context: Context) -> list[Finding]:
-    """Errors where locks cannot be made, a warning where NCCL may find too little room."""
+    """Return an error if locks cannot be created, a warning if NCCL may find too little room."""
     if not _SHM.is_dir() or not os.access(_SHM, os.W_OK | os.X_OK):
         return [
             error(
@@ -70,9 +70,9 @@ def check_shared_memory(context: Context) -> list[Finding]:
 
 
 def stale_files() -> list[Path]:
-    """Files that torch, multiprocessing or NCCL made for this user, and that no process has now.
+    """Return this user's files of torch, multiprocessing or NCCL that no process has open now.
 
-    Those of another container, whose processes cannot be seen from here, look the same: hence
+    Files of another container, whose processes cannot be seen from here, look the same: hence
     nothing is removed.
     """
     candidates = [path for path in sorted(_SHM.iterdir()) if _is_ours(path)]
@@ -88,13 +88,13 @@ def _is_ours(path: Path) -> bool:
 
 
 def _maker_lives(path: Path) -> bool:
-    """Whether torch's name for it is that of a live process, which may have it closed just now."""
+    """Return whether the process in torch's name for the file lives; it may have it closed now."""
     found = _STALE.fullmatch(path.name)
     return bool(found and found[1]) and Path(f"/proc/{found[1]}").exists()  # type: ignore[index]
 
 
 def _used_names() -> set[str]:
-    """Names of all files in /dev/shm that a process of this user has mapped or open."""
+    """Return the names of all files in /dev/shm that a process of this user has mapped or open."""
     found = set()
     for process in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -119,7 +119,7 @@ def _size(path: Path) -> int:
 
 
 def check_disk(context: Context) -> list[Finding]:
-    """An error for a disk that cannot take what is surely written to it."""
+    """Return a finding for each disk: an error if it cannot take what is surely written to it."""
     needed = _RUN_BYTES + checkpoints_bytes(context.config, context.sources)
     elsewhere = "AIRLOCK_RUNS_DIR=/elsewhere"
     runs = _judge_disk(
@@ -135,9 +135,9 @@ def check_disk(context: Context) -> list[Finding]:
 
 
 def checkpoints_bytes(config: RunConfig, sources: Sources) -> int:
-    """What checkpoints and the exported model take at most at once; 0 where that is not known.
+    """Return the most that checkpoints and exported model take at once, in bytes; 0 if unknown.
 
-    A checkpoint is written whole before an old one is removed.
+    A checkpoint is written completely before an old one is removed.
     """
     size = None if config.script is not None else model_size(config, sources)
     if size is None:

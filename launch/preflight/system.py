@@ -1,4 +1,4 @@
-"""What the kernel gives a user: open files, processes, localhost and a clock that is right.
+"""Checks of what the kernel gives a user: open files, processes, localhost, a correct clock.
 
 Ranks find each other through localhost; names of runs, the order of logs, and certificates depend
 on the clock.
@@ -23,8 +23,8 @@ from rundir.paths import ROOT, RunDir, runs_folder
 from rundir.status import read_status
 
 CLOCK = "clock"
-_BORN = 1_767_225_600  # 2026-01-01: this program is younger
-_FILES_MARGIN_S = 3600.0  # of a file server's clock
+_BORN = 1_767_225_600  # 2026-01-01: this program was written later
+_FILES_MARGIN_S = 3600.0  # allowed error of a file server's clock
 _RUNS_MARGIN_S = 60.0
 _SET_CLOCK = "sudo timedatectl set-ntp true, or `sudo date -s …`"
 
@@ -33,17 +33,17 @@ _TIMEOUT_S = 1.0
 
 
 def check_localhost(_context: Context) -> list[Finding]:
-    """An error when the name means nothing, or no connection to it can be made."""
+    """Return an error if the name does not resolve, or no connection to it can be made."""
     return [find_localhost()]
 
 
 def find_localhost() -> Finding:
-    """The same of any run."""
+    """Return the finding on localhost, which is the same for any run."""
     try:
         found = socket.getaddrinfo("localhost", 0, type=socket.SOCK_STREAM)
     except OSError as seen:
         do = "a line `127.0.0.1 localhost` in /etc/hosts"
-        return error(LOCALHOST, f"the name localhost means nothing here: {seen}", do)
+        return error(LOCALHOST, f"the name localhost does not resolve here: {seen}", do)
     refused = ""
     for family, _, _, _, address in found:
         try:
@@ -56,7 +56,7 @@ def find_localhost() -> Finding:
 
 
 def _connect(family: int, address: tuple[object, int]) -> None:
-    """Listen at a free port of `address`, and connect to it. Raises OSError."""
+    """Listen on a free port of `address`, and connect to it. Raises OSError."""
     with socket.socket(family, socket.SOCK_STREAM) as server:
         server.bind(address)
         server.listen(1)
@@ -66,16 +66,16 @@ def _connect(family: int, address: tuple[object, int]) -> None:
 
 
 LIMITS = "limits"
-_FILES = 4096  # of one process: a socket to every other rank, NCCL's, the shards of a model
-_MOST_FILES = 65_536  # as far as it is raised: some programs close every number up to the limit
+_FILES = 4096  # per process: a socket to every other rank, NCCL's, the shards of a model
+_MOST_FILES = 65_536  # raised no further: some programs close every descriptor up to the limit
 # Threads of a rank besides those that compute: autograd, DDP, gloo, NCCL with its watchdogs, CUDA.
 # On CPU a rank of the tiny profile has 8 (launch/host/address_space.py); with CUDA it is a guess.
 _THREADS_LEAST, _THREADS_CUDA = 8, 48
-_OF_LAUNCHER = 32  # agent, zygote and their threads, the ends of which overlap
+_OF_LAUNCHER = 32  # agent, zygote and their threads, which may overlap as they end
 
 
 def check_limits(context: Context) -> list[Finding]:
-    """Raise what may be raised, for this process and all it starts, and say what is too low."""
+    """Raise limits as far as allowed, for this process and its children; report those too low."""
     num_ranks = context.placement.num_ranks
     threads = context.config.launch.threads_per_rank or usable_cores().number // num_ranks or 1
     least = num_ranks * (threads + _THREADS_LEAST) + _OF_LAUNCHER
@@ -101,7 +101,7 @@ def _open_files() -> Finding:
 
 
 def _raise(which: int, needed: int, most: int | None = None) -> int:
-    """Raise a soft limit below `needed` as far as the hard one, or `most`; returns what it is."""
+    """Raise a soft limit below `needed` as far as the hard one, or `most`; return the limit."""
     soft, hard = resource.getrlimit(which)
     if soft != resource.RLIM_INFINITY and soft < needed and soft != hard:
         limits = [one for one in (hard, most) if one not in (None, resource.RLIM_INFINITY)]
@@ -112,7 +112,7 @@ def _raise(which: int, needed: int, most: int | None = None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """A bound on the number of threads, and how many there are already."""
+    """A limit on the number of threads, and the number already in use."""
 
     what: str
     limit: int
@@ -121,9 +121,9 @@ class Room:
 
 
 def rooms(proc: Path = PROC) -> Iterator[Room]:
-    """Every bound on the threads that this process and its children can start."""
+    """Yield every limit on the threads that this process and its children can start."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if soft != resource.RLIM_INFINITY and os.geteuid() != 0:  # root is let through
+    if soft != resource.RLIM_INFINITY and os.geteuid() != 0:  # root is exempt
         yield Room(
             what="the limit on processes of this user (RLIMIT_NPROC)",
             limit=soft,
@@ -156,7 +156,7 @@ def _judge(room: Room, least: int, need: int, num_ranks: int) -> Finding:
 
 
 def _threads_of_user() -> int:
-    """Threads of all processes of this user, as RLIMIT_NPROC counts them."""
+    """Return the number of threads of this user's processes, as RLIMIT_NPROC counts them."""
     uid, total = os.getuid(), 0
     for process in Path("/proc").iterdir():
         try:
@@ -168,7 +168,7 @@ def _threads_of_user() -> int:
 
 
 def check_clock(_context: Context) -> list[Finding]:
-    """A warning for a clock that is behind what was written earlier."""
+    """Return a warning if the clock is behind something written earlier."""
     found = list(_behind(time.time()))
     return found or [fine(CLOCK, time.strftime("%Y-%m-%d %H:%M:%S %Z"))]
 

@@ -41,6 +41,5 @@ def through_gate(
             beside = f" beside {num} other{'s' if num > 1 else ''}" if num else ""
             report.line(f"LOCK: acquired! Starting initialization...{beside}")
             yield gate
-            # Logged before the lock is released, so that the next holder's "acquired" comes after
-            # it.
+            # Logged before the release, so that the next holder's "acquired" comes after it.
             report.line("LOCK: released")

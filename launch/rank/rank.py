@@ -43,8 +43,7 @@ def main_of_fork() -> None:
     assert parent is not None, "a warm rank is a fork of the zygote"
     die_with_parent(parent.pid)
     # A session of its own, as torchrun's workers have: Linux divides processor time among sessions
-    # first (autogroups), so beside other programs all ranks of one session would get the share of
-    # one.
+    # first (autogroups), so all ranks in one session would get the share of a single program.
     os.setsid()
     begin_exit_handlers_anew()
     # A fork of a forkserver would start a forkserver for every worker; a cold rank would not.
@@ -88,8 +87,7 @@ class RankPlace:
 
     @property
     def gate_attempt(self) -> str:
-        """The queue of this rank at the gate: the ranks of its attempt that were started as it was.
-        """
+        """The queue of this rank: the ranks of its attempt that were started the same way."""
         return f"{self.attempt}-{zygote.way_of_start()}"
 
     @classmethod

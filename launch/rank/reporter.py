@@ -30,8 +30,7 @@ class Reporter:
         self.events.emit("log", "line", text=line)
 
     def memory(self, label: str) -> None:
-        """Write a line `MEM:LABEL` with this process's memory figures, and the mark of that name.
-        """
+        """Write a `MEM:LABEL` line with this process's memory, and the mark of that name."""
         memory = measure()
         self.events.emit("mark", f"mem.{label.lower().replace('-', '_')}", **asdict(memory))
         self.line(f"MEM:{label} {memory.line()}")

@@ -154,8 +154,7 @@ def _execute(path: Path, events: EventWriter, rank: int) -> tuple[int, bool]:
     except SystemExit as error:
         code = _exit_status(error)
         if code != 0:
-            # Reported now: others may fail because of it, and be seen to end, before this process
-            # ends.
+            # Reported now: others may fail because of it, and be seen to end before this one.
             events.emit("error", "rank.exit", failed_rank=rank, exitcode=code, signal=None)
         return code, False
     except BaseException as error:  # noqa: BLE001 - the launcher has to hear of it
@@ -167,7 +166,7 @@ def _execute(path: Path, events: EventWriter, rank: int) -> tuple[int, bool]:
 
 
 def _exit_status(error: SystemExit) -> int:
-    """Return the exit status that Python derives from `sys.exit(code)`; print a message like it."""
+    """Return the exit status that Python derives from `sys.exit(code)`; print any message."""
     if error.code is None:
         return 0
     if isinstance(error.code, int):

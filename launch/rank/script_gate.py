@@ -1,5 +1,4 @@
-"""The gate for scripts: a rank enters before its script loads, and leaves as it joins the others.
-"""
+"""The gate for scripts: a rank enters before its script loads, and leaves to join the others."""
 
 from __future__ import annotations
 
@@ -114,8 +113,7 @@ class ScriptGate:
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
-        """Run the block inside the gate once more, in rank order; wait until all ranks have left.
-        """
+        """Run the block inside the gate once more, in rank order; wait until all have left."""
         if os.getpid() != self._pid:
             yield
             return

@@ -222,8 +222,7 @@ def _file(folder: Path, name: str) -> Path | None:
 
 
 def _holds_packages(folder: Path) -> bool:
-    """Return whether packages are installed in `folder`: then it does not hold the user's modules.
-    """
+    """Return whether packages are installed in `folder`, which is then not the user's own."""
     return any(folder.glob("*.dist-info"))
 
 

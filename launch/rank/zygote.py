@@ -6,7 +6,7 @@ before it serves. The contract:
 * it holds the node's gate while it imports and builds, as a rank would;
 * it has one thread and never touches CUDA, and verifies both; otherwise it must not be forked;
 * any error is caught and reported in the mark `zygote.ready`, the last thing it does. The agent
-  reads that mark and starts cold ranks instead if it reports one (launch/agent/warm_start.py).
+  reads that mark and, if there is an error, starts cold ranks (launch/agent/warm_start.py).
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ def way_of_start() -> str:
 
 
 def warm_up() -> None:
-    """Turn this process, in its main thread, into one that ranks can be forked from. Never raises.
-    """
+    """Make this process, in its main thread, one that ranks can be forked from. Never raises."""
     global current  # noqa: PLW0603 - a fork inherits memory, and this is where it looks
     die_with_parent(int(os.environ["AIRLOCK_AGENT_PID"]))
     run = RunDir(Path(os.environ["AIRLOCK_RUN_DIR"]))

@@ -1,4 +1,4 @@
-"""Following a run: its state, status file and memory use, kept up to date from its events."""
+"""The follower of a run, which keeps state, status and memory use up to date from its events."""
 
 from __future__ import annotations
 

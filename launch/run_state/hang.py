@@ -103,7 +103,7 @@ class HangWatch:
         self._still_s, self._has_told = 0.0, False
 
     def _take_in(self, events: Iterable[Event]) -> bool:
-        """Return whether a rank has begun or ended something; lines that it prints do not count."""
+        """Take in `events`; return whether a rank has begun or ended something, logging aside."""
         if self._attempt != self._state.status.attempt:
             self._attempt = self._state.status.attempt
             self._joined, self._num_steps = set(), 0
@@ -125,8 +125,7 @@ class HangWatch:
         )
 
     def _look(self, now: float) -> float | None:
-        """Return the seconds allowed without progress; None if ranks have moved, or cannot be seen.
-        """
+        """Return the seconds allowed without progress; None if ranks have moved, or are unknown."""
         has_joined = all(row.rank in self._joined for row in self._state.status.ranks)
         if self._state.of_script:
             return self._look_at_script() if has_joined else None
@@ -166,8 +165,7 @@ class HangWatch:
             self._num_steps, self._step_at = num, now
 
     def _look_at_script(self) -> float | None:
-        """Look at a script, which moves when it computes or prints; nothing more is known about it.
-        """
+        """Look at a script, which moves when it computes or prints; no more is known about it."""
         pids = [row.pid for row in self._state.status.ranks if row.pid is not None]
         printed = output_bytes(self._run, self._attempt)
         has_printed, self._seen = printed != self._seen, printed

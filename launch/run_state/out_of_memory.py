@@ -48,7 +48,9 @@ def by_guard(event: Event, *, of_script: bool = False) -> tuple[str, tuple[str, 
     if event["run_held_bytes"] < used_bytes / 2:
         run = _mib(event["run_held_bytes"])
         whose += f", of which this run held no more than {run}: others hold most of it"
-    off = "→ AIRLOCK_LIMITS_GUARD_GIB=0 switches the guard off: then the kernel ends what it likes"
+    off = (
+        "→ AIRLOCK_LIMITS_GUARD_GIB=0 switches the guard off: then the kernel chooses what to kill"
+    )
     advice = _ADVICE.get(phase, _FEWER_AT_ONCE)
     if of_script:
         advice = (*_SCRIPT_STEPS, _SMALLER_STEPS[1])

@@ -107,8 +107,7 @@ class RunState:
         return any(one.blame <= Blame.LIKELY for one in self.failures)
 
     def root_failure(self) -> Failure | None:
-        """Return the failure that the others follow from: the likeliest, and of those the earliest.
-        """
+        """Return the failure that the others follow from: the likeliest, then the earliest."""
         return root_of(self.failures)
 
     def _on_plan(self, event: Event) -> None:
@@ -118,8 +117,7 @@ class RunState:
         self.enter("training")
 
     def _on_group(self, event: Event) -> None:
-        """Note that a script has joined its process group: it trains from here on, as far as known.
-        """
+        """Note that a script has joined its process group, and so trains, as far as is known."""
         if self.of_script and event["rank"] == 0 and event["ok"]:
             self.enter("training")
 
@@ -136,8 +134,7 @@ class RunState:
             self.enter("finishing")
 
     def _eta_s(self, event: Event) -> float | None:
-        """Return the seconds left at the pace since the first report, before which steps are slow.
-        """
+        """Return the seconds left at the pace since the first report; steps before it are slow."""
         assert self._first_train is not None
         num_steps = event["step"] - self._first_train["step"]
         if num_steps == 0 or self.status.total_steps is None:
@@ -201,8 +198,7 @@ class RunState:
         self.failures.append(failure)
 
     def _on_guard(self, event: Event) -> None:
-        """Record what the guard says about its victim, in place of the bare signal that killed it.
-        """
+        """Record what the guard says about its victim, in place of the signal that killed it."""
         rank = event["failed_rank"]
         if rank is not None and rank < len(self.status.ranks):
             self.status.ranks[rank].phase = "failed"
@@ -214,8 +210,7 @@ class RunState:
         self.failures.append(Failure(rank, event["t"], title, Blame.ROOT, code, notes=notes))
 
     def _on_hang(self, event: Event) -> None:
-        """Record a hang if the launcher ends all ranks because of it, and does not only report it.
-        """
+        """Record a hang if the launcher ends all ranks for it, and does not only report it."""
         if event["ends"]:
             self.ended_by_us |= {row.rank for row in self.status.ranks}
             self.failures.append(

@@ -1,16 +1,16 @@
-"""Say what the Python that runs this file lacks to run Airlock; exits 0 if nothing, else 4.
+"""Report what the Python that runs this file lacks to run Airlock; exit with 0 if nothing, else 4.
 
     check.py MODE EXTRA COMMAND [ARGUMENTS...]
 
-COMMAND and its arguments are what the user typed, to be repeated in what to type next; EXTRA is
-"dev" where the development tools are needed, else empty. MODE is one of:
+COMMAND and its arguments are what the user typed, to be repeated in the advice; EXTRA is "dev" if
+the development tools are needed, else empty. MODE is one of:
 
-- given: this Python was named in AIRLOCK_PYTHON; says what it lacks and how to install it
-- active: it is the active environment's; says the same, and how to pass it by
-- quiet: it is python3 from PATH; says nothing, and an environment of Airlock's own does not count
+- given: this Python was named in AIRLOCK_PYTHON; reports what it lacks and how to install it
+- active: it is the active environment's; reports the same, and how to bypass it
+- quiet: it is python3 from PATH; reports nothing, and rejects an environment of Airlock's own
 
-Standard library only, and nothing heavy is imported: versions come from the installed metadata.
-The syntax stays within Python 3.6, whose user is to read that it is too old, not a SyntaxError.
+Standard library only, and nothing heavy is imported: versions come from the installed metadata. The
+syntax stays within Python 3.6, so that its user reads that it is too old, not a SyntaxError.
 """
 
 import re
@@ -23,7 +23,7 @@ PREFLIGHT_FAILED = 4
 
 
 def required_python(pyproject: str) -> str:
-    """The value of requires-python. Found without tomllib, which an old Python lacks.
+    """Return the value of requires-python, found without tomllib, which an old Python lacks.
 
     Raises:
         ValueError: there is none.
@@ -35,7 +35,7 @@ def required_python(pyproject: str) -> str:
 
 
 def python_fits(version: "tuple[int, ...]", needed: str) -> bool:
-    """Whether VERSION is within NEEDED, of the form ">=3.11,<3.14": no other operators."""
+    """Return whether VERSION is within NEEDED, of the form ">=3.11,<3.14"; no other operators."""
     for bound in needed.replace(" ", "").split(","):
         limit = tuple(int(part) for part in bound.lstrip("<>=").split("."))
         if version < limit if bound.startswith(">=") else version >= limit:
@@ -44,8 +44,8 @@ def python_fits(version: "tuple[int, ...]", needed: str) -> bool:
 
 
 def missing_packages(pyproject: str, extra: str) -> "list[str]":
-    """What of [project] dependencies (and of EXTRA) is not installed, or not in its range."""
-    # Not at the top: a Python before 3.11 reads that too.
+    """Return the [project] dependencies (and those of EXTRA) that are missing or out of range."""
+    # Not at the top: a Python before 3.11 loads this file too.
     import tomllib
     from importlib import metadata
 
@@ -54,7 +54,7 @@ def missing_packages(pyproject: str, extra: str) -> "list[str]":
     try:
         from packaging.requirements import Requirement
     except ImportError:
-        # transformers and pytest need it as well, so that an environment without it lacks them.
+        # transformers and pytest need it as well, so an environment without it lacks them too.
         return ["packaging (not installed), which would tell what else"]
     missing = []
     for requirement in map(Requirement, wanted):
@@ -65,14 +65,14 @@ def missing_packages(pyproject: str, extra: str) -> "list[str]":
         except metadata.PackageNotFoundError:
             missing.append(f"{requirement.name} (not installed)")
             continue
-        # Pre-releases count: vendors' containers carry torch 2.12.0a0+hash.
+        # Pre-releases count: vendors' containers ship torch 2.12.0a0+hash.
         if not requirement.specifier.contains(version, prereleases=True):
             missing.append(f"{requirement.name} {version} (needs {requirement.specifier})")
     return missing
 
 
 def explain(mode: str, missing: "list[str]", typed: str, extra: str) -> str:
-    """The message for an environment that lacks MISSING, with the commands to choose from."""
+    """Return the message for an environment that lacks MISSING, with commands to choose from."""
     what, leave = f"the active environment {sys.prefix}", ""
     if mode == "given":
         what, leave = f"AIRLOCK_PYTHON={sys.executable}", "unset AIRLOCK_PYTHON; "
@@ -93,7 +93,7 @@ def main(mode: str, extra: str, *command: str) -> int:
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     needed = required_python(pyproject)
     if mode == "quiet" and any(Path(sys.prefix).glob(".airlock-install*")):
-        return PREFLIGHT_FAILED  # environment.sh found it not to be whole
+        return PREFLIGHT_FAILED  # environment.sh found it incomplete
 
     if python_fits(sys.version_info[:3], needed):
         missing = missing_packages(pyproject, extra)

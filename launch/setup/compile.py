@@ -1,7 +1,7 @@
-"""`python -m launch.setup.compile FOLDER`: compile to bytecode what a start imports from a folder.
+"""`python -m launch.setup.compile FOLDER`: compile what a start imports from a folder to bytecode.
 
-Where Python may write no bytecode later, as in many containers, each start would take seconds
-longer. What hardly any start needs is left out: two fifths of the time.
+If Python can write no bytecode later, as in many containers, each start would take seconds longer.
+Modules that hardly any start needs are left out: two fifths of the time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SELDOM = re.compile("/(tests?|testing|benchmarks?|models)/")
 
 def main(folder: Path) -> None:
     files = [file for file in folder.rglob("*.py") if not _SELDOM.search(str(file))]
-    # One that is written for another version of Python does not compile, and nobody imports it.
+    # A file for another version of Python does not compile, and nobody imports it.
     compile_one = partial(compileall.compile_file, quiet=2)
     with ProcessPoolExecutor(initializer=die_with_parent, initargs=(os.getpid(),)) as pool:
         for _ in pool.map(compile_one, files, chunksize=16):

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
 # Chooses the Python to run with. Sourced with the clone's root in AIRLOCK_ROOT, with "dev" in
-# airlock_extra where the development tools are needed, and in airlock_command the command that the
-# script stands for, if any; leaves the Python in AIRLOCK_PY and puts the root first on PYTHONPATH.
-# Help is shown without any (launch/setup/help). In this order:
-#   1. AIRLOCK_PYTHON           as the user says, or not at all
-#   2. an active environment    used as it is, never installed into (AIRLOCK_ENV=own passes it by)
-#   3. .venv                    if it is whole, which the shell alone can tell
-#   4. python3                  if it has everything, as in a container (AIRLOCK_ENV=own: not)
+# airlock_extra if the development tools are needed, and the command that the script stands for, if
+# any, in airlock_command; sets AIRLOCK_PY to the Python and puts the root first on PYTHONPATH.
+# Help is shown without any Python (launch/setup/help). The order of choice:
+#   1. AIRLOCK_PYTHON           if it is set: this Python or none
+#   2. an active environment    used as it is, never installed into (AIRLOCK_ENV=own bypasses it)
+#   3. .venv                    if it is complete, which the shell alone can tell
+#   4. python3                  if it has everything, as in a container (not with AIRLOCK_ENV=own)
 #   5. .venv                    made, or brought up to date, by make.py
 # Written for any POSIX shell, so that `sh start.sh` works too. Every failure here exits with 4.
 
@@ -15,7 +15,7 @@ airlock_fail() {
     exit 4
 }
 
-# help COMMAND ARGUMENTS...: show COMMAND's help, or that of all, if it is asked for.
+# help COMMAND ARGUMENTS...: show the help of COMMAND, or of all commands, if it is requested.
 airlock_help() {
     case ${1:-} in -h | --help) set -- airlock "$1" ;; esac
     case ${2:-} in -h | --help) ;; *) return 0 ;; esac
@@ -27,7 +27,7 @@ airlock_help() {
     fi
 }
 
-# check PYTHON MODE ARGUMENTS...: has it all that is needed? (Tells the user itself; see check.py.)
+# check PYTHON MODE ARGUMENTS...: has PYTHON all that is needed? (check.py itself tells the user.)
 airlock_check() {
     airlock_candidate=$1 airlock_mode=$2
     shift 2
@@ -35,7 +35,7 @@ airlock_check() {
         "$airlock_mode" "${airlock_extra:-}" "$AIRLOCK_SCRIPT" "$@"
 }
 
-# Whole: the marker, which is written last, says what is pinned now, and the base Python is still there.
+# Complete: the marker, which is written last, says what is pinned now, and the base Python exists.
 airlock_whole() {
     airlock_marker=$AIRLOCK_ROOT/.venv/.airlock-installed${airlock_extra:+-$airlock_extra}
     set -- "$AIRLOCK_ROOT/requirements.txt" "$AIRLOCK_ROOT/constraints.txt" \
@@ -49,8 +49,8 @@ airlock_owns() {
     [ -f "$1/.airlock-installed" ] || [ -f "$1/.airlock-installing" ]
 }
 
-# A Python to run make.py with: any from 3.8 on, as uv has the one for .venv. Each is tried by
-# running it: a shim may name one that is not there.
+# Finds a Python to run make.py with: any from 3.8 on, as uv provides that of .venv. Each is tried
+# by running it: a shim may name one that does not exist.
 airlock_python() {
     for AIRLOCK_PY in python3 python3.13 python3.12 python3.11; do
         "$AIRLOCK_PY" -I -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null && return
@@ -64,10 +64,10 @@ airlock_python() {
             "then: $AIRLOCK_SCRIPT"
 }
 
-# For command.txt, and for what to type next: who was called; the shell alone knows.
+# The script that was called, for command.txt and for advice on what to type; only the shell knows.
 case $0 in */*) AIRLOCK_SCRIPT=$0 ;; *) AIRLOCK_SCRIPT=./$0 ;; esac
 export AIRLOCK_SCRIPT
-unset PYTHONHOME # of another Python, as an environment's activate has it
+unset PYTHONHOME # it belongs to another Python; activate scripts unset it too
 
 airlock_help ${airlock_command:+"$airlock_command"} "$@"
 

@@ -1,6 +1,6 @@
-"""Make `.venv` with uv and install what is pinned, and say what is wrong where that fails.
+"""Make `.venv` with uv and install what is pinned; explain what is wrong if that fails.
 
-Standard library only, and no syntax newer than Python 3.8's: it runs before there is anything else.
+Standard library only, and no syntax newer than Python 3.8's: it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PYTHON = VENV / "bin/python"
 LOG = VENV / "install.log"
 
 # Measured for torch 2.13: 1.4 GiB installed for CPU. With CUDA's libraries about 7 GiB, an estimate
-# from the sizes of their wheels. The rest is for what is fetched.
+# from the sizes of their wheels. The rest is for downloads.
 _NEEDED_CPU_GIB = 3
 _NEEDED_CUDA_GIB = 8
 _GIB = 1 << 30
@@ -35,15 +35,15 @@ _OTHER_INDEX = (
 
 
 class SetupError(Exception):
-    """What is wrong, in one line, and after it the next command to type."""
+    """One line on what is wrong, and after it the next command to type."""
 
 
 class DiskFullError(SetupError):
-    """There is too little room; a package may be there by half."""
+    """There is too little room; a package may be installed in part."""
 
 
 def say(text: str) -> None:
-    """Tell the person at the terminal."""
+    """Print a message to the user, on stderr."""
     sys.stderr.write(f"airlock: {text}\n")
     sys.stderr.flush()
 
@@ -65,12 +65,12 @@ class Install:
             cache.mkdir(parents=True, exist_ok=True)
             if not os.access(cache, os.W_OK):
                 raise PermissionError
-        except OSError:  # a home that is nobody's, as in a container
+        except OSError:  # no usable home, as in a container
             self.env["UV_CACHE_DIR"] = str(VENV / ".uv/cache")
         else:
             self.disks = {cache.stat().st_dev: cache, **self.disks}
         if len(self.disks) > 1:
-            self.env.setdefault("UV_LINK_MODE", "copy")  # said by itself, it is a warning
+            self.env.setdefault("UV_LINK_MODE", "copy")  # chosen by uv itself, it causes a warning
 
     def _find_uv(self) -> str:
         if uv := on_path():
@@ -89,7 +89,7 @@ class Install:
         return uv
 
     def _uv(self, *arguments: str, shown: bool = False) -> str:
-        # Where the user is, a pyproject.toml may be set for another project.
+        # The user's folder may have a pyproject.toml, which is set for another project.
         options = ["--project", str(ROOT), *([] if shown else ["--color", "never"])]
         return run([self.uv, *options, *arguments], self.log, self.env, shown=shown)
 
@@ -99,8 +99,8 @@ class Install:
             return
         needed = python = required_python((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
         if python_fits(sys.version_info[:3], needed):
-            # By its own name, python3.11: when an upgrade of python3 takes that away, the link
-            # dangles and .venv is made anew, instead of running without its packages.
+            # By its own name, python3.11: when an upgrade of python3 removes that, the link dangles
+            # and .venv is made anew, instead of running without its packages.
             python = str(Path(getattr(sys, "_base_executable", sys.executable)).resolve())
         try:
             self._uv("venv", "--allow-existing", "--no-project", "--python", python, str(VENV))
@@ -109,12 +109,12 @@ class Install:
             raise self._error("uv cannot make .venv", failed, hint) from None
 
     def choose_torch(self) -> list[str]:
-        """Which torch it will be, said before gigabytes are fetched; returns uv's options for it.
+        """Choose and announce the build of torch, before it is fetched; return uv's options for it.
 
         Without an NVIDIA driver it is the build for CPU, unless AIRLOCK_TORCH says otherwise.
 
         Raises:
-            SetupError: there is no room for it, or AIRLOCK_TORCH cannot be had.
+            SetupError: there is no room for it, or the build in AIRLOCK_TORCH is not available.
         """
         asked = os.environ.get("AIRLOCK_TORCH", "")
         if asked not in ("", "cuda", "cpu"):
@@ -145,12 +145,12 @@ class Install:
         return options
 
     def _resolve_for_cpu(self, plan: str, asked: str) -> tuple[str, list[str]]:
-        """(plan, options) with torch's build for CPU; as it was if that cannot be had."""
+        """Return (plan, options) for torch's CPU build; the given plan if that is not available."""
         why = "as AIRLOCK_TORCH says" if asked else "no NVIDIA driver here"
         options = ["--torch-backend=cpu"]
         try:
             for_cpu = self._install("--dry-run", *options)
-            if _brings_cuda(for_cpu):  # where uv may not ask PyTorch's own index
+            if _brings_cuda(for_cpu):  # uv may not ask PyTorch's own index
                 raise CommandError(for_cpu)
         except CommandError as failed:
             if asked:
@@ -167,14 +167,14 @@ class Install:
         return for_cpu, options
 
     def install(self, options: list[str]) -> None:
-        """Install what is pinned; raises SetupError if uv could not."""
+        """Install what is pinned. Raises SetupError if uv could not."""
         try:
             self._install(*options, shown=True)
         except CommandError as failed:
             raise self._error("uv cannot install what is pinned", failed) from None
 
     def compile(self) -> None:
-        """Compile what a start imports. That it could not be, for want of room say, is no error."""
+        """Compile what a start imports; a failure, for want of room for example, is no error."""
         say("compiling what a start imports")
         command = [str(PYTHON), "-m", "launch.setup.compile", str(VENV / "lib")]
         with contextlib.suppress(CommandError):
@@ -185,10 +185,10 @@ class Install:
         return self._uv("pip", "install", *where, *self.options, *options, shown=shown)
 
     def _error(self, what: str, failed: CommandError, hint: str = _OTHER_INDEX) -> SetupError:
-        """`what` is wrong, with what the failed command said of it and what to type."""
+        """Return the error `what`, with the output of the failed command and what to type."""
         if re.search(r"No space left on device|os error 28|Errno 28|quota exceeded", failed.output):
             return DiskFullError(self._full(""))
-        _, _, last = failed.output.rpartition("\x1b[2K")  # of a terminal, what follows the bars
+        _, _, last = failed.output.rpartition("\x1b[2K")  # on a terminal, text after the bars
         said = [f"    {line.strip()}" for line in last.splitlines() if line.strip()]
         text = "\n".join(said[-12:])
         return SetupError(f"{what} (log: {LOG}):\n{text}\n  {self.typed}\n      {hint}")

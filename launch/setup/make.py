@@ -2,14 +2,16 @@
 
     make.py EXTRA COMMAND [ARGUMENTS...]
 
-Called by environment.sh with any Python; EXTRA is "dev" or empty, and COMMAND with its arguments
-is what the user typed. Exits 0 with a whole `.venv`, 4 with what is wrong and the next command to
-type, 21 when interrupted. Standard library only, and no syntax newer than Python 3.8's.
+Called by environment.sh with any Python; EXTRA is "dev" or empty, and COMMAND with its arguments is
+what the user typed. Exits with 0 and a complete `.venv`, with 4 after reporting what is wrong and
+the next command to type, with 21 when interrupted. Standard library only, and no syntax newer than
+Python 3.8's.
 
-What `.venv` holds besides packages: `.airlock-installing` from the first moment until all is done;
-`.airlock-installed` (and `-dev`), a copy of what is pinned, which it becomes at last; install.log.
-A directory with neither of the first two is somebody else's and is not touched. An install that was
-killed is begun anew, since a package may be there by half; uv's cache keeps what was fetched.
+Besides packages, `.venv` holds `.airlock-installing` from the first moment until all is done;
+`.airlock-installed` (and `-dev`), a copy of what is pinned, to which the former is renamed at last;
+and install.log. A directory with neither of the first two is somebody else's and is not touched. An
+install that was killed is started anew, since a package may be there in part; uv's cache keeps what
+was fetched.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from launch.setup.install import LOG, PYTHON, ROOT, VENV, DiskFullError, Install
 
 INSTALLING = VENV / ".airlock-installing"
 
-# In INSTALLING: the install failed, but in good order: the next attempt can go on from there.
+# In INSTALLING: the install failed in good order, so that the next attempt can continue from there.
 ENDED = "ended by itself\n"
 
 PREFLIGHT_FAILED = 4
@@ -39,7 +41,7 @@ INTERRUPTED = 21
 
 
 def pinned(extra: str) -> dict[Path, str]:
-    """Each marker that a complete install leaves, with its text: what is pinned now."""
+    """Return each marker that a complete install leaves, with its text: what is pinned now."""
     texts = [
         (ROOT / name).read_text(encoding="utf-8")
         for name in ("requirements.txt", "constraints.txt")
@@ -52,7 +54,7 @@ def pinned(extra: str) -> dict[Path, str]:
 
 
 def is_whole(markers: dict[Path, str]) -> bool:
-    """Whether `.venv` is what `markers` say. environment.sh decides by the same rule, in shell."""
+    """Return whether `.venv` is what `markers` say; environment.sh has the same rule, in shell."""
     return os.access(PYTHON, os.X_OK) and all(
         path.is_file() and path.read_text(encoding="utf-8") == text
         for path, text in markers.items()
@@ -61,7 +63,7 @@ def is_whole(markers: dict[Path, str]) -> bool:
 
 @contextmanager
 def only_one() -> Iterator[None]:
-    """Hold the clone's lock, which the kernel frees however its holder ends; says who has it.
+    """Hold the clone's lock, which the kernel frees however its holder ends; report its holder.
 
     The file stays: another process may have it open already, waiting for it.
     """
@@ -79,7 +81,7 @@ def only_one() -> Iterator[None]:
 
 
 def claim(typed: str) -> None:
-    """Make sure that `.venv` is ours, that nobody takes it for whole, and that it is in order.
+    """Make sure that `.venv` is ours, that it is in order, and that nobody takes it for complete.
 
     Raises:
         SetupError: it is somebody else's.
@@ -103,7 +105,7 @@ def claim(typed: str) -> None:
     if in_order and os.access(PYTHON, os.X_OK):
         return
     for path in VENV.iterdir():
-        if path == INSTALLING:  # says whose it is: a kill half-way must not lose that
+        if path == INSTALLING:  # marks the owner: a kill half-way must not lose that
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -112,7 +114,7 @@ def claim(typed: str) -> None:
 
 
 def make(extra: str, typed: str, markers: dict[Path, str]) -> None:
-    """Make `.venv`, or go on with what is there of it, up to the marker.
+    """Make `.venv`, or continue with what is there, up to the marker.
 
     Raises:
         SetupError, OSError: it cannot be done.
@@ -136,7 +138,7 @@ def make(extra: str, typed: str, markers: dict[Path, str]) -> None:
 
 
 def explain(error: OSError, typed: str) -> str:
-    """What the operating system refused, and what to type."""
+    """Return what the operating system refused, and what to type."""
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return (
             f"cannot write .venv in {ROOT} ({error.strerror}). Clone to where you can write, or:\n"
@@ -156,7 +158,7 @@ def interrupt(_signum: int, _frame: object) -> None:
 def main(extra: str, *command: str) -> int:
     typed, started_s = " ".join(map(shlex.quote, command)), time.monotonic()
     signal.signal(signal.SIGTERM, interrupt)
-    # A shell that is ended while it waits for this process would leave it installing.
+    # If the shell that waits for this process is killed, the installation must not go on.
     die_with_parent(os.getppid(), signal.SIGTERM)
     try:
         with only_one():

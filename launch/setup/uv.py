@@ -1,6 +1,6 @@
-"""uv, which makes `.venv`: where it comes from, what it is told of pip's settings, how it is run.
+"""uv, which makes `.venv`: finding or fetching it, giving it pip's settings, running it.
 
-Standard library only, and no syntax newer than Python 3.8's: it runs before there is anything else.
+Standard library only, and no syntax newer than Python 3.8's: it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import BinaryIO
 
 from launch.process.parent import die_with_parent
 
-WHEEL = "uv==0.13.9"  # fetched where no uv is on PATH that is new enough
+WHEEL = "uv==0.13.9"  # fetched if there is no uv on PATH that is new enough
 _OLDEST = (0, 8)
 
-# What pip is set to, by the name that uv has for it.
+# Settings of pip, with uv's name for each.
 _UV_NAMES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -38,7 +38,7 @@ _UV_NAMES = {
 }
 _SECTIONS = ("global", "install", ":env:")  # a later one wins, as with pip
 
-# A user's own settings for pip hold, but for those that would install elsewhere or ask.
+# The user's own settings for pip apply, except those that would install elsewhere or prompt.
 _PIP = {
     "PIP_USER": "0",
     "PIP_REQUIRE_VIRTUALENV": "0",
@@ -51,7 +51,7 @@ _PIP = {
 
 
 class CommandError(Exception):
-    """A command has ended with an error; `output` is all that it has said."""
+    """A command has failed; `output` is all that it printed."""
 
     def __init__(self, output: str) -> None:
         super().__init__(output)
@@ -59,7 +59,7 @@ class CommandError(Exception):
 
 
 def on_path() -> str | None:
-    """The uv on PATH, if it is new enough."""
+    """Return the uv on PATH, if it is new enough."""
     # Or where its installer puts it, which is on PATH in new shells only.
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path("~/.local/bin").expanduser()))
     if uv is None:
@@ -70,7 +70,7 @@ def on_path() -> str | None:
 
 
 def fetched(folder: Path, log: BinaryIO) -> str | None:
-    """A uv of our own in `folder`, by the pip of this Python, or else of an environment of its own.
+    """Return a uv of our own in `folder`, by the pip of this Python or of a new environment.
 
     Returns None if this Python has neither pip nor what makes an environment with one.
 
@@ -93,9 +93,9 @@ def fetched(folder: Path, log: BinaryIO) -> str | None:
 
 
 def settings_of_pip() -> tuple[dict[str, str], list[str]]:
-    """The environment, and options, with which uv looks for packages where pip would.
+    """Return the environment and options with which uv looks for packages where pip would.
 
-    uv itself reads no setting of pip's. What is set for uv in the environment wins.
+    uv itself reads none of pip's settings. Settings for uv in the environment win.
     """
     command = [sys.executable, "-I", "-m", "pip", "config", "list"]
     told = subprocess.run(command, capture_output=True, check=False)
@@ -112,12 +112,12 @@ def settings_of_pip() -> tuple[dict[str, str], list[str]]:
         for key, _, value in (line.partition("=") for line in lines):
             if key.startswith(f"{section}."):
                 settings[key[len(section) + 1 :]] = " ".join(str(ast.literal_eval(value)).split())
-    # Without that strategy, a package that a first index has at all is looked for in no other.
+    # Without this strategy, uv looks for a package only in the first index that has it at all.
     found = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
     found.update({uv: settings[pip] for pip, uv in _UV_NAMES.items() if settings.get(pip)})
     if "UV_FIND_LINKS" in found:  # the one list that is not separated by spaces
         found["UV_FIND_LINKS"] = found["UV_FIND_LINKS"].replace(" ", ",")
-    if "UV_HTTP_TIMEOUT" in found:  # of whole seconds
+    if "UV_HTTP_TIMEOUT" in found:  # in whole seconds
         found["UV_HTTP_TIMEOUT"] = str(math.ceil(float(found["UV_HTTP_TIMEOUT"])))
     for old, new in (("UV_INDEX_URL", "UV_DEFAULT_INDEX"), ("UV_EXTRA_INDEX_URL", "UV_INDEX")):
         if old in os.environ:
@@ -127,9 +127,9 @@ def settings_of_pip() -> tuple[dict[str, str], list[str]]:
 
 
 def run(command: list[str], log: BinaryIO, env: dict[str, str], *, shown: bool = False) -> str:
-    """Run `command`, which does not outlive this process; returns its output, which `log` gets too.
+    """Run `command`, which does not outlive this process; return its output, also sent to `log`.
 
-    Where it is `shown` it is on the screen as well, and at a terminal with uv's own progress bars.
+    If `shown`, the output is on the screen as well, on a terminal with uv's own progress bars.
 
     Raises:
         CommandError: it ended with an error.
@@ -138,7 +138,7 @@ def run(command: list[str], log: BinaryIO, env: dict[str, str], *, shown: bool =
     if os.isatty(theirs):
         size = fcntl.ioctl(sys.stderr, termios.TIOCGWINSZ, bytes(8))
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
-        tty.setraw(theirs)  # lines are ended by the real one
+        tty.setraw(theirs)  # the real terminal ends the lines
     own_pid, output = os.getpid(), b""
     with subprocess.Popen(
         command,
@@ -156,7 +156,7 @@ def run(command: list[str], log: BinaryIO, env: dict[str, str], *, shown: bool =
                 if shown:
                     sys.stderr.buffer.write(data)
                     sys.stderr.flush()
-        except BaseException:  # an interruption, a full disk: it goes first
+        except BaseException:  # an interruption or a full disk: the command goes first
             process.kill()
             raise
     os.close(ours)
@@ -166,7 +166,7 @@ def run(command: list[str], log: BinaryIO, env: dict[str, str], *, shown: bool =
 
 
 def _read(descriptor: int) -> bytes:
-    """What comes next; nothing at its end, which of a terminal is an error."""
+    """Return the next bytes, or none at the end, which is an error on a terminal."""
     try:
         return os.read(descriptor, 1 << 16)
     except OSError:

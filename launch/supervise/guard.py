@@ -38,7 +38,7 @@ _HORIZON_S = 0.03  # one look, and the time for a process to be seen and to die
 _RATE_S = 0.1  # time over which the rate is measured
 _REMEMBERED_S = 5.0
 _OWNERS_FROM = 0.25  # when no more than this share of memory is left, note who holds how much
-_OWNERS_EVERY_S, _OWNERS_SHARE = 0.25, 0.02  # and the share of time that may take
+_OWNERS_EVERY_S, _OWNERS_SHARE = 0.25, 0.02  # how often, and the share of time it may take
 _REST_S = 1.0  # longest wait for the memory of a killed process
 
 
@@ -135,8 +135,7 @@ class MemoryGuard:
         self._next_owners = now + max(_OWNERS_EVERY_S, cost_s / _OWNERS_SHARE)
 
     def _act(self, memory: Available, *, is_last_moment: bool) -> None:
-        """Kill the owner that takes the memory; one already killed has a while to release its own.
-        """
+        """Kill the owner that takes the memory; one already killed gets time to release its own."""
         is_resting = time.monotonic() - self._ended_at < _REST_S
         ending = [process for process in self._ended if is_alive(process)] if is_resting else []
         if ending and not is_last_moment:
@@ -184,8 +183,7 @@ class MemoryGuard:
         )
 
     def proves_oom(self, events: Iterable[Event], agent_code: int | None) -> bool:
-        """Return whether a process was killed just as the kernel's OOM count rose, and record it.
-        """
+        """Return whether a process was killed as the kernel's OOM count rose, and record it."""
         was_killed = agent_code == -signal.SIGKILL or any(
             event["name"] in ("rank.exit", "zygote.exit") and event["signal"] == "SIGKILL"
             for event in events
@@ -193,8 +191,7 @@ class MemoryGuard:
         return was_killed and self._note_oom_kills() is not None
 
     def _note_oom_kills(self) -> Event | None:
-        """Record that the kernel's count has just risen; return the event's fields, or None if not.
-        """
+        """Record that the kernel's count has just risen; return the fields, or None if not."""
         looks = self._looks
         try:
             num = self._memory.num_oom_kills()

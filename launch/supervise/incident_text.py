@@ -221,7 +221,7 @@ def _logs(run: RunDir, attempt: int) -> list[Path]:
 
 
 def _texts(paths: Any, num_lines: int) -> list[str]:
-    """Return the first or last lines of each file, in a block of its own; the last if negative."""
+    """Return the first `num_lines` of each file (the last, if negative), each in a block."""
     found = []
     for path in sorted(paths) if not isinstance(paths, list) else paths:
         lines = _read(path).splitlines()

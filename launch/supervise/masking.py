@@ -10,7 +10,7 @@ from urllib.parse import quote
 MASK = "[masked]"
 _SHORTEST = 6  # characters of a value that is searched for everywhere: "1" is everywhere
 
-# Not TOKENIZERS_PARALLELISM, num_tokens, XAUTHORITY; in texts not KeyError, keyword, key=lambda.
+# Excludes TOKENIZERS_PARALLELISM, num_tokens, XAUTHORITY; in texts KeyError, keyword, key=lambda.
 _NAME = r"(?:TOKEN(?!IZ|S(?![A-Z]))|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API[_-]?KEY|ACCESS[_-]?KEY)"
 _SECRET_NAME = re.compile(rf"{_NAME}|KEY|AUTH(?!OR)", re.IGNORECASE)
 _NOT_SECRET = re.compile(r"^(?:|true|false|none|null|yes|no|on|off|-?[\d.]{1,5})$", re.IGNORECASE)

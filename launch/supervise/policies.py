@@ -138,8 +138,7 @@ class SurvivorPolicy:
 
 
 class HangPolicy:
-    """The hang policy: find out who keeps the others waiting, report it, end the ranks if wanted.
-    """
+    """The hang policy: find out who keeps the others waiting, report it, maybe end the ranks."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched

@@ -152,7 +152,7 @@ def _what_failed(root: Failure, state: RunState) -> list[str]:
     if others and not is_hang:
         lines.append(f"  and, as a consequence, rank {', '.join(map(str, others))}")
     if root.title == "killed by SIGKILL":
-        lines.append("  by someone: the kernel counts no kill for want of memory at that time")
+        lines.append("  by another process: the kernel's OOM killer counted no kill at that time")
     return lines
 
 

@@ -1,5 +1,4 @@
-"""The supervisor of a run: start the agent, follow events, ask policies, leave no process behind.
-"""
+"""The supervisor of a run: start the agent, follow events, ask policies, end all processes."""
 
 from __future__ import annotations
 

@@ -66,8 +66,7 @@ class Watch:
     def _watch(self) -> None:
         while not self._is_over.is_set():
             self._signals.hear(self._heard_by, _POLL_S)
-            # Ctrl-C must be heard whatever goes wrong here; a lasting error is raised by the last
-            # look.
+            # Ctrl-C must be heard whatever goes wrong here; a lasting error is raised in `stop`.
             with contextlib.suppress(Exception):
                 self._look()
             self._pass_on_stop()

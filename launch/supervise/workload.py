@@ -95,15 +95,13 @@ class Workload(Protocol):
     end_signal: signal.Signals  # ends the agent, and through it the ranks, at once
 
     def new_output(self, *, last: bool = False) -> Iterable[list[str]]:
-        """Return new lines of the ranks' output to show, in pieces; with `last`, all that is left.
-        """
+        """Return new lines of the ranks' output, in pieces; with `last`, all that is left."""
 
     def ask_to_stop(self, agent: subprocess.Popen[bytes], state: RunState) -> str | None:
         """Ask the ranks to stop; return a message for the user, or None if asking is of no use."""
 
     def gone(self, state: RunState, alive: Container[int]) -> list[int]:
-        """Return the ranks that have left although the others need them; `alive` holds live pids.
-        """
+        """Return the ranks that left although others need them; `alive` holds live pids."""
 
 
 def ask_to_save(run: RunDir, state: RunState) -> str | None:

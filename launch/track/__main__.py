@@ -1,4 +1,4 @@
-"""`python -P -m launch.track RUN_DIR TRACKER PARENT_PID`: what the launcher starts beside a run."""
+"""`python -P -m launch.track RUN_DIR TRACKER PARENT_PID`: the process that tracks a run."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ from rundir.paths import RunDir
 if __name__ == "__main__":
     code = track_beside(RunDir(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3]))
     if code:
-        os._exit(code)  # what a library still has to do at its end may hang, as it has failed
+        os._exit(code)  # a library that has failed may hang as it cleans up

@@ -1,4 +1,4 @@
-"""A run's events, read as they come, and the figures of them that a tracker gets."""
+"""A reader of a run's events as they arrive, and the figures in them that a tracker gets."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from rundir.paths import RunDir
 from rundir.schema import spec_of
 
 _METRICS = ("train", "eval", "host", "gpu")
-_NO_FIGURES = ("step", "index")  # they say where a figure belongs
-_NOT_FINITE = ("nan", "inf", "-inf")  # as events have them, JSON having no such numbers
+_NO_FIGURES = ("step", "index")  # they say what a figure belongs to
+_NOT_FINITE = ("nan", "inf", "-inf")  # as in events, since JSON has no such numbers
 
 
 def is_tracked(event: Event) -> bool:
-    """Whether it is a metric."""
+    """Return whether the event is a metric that is tracked."""
     return event["kind"] == "metric" and event["name"] in _METRICS
 
 
 def figures_of(event: Event) -> dict[str, float]:
-    """Name → figure of a metric: `train/loss`, `time/data_s`, `host/pss_bytes`; without nulls."""
+    """Return the figures of a metric by name (`train/loss`, `time/data_s`, `host/pss_bytes`).
+
+    Nulls are left out.
+    """
     fields = [key for key in spec_of("metric", event["name"]).fields if key not in _NO_FIGURES]
     found = {_name(event, key): _number(event.get(key)) for key in fields}
     return {name: number for name, number in found.items() if number is not None}
@@ -38,23 +41,23 @@ def _number(value: Any) -> float | None:
 
 
 class Tracker(Protocol):
-    """Where figures go. Every method may raise whatever its library raises."""
+    """A destination of figures; every method may raise whatever its library raises."""
 
     def repeat_from(self, step: int) -> None:
-        """The run goes on from a checkpoint: what was added of this step and later ones is void."""
+        """Drop what was added of this step and later ones: the run resumes from a checkpoint."""
 
     def add(self, step: int, t: float, figures: dict[str, float]) -> None:
-        """Take in figures as they were after `step`, at unix time `t` in seconds."""
+        """Add figures as they were after `step`, at Unix time `t` in seconds."""
 
     def flush(self) -> None:
-        """Bring what was added to where others see it, as far as that does not take long."""
+        """Publish what was added, as far as that does not take long."""
 
     def close(self) -> None:
-        """Bring all of it there."""
+        """Publish all of it."""
 
 
 class EventReader:
-    """Hands the metrics of rank 0 and of the launcher on to a tracker."""
+    """A reader that passes the metrics of rank 0 and of the launcher on to a tracker."""
 
     def __init__(self, run: RunDir, tracker: Tracker) -> None:
         self._tails = [EventTail(run.event_file(writer)) for writer in ("rank0", "launch")]
@@ -62,7 +65,7 @@ class EventReader:
         self._step = 0  # the last one trained, which figures of the host and its GPUs belong to
 
     def follow(self) -> None:
-        """Hand on what is new, in the order of its time."""
+        """Pass on what is new, in order of time."""
         events = [event for tail in self._tails for event in tail.new_events()]
         for event in sorted(events, key=lambda event: float(event["mono"])):
             self._take(event)

@@ -1,6 +1,6 @@
 """The process that tracks one run with one tracker: until its launcher is gone, or just once.
 
-`airlock track RUN` starts it for a run that nothing tracked, or not to the end.
+`airlock track RUN` does it once, for a run that was not tracked, or not to the end.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from rundir.paths import RunDir, find_run, runs_folder
 
 _POLL_S = 1.0
 _NICE = 5  # the training comes first
-_LAST_S = 300  # after the end of the run, should the launcher not end this process before
+_LAST_S = 300  # after the end of the run, unless the launcher ends this process before
 
 
 def track(name: str, service: str | None, console: Console) -> None:
-    """Write the TensorBoard files of the run called `name` anew, or send it to a service.
+    """Write the TensorBoard files of the run called `name` again, or send it to a service.
 
-    Raises UserError when there is no such run or service, or it cannot be done.
+    Raises UserError when there is no such run or service, or when it cannot be done.
     """
     try:
         run = find_run(name)
@@ -46,16 +46,16 @@ def track(name: str, service: str | None, console: Console) -> None:
 
 
 def track_once(run: RunDir, name: str, say: Say) -> None:
-    """Hand on all events that `run` has.
+    """Pass on all events that `run` has.
 
-    Raises UserError when a process of the run itself does that, or it cannot be done.
+    Raises UserError when a process of the run itself does that, or when it cannot be done.
     """
     with _alone(run, name):
         try:
             tracker = make_tracker(name, run, say)
             EventReader(run, tracker).follow()
             tracker.close()
-        except Exception as error:  # trackers raise what they like
+        except Exception as error:  # trackers may raise anything
             raise UserError(
                 f"{TITLES[name]}: {_text(error)}",
                 do=_what_to_do(name, error),
@@ -66,9 +66,9 @@ def track_once(run: RunDir, name: str, say: Say) -> None:
 def track_beside(run: RunDir, name: str, parent_pid: int) -> int:
     """Track `run` until its launcher, process `parent_pid`, closes our stdin or is gone.
 
-    Standard output is for lines that the launcher is to show, the last one with LAST_WORDS; what
-    libraries print goes to stderr, which is a log. Returns the exit code: 1 when tracking has ended
-    before the run.
+    Standard output is for lines that the launcher is to show, with LAST_WORDS before that of a
+    failure; what libraries print goes to stderr, which is a log. Returns the exit code: 1 if
+    tracking has ended before the run.
     """
     asked_to_end: list[int] = []
 
@@ -106,7 +106,7 @@ def track_beside(run: RunDir, name: str, parent_pid: int) -> int:
 
 @contextlib.contextmanager
 def _alone(run: RunDir, name: str) -> Iterator[None]:
-    """Raise UserError when another process tracks `run` with this tracker just now."""
+    """Hold the lock for tracking `run` with this tracker. Raises UserError if it is taken."""
     with run.track_log(name).open("ab") as log:
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,13 +115,13 @@ def _alone(run: RunDir, name: str) -> Iterator[None]:
                 f"run {run.run_id} is being tracked by a process of its own",
                 do="wait until it has ended: ./airlock ps",
             ) from error
-        except OSError:  # a file system without locks
+        except OSError:  # a filesystem without locks
             pass
         yield
 
 
 def _text(error: Exception) -> str:
-    """An error on one line."""
+    """Return an error as one line."""
     if isinstance(error, UserError):
         return str(error.args[0])
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -1,4 +1,4 @@
-"""W&B and trackio, where they are installed and asked for."""
+"""W&B and trackio, if they are installed and requested."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rundir.errors import UserError
 from rundir.paths import RunDir
 
 FILES = "tensorboard"
-SERVICES = {"wandb": "W&B", "trackio": "trackio"}  # package → what people call it
+SERVICES = {"wandb": "W&B", "trackio": "trackio"}  # package → the name that people use
 TITLES = {FILES: "TensorBoard", **SERVICES}
-LAST_WORDS = "ends: "  # so begins the line of a process that says why it fails
+LAST_WORDS = "ends: "  # prefix of the line in which a process says why it fails
 _PROJECT = "airlock"
 _STEP = "train/global_step"  # W&B's own steps only count calls
 
@@ -27,7 +27,7 @@ Say = Callable[[str], None]
 
 
 def services_in(report_to: str) -> list[str]:
-    """The services that `train.report_to` names. Raises UserError for one that is not known."""
+    """Return the services that `train.report_to` names. Raises UserError for an unknown one."""
     names = [name.strip() for name in report_to.split(",") if name.strip()]
     for name in names:
         if name not in TITLES:
@@ -39,9 +39,10 @@ def services_in(report_to: str) -> list[str]:
 
 
 def make_tracker(name: str, run: RunDir, say: Say, *, is_beside: bool = False) -> Tracker:
-    """The tracker called `name`, for `run`. Raises whatever its library raises.
+    """Return the tracker called `name`, for `run`. Raises whatever its library raises.
 
-    `is_beside`: the run goes on, so that W&B unreached is to keep what it gets for later.
+    `is_beside`: the run is in progress, so that W&B, if unreachable, has to keep the data for
+    later.
     """
     if name == FILES:
         return TensorBoard(run.tensorboard)
@@ -52,9 +53,9 @@ def make_tracker(name: str, run: RunDir, say: Say, *, is_beside: bool = False) -
 
 
 class Wandb:
-    """A run of W&B with the id of ours, which it goes on with if there is one already.
+    """A run of W&B with the id of ours; one that exists already is continued.
 
-    WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE, WANDB_DIR and the like mean what they always do.
+    WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE, WANDB_DIR and the like have their usual meaning.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Wandb:
             config=config,
             resume="allow",
             dir=os.environ.get("WANDB_DIR") or run.path,
-            # What it would record of this process and its folder says nothing of the training.
+            # Data about this process and its folder would say nothing about the training.
             settings=wandb.Settings(console="off", disable_git=True, save_code=False),
         )
         why = ""
@@ -79,7 +80,7 @@ class Wandb:
         except wandb.Error as error:  # no key, no network, no right to the project
             if not offline_instead:
                 raise
-            wandb.teardown()  # its process takes the id for one in use
+            wandb.teardown()  # its process considers the id in use
             why, self._run = f"{error}: ", begin(mode="offline")
         if self._run.offline:
             say(f"{why}offline; `wandb sync {Path(self._run.dir).parent}` uploads it later")
@@ -89,24 +90,24 @@ class Wandb:
         self._run.define_metric("*", step_metric=_STEP, step_sync=True)
 
     def repeat_from(self, step: int) -> None:
-        """Nothing: it forgets nothing, and charts show both."""
+        """Do nothing: W&B forgets nothing, and its charts show both."""
 
     def add(self, step: int, t: float, figures: dict[str, float]) -> None:
-        """As one row of its history."""
+        """Log the figures as one row of the history."""
         self._run.log({**figures, _STEP: step, "_timestamp": t})
 
     def flush(self) -> None:
-        """Nothing: it uploads by itself."""
+        """Do nothing: W&B uploads by itself."""
 
     def close(self) -> None:
-        """Wait until it is uploaded."""
+        """Wait until everything is uploaded."""
         self._run.finish()
 
 
 class Trackio:
-    """A run of trackio with the id of ours for its name, which it goes on with if there is one.
+    """A run of trackio with the id of ours as its name; one that exists already is continued.
 
-    TRACKIO_DIR, TRACKIO_SPACE_ID and the like mean what they always do.
+    TRACKIO_DIR, TRACKIO_SPACE_ID and the like have their usual meaning.
     """
 
     def __init__(self, run: RunDir, config: dict[str, Any], say: Say) -> None:
@@ -120,23 +121,26 @@ class Trackio:
             config=config,
             resume="allow",
             embed=False,
-            auto_log_gpu=False,  # of the host and its GPUs the run's own events tell
+            auto_log_gpu=False,  # the run's own events report on the host and its GPUs
             auto_log_cpu=False,
         )
         say(f"run {run.run_id} of the project {project}")
 
     def repeat_from(self, step: int) -> None:
-        """Nothing: it forgets nothing, and charts show both."""
+        """Do nothing: trackio forgets nothing, and its charts show both."""
 
-    def add(self, step: int, t: float, figures: dict[str, float]) -> None:  # noqa: ARG002 - it has no times but its own
-        """As one row; what is no number is left out, since its database has none."""
+    def add(self, step: int, t: float, figures: dict[str, float]) -> None:  # noqa: ARG002
+        """Log the figures as one row, without `t`: trackio has no times but its own.
+
+        Figures that are not finite are left out, since its database has no such numbers.
+        """
         finite = {name: figure for name, figure in figures.items() if math.isfinite(figure)}
         if finite:
             self._trackio.log(finite, step=step)
 
     def flush(self) -> None:
-        """Nothing: it writes by itself."""
+        """Do nothing: trackio writes by itself."""
 
     def close(self) -> None:
-        """Wait until it is written."""
+        """Wait until everything is written."""
         self._trackio.finish()

@@ -1,7 +1,7 @@
 """The launcher's side of tracking: a process for each tracker, started once there is a metric.
 
-One that hangs holds up no other, and none holds up the training; the launcher itself loads no
-tracker, and never waits for a network but at the end of a run, within bounds.
+A tracker that hangs delays no other, and none delays the training; the launcher itself loads no
+tracker, and waits for a network only at the end of a run, within limits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rundir.events import Event
 from rundir.paths import RunDir
 
 _POLL_S = 0.05
-_SILENT_S = 2.0  # a wait longer than that is said
+_SILENT_S = 2.0  # a longer wait is announced
 _FILES_S, _SERVICE_S = 10.0, 60.0  # longest wait at the end of a run, for files and for uploads
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -45,15 +45,15 @@ class Tracking:
         self._sidecars: list[_Sidecar] | None = None
 
     def look(self, events: Iterable[Event]) -> None:
-        """Start tracking with the first metric of training among `events`; show what there is."""
+        """Start tracking at the first metric of training in `events`; show what trackers print."""
         if self._sidecars is None and any(_is_of_training(event) for event in events):
             self._sidecars = list(self._started())
         self._show()
 
     def end(self, signals: Signals) -> None:
-        """Let the trackers take the rest of the run, and leave no process of theirs.
+        """Let the trackers take the rest of the run, and leave none of their processes behind.
 
-        They have their time, unless one asks to stop (again) meanwhile.
+        They get their time, unless a stop is requested (again) meanwhile.
         """
         if not self._sidecars:
             return
@@ -84,22 +84,22 @@ class Tracking:
         for name in self._names:
             try:
                 one = _Sidecar(name, self._run, dict(self._env) | _ONE_THREAD)
-            except OSError as error:  # no file, no process, no memory to be had
+            except OSError as error:  # no file, process or memory available
                 self._out(f"{TITLES[name]}: {error.strerror}; the training goes on without it")
                 continue
             self._processes.set_apart(one.process.pid)
             yield one
 
     def _alive(self, waited_s: float) -> list[_Sidecar]:
-        """Those that are at work yet, and have time left."""
+        """Return the sidecars that are still running and have time left."""
         self._show()
         alive = [one for one in self._sidecars or () if one.process.poll() is None]
         return [one for one in alive if waited_s < one.most_s]
 
     def _show(self) -> None:
-        """Print what trackers say, and of each that has failed that it has."""
+        """Print the lines of the trackers, and report each one that has failed."""
         for one in self._sidecars or ():
-            code = one.process.poll()  # before its lines are read, so that none comes later
+            code = one.process.poll()  # polled before its lines are read, so that none comes later
             lines = one.new_lines()
             if code and not one.was_ended:
                 one.was_ended = True
@@ -122,13 +122,13 @@ class Tracking:
 
 
 class _Sidecar:
-    """One process that tracks, and the pipes to it and from it."""
+    """One tracking process, and the pipes to it and from it."""
 
     def __init__(self, name: str, run: RunDir, env: dict[str, str]) -> None:
         self.name = name
         self.most_s = _FILES_S if name == FILES else _SERVICE_S
-        self.was_ended = False  # or has failed, and that has been said
-        self.why = ""  # it has failed, in its own words
+        self.was_ended = False  # or its failure has been reported
+        self.why = ""  # the reason for its failure, in its own words
         command = [
             sys.executable,
             "-P",
@@ -152,7 +152,7 @@ class _Sidecar:
         self._text = ""
 
     def new_lines(self) -> list[str]:
-        """The lines it has said since the last call, less its last words; never waits."""
+        """Return the lines printed since the last call, without the last words; never block."""
         assert self.process.stdout is not None
         with contextlib.suppress(BlockingIOError, ValueError):
             while data := os.read(self.process.stdout.fileno(), 65536):
@@ -164,12 +164,12 @@ class _Sidecar:
         return [line for line in lines if not line.startswith(LAST_WORDS)]
 
     def no_more(self) -> None:
-        """Tell it that the run is over."""
+        """Tell the process that the run is over."""
         assert self.process.stdin is not None
         self.process.stdin.close()
 
     def close(self) -> None:
-        """Close what is left of it, once it has ended."""
+        """Close the remaining pipe, once the process has ended."""
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -179,7 +179,7 @@ def _is_of_training(event: Event) -> bool:
 
 
 def _ending(code: int) -> str:
-    """How a process ended that has not said why."""
+    """Return how a process ended that has not said why."""
     if code < 0:
         return f"its process was killed by {signal.Signals(-code).name}"
     return f"its process ended with exit code {code}"

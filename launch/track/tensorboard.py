@@ -1,4 +1,4 @@
-"""TensorBoard's event files."""
+"""A tracker that writes TensorBoard's event files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 
 @contextlib.contextmanager
 def _without_torch() -> Iterator[None]:
-    """tensorboardX imports torch where it can, for what is not used here: 8 s and 150 MB."""
+    """Hide torch from tensorboardX, which imports it for what is not used here: 8 s and 150 MB."""
     if "torch" in sys.modules:
         yield
         return
-    sys.modules["torch"] = None  # type: ignore[assignment]  # Python's own way to say: not there
+    sys.modules["torch"] = None  # type: ignore[assignment]  # Python's way to mark it absent
     try:
         yield
     finally:
@@ -26,7 +26,7 @@ def _without_torch() -> Iterator[None]:
 
 
 class TensorBoard:
-    """One event file in `folder`, which takes the place of those that were there.
+    """One event file in `folder`, which replaces those that were there before.
 
     SummaryWriter would write it from a thread, and hang when the disk is full.
     """
@@ -37,7 +37,7 @@ class TensorBoard:
             from tensorboardX.record_writer import RecordWriter
         folder.mkdir(exist_ok=True)
         self._before = list(folder.glob("events.out.tfevents.*"))
-        # TensorBoard knows them by their beginning, and reads them in the order of their names.
+        # TensorBoard recognises the files by this prefix, and reads them in order of name.
         name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
         self._path = folder / name
         self._event, self._session, self._summary = (
@@ -49,25 +49,25 @@ class TensorBoard:
         self._write(wall_time=time.time(), file_version="brain.Event:2")
 
     def repeat_from(self, step: int) -> None:
-        """As a session that starts at `step`: TensorBoard drops what it has from there on."""
+        """Begin a session that starts at `step`: TensorBoard drops what it has from there on."""
         self._write(step=step, session_log=self._session(status=self._session.START))
 
     def add(self, step: int, t: float, figures: dict[str, float]) -> None:
-        """All figures in one record."""
+        """Write all figures in one record."""
         values = [
             self._summary.Value(tag=tag, simple_value=value) for tag, value in figures.items()
         ]
         self._write(wall_time=t, step=step, summary=self._summary(value=values))
 
     def flush(self) -> None:
-        """To the disk. Raises OSError when it is full."""
+        """Write everything to the disk. Raises OSError when it is full."""
         with self._giving_up():
             self._records.flush()
-        while self._before:  # this file now has all that they had
+        while self._before:  # this file now holds all that they held
             self._before.pop().unlink(missing_ok=True)
 
     def close(self) -> None:
-        """To the disk. Raises OSError when it is full."""
+        """Write everything to the disk and close the file. Raises OSError when the disk is full."""
         self.flush()
         self._records.close()
 
@@ -77,7 +77,7 @@ class TensorBoard:
 
     @contextlib.contextmanager
     def _giving_up(self) -> Iterator[None]:
-        """On an error this is the end of the file; those that it was to replace are better."""
+        """End this file on an error; those that it was to replace are better."""
         try:
             yield
         except OSError:

@@ -1,4 +1,4 @@
-"""The benchmark of data: every claim can fail, and its programs prepare what they say."""
+"""The data benchmark: every claim can fail, and its programs prepare what they say."""
 
 from __future__ import annotations
 

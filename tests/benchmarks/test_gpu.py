@@ -1,6 +1,6 @@
-"""The GPU benchmark: its figures are what was measured, its claims can fail, and so can a case.
+"""The GPU benchmark: its figures are those measured, its claims can fail, and so can a case.
 
-What needs a GPU is marked; the same code trains, plans and compares on CPU here.
+Tests that need a GPU are marked; the others run the same code on CPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.gpus.training import CASES, Case, Figures, Steps, measured, trai
 from tests import fake_nvml
 from tests.conftest import ROOT
 
-ALONE = ("launch.threads_per_rank=1",)  # of a model this small two threads wait for each other
+ALONE = ("launch.threads_per_rank=1",)  # two threads would wait for each other
 TINY = Case(name="tiny LoRA", profile="tiny", method="lora", row_tokens=64, settings=ALONE)
 QUICK, LONG_S = Steps(warm=2, measured=2), 250.0
 TRAINED: Figures = {
@@ -109,7 +109,7 @@ def test_the_peak_of_a_gpu_is_above_what_was_in_use_before(
 
 
 def events(seconds: list[float], **last: Any) -> list[Any]:
-    """Steps that ended then, as a rank tells of them."""
+    """Return the events of a rank whose steps ended at these times."""
     parts = {f"time_{part}_s": 0.1 for part in ("data", "forward", "backward", "comm", "optimizer")}
     made: list[Any] = [
         {
@@ -128,7 +128,7 @@ def events(seconds: list[float], **last: Any) -> list[Any]:
 
 
 def test_speed_and_mfu_are_of_the_steps_after_the_first() -> None:
-    # 128 tokens a step: 64 tokens/s at first, then 128 and 256.
+    # 128 tokens per step: 64 tokens/s at first, then 128 and 256.
     told = events([12.0, 14.0, 15.0, 15.5], mfu=0.8, tokens_per_s=256.0)
     found = measured(TINY, Done(started=10.0, events=told), num_warm=2)
     assert found["num_steps"] == 2

@@ -1,4 +1,4 @@
-"""The survey of architectures: what is wrong is found, and the page is of what was seen."""
+"""The survey of architectures: wrong results are found, and the page shows the results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.models import DOCS
 from benchmarks.small_models import causal_architectures
 from rundir.paths import ROOT
 
-# peft asks transformers by a name that it has renamed.
+# peft asks transformers for a name that transformers has renamed.
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{what}")
     for what in (".*gradient_checkpointing", ".*[Uu]nrecognized keys")

@@ -1,4 +1,4 @@
-"""The plan's benchmark: what real trainings take is what was predicted, and it can fail."""
+"""The plan's benchmark: real trainings take what was predicted, and the claims can fail."""
 
 from __future__ import annotations
 

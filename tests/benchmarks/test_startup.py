@@ -1,4 +1,4 @@
-"""The start-up benchmark: its figures are what was measured, and its claims can fail."""
+"""The start-up benchmark: its figures are those measured, and its claims can fail."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_quick_benchmark_measures_for_real_and_prints_one_object_last(
     assert found.keys() == {"machine", "cases", "ratios", "holds", "skipped"}
     plan = quick_plan()
     everywhere = {case.name for case in (*plan.timed, *plan.memory)}
-    capped = {case.name for case in plan.capped}  # where a memory cgroup can be made
+    capped = {case.name for case in plan.capped}  # where a memory cgroup can be created
     assert found["cases"].keys() in (everywhere, everywhere | capped)
     assert all(figures["num_failed"] == 0 for figures in found["cases"].values())
     assert found["cases"]["airlock warm, 8 ranks"]["num_restarts"] == 3

@@ -1,4 +1,4 @@
-"""The benchmark of training: all train the same, and a claim can fail."""
+"""The training benchmark: all train the same, and a claim can fail."""
 
 from __future__ import annotations
 

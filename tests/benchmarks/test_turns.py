@@ -1,4 +1,4 @@
-"""Turns of a few seconds: what is told of them is what was done in them."""
+"""Turns of a few seconds: what is reported for a turn is what was done in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from benchmarks.tree import Tree
 from benchmarks.turns import Clock, Compared, Turn, begin, speeds, take_turns
 
-# It does a step in a child, which has to stand still too.
+# It takes its steps in a child process, which has to be suspended too.
 STEPS = r"""
 import subprocess, sys
 child = "import time\nwhile True: time.sleep({step_s}); print(time.monotonic(), flush=True)"
@@ -62,7 +62,8 @@ def test_one_that_does_no_step_is_said(tmp_path: Path) -> None:
 
 def test_a_step_that_a_turn_cuts_counts_for_both_by_the_time_it_had_in_each() -> None:
     clock = Clock([Turn(0, 1), Turn(10, 12), Turn(20, 22), Turn(30, 31)])
-    # After 1, 2, 4 and 6 seconds of its own time: the third took one second in each of two turns.
+    # After 1, 2, 4 and 6 seconds of its own time: the third step took one second in each of two
+    # turns.
     ends = [1.0, 11.0, 21.0, 31.0]
     assert list(clock.at(ends)) == [1, 2, 4, 6]
     assert speeds(clock, ends, [5, 5, 8, 8]) == [pytest.approx(4.5), pytest.approx(4.0)]

@@ -1,4 +1,4 @@
-"""What the tests of rungs share."""
+"""Fixtures shared by the tests of rungs."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture
 def on_cpu(environ: dict[str, str]) -> dict[str, str]:
-    """The environment of a test, without the GPUs that there may be."""
+    """Return the test's environment, with any GPUs hidden."""
     return environ | {"CUDA_VISIBLE_DEVICES": ""}

@@ -1,4 +1,4 @@
-"""A few rules that tests of the engine hold against logs, so that no real rule can change them."""
+"""A few rules for tests of the engine, so that no change of a real rule can affect them."""
 
 from __future__ import annotations
 
@@ -73,21 +73,21 @@ covers_traceback = true
 
 
 def rules(folder: Path, text: str = TEXT) -> list[Rule]:
-    """The rules of `text`, read from a file as they always are."""
+    """Read the rules in `text` from a file, as always."""
     path = folder / "test.toml"
     path.write_text(text, encoding="utf-8")
     return read_rules(path)
 
 
 def verdict_on(folder: Path, log: str | bytes, name: str = "train.log") -> Verdict:
-    """The verdict on a log with that content."""
+    """Return the verdict on a log with that content."""
     path = folder / name
     path.write_bytes(log if isinstance(log, bytes) else log.encode())
     return diagnose([str(path)], rules(folder))
 
 
 def trace(exception: str, prefix: str = "", file: str = "/home/u/train.py") -> str:
-    """A traceback, in which `exception` was raised below the user's own `file`."""
+    """Return a traceback in which `exception` was raised below the user's own `file`."""
     lines = [
         "Traceback (most recent call last):",
         f'  File "{file}", line 12, in <module>',

@@ -1,4 +1,4 @@
-"""Run folders as runs leave them, made by the writers that runs use."""
+"""Run folders as left by runs, written by the code that runs use."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MEMORY = {"available_bytes": 1 << 20, "limit_bytes": 1 << 31, "where": "the host
 
 
 class Story:
-    """One run, told by what its processes write."""
+    """One run, as told by the files that its processes write."""
 
     def __init__(self, num_ranks: int = 2, *, script: bool = False) -> None:
         self.run: RunDir = create_run("tiny")
@@ -55,7 +55,7 @@ class Story:
         write_status(self.run, self.status)
 
     def tell(self, writer: str, kind: str, name: str, **fields: object) -> None:
-        """One event of `writer`: `launch`, `agent`, `zygote` or `rankN`."""
+        """Write one event of `writer`: `launch`, `agent`, `zygote` or `rankN`."""
         rank = int(writer.removeprefix("rank")) if writer.startswith("rank") else None
         events = EventWriter(self.run.event_file(writer), rank=rank, attempt=self.attempt)
         events.emit(kind, name, **fields)
@@ -72,7 +72,7 @@ class Story:
         return log
 
     def raises(self, rank: int, exception: str) -> None:
-        """An exception, as it stands in the log, and as the rank tells the launcher."""
+        """Record an exception, in the log and in the rank's message to the launcher."""
         self.prints(rank, f"step 1\n{TRACEBACK}{exception}\n")
         name, _, message = exception.partition(": ")
         self.tell(

@@ -1,4 +1,4 @@
-"""The basic rung: green on a sound machine, and red when what it looks at is broken."""
+"""The basic rung: it passes on a healthy machine, and fails when something it checks is broken."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_gpu_that_is_not_there_is_red() -> None:
 
 
 def test_a_check_that_takes_too_long_ends_with_its_stack(tmp_path: Path) -> None:
-    # In the midst of importing the real one, a hundred frames need not reach down to our own.
+    # In the middle of importing the real one, our own frame may be more than a hundred frames up.
     (tmp_path / "torch.py").write_text("import time\ntime.sleep(3600)\n")
     ended = diagnose("basic", "--timeout-s", "1", env=environment(tmp_path))
     assert ended.code == 1

@@ -1,4 +1,4 @@
-"""The collectives rung: the ranks add up what is right, and whoever fails in between is named."""
+"""The collectives rung: the ranks compute the right sums, and one that fails is named."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if os.environ.get("RANK") == "1":
 
 
 def sabotaged(on_cpu: dict[str, str], folder: Path, does: str, *args: str) -> Ended:
-    """The rung, where rank 1 does this once it has imported what it needs."""
+    """Run the rung with rank 1 doing `does` once it has imported what it needs."""
     env = on_cpu | hooked(on_cpu, folder, "train.rank.group", IN_RANK_1.format(does))
     return diagnose("collectives", *args, env=env)
 
@@ -40,7 +40,7 @@ def test_ranks_add_up_exactly_and_every_pair_exchanges(on_cpu: dict[str, str]) -
     for kind in ("float32", "bfloat16"):
         assert ended.finding(f"all-reduce {kind}")["text"] == "within rounding on all ranks"
     bandwidth = ended.finding("bandwidth")["figures"]
-    # 16 MiB; of two ranks each sends and receives as much.
+    # 16 MiB; with two ranks, each sends and receives that much.
     assert bandwidth["bus_bytes_per_s"] == pytest.approx(16 * 1024**2 / bandwidth["seconds"])
     assert ended.finding("pairs")["figures"]["pairs"] == ["pair 0-1"]
     assert "2 ranks over gloo, bus bandwidth" in ended.summary["line"]

@@ -1,8 +1,8 @@
-"""The rules against excerpts in the style of public reports, and against runs that were healthy.
+"""The rules against excerpts in the style of public reports, and against logs of healthy runs.
 
 Each file of corpus/ is listed in corpus/index.toml with its cause, the line that must be the first
-evidence, the rank where the log tells it, and the public report that it was modelled on. Those with
-`held_out` were written after the rules, to see how far they carry.
+evidence, the rank if the log reveals it, and the public report that it was modelled on. Those with
+`held_out` were written after the rules, to see how well they generalise.
 """
 
 from __future__ import annotations

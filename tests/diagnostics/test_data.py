@@ -1,4 +1,4 @@
-"""The data rung: it reads what a run reads, and looks at the batches that ranks will get."""
+"""The data rung: it reads what a run reads, and checks the batches that ranks will get."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_file_that_is_not_there_is_red(on_cpu: dict[str, str], tmp_path: Path)
             "batch",
             "tokens[first:last]",
             "tokens[first - 1 : last - 1]",
-            "a label is not the token at its place",
+            "a label differs from the token at its position",
         ),
         ("feed", "shares[self._rank]", "shares[0]", "the ranks' batches have"),
         (

@@ -1,4 +1,4 @@
-"""What stands around an exception: of a launcher, of a parent, of trackers, of an exit."""
+"""The lines around an exception: of a launcher, a parent process, trackers, an exit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of all that a log holds is named: the root, not what follows, nor what is harmless."""
+"""The choice of the cause in a log: the root, not its consequences, nor anything harmless."""
 
 from __future__ import annotations
 
@@ -266,9 +266,9 @@ Root Cause (first observed failure):
 def test_the_rank_is_read_from_torchruns_summary(tmp_path: Path) -> None:
     first, _, summary = ELASTIC.partition("\n")
     assert verdict_on(tmp_path, first).rank == 3
-    assert verdict_on(tmp_path, ELASTIC).rank == 11  # of the job: the other is of the node
+    assert verdict_on(tmp_path, ELASTIC).rank == 11  # the global rank: the other one is the node's
     assert verdict_on(tmp_path, summary).rank == 11
-    assert verdict_on(tmp_path, trace(FULL) + summary).rank == 11  # whose own line tells none
+    assert verdict_on(tmp_path, trace(FULL) + summary).rank == 11  # its own line names none
 
 
 def test_the_rank_may_stand_on_another_line_of_the_same_cause(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`airlock doctor` as it is typed: files, folders, standard input, and what it prints."""
+"""`airlock doctor` as users type it: files, folders, standard input, and its output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Doctor = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Doctor:
-    """`airlock doctor ARGS`, typed in a folder of the test's own, with `said` piped in."""
+    """Run `airlock doctor ARGS` in a folder of the test's own, with `said` piped in."""
     monkeypatch.setenv("AIRLOCK_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 

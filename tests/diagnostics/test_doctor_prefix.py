@@ -1,4 +1,4 @@
-"""What launchers and collectors put before a line comes off, and tells the rank and the time."""
+"""The prefixes of launchers and collectors are stripped, and give the rank and the time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ TEXT = "RuntimeError: no"
     ],
 )
 def test_a_prefix_comes_off_and_tells_the_rank(prefix: str, rank: int | None) -> None:
-    if prefix.startswith("gpu-07:4242"):  # NCCL's own, before its own lines only
+    if prefix.startswith("gpu-07:4242"):  # NCCL's own, only before its own lines
         for line in ("NCCL WARN no", "include/alloc.h:178 NCCL WARN no"):
             assert (strip(prefix + line).text, strip(prefix + line).rank) == (line, 3)
         return

@@ -1,4 +1,4 @@
-"""Logs as they lie about: packed, in folders, torn, huge, with bytes that are no text."""
+"""Logs as found in practice: compressed, in folders, truncated, huge, with non-text bytes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_file_name_may_tell_the_rank(name: str, rank: int | None) -> None:
 
 def test_what_is_not_there_or_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for name, said in (("nowhere.log", "there is no "), ("empty", "no log lies below")):
+    for name, said in (("nowhere.log", "there is no "), ("empty", "no logs found below")):
         with pytest.raises(UserError, match=said):
             diagnose([str(tmp_path / name)])
 

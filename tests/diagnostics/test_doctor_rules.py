@@ -1,4 +1,4 @@
-"""Rules are data: a wrong one is named by its file and its cause, with what is wrong."""
+"""Rules are data: an invalid one is reported with its file, its cause, and what is wrong."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ fix = "do it"
 
 
 def broken(old: str, new: str) -> str:
-    """`GOOD` with its last `old` replaced."""
+    """Return `GOOD` with its last `old` replaced."""
     head, found, tail = GOOD.rpartition(old)
     assert found
     return head + new + tail
@@ -41,8 +41,8 @@ def broken(old: str, new: str) -> str:
     [
         (broken('why = "So."\n', ""), "why is missing"),
         (broken("['second of all']", "'second of all'"), "match is 'second of all', not a list"),
-        (broken("['second of all']", "[3]"), "match holds something that is no text"),
-        (broken("second of", "(second of"), "is no regular expression"),
+        (broken("['second of all']", "[3]"), "match contains an item that is not a string"),
+        (broken("second of", "(second of"), "is not a valid regular expression"),
         (broken("second of all", ".*a|b"), "no fixed text with 3 letters"),
         (broken('"root"', '"cause"'), "role 'cause' is none of root, symptom, cascade, benign"),
         (broken("fix =", "fixes ="), "unknown field 'fixes'"),

@@ -1,4 +1,4 @@
-"""What only a run folder tells: who ended first and how, and whether the kernel did it."""
+"""The evidence only in a run folder: who ended first and how, and whether the kernel did it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PEER = "RuntimeError: [gloo/pair.cc:534] Connection closed by peer [127.0.0.1]:1
 
 @pytest.fixture(autouse=True)
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Runs lie in the test's own folder, which is the working directory too."""
+    """Put runs into the test's own folder, which is also the working directory."""
     monkeypatch.setenv("AIRLOCK_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "runs"
@@ -214,7 +214,7 @@ def test_a_run_is_found_by_its_folder_its_id_or_as_the_latest(runs: Path) -> Non
 
 @pytest.fixture
 def launcher() -> Iterator[Story]:
-    """A run whose launcher lives: a process that has the run's events open."""
+    """Yield a run with a live launcher: a process that has the run's events open."""
     story = Story()
     hold = f"open({str(story.run.event_file('launch'))!r}, 'a'); "
     program = f"import time; file = {hold} print('here', flush=True); time.sleep(600)"
@@ -240,7 +240,7 @@ def test_of_a_live_run_it_is_said_who_waits_for_whom(launcher: Story) -> None:
     launcher.tell("rank1", "start", "lock.wait")
     verdict = of_run(launcher.run)
     assert (verdict.cause, verdict.rank) == ("running", None)
-    assert verdict.title == "The run goes on: starting"
+    assert verdict.title == "The run is in progress: starting"
     assert verdict.why.startswith("Rank 1 waits at the gate (0:0")
     assert "; rank 0 loads the model (0:0" in verdict.why
     assert verdict.why.endswith(": the others wait for rank 0.")
@@ -255,7 +255,7 @@ def test_a_run_that_trains_says_its_step(launcher: Story) -> None:
     for step in (1, 2, 3, 4):
         launcher.tell("rank0", "metric", "train", step=step, **TRAIN)
     verdict = of_run(launcher.run)
-    assert verdict.title == "The run goes on: training, step 4 of 40"
+    assert verdict.title == "The run is in progress: training, step 4 of 40"
     assert "Ranks 0, 1 train (0:0" in verdict.why
 
 
@@ -319,7 +319,7 @@ def test_the_report_of_a_failed_run_gets_the_fix_and_nothing_twice() -> None:
     assert lines[0].startswith("CUDA out of memory")
     assert lines[-1].startswith("→ ")
     other = Story()
-    other.raises(1, "KeyError: 'weights'")  # the report has the exception already
+    other.raises(1, "KeyError: 'weights'")  # the report already has the exception
     other.ends()
     state = read_state(other.run, read_events(other.run.events))
     assert advice(examined(other.run, state), state) == []

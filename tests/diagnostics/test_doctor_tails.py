@@ -1,4 +1,4 @@
-"""An exception that no rule knows stays the verdict, whatever is said below it."""
+"""An exception that no rule knows stays the verdict, whatever follows it."""
 
 from __future__ import annotations
 

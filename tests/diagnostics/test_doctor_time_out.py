@@ -1,4 +1,4 @@
-"""A rank that waited for the others until its time was up: it is a victim, and says so itself."""
+"""A rank that waited for the others until it timed out: it is a victim, and reports that itself."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ TIMED_OUT = (
 
 @pytest.fixture(autouse=True)
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs lie in the test's own folder, which is the working directory too."""
+    """Put runs into the test's own folder, which is also the working directory."""
     monkeypatch.setenv("AIRLOCK_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.chdir(tmp_path)
 
 
 def timed_out() -> Story:
-    """A run in which rank 0 waited in vain, and the launcher ended rank 1."""
+    """Return a run in which rank 0 waited in vain, and the launcher ended rank 1."""
     story = Story(script=True)
     story.raises(0, TIMED_OUT)
     story.tell("launch", "error", "rank.gone", failed_rank=0)

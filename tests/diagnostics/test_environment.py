@@ -1,4 +1,4 @@
-"""The environment rung: what it shows of this machine, and what turns it red."""
+"""The environment rung: what it reports about this machine, and what makes it fail."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_run_that_needs_a_gpu_is_red_where_there_is_none() -> None:
     ended = diagnose("environment", "--profile", "32b")
     assert ended.code == 4
     assert "needs an NVIDIA GPU" in ended.finding("gpu")["text"]
-    assert ended.finding("localhost")["ok"]  # all else is looked at as well
+    assert ended.finding("localhost")["ok"]  # everything else is still checked
 
 
 def test_nodes_that_this_process_may_not_run_on_are_told(tmp_path: Path) -> None:
@@ -61,15 +61,15 @@ def test_nodes_that_this_process_may_not_run_on_are_told(tmp_path: Path) -> None
     assert found.ok
     assert "3 nodes" in found.text
     assert "2.0 GiB of 4.0 GiB free" in found.text
-    assert "cores of node 1" in found.warning  # node 2 has memory alone
+    assert "cores of node 1" in found.warning  # node 2 has only memory
 
 
-# GPUs, as a driver that is none tells of them
+# GPUs, as reported by a fake driver
 
 
 @pytest.fixture(scope="module")
 def gpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which there seem to be two GPUs."""
+    """Return an environment in which there seem to be two GPUs."""
     env = environment() | fake_nvml.build(tmp_path_factory.mktemp("nvml"))
     del env["CUDA_VISIBLE_DEVICES"]
     return env
@@ -121,7 +121,7 @@ def test_memory_that_cannot_be_mended_makes_it_red(gpus: dict[str, str]) -> None
         ({"NVML_LEVEL": "10"}, "PIX 0-1", ""),
         ({}, "SYS 0-1", ""),
         ({"NVML_P2P": "1"}, "SYS 0-1", "GPUs 0-1 cannot read each other's memory"),
-        # The links end at a switch, which is at no GPU's address.
+        # The links end at a switch, which is not at any GPU's address.
         ({"NVML_NVLINKS_0": "18", "NVML_NVLINKS_1": "18", "NVML_PEER_0": "99"}, "NV18 0-1", ""),
         (
             {"NVML_NVLINKS_0": "4", "NVML_NVLINKS_1": "4", "NVML_NVLINKS_UP_1": "3"},

@@ -1,4 +1,4 @@
-"""The imports rung: what is imported, at what cost, and how it is known by name when it fails."""
+"""The imports rung: what is imported, at what cost, and how a module that fails is named."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_the_importing_process_dies_with_the_diagnostic(tmp_path: Path) -> None:
 
 
 def test_an_import_that_initialises_cuda_is_warned_of_but_not_red(tmp_path: Path) -> None:
-    # What torch.cuda.init() leaves behind; the twin below does it on a GPU.
+    # The trace that torch.cuda.init() leaves; the twin test below calls it on a GPU.
     (tmp_path / "greedy.py").write_text("import torch\ntorch.cuda._initialized = True\n")
     ended = import_them(tmp_path, "torch", "greedy", "json")
     assert ended.code == 0, ended.output

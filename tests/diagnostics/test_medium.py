@@ -1,4 +1,4 @@
-"""The medium rung: one device trains on 100 examples, and what keeps it from that is told."""
+"""The medium rung: one device trains on 100 examples, and obstacles are reported."""
 
 from __future__ import annotations
 

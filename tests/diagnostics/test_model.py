@@ -1,4 +1,4 @@
-"""The model rung: its files, its plan, its weights, and what it computes."""
+"""The model rung: the model's files, its plan, its weights, and its outputs."""
 
 from __future__ import annotations
 

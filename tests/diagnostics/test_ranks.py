@@ -1,4 +1,4 @@
-"""The ranks rung: the launcher starts all ranks and they train; whoever fails is named."""
+"""The ranks rung: the launcher starts all ranks and they train; one that fails is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The single-GPU rung: a small model trains, and each part that is broken turns it red."""
+"""The single-GPU rung: a small model trains, and each broken part makes it fail."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_a_large_profile_is_tested_in_miniature() -> None:
     assert figures["num_parameters"] < 5_000_000
 
 
-# What becomes of a model at such rates: every token is as likely as any other, which may be a
-# hundredth better than at random; its weights are no numbers; nothing.
+# The effect of such rates on a model: all tokens become equally likely, which may be a hundredth
+# better than random; its weights become NaN; nothing.
 @pytest.mark.parametrize(
     "learning_rate",
     ["1e3", *(pytest.param(rate, marks=pytest.mark.long) for rate in ("1e6", "0"))],
@@ -94,7 +94,7 @@ def test_gradient_checkpointing_that_recomputes_nothing_is_red(
 
 
 def add_method_that(root: Path, does: str) -> None:
-    """Have train/model/build.py's add_method do something more to the model."""
+    """Make train/model/build.py's add_method do something more to the model."""
     with (root / "train/model/build.py").open("a", encoding="utf-8") as file:
         file.write(
             "\n_add_method = add_method\n"

@@ -1,4 +1,4 @@
-"""The data of `tiny`: the same bytes each time, right answers, none held out is trained on."""
+"""The data of `tiny`: the same bytes each time, right answers, no held-out prompt in training."""
 
 from __future__ import annotations
 

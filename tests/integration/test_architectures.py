@@ -1,4 +1,4 @@
-"""Models unlike the usual ones, whole: trained right, or refused with a reason and exit code 4."""
+"""Whole runs of unusual models: trained right, or refused with a reason and exit code 4."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUN = (*SHORT, "--set", "train.max_steps=2", "--set", "train.lora_rank=4")
 
 
 def model_folder(kind: str, folder: Path, *added: str) -> Path:
-    """A small random model of that kind, as one downloads it, and tokens added to its tokenizer."""
+    """Make a small random model of that kind, like a downloaded one, with tokens added."""
     tokenizer: Any = byte_tokenizer()  # type: ignore[no-untyped-call]
     tokenizer.add_tokens(list(added))
     tokenizer.save_pretrained(folder)
@@ -85,7 +85,7 @@ def test_tokens_that_were_added_are_trained_and_a_second_run_goes_on_from_the_ad
     exported: Any = AutoModelForCausalLM.from_pretrained(first.model)
     rows = exported.get_input_embeddings().weight
     assert len(rows) == 266
-    assert not torch.equal(rows[-1], rows[-2])  # both began as the mean of all others
+    assert not torch.equal(rows[-1], rows[-2])  # both started as the mean of all others
 
     code, out, err = finish(airlock(*RUN, *model, "--set", f"train.adapter={first.adapter}"))
     assert code == 0, out + err

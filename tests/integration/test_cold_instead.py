@@ -1,4 +1,4 @@
-"""A warm start that cannot be: whatever is wrong with the zygote, the run starts cold, and why."""
+"""An impossible warm start: whatever is wrong with the zygote, the run starts cold and says why."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_zygote_that_cannot_write_its_verdict_is_not_trusted(
 def test_where_no_rank_can_be_forked_the_run_starts_cold(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    # The kernel refuses the second fork, as it does at a limit of processes or of memory.
+    # The kernel refuses the second fork, as it does at a limit on processes or memory.
     body = f"""{IN_ZYGOTE}
 if in_zygote:
     fork, forks = os.fork, []

@@ -1,4 +1,4 @@
-"""Whole runs and commands on data of one's own: mixed, gone on with, changed, shown, prepared."""
+"""Whole runs and commands on user data: mixed, resumed, changed, shown, prepared."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def losses(run: RunDir) -> dict[int, float]:
 
 @pytest.fixture
 def mixture(tmp_path: Path) -> tuple[str, ...]:
-    """Two files with a space in their path, one of them at half its weight."""
+    """Return two files with a space in their path, one of them at half its weight."""
     folder = tmp_path / "my data"
     folder.mkdir()
     first, second = write(folder / "a.jsonl", "a", 13), write(folder / "b.jsonl", "b", 8)

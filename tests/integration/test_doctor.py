@@ -1,4 +1,4 @@
-"""Real runs that fail are told from their folders alone, and at their end by themselves."""
+"""Real runs that fail are diagnosed from their folders alone, and by themselves when they end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reaches the ranks of a real run of the environment it was started in."""
+"""The part of a real run's environment that reaches its ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEFT_OVER = {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_DEBUG": "INFO", "RANK": "7", "PE
 
 
 def started_with(pid: int) -> dict[str, str]:
-    """The environment a process was started with; a forked one has its parent's."""
+    """Return the environment a process was started with; a forked one has its parent's."""
     words = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     return dict(word.split("=", 1) for word in words if word)
 

@@ -1,4 +1,4 @@
-"""A run that was killed and goes on is to the last bit one that was not, wherever it was killed."""
+"""A killed run that is resumed equals an uninterrupted one bit for bit, wherever it was killed."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def trained(
 
 
 def curve(run: RunDir) -> dict[int, set[float]]:
-    """Step → every loss reported for it, in whatever attempt."""
+    """Return step → every loss reported for it, in any attempt."""
     found: dict[int, set[float]] = {}
     for event in events_of(run, "metric", "train"):
         found.setdefault(event["step"], set()).add(event["loss"])
@@ -108,7 +108,7 @@ def curve(run: RunDir) -> dict[int, set[float]]:
 
 @pytest.fixture(scope="module")
 def once() -> dict[str, object]:
-    """What the first test that asks has made."""
+    """Return a cache for the results of the first test that asks."""
     return {}
 
 
@@ -116,7 +116,7 @@ def once() -> dict[str, object]:
 def clean(
     airlock: Start, environ: dict[str, str], tmp_path: Path, once: dict[str, object]
 ) -> dict[str, object]:
-    """What a run that nobody killed came to."""
+    """Return the results of a run that nobody killed."""
     if not once:
         env = {"AIRLOCK_RUNS_DIR": str(tmp_path / "clean")}
         run = trained(airlock, environ | env, env=env)
@@ -143,7 +143,7 @@ def test_losses_and_weights_are_bitwise_those_of_a_run_that_was_not_killed(
     assert (run.model / "model.safetensors").read_bytes() == clean["weights"]
 
 
-# In its 14th step rank 0 waits for ever, so that the launcher is killed neither earlier nor later.
+# In its 14th step rank 0 waits for ever, so that the launcher is killed at exactly that point.
 _WAIT = """
 import time
 inner = module.Trainer.gradients

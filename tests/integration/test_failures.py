@@ -36,7 +36,7 @@ from tests.running import (
     [
         pytest.param(0, signal.SIGKILL, marks=pytest.mark.long),
         pytest.param(1, signal.SIGKILL, marks=pytest.mark.sample),
-        (1, signal.SIGTERM),  # which the agent also ends survivors with
+        (1, signal.SIGTERM),  # which the agent also uses to end survivors
     ],
 )
 def test_a_rank_killed_in_training_ends_the_run_with_its_rank_and_signal(
@@ -84,7 +84,7 @@ def test_when_the_agent_is_killed_its_ranks_end_too(
 def test_when_the_launcher_is_killed_nothing_outlives_it(
     airlock: Start, environ: dict[str, str], moment: str, tmp_path: Path
 ) -> None:
-    if moment == "preparing":  # with a cache of its own, so that there is a model to make
+    if moment == "preparing":  # with a cache of its own, so that the model has to be made
         environ = environ | {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}
     with ended(airlock(*ENDLESS, env=environ)) as process:
         run = run_folder(environ)

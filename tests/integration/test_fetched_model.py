@@ -1,4 +1,4 @@
-"""A model of the Hub, from the command line to trained steps; from a small Hub on a real socket."""
+"""A model of the Hub, from the command line to trained steps, from a small Hub on a real socket."""
 
 from __future__ import annotations
 

@@ -8,11 +8,11 @@ import pytest
 
 from tests.running import COLD, SERIAL, SHORT, Start, events_of, finish, hooked, run_folder
 
-_LOADING = ("--set", "launch.start=imports")  # the gate has something to do
+_LOADING = ("--set", "launch.start=imports")  # so that the gate has something to do
 _AUTO = ("--set", "launch.admit=auto")
 
-# No rank but the first loads before the others are inside too; that one mostly waits, so that they
-# may be more than there are cores.
+# No rank but the first loads before the others are inside too; the first mostly waits, so there may
+# be more ranks than cores.
 _ALL_BUT_THE_FIRST_TOGETHER = """
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Runs that hang: who keeps the others waiting is named, and the run is ended; and who does not."""
+"""Hangs: the rank that keeps the others waiting is named, and the run ended; and near misses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.running import (
 from tests.scripts import JOIN, script
 
 _SOON = ("--set", "launch.hang_timeout_s=4")
-# Before the eighth sum over all ranks, that is in some step, rank 1 does something of its own.
+# Before the eighth all-reduce, somewhere within a step, rank 1 does something of its own.
 _BEFORE_A_SUM = """
 sum_, sums = module.Ranks.sum, []
 def stuck(self, values):
@@ -43,7 +43,8 @@ def stuck(self, values):
 module.Ranks.sum = stuck
 """
 _SLEEPS = "import time; time.sleep(1000)"
-# For a mutex that it has itself: a sleep would end when it is asked for its stack, by a signal.
+# It waits for a mutex that it holds itself: a sleep would end at the signal that asks for its
+# stack.
 _HOLDS_THE_GIL = (
     "import ctypes; mutex, native = ctypes.create_string_buffer(64), ctypes.PyDLL(None); "
     "native.pthread_mutex_lock(mutex); native.pthread_mutex_lock(mutex)"
@@ -52,7 +53,7 @@ _CALLS_ANOTHER = "module.dist.barrier(group=self.control)"
 
 
 def _hangs(airlock: Start, environ: dict[str, str], folder: Path, body: str) -> tuple[RunDir, str]:
-    """A run that ends by the hang that `body` makes, and what it has printed."""
+    """Let `body` make a run hang until it is ended; return the run and its output."""
     env = hooked(environ, folder, "train.rank.group", _BEFORE_A_SUM.format(body=body))
     code, out, err = finish(airlock(*ENDLESS, *_SOON, env=env))
     assert code == 12, out + err
@@ -219,7 +220,7 @@ def test_a_slow_run_and_one_whose_launcher_was_stopped_are_no_hangs(
     soon_s = max(4, limit_s(2))  # for steps of 2 s, on a machine that may be busy
     soon = ("--set", f"launch.hang_timeout_s={soon_s}")
     with training(airlock(*SHORT, *soon, env=env), environ) as (process, run):
-        process.send_signal(signal.SIGSTOP)  # which the ranks do not mind
+        process.send_signal(signal.SIGSTOP)  # which the ranks tolerate
         time.sleep(soon_s + 2)
         process.send_signal(signal.SIGCONT)
         code, out, err = finish(process)

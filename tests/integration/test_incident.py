@@ -1,4 +1,4 @@
-"""What a run that failed leaves to attach to a bug report: whole, small, and without secrets."""
+"""The bug-report archive of a failed run: complete, small, and without secrets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.running import Start, ended, finish, run_folder
 from tests.scripts import JOIN, script
 
-_TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"  # noqa: S105 - of no one
+_TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"  # noqa: S105 - nobody's
 _FAILS = f"""{JOIN}
 print("fetching https://someone:p4ssw0rd-of-theirs@example.org/data", flush=True)
 print("with " + os.environ["HF_TOKEN"] + " and " + os.environ["OTHER_SECRET"], flush=True)

@@ -78,7 +78,7 @@ def test_a_second_ctrl_c_does_not_wait_for_a_rank_that_cannot_answer(
     airlock: Start, environ: dict[str, str]
 ) -> None:
     with training(airlock(*ENDLESS), environ) as (process, run):
-        os.kill(rank_pids(run)[1], signal.SIGSTOP)  # it will never come to its next step
+        os.kill(rank_pids(run)[1], signal.SIGSTOP)  # it will never reach its next step
         process.send_signal(signal.SIGINT)
         wait_for(lambda: control.is_asked(run, "stop"), why="the stop was not passed on")
         process.send_signal(signal.SIGINT)
@@ -118,7 +118,7 @@ def test_a_hangup_is_no_second_wish_and_nohup_means_what_it_says(
         wait_for(lambda: run_folder(environ).path != run.path, why="no second run")
         run = run_folder(environ)
         wait_until_training(run)
-        for _ in range(2):  # the shell and the kernel may both tell of a closed terminal
+        for _ in range(2):  # the shell and the kernel may both report a closed terminal
             process.send_signal(signal.SIGHUP)
         code, _, err = finish(process)
     assert code == 20, err

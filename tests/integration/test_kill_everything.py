@@ -1,4 +1,4 @@
-"""SIGKILL for each process of a run, in each phase: it ends, rightly, and nothing is left."""
+"""SIGKILL for each process of a run, in each phase: it ends properly, and nothing is left."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.running import (
     zygote_pid,
 )
 
-# Phases in which the ranks hold still, so that they can be hit there: (module, what is stopped).
+# Phases in which the ranks stand still, so that they can be hit there: (module, what is stopped).
 _STOPS = {
     "zygote imports": ("train.worker", "import time; time.sleep(3600)"),
     "zygote builds": ("train.worker", "import time; module.build = lambda *a: time.sleep(3600)"),
@@ -44,7 +44,7 @@ _STOPS = {
 }
 _NO_RANKS = ("zygote imports", "zygote builds")
 
-# What the ranks do only where they load the model for themselves, and where they have no zygote.
+# What ranks do only if they load the model themselves, and if there is no zygote.
 _OPTIONS = {
     "a rank waits": (*SERIAL, "--set", "launch.start=imports"),
     "a rank imports": (*SERIAL, *COLD),
@@ -52,7 +52,7 @@ _OPTIONS = {
 
 
 def wait_for_phase(run: RunDir, phase: str) -> None:
-    """Return once the run is where it will stay, or trains."""
+    """Wait until the run is stopped in that phase, or trains."""
     if phase == "training":
         return wait_until_training(run)
     kind, name, rank = {
@@ -94,7 +94,7 @@ _CASES = [
     if (victim != "rank 1" or phase not in _NO_RANKS)
     and (victim != "zygote" or phase != "a rank imports")
 ]
-# Of each victim one phase, and of each phase one victim, in the default tier.
+# One phase for each victim, and one victim for each phase, in the default tier.
 _SHORT = {
     ("launch", "zygote imports"),
     ("agent", "zygote builds"),

@@ -1,4 +1,4 @@
-"""Models as people have them: old pickles, and weights of another type than they are trained in."""
+"""Models as users have them: old pickles, and weights in another dtype than the training's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from train.model.make_checkpoint import make_checkpoint
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model of float32 in safetensors."""
+    """Make a model of float32 in safetensors."""
     make_checkpoint(resolve("tiny", [], {})[0], tmp_path / "model")
     return tmp_path / "model"
 

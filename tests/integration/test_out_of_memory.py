@@ -31,7 +31,7 @@ from tests.running import (
 OPEN = ("--set", "launch.admit=open")
 NO_GUARD = ("--set", "limits.guard_gib=0")
 
-# Rank 1, and in the zygote whoever builds for it, takes more and more before it does its work.
+# Rank 1, or the zygote that builds for it, takes more and more memory before it does its work.
 GROWING = """
 real = {name}
 def growing(*args):
@@ -62,7 +62,7 @@ def run_in(
     hook: tuple[str, str] | None,
     *args: str,
 ) -> tuple[int, str, str]:
-    """A run in the group, its processes hooked if asked: (exit code, stdout, stderr)."""
+    """Run it in the group, optionally with its processes hooked: (exit code, stdout, stderr)."""
     env = environ | (hooked(environ, folder, *hook) if hook else {})
     process = subprocess.Popen(
         cgroup.command([sys.executable, "-P", "-m", "launch", *args]),
@@ -78,7 +78,7 @@ def run_in(
 
 
 def guard_event(run: RunDir) -> Event:
-    """The first process that the guard has ended."""
+    """Return the event of the first process that the guard has ended."""
     return events_of(run, "error", "memory.guard")[0]
 
 

@@ -1,4 +1,4 @@
-"""`python -m train`: one process without the launcher, and to the last bit the same training."""
+"""`python -m train`: one process without the launcher, and the same training bit for bit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ EIGHT = (
 )
 ONE = (*EIGHT, "--set", "train.max_steps=1")
 
-# Wait, in the step after `at`, until a stop is asked for: so that it comes in the middle of it.
+# In the step after `at`, wait until a stop is asked for, so that it arrives in the middle of the
+# step.
 _UNTIL_ASKED = """
 inner = module.Trainer.gradients
 def gradients(self, *args):
@@ -58,7 +59,8 @@ def gradients(self, *args):
     return inner(self, *args)
 module.Trainer.gradients = gradients
 """
-# A main thread that hears nothing: it waits for a lock that it has itself, within the C library.
+# A main thread that handles no signal: it waits for a lock that it holds itself, inside the C
+# library.
 _STUCK = """
 inner = module.Trainer.gradients
 def gradients(self, *args):
@@ -103,7 +105,7 @@ module.Trainer.gradients = gradients
 
 
 def done(process: subprocess.Popen[str], environ: dict[str, str]) -> tuple[RunDir, str]:
-    """The run, which has to end well, and what it has printed."""
+    """Return the run, which has to end well, and its output."""
     with ended(process):
         code, out, err = finish(process)
     assert code == 0, out + err
@@ -111,7 +113,7 @@ def done(process: subprocess.Popen[str], environ: dict[str, str]) -> tuple[RunDi
 
 
 def curve(run: RunDir) -> dict[int, tuple[float, float]]:
-    """Step → loss and gradient norm."""
+    """Return step → loss and gradient norm."""
     events = events_of(run, "metric", "train")
     return {event["step"]: (event["loss"], event["grad_norm"]) for event in events}
 
@@ -122,7 +124,7 @@ def weights(run: RunDir) -> bytes:
 
 @pytest.fixture(scope="module")
 def clean() -> dict[str, object]:
-    """What a run that nobody interrupted came to, made by the first test that asks."""
+    """Return the results of an uninterrupted run, filled in by the first test that asks."""
     return {}
 
 
@@ -260,7 +262,7 @@ def test_what_kill_9_leaves_in_the_middle_of_a_save_is_passed_over_and_resumed_b
     killed = run_folder(environ)
     assert read_status(killed)["exit_code"] is None
     assert list(killed.checkpoints.glob(".step_*"))  # half written
-    assert_nothing_left(killed)  # what tracks it takes a moment
+    assert_nothing_left(killed)  # its tracker takes a moment to end
     resumed, _ = done(plain("tiny", "--resume", killed.run_id), environ)
     assert min(curve(resumed)) == 4
     assert curve(killed) | curve(resumed) == whole["curve"]

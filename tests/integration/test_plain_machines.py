@@ -60,7 +60,7 @@ def test_a_plain_run_from_the_clones_root_needs_no_environment_and_ignores_a_wor
     done(process, environ)
 
 
-# What macOS lacks: /proc, for all but psutil (which does without it there), and calls of Linux's.
+# What macOS lacks: /proc, for all but psutil (which does without it there), and Linux-only calls.
 _LIKE_MACOS = """
 import io, os, sys, types
 import psutil  # looks, as it is imported, at what there is

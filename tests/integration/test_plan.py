@@ -1,4 +1,4 @@
-"""Runs and their plan: refused before ranks start, insisted on, and never in the way."""
+"""Runs and their plan: refused before ranks start, forced, and never in the way."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.running import (
     wait_for,
 )
 
-# Hundreds of gigabytes of activations, of samples no longer than those there are.
+# Hundreds of gigabytes of activations, from samples no longer than the data's.
 HUGE = (
     "--set",
     "train.micro_batch_size=262144",
@@ -40,7 +40,7 @@ HUGE = (
 
 @pytest.fixture
 def cold_cache(tmp_path: Path) -> dict[str, str]:
-    """A cache in which there is no answer."""
+    """Return a cache without any answer."""
     return {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}
 
 
@@ -68,7 +68,7 @@ def test_what_cannot_fit_is_refused_late_and_with_a_known_answer_before_any_rank
     run = run_folder(environ)
     assert_refused(code, err, run)
     assert not list(run.checkpoints.iterdir())
-    # It was looked at again with the samples as they are, none of which has the length allowed.
+    # The plan was made again with the actual samples, none of which has the maximum length.
     assert plan_in(run)["longest_sample_tokens"] < 128
     code, _, err = finish(airlock(*SHORT, *HUGE, env=cold_cache))
     assert run_folder(environ).run_id != run.run_id

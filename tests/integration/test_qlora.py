@@ -1,4 +1,4 @@
-"""A run with its base in four bits: started, killed, gone on, exported; and one that lacks it."""
+"""A run with its base in four bits: started, killed, resumed, exported; or lacking a package."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_run_in_four_bits_goes_on_after_a_kill_as_if_there_had_been_none(
     assert how_started(run) == ("imports", None)
     assert len(events_of(run, "mark", "restart")) == kill
     plan = events_of(run, "mark", "train.plan")[0]
-    assert plan["num_parameters"] - plan["num_trainable"] == 821_120  # however they are held
+    assert plan["num_parameters"] - plan["num_trainable"] == 821_120  # in whatever format
     assert "merging has changed logits" in out
     weights = (run.model / "model.safetensors").read_bytes()
     seen |= {f"weights {kill}": weights, f"curve {kill}": curve(run)}
@@ -50,7 +50,7 @@ def test_a_run_in_four_bits_goes_on_after_a_kill_as_if_there_had_been_none(
 
 @pytest.fixture(scope="module")
 def seen() -> dict[str, object]:
-    """What the run without a kill came to."""
+    """Return the results of the run without a kill."""
     return {}
 
 

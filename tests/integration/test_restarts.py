@@ -1,4 +1,4 @@
-"""Restarts: all ranks again after one has failed, from the last checkpoint, and not for ever."""
+"""Restarts: after a failure all ranks restart from the last checkpoint, and not for ever."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.running import (
 )
 from tests.tensorboard_files import scalars
 
-# Long enough to be hit in the middle, with something to go on from.
+# Long enough to be hit in the middle, with a checkpoint to resume from.
 _LONGER = (
     *SHORT,
     "--set",
@@ -41,7 +41,7 @@ _LONGER = (
 
 
 def losses(run: RunDir) -> dict[int, set[float]]:
-    """Step → every loss that was reported for it, in whatever attempt."""
+    """Return step → every loss reported for it, in any attempt."""
     found: dict[int, set[float]] = {}
     for event in events_of(run, "metric", "train"):
         found.setdefault(event["step"], set()).add(event["loss"])
@@ -77,9 +77,9 @@ def test_killed_ranks_are_started_again_and_go_on_from_the_last_checkpoint(
     assert "airlock: rank 0 killed by SIGKILL: restart 2 of 3" in out
     found = losses(run)
     assert sorted(found) == list(range(1, 81))
-    assert all(len(of_step) == 1 for of_step in found.values())  # the same, to the last bit
+    assert all(len(of_step) == 1 for of_step in found.values())  # bit for bit the same
     shown = [step for step, *_ in scalars(run.tensorboard)["train/loss"]]
-    assert shown == sorted(found)  # those that were repeated as well, and only once
+    assert shown == sorted(found)  # including repeated ones, each only once
     plans = events_of(run, "mark", "train.plan")
     assert [plan["attempt"] for plan in plans] == [0, 1, 2]
     assert plans[1]["first_step"] >= 5

@@ -1,4 +1,4 @@
-"""Runs of every shape: 1, 2 and 4 ranks, LoRA, a path with spaces, two at once, a terminal."""
+"""Runs of every kind: 1, 2 and 4 ranks, LoRA, a path with spaces, two at once, a terminal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from train.step.progress import DEVICE_PARTS, HOST_PARTS
 
 
 def holds(run: RunDir) -> list[tuple[float, float, str]]:
-    """(begin, end, rank) of every time a rank of `run` was inside the gate."""
+    """Return (begin, end, rank) of every time a rank of `run` was inside the gate."""
     ends = {event["rank"]: event["mono"] for event in events_of(run, "end", "lock.hold")}
     return [
         (event["mono"], ends[event["rank"]], f"{run.run_id} rank {event['rank']}")
@@ -162,7 +162,7 @@ def test_a_clone_whose_path_has_a_space_works_from_any_folder(
 
 
 def on_a_terminal(environ: dict[str, str], *args: str) -> tuple[int, str]:
-    """(exit code, everything written) of a run whose output is a terminal."""
+    """Return (exit code, everything written) of a run whose output is a terminal."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "launch", *args],

@@ -1,4 +1,4 @@
-"""Runs broken on purpose, for real: the doctor and the report name each failure, and no other."""
+"""Runs really broken on purpose: the doctor and the report name each failure, and no other."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_a_script_does_to_itself_is_named(to_its_end: ToItsEnd, failure: st
 
 @contextlib.contextmanager
 def small_shm() -> Iterator[list[str]]:
-    """What starts a command with a /dev/shm of 16 MiB, as in a container that has 64."""
+    """Yield a prefix that gives a command a /dev/shm of 16 MiB, as a container has one of 64."""
     mount = 'mount -t tmpfs -o size=16m tmpfs /dev/shm && exec "$@"'
     start = ["unshare", "--mount", "sh", "-c", mount, "sh"]
     tried = subprocess.run([*start, "true"], capture_output=True, text=True, check=False)
@@ -72,7 +72,7 @@ def small_shm() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def little_memory() -> Iterator[list[str]]:
-    """What starts a command in a memory cgroup of 2 GiB."""
+    """Yield a prefix that starts a command in a memory cgroup of 2 GiB."""
     with limited(2 * GIB) as cgroup:
         yield cgroup.command([])
 

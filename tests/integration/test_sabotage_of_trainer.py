@@ -1,4 +1,4 @@
-"""Our own trainer broken on purpose, for real: the doctor and the report name each failure."""
+"""Our own trainer really broken on purpose: the doctor and the report name each failure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.broken import (
 from tests.conftest import mounted
 from tests.running import ENDLESS, Start, finish, hooked, run_folder, wait_until_training
 
-# What the script does to itself, done to our own trainer, in the midst of a step.
+# What the script does to itself is done to our own trainer, in the middle of a step.
 _BROKEN = f"""
 import pathlib, runpy
 one_step = module.Trainer._one_step
@@ -85,7 +85,7 @@ def test_a_disk_that_is_full_when_our_own_trainer_saves_is_named(
 def test_a_shard_that_is_not_whole_is_refused_and_named(
     airlock: Start, shared_cache: Path, tmp_path: Path
 ) -> None:
-    finish(airlock("plan", "tiny"))  # makes the model, where no test has needed it yet
+    finish(airlock("plan", "tiny"))  # makes the model, in case no test has needed it yet
     model = shutil.copytree(next((shared_cache / "models").glob("tiny-*")), tmp_path / "model")
     shard = model / "model.safetensors"
     os.truncate(shard, shard.stat().st_size // 2)

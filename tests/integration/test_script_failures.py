@@ -1,4 +1,4 @@
-"""Scripts that fail, are killed or stopped: the run ends as plainly as that of a profile."""
+"""Scripts that fail, are killed or stopped: the run ends as clearly as that of a profile."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ print("rank 0 has saved")
 def test_a_rank_killed_in_a_script_ends_the_run(
     airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
 ) -> None:
-    # The other one does not mind SIGTERM, and torch alone would give it 30 s.
+    # The other rank ignores SIGTERM, and torch alone would give it 30 s.
     text = f"{JOIN}\nimport signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     path = script(tmp_path, text + "print('ready', flush=True)\ntime.sleep(1000)\n")
     with ended(airlock("run", "--set", f"launch.start={start}", path)) as process:
@@ -215,7 +215,8 @@ dist.barrier()
 def test_what_a_fork_of_a_rank_ends_with_is_the_ranks_to_judge(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    # Warm: of a cold one, as under torchrun, gloo's destructor waits in the fork for its threads.
+    # Warm, because in a cold one, as under torchrun, gloo's destructor waits in the fork for its
+    # threads.
     text = """
     import time
     if rank == 1:

@@ -49,7 +49,7 @@ def test_ranks_pass_the_gate_in_order_and_only_then_join(
     first_join = min(event["mono"] for event in events_of(run, "start", "pg.init"))
     assert first_join > times["end", 2]
     lines = [re.sub(r" rss=.*", "", line) for line in out.splitlines() if "[Rank 1]" in line]
-    waits = "[Rank 1] LOCK: waiting for exclusive access..."  # unless rank 0 has passed before
+    waits = "[Rank 1] LOCK: waiting for exclusive access..."  # unless rank 0 has already passed
     assert [line for line in lines if line != waits] == [
         "[Rank 1] INIT: rank=1/3 local_rank=1",
         "[Rank 1] MEM:START",
@@ -116,7 +116,7 @@ def test_joining_again_after_leaving_works(
 def test_no_rank_hangs_whose_model_goes_after_its_group(
     airlock: Start, tmp_path: Path, start: str
 ) -> None:
-    # With torch's own good-bye a rank hangs in one of 20 to 100 of them; under torchrun it does.
+    # With torch's own shutdown, a rank hangs in one of 20 to 100 turns, as under torchrun.
     text = """
 import torch
 import torch.distributed as dist

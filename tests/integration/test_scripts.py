@@ -1,4 +1,4 @@
-"""Scripts written for torchrun, unmodified: they find themselves, and end, as they do there."""
+"""Scripts written for torchrun, unmodified: they see what they see there, and end alike."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SPEC = importlib.util.find_spec("accelerate")
 assert _SPEC is not None
 assert _SPEC.origin is not None
 ACCELERATE = Path(_SPEC.origin).parent / "test_utils/scripts/test_script.py"
-_ON_CPU = {"ACCELERATE_USE_CPU": "1"}  # else it makes no group of ranks that have no GPU
+_ON_CPU = {"ACCELERATE_USE_CPU": "1"}  # otherwise it forms no group for ranks without a GPU
 TUTORIAL = ROOT / "examples/ddp_tutorial.py"
 
 
@@ -48,7 +48,7 @@ def test_accelerates_own_test_script_passes(airlock: Start, environ: dict[str, s
 def test_with_four_ranks_accelerates_test_script_does_what_it_does_under_torchrun(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    # That script cannot share 17 rows among 4 ranks: there it fails by itself (accelerate 1.15).
+    # That script cannot divide 17 rows among 4 ranks: it fails by itself then (accelerate 1.15).
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     plain = subprocess.run(
         [*torchrun, "--nproc-per-node=4", str(ACCELERATE)],

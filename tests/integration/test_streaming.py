@@ -1,4 +1,4 @@
-"""Whole runs that stream: killed and going on, with bad rows, with files that change."""
+"""Whole runs that stream: killed and resumed, with bad rows, with files that change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STREAMING = ("--set", "data.streaming=true")
 
 
 def rows_file(path: Path, num_rows: int, bad: int = 0) -> Path:
-    """Rows of which the one with the number `bad` is none."""
+    """Write rows of which number `bad` is malformed."""
     rows = [json.dumps({"prompt": f"{i} + 1", "response": f"{i + 1}"}) for i in range(num_rows)]
     if bad:
         rows[bad - 1] = '{"prompt": "half'
@@ -60,7 +60,7 @@ def test_a_run_that_streams_and_was_killed_is_to_the_last_bit_one_that_was_not(
 def test_a_bad_row_ends_all_ranks_and_is_named(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    path = tmp_path / "rows.csv"  # of which the launcher looks into no row
+    path = tmp_path / "rows.csv"  # the launcher does not look into its rows
     lines = ["prompt,response", *(f"{i} + 1,{i + 1}" for i in range(300))]
     lines[289] = "half"
     path.write_text("\n".join(lines))

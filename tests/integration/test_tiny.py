@@ -1,4 +1,4 @@
-"""`./start.sh tiny`, whole and real: it trains, it learns, and leaves what it says it leaves."""
+"""`./start.sh tiny`, complete and real: it trains, it learns, and leaves what it says it leaves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conftest import ROOT
 from tests.running import assert_nothing_left, events_of
 from tests.tensorboard_files import scalars
 
-# Loads the exported folder as anyone would, and answers three prompts that were held out.
+# Loads the exported folder as any user would, and answers three held-out prompts.
 ANSWER = """
 import json, sys
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -39,7 +39,7 @@ print(json.dumps(answers))
 def finished(
     tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
 ) -> tuple[RunDir, subprocess.CompletedProcess[str]]:
-    """One whole run, started in a folder that holds a train.py and a launch/ of its own."""
+    """Do one whole run, started in a folder that has its own train.py and launch/."""
     folder = tmp_path_factory.mktemp("a folder of the user's")
     (folder / "train.py").write_text("raise SystemExit('the wrong train')")
     (folder / "launch").mkdir()
@@ -159,7 +159,7 @@ def test_memory_was_marked_at_each_stage_and_the_imports_were_paid_for_once(
     assert 0 < start < imported <= loaded
     for rank in (0, 1):
         assert len(anon[rank]) == 3
-        assert max(anon[rank]) < imported / 2  # a page that three share counts for a third
+        assert max(anon[rank]) < imported / 2  # a page shared by three counts for a third
 
 
 def test_the_summary_tells_what_a_person_wants_to_know(finished: Finished) -> None:

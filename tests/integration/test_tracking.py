@@ -1,4 +1,4 @@
-"""Tracking beside real runs: what kills it, and what it is killed with."""
+"""Tracking alongside real runs: what kills it, and what it dies with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.tensorboard_files import scalars
 
 
 def tracker(run: RunDir) -> psutil.Process:
-    """The process that tracks `run`, once it is past its start."""
+    """Return the process that tracks `run`, once it has started up."""
     wait_for(lambda: any(run.tensorboard.glob("events.*")), why="nothing is tracked")
     return next(one for one in processes_of(run) if "launch.track" in one.cmdline())
 
@@ -37,7 +37,7 @@ def test_a_run_goes_on_without_the_tracker_and_its_files_can_be_written_later(
 ) -> None:
     with training(airlock(*ENDLESS), environ) as (process, run):
         victim = tracker(run)
-        assert os.getsid(victim.pid) == victim.pid  # no Ctrl-C of the terminal's gets there
+        assert os.getsid(victim.pid) == victim.pid  # so no Ctrl-C in the terminal reaches it
         places = {str(path.readlink()) for path in Path(f"/proc/{victim.pid}/fd").iterdir()}
         assert not any(environ["AIRLOCK_GATE_DIR"] in place for place in places)
         assert str(run.agent_log) not in places
@@ -65,4 +65,4 @@ def test_when_the_launcher_is_killed_the_tracker_takes_the_rest_and_ends(
     shown = [step for step, *_ in scalars(run.tensorboard)["train/loss"]]
     steps = [event["step"] for event in events_of(run, "metric", "train")]
     assert shown == steps[: len(shown)]
-    assert len(steps) - len(shown) <= 2  # written while the ranks were being killed as well
+    assert len(steps) - len(shown) <= 2  # including those written while the ranks were being killed

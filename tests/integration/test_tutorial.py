@@ -1,4 +1,4 @@
-"""The tutorial, typed as it stands: every command, its exit code, and every line it promises."""
+"""The tutorial as users type it: every command, its exit code, and every line it promises."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRACKED = [
 
 
 class Step(NamedTuple):
-    """A block of commands, the code it ends with, and lines that its output has."""
+    """A block of commands, its exit code, and lines that its output contains."""
 
     commands: str
     code: int
@@ -40,12 +40,12 @@ def steps(page: str) -> list[Step]:
 
 
 def pattern(promised: str) -> re.Pattern[str]:
-    """A promised line as an expression: an ellipsis stands for anything."""
+    """Compile a promised line to a pattern: an ellipsis stands for anything."""
     return re.compile(".*".join(map(re.escape, promised.split("…"))))
 
 
 def clone(folder: Path) -> Path:
-    """What a clone holds, with its environment made already."""
+    """Copy the contents of a clone, with its environment already made."""
     folder.mkdir()
     for name in _TRACKED:
         if (ROOT / name).is_dir():

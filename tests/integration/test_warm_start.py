@@ -36,7 +36,7 @@ from tests.running import (
 
 
 def trained(run: RunDir) -> tuple[list[float], bytes]:
-    """The losses, and the weights of the last checkpoint, to the last bit."""
+    """Return the losses, and the exact weights of the last checkpoint."""
     weights = complete_checkpoints(run.checkpoints)[-1] / "model.safetensors"
     return [event["loss"] for event in events_of(run, "metric", "train")], weights.read_bytes()
 
@@ -102,7 +102,7 @@ if in_zygote:
 def test_a_rank_that_is_told_not_to_trust_the_zygote_fails_and_says_so(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    # As when multiprocessing has started another zygote, and that one is unfit.
+    # As when multiprocessing has started another zygote, and that one is unsafe to fork.
     body = "module.WarmStart.why_not = lambda self: self._wait() and None"
     hooked(environ, tmp_path, "launch.agent.warm_start", body)
     unfit = f"{IN_ZYGOTE}\nif in_zygote:\n    raise ImportError('only here')"
@@ -154,12 +154,12 @@ module.meet = tell
 
 
 def score(pid: int) -> int:
-    """What the kernel's OOM killer adds to a process, the first to go having most."""
+    """Return what the OOM killer adds to a process's score; the highest score is killed first."""
     return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
 
 def assert_kept_apart(process: subprocess.Popen[str], run: RunDir) -> None:
-    """Each rank has a session, so a share of the processors, of its own, and is killed first."""
+    """Fail unless each rank has its own session, and so its CPU share, and is killed first."""
     pids = list(rank_pids(run).values())
     assert [os.getsid(pid) for pid in pids] == pids
     assert all(score(pid) >= score(process.pid) + 500 for pid in pids)
@@ -219,7 +219,7 @@ def test_forks_of_the_zygote_go_on_sharing_frozen_weights_in_ddp(
         "--set",
         f"launch.start={start}",
         "--set",
-        "train.merge_adapters=false",  # which is looked at here by the way
+        "train.merge_adapters=false",  # checked here in passing
     )
     code, out, err = finish(airlock(*SHORT, *options, env=env))
     assert code == 0, err
@@ -230,7 +230,7 @@ def test_forks_of_the_zygote_go_on_sharing_frozen_weights_in_ddp(
     written_to = [int((tmp_path / f"dirty{rank}").read_text()) for rank in (0, 1)]
     if start == "warm":
         assert written_to == [0, 0]
-    else:  # what each rank has loaded for itself is made equal, by writing
+    else:  # what each rank has loaded itself is made equal, by writing
         assert max(written_to) > 0
 
 

@@ -1,4 +1,4 @@
-"""What a person can get wrong ends in a line or two, before a run folder is made or a rank runs."""
+"""User errors end in a line or two, before a run folder is made or a rank runs."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_bad_row_of_the_data_is_named_with_its_line_and_no_rank_is_started(
 ) -> None:
     data = tmp_path / "bad rows.jsonl"
     good = '{"prompt": "a", "response": "b"}\n'
-    # Further down than the look at the first rows goes.
+    # Further down than the check of the first rows reaches.
     data.write_text(good * 50_000 + '{"prompt": "a", "answer": "b"}\n')
     code, _, err = finish(airlock("run", "tiny", "--data", str(data)))
     assert code == 5

@@ -1,4 +1,4 @@
-"""Files and folders that are whole or not there, whoever looks, writes or dies meanwhile."""
+"""Files and folders that are complete or absent, whoever reads, writes or dies meanwhile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ while True:
         print(letter, flush=True) if letter == "a" else None
 """
 
-# Makes a folder of two files named after itself; goes on between them when its stdin closes.
+# Makes a folder of two files named after itself; continues between them when its stdin closes.
 MAKER = """
 import sys
 from pathlib import Path
@@ -52,7 +52,7 @@ WHOLE = {str(number): 10_000 for number in range(20)}
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """An empty folder: what is in it at the end can be counted."""
+    """Return an empty folder, so that its contents can be counted at the end."""
     folder = tmp_path / "place"
     folder.mkdir()
     return folder
@@ -64,7 +64,7 @@ def names(folder: Path) -> list[str]:
 
 @pytest.fixture
 def start(environ: dict[str, str]) -> Iterator[Start]:
-    """Start one of the programs above; what a failing test leaves running is ended."""
+    """Start one of the programs above; end what a failing test leaves running."""
     with contextlib.ExitStack() as started:
 
         def start_program(program: str, *args: object) -> subprocess.Popen[str]:
@@ -82,7 +82,7 @@ def start(environ: dict[str, str]) -> Iterator[Start]:
 
 
 def said(process: subprocess.Popen[str]) -> str:
-    """The next line that the process prints."""
+    """Return the next line that the process prints."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
@@ -130,7 +130,7 @@ def test_a_folder_has_its_name_only_once_it_is_whole(place: Path) -> None:
         (folder / "sub").mkdir()
         (folder / "sub" / "file").write_text("content", encoding="utf-8")
         assert not path.exists()
-        assert folder.parent == path.parent  # else the last rename would be a copy
+        assert folder.parent == path.parent  # otherwise the last rename would be a copy
     assert (path / "sub" / "file").read_text(encoding="utf-8") == "content"
     assert path.stat().st_mode & 0o777 == 0o755
     assert names(path.parent) == ["data"]
@@ -175,7 +175,7 @@ def test_a_maker_killed_half_way_leaves_no_folder_of_that_name(start: Start, pla
     assert said(maker) == "half"
     end(maker)
     assert not path.exists()
-    with new_folder(path) as folder:  # and does not stand in the way of the next
+    with new_folder(path) as folder:  # and does not get in the way of the next
         (folder / "one").touch()
     assert names(path) == ["one"]
 

@@ -1,4 +1,4 @@
-"""config.toml: every value comes back as it went in, with its source beside it."""
+"""config.toml: every value comes back unchanged, with its source beside it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 
 
 def another(section: str, key: str) -> Any:
-    """A value of the field's type that is not its default."""
+    """Return a value of the field's type that is not its default."""
     cls = SECTIONS[section]
     hint, default = get_type_hints(cls)[key], getattr(cls(), key)
     if choices := get_args(hint):

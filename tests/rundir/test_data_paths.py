@@ -1,4 +1,4 @@
-"""What data.path names is taken apart as it was meant, and put together again."""
+"""The parts of data.path are parsed as intended, and joined again."""
 
 from __future__ import annotations
 

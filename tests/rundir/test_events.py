@@ -1,4 +1,4 @@
-"""Events: whole lines whoever writes at once, and readers that live with what is torn."""
+"""Events: whole lines however many write at once, and readers that cope with torn ones."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_an_event_says_when_where_and_who_wrote_it(file: Path) -> None:
     assert event["pid"] == os.getpid()
     assert (event["kind"], event["name"]) == ("log", "line")
     assert event["text"] == "übung \u2028 \n\r"
-    assert event["t"] > 1.7e9  # unix seconds
+    assert event["t"] > 1.7e9  # Unix seconds
     assert 0 < event["mono"] < event["t"]
 
 

@@ -1,4 +1,4 @@
-"""A disk that is full, for real: what was there stays, and what can go on goes on."""
+"""A disk that is really full: existing files stay, and what can continue does."""
 
 from __future__ import annotations
 

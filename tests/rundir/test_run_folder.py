@@ -35,7 +35,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def made(run: RunDir) -> RunDir:
-    """A run that is far enough to be found."""
+    """Complete a run far enough to be found."""
     run.config.touch()
     return run
 
@@ -81,7 +81,7 @@ def test_runs_made_at_once_are_distinct_and_latest_is_one_of_the_last(
         creator.stdin.close()
         creator.stdin = None
     while any(creator.poll() is None for creator in creators):
-        assert (runs / "latest").resolve(strict=True).is_dir()  # it never points nowhere
+        assert (runs / "latest").resolve(strict=True).is_dir()  # it never dangles
     ids = [creator.communicate()[0].split() for creator in creators]
     assert [creator.returncode for creator in creators] == [0] * 4
     assert len({run_id for own in ids for run_id in own}) == 40

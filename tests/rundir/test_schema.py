@@ -1,4 +1,4 @@
-"""The table of events and the exit codes: complete, unambiguous, and what the code writes."""
+"""The table of events and the exit codes: complete, unambiguous, and in agreement with the code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENVELOPE = {"v", "t", "mono", "node", "attempt", "rank", "pid", "kind", "name", 
 
 
 def written_events() -> Iterator[tuple[str, str, str]]:
-    """(place, kind, name) of every `emit("kind", "name", …)` and `span("name", …)` in the code."""
+    """Yield (place, kind, name) of every `emit("kind", "name", …)` and `span("name", …)`."""
     for folder in ("launch", "train", "diagnostics"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -57,7 +57,7 @@ def test_a_span_is_found_by_its_start_and_its_end() -> None:
 
 def test_every_event_that_the_code_writes_is_in_the_table() -> None:
     found = list(written_events())
-    assert len(found) > 10  # else this test looks in the wrong place
+    assert len(found) > 10  # otherwise this test looks in the wrong place
     for place, kind, name in found:
         try:
             spec_of(kind, name)

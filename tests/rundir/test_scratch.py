@@ -1,4 +1,4 @@
-"""Temporary folders: gone with their block, or, after a kill -9, with the next process's."""
+"""Temporary folders: removed with their block, or, after a kill -9, by the next process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_what_a_killed_process_left_goes_with_the_next_one(
     (left,) = tmp_path.iterdir()
     with scratch("other"):
         assert left.is_dir()
-    with scratch("test") as first, scratch("test") as second:  # one that lives is left alone
+    with scratch("test") as first, scratch("test") as second:  # a live one is left alone
         assert not left.exists()
         assert first.is_dir()
         assert second.is_dir()

@@ -1,7 +1,7 @@
-"""What a step holds in memory, as the kernel counts it: one gradient, a chunk of logits, no more.
+"""The memory of a step, as the kernel counts it: one gradient, a chunk of logits, no more.
 
-The file is also the program that the tests start: a process of its own, where blocks that are
-freed are given back at once.
+The file is also the program that the tests start: a process of its own, where freed blocks are
+returned to the kernel at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MIB = 1024 * 1024
 
 
 class Layers(nn.Module):
-    """A stack of matrices in the place of a language model: what is computed is of no interest."""
+    """A stack of matrices in place of a language model: what it computes is irrelevant."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Layers(nn.Module):
     def forward(
         self, input_ids: torch.Tensor, _positions: Any, where: torch.Tensor, _targets: Any
     ) -> torch.Tensor:
-        """A sum that every weight has a part in."""
+        """Return a sum that every weight contributes to."""
         hidden = input_ids.float() @ torch.ones(input_ids.shape[1], WIDTH)
         for layer in self.layers:
             hidden = torch.tanh(layer(hidden))
@@ -62,7 +62,7 @@ def held_bytes(what: str = "RssAnon") -> int:
 
 
 def peak_of(action: Callable[[], Any]) -> int:
-    """By how much memory rises above what is held, at most, while `action` runs."""
+    """Return the peak rise of memory above what is held while `action` runs."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = held_bytes("VmRSS")
     action()
@@ -70,7 +70,7 @@ def peak_of(action: Callable[[], Any]) -> int:
 
 
 def steps(*, warm: bool) -> dict[str, float]:
-    """Peaks of gradients and of the optimizer over three steps of two micro-batches, in bytes."""
+    """Return the peak bytes of gradients and optimizer over three steps of two micro-batches."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -128,7 +128,7 @@ class Hidden(nn.Module):
 
 
 class Head(nn.Module):
-    """No layers, and a head: so that the loss is all there is."""
+    """No layers, only a head, so that the loss is all there is."""
 
     base_model_prefix = "model"
 
@@ -143,7 +143,7 @@ class Head(nn.Module):
 
 
 def loss(*, chunked: bool) -> dict[str, float]:
-    """The peak of loss and backward, in bytes."""
+    """Return the peak of loss and backward, in bytes."""
     torch.set_num_threads(1)
     model, where = Head(), torch.arange(NUM_LABELS)
     ids = torch.zeros((1, NUM_LABELS), dtype=torch.long)
@@ -182,7 +182,7 @@ def measured(case: str) -> dict[str, float]:
 
 def test_gradients_take_the_memory_of_one_and_the_optimizer_no_more() -> None:
     found = measured("steps")
-    assert 0.95 < found["gradients"] < 1.2  # that of one layer is in the making
+    assert 0.95 < found["gradients"] < 1.2  # one layer's gradient is being computed
     assert found["optimizer"] < 0.1
 
 

@@ -1,7 +1,7 @@
-"""Is it a causal language model? Known from its config.json, before any rank starts.
+"""A check that a model is a causal language model, from its config.json, before any rank starts.
 
-And of some kinds, why their samples cannot share a row; that they cannot is found out by trying
-(train/step/selftest.py).
+Also the reasons why samples cannot share a row in some model types; that they cannot is found out
+by a trial (train/step/selftest.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 
-# Encoders whose class for causal models is one only with is_decoder: true.
+# Encoders whose class for causal models is causal only with is_decoder: true.
 _ENCODERS = (
     "bert bert-generation big_bird camembert data2vec-text electra ernie megatron-bert reformer "
     "rembert roberta roberta-prelayernorm roc_bert roformer xlm-roberta xlm-roberta-xl xmod"
@@ -40,7 +40,7 @@ _REASONS = {kind: why for why, kinds in _WHY_NOT_APART.items() for kind in kinds
 
 
 def check_is_causal(config: dict[str, Any], model_path: Path) -> None:
-    """Raise UserError for a config.json of something else than a causal language model."""
+    """Raise UserError if a config.json is not that of a causal language model."""
     kind, known = str(config.get("model_type", "")), causal_kinds()
     if config.get("is_encoder_decoder"):
         what = "an encoder-decoder, which maps one text to another"
@@ -59,13 +59,13 @@ def check_is_causal(config: dict[str, Any], model_path: Path) -> None:
 
 
 def why_not_apart(kind: str) -> str:
-    """Why samples of one row see each other in models of that kind, with a colon; or nothing."""
+    """Return a prefix: `kind`, and if known why samples of one row see each other in it."""
     return f"{kind}: {_REASONS[kind]}: " if kind in _REASONS else f"{kind}: "
 
 
 @cache
 def causal_kinds() -> frozenset[str]:
-    """The model types that transformers has a causal language model for; none if that is unknown.
+    """Return the model types with a causal language model in transformers; empty if unknown.
 
     Read from its source: importing it would import torch, which takes seconds.
     """

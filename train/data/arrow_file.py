@@ -1,4 +1,4 @@
-"""Tokenised blocks into the Arrow files that ranks map, and what is counted on the way."""
+"""The writer of tokenised blocks to the Arrow files that ranks map, and their counts."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from train.data.tokenise import NUM_LONGEST
 
 TRAIN, HELD_OUT, BAD_ROWS = "samples.arrow", "held_out.arrow", "bad_rows.jsonl"
 _BATCH_BYTES = 16 << 20
-MOST_LISTED = 10_000  # bad rows; all are counted
-_MOST_COMPARED = 64_000_000  # rows looked at for duplicates: half a GB of digests
+MOST_LISTED = 10_000  # bad rows that are listed; all are counted
+_MOST_COMPARED = 64_000_000  # rows checked for duplicates: half a GB of digests
 
 
 class Writer:
     """Writes a folder of prepared data, block by block; memory does not grow with the data."""
 
     def __init__(self, folder: Path, sources: Sequence[Path], *, with_held_out: bool) -> None:
-        """Rows are listed by the place of their file in `sources`: it may be moved."""
+        """Open the files. Rows refer to a source by its index, as its file may be moved."""
         self._folder, self._open = folder, ExitStack()
         self._number_of = {path: number for number, path in enumerate(sources)}
         self._train = self._arrow(TRAIN)
@@ -55,7 +55,7 @@ class Writer:
                     file.flush()
 
     def add(self, block: Tokenised) -> None:
-        """Write a block's samples. Raises OSError, as for a full disk."""
+        """Write a block's samples. Raises OSError, for example for a full disk."""
         for number, error in block.bad:
             self._list(block.block.path, number, error)
         self._counts.add(block.counts)
@@ -81,23 +81,23 @@ class Writer:
 
     @property
     def num_rows(self) -> int:
-        """Rows so far, the bad ones too."""
+        """The number of rows so far, including bad ones."""
         return self._counts.num_rows
 
     @property
     def seen(self) -> set[str]:
-        """The columns that have something in them."""
+        """The columns that have a value in some row."""
         return self._seen
 
     def counts(self) -> dict[str, Any]:
-        """All that was counted; `longest_rows` are (place of the file, row, tokens)."""
+        """Return all counts; `longest_rows` are (index of the file, row, tokens)."""
         longest = [(number, row, tokens) for tokens, number, row in self._longest]
         more = {"num_duplicates": _duplicates(self._hashes), "longest_rows": longest}
         return asdict(self._counts) | self._num | more
 
 
 def bad_row_line(path: Path, number: int, error: BadRowError, **more: int) -> str:
-    """The line of a bad row in the list of them."""
+    """Return the line for a bad row in the list of bad rows."""
     line = {"file": str(path), "row": number, "problem": error.what, **more}
     if error.do:
         line["do"] = error.do
@@ -105,7 +105,7 @@ def bad_row_line(path: Path, number: int, error: BadRowError, **more: int) -> st
 
 
 class _Batches:
-    """Puts blocks together to batches, so that a rank that opens the file finds only few."""
+    """Combines blocks into batches, so that a rank that opens the file finds only a few."""
 
     def __init__(self, writer: Any) -> None:
         self._writer, self._size_bytes = writer, 0
@@ -124,7 +124,7 @@ class _Batches:
 
 
 def _duplicates(hashes: Iterable[np.ndarray]) -> int:
-    """How many rows have the content of an earlier one."""
+    """Return the number of rows with the same content as an earlier one."""
     together = np.concatenate(list(hashes))
     together.sort()
     return int((together[1:] == together[:-1]).sum())

@@ -1,8 +1,8 @@
-"""Tokenised data in the cache, under a name that is made of all that they depend on.
+"""The cache of tokenised data, keyed by everything the data depend on.
 
-What is there is whole: it is written beside, brought to disk and renamed. Of two runs that want the
-same one prepares and the other waits; where a file system's locks keep nobody out, both prepare,
-and the first to end wins.
+An entry is complete: it is written under another name, synced to disk and renamed. If two runs want
+the same entry, one prepares it and the other waits; on file systems whose locks exclude nobody,
+both prepare it, and the first to finish wins.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from train.data.sources import NEEDED, Source, bad_row
 from train.data.template import Template
 from train.data.tokenise import Tokeniser, columns_of
 
-_FORMAT = "5"  # of the Arrow file; part of the cache's key
+_FORMAT = "5"  # of the Arrow file; part of the cache key
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
     "additional_chat_templates/tool_use.jinja",
 )
-_SMALL_BYTES = 4 << 20  # done before other processes could begin
+_SMALL_BYTES = 4 << 20  # finished before other processes could start
 _POLL_S = 0.1
 _REMIND_S = 30.0
 
@@ -53,9 +53,9 @@ Tools = tuple[Any, Template]
 def cached(
     sources: list[Source], model_path: Path, recipe: Recipe, tools: Tools
 ) -> tuple[Path, dict[str, Any]]:
-    """The folder of the prepared data, and what was counted; made if it is not there, or damaged.
+    """Return the folder of prepared data and its counts; make it if it is missing or damaged.
 
-    Raises UserError for data that cannot be used, and OSError for a full disk.
+    Raises UserError for unusable data, and OSError for a full disk.
     """
     parent = cache_folder() / "data"
     folder = parent / _key(sources, model_path, recipe)
@@ -74,7 +74,7 @@ def cached(
 
 
 def listed_bad_rows(folder: Path, sources: Sequence[Source]) -> Iterator[dict[str, Any]]:
-    """The bad rows of prepared data, under the names that their files have now."""
+    """Yield the bad rows of prepared data, under the current names of their files."""
     with (folder / BAD_ROWS).open(encoding="utf-8") as file:
         for line in file:
             found = json.loads(line)
@@ -88,7 +88,7 @@ def _first_bad_row(folder: Path, sources: Sequence[Source]) -> UserError:
 
 
 def _make(folder: Path, sources: list[Source], recipe: Recipe, tools: Tools) -> None:
-    # In this order: one that another run brings in between is whole from the first moment.
+    # In this order: an entry that another run adds in between is complete from the first moment.
     if folder.exists() and not is_sealed(folder):
         shutil.rmtree(folder)
     if folder.exists():
@@ -100,7 +100,7 @@ def _make(folder: Path, sources: list[Source], recipe: Recipe, tools: Tools) -> 
 
 
 def content_of(sources: list[Source]) -> str:
-    """A digest of what is in files, in their order. Raises UserError if one cannot be read."""
+    """Return a digest of file contents, in order. Raises UserError if one cannot be read."""
     digest = hashlib.sha256()
     try:
         for source in sources:
@@ -115,7 +115,7 @@ def content_of(sources: list[Source]) -> str:
 
 
 def _key(sources: list[Source], model_path: Path, recipe: Recipe) -> str:
-    # What was made with bad rows left out serves those as well who have none.
+    # on_bad_row is not part of the key: without bad rows both settings give the same data.
     recipe = replace(recipe, on_bad_row="stop")
     made_of = f"{_FORMAT} {sorted(asdict(recipe).items())} {content_of(sources)}"
     digest = hashlib.sha256(made_of.encode())
@@ -124,7 +124,7 @@ def _key(sources: list[Source], model_path: Path, recipe: Recipe) -> str:
 
 
 def tokenizer_digest(model_path: Path, recipe: Recipe) -> str:
-    """Of the tokenizer and the chat template."""
+    """Return a digest of the tokenizer and the chat template."""
     files = [model_path / name for name in _TOKENIZER_FILES]
     if recipe.chat_template:
         files.append(Path(recipe.chat_template))
@@ -133,7 +133,7 @@ def tokenizer_digest(model_path: Path, recipe: Recipe) -> str:
 
 
 def _tokenise(sources: list[Source], recipe: Recipe, tools: Tools, folder: Path) -> dict[str, Any]:
-    """Write the files of `folder`; returns what was counted."""
+    """Write the files of `folder`; return the counts."""
     sizes = [source.path.stat().st_size for source in sources]
     progress, done_bytes = (
         PrepareProgress(sum(sizes)),
@@ -172,7 +172,7 @@ def _tokenise(sources: list[Source], recipe: Recipe, tools: Tools, folder: Path)
 
 
 def remarks(seen: set[str], columns: Columns, recipe: Recipe, template: Template) -> list[str]:
-    """What there is to say besides numbers: columns that nobody reads, and of the template."""
+    """Return remarks to print beside the counts: unused columns, and the template's note."""
     found = []
     if left := unused(seen - {recipe.only_where}, columns, template.writes):
         found.append(f"not used: {', '.join(left)}")
@@ -182,9 +182,9 @@ def remarks(seen: set[str], columns: Columns, recipe: Recipe, template: Template
 
 
 def columns_of_first(first: Block, recipe: Recipe, source: Source) -> Columns:
-    """Those of the first row that can be read; no other row decides what is meant.
+    """Return the columns of the first readable row; no other row decides what is meant.
 
-    Raises UserError when they are not known, or cannot be used as the recipe says.
+    Raises UserError if they are not known, or cannot be used as the recipe says.
     """
     try:
         columns = columns_of(first, recipe.columns, recipe.only_where)
@@ -195,7 +195,7 @@ def columns_of_first(first: Block, recipe: Recipe, source: Source) -> Columns:
 
 
 def _blocks(sources: list[Source], max_samples: int) -> Iterator[Block]:
-    """All blocks of all files, or those of the first `max_samples` rows."""
+    """Yield all blocks of all files, or those of the first `max_samples` rows."""
     left = max_samples or sys.maxsize
     for source in sources:
         for block in read_blocks(source):
@@ -206,9 +206,9 @@ def _blocks(sources: list[Source], max_samples: int) -> Iterator[Block]:
 
 
 def end_token_id_of(columns: Columns, tokenizer: Any, template: Template) -> int:
-    """What comes after an answer, or a text: where a generated one ends.
+    """Return the token after an answer, or after a text, at which generation ends.
 
-    Raises UserError when nothing does.
+    Raises UserError if there is none.
     """
     if columns.kind in ("text", "segments"):
         end = template.text_end_id(tokenizer)
@@ -231,7 +231,7 @@ def end_token_id_of(columns: Columns, tokenizer: Any, template: Template) -> int
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keep other runs from preparing the same at the same time, as far as locks can."""
+    """Keep other runs from preparing the same data at the same time, as far as locks can."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
@@ -248,7 +248,7 @@ def _alone(folder: Path) -> Iterator[None]:
                 say_at += _REMIND_S
             time.sleep(_POLL_S)
         except (NotImplementedError, OSError):
-            break  # a file system without locks: see above
+            break  # a file system without locks: see the module's docstring
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""A chat template: where it stands, what it is given, and what it writes. Without torch."""
+"""A chat template: where it is found, its inputs, and the text it writes. Does not need torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MARKS = re.compile(r"\{%-?\s*generation\b")
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 _SECRET = secrets.token_hex(4)
 _WORDS = re.compile(rf"qz\d+x{_SECRET}zq")
-CALLS = "calls"  # stands for the role of an answer that is only calls
+CALLS = "calls"  # stands for the role of an answer that consists of calls only
 _WITH_TOOLS = "tool_use"  # the name of a second template, for conversations with tools
 
 
@@ -30,31 +30,31 @@ class Written(NamedTuple):
 
 
 class ChatTemplate:
-    """One template, compiled."""
+    """One compiled template."""
 
     def __init__(
         self, source: str, tokens: Mapping[str, str], options: Mapping[str, Any] | None = None
     ) -> None:
-        """`tokens` are texts of special tokens, `options` what else it is given.
+        """Compile a template; `tokens` are texts of special tokens, `options` its other variables.
 
-        Raises UserError for one that is no template.
+        Raises UserError if it is not a valid template.
         """
         self._source, self._given = source, {**tokens, **(options or {})}
         self.has_marks = bool(_MARKS.search(source))
-        # Nobody's data has it, and nobody can write data that do.
+        # No data contain this, and nobody can write data that do.
         secret = secrets.token_hex(8)
         self._begin, self._end = f"\ufdd0{secret}\ufdd1", f"\ufdd1{secret}\ufdd0"
         self._template = _compiled(source, self._begin, self._end)
         self._tried: dict[str, bool | None] = {}
 
     def mentions(self, name: str) -> bool:
-        """Whether it has that word."""
+        """Return whether the template contains the word `name`."""
         return bool(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", self._source))
 
     def writes(self, name: str) -> bool:
-        """Whether what messages have under that name, or `tools`, gets into the text.
+        """Return whether the text includes what messages have under `name`, or `tools`.
 
-        It is tried out, once; where that cannot be, the word must stand in the template.
+        This is tried once; if that is not possible, the word must occur in the template.
         """
         if name not in self._tried:
             self._tried[name] = self._has_written(*_probe(name))
@@ -62,7 +62,7 @@ class ChatTemplate:
         return self.mentions(name) if found is None else found
 
     def writes_roles(self, roles: Sequence[str]) -> bool | None:
-        """Whether messages of all of these roles get into the text; None if it cannot be tried."""
+        """Return whether messages of all these roles get into the text; None if that is unknown."""
         name = " ".join(roles)
         if name not in self._tried:
             said = [_in_role(role, place) for place, role in enumerate(roles)]
@@ -77,9 +77,9 @@ class ChatTemplate:
         return all(word in text for word in _WORDS.findall(json.dumps([messages, tools])))
 
     def write(self, messages: Sequence[Message], tools: list[Any] | None, *, asks: bool) -> Written:
-        """The text of a conversation; `asks`: and how an answer begins.
+        """Return the text of a conversation; with `asks`, also the beginning of an answer.
 
-        Raises UserError, with what the template says.
+        Raises UserError with the template's message.
         """
         given = {"tools": tools, "documents": None, **self._given}
         if any(one["role"] == "developer" for one in messages) and not self.mentions("developer"):
@@ -89,7 +89,7 @@ class ChatTemplate:
         except Exception as error:
             if not any("tool_calls" in one for one in messages):
                 raise _unusable(error) from error
-            try:  # some want the arguments of a call as text
+            try:  # some expect the arguments of a call as text
                 text = self._rendered([_with_text(one) for one in messages], given, asks=asks)
             except Exception:  # noqa: BLE001
                 raise _unusable(error) from error
@@ -117,9 +117,9 @@ class ChatTemplate:
 
 
 def find_templates(model_path: Path, own: str) -> tuple[str | None, str | None]:
-    """(the template, another one for conversations with tools), of a folder or of the file `own`.
+    """Return (template, template for conversations with tools) of a folder or of the file `own`.
 
-    Raises UserError for a file that cannot be read.
+    Raises UserError if the file cannot be read.
     """
     if own:
         try:
@@ -143,7 +143,7 @@ def find_templates(model_path: Path, own: str) -> tuple[str | None, str | None]:
 
 
 def tokenizer_config(model_path: Path) -> dict[str, Any]:
-    """tokenizer_config.json; empty where there is none."""
+    """Return the content of tokenizer_config.json; empty if there is none."""
     try:
         settings = json.loads((model_path / "tokenizer_config.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -152,7 +152,7 @@ def tokenizer_config(model_path: Path) -> dict[str, Any]:
 
 
 def options_of(text: str) -> dict[str, Any]:
-    """NAME=VALUE,… with values in JSON or Python's words, or texts; or one JSON object.
+    """Parse NAME=VALUE,… or one JSON object; values are JSON, Python's constants or text.
 
     Raises UserError.
     """
@@ -160,7 +160,7 @@ def options_of(text: str) -> dict[str, Any]:
         try:
             found: dict[str, Any] = json.loads(text)
         except ValueError as error:
-            raise _no_options(text, f"is no JSON: {error}") from error
+            raise _no_options(text, f"is not valid JSON: {error}") from error
     else:
         parts = [part.partition("=") for part in text.split(",") if part.strip()]
         found = {name.strip(): _option(value) for name, _, value in parts}
@@ -168,7 +168,7 @@ def options_of(text: str) -> dict[str, Any]:
             raise _no_options(text, "gives a name no value")
     for name in found:
         if not name.isidentifier() or name in _RESERVED:
-            raise _no_options(text, f"names {name!r}, which is none to give")
+            raise _no_options(text, f"names {name!r}, which cannot be set")
     return found
 
 
@@ -177,7 +177,7 @@ def _option(text: str) -> Any:
         return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
     except ValueError:
         if text.lstrip()[:1] in ("[", "{"):
-            raise _no_options(text, "is no JSON") from None
+            raise _no_options(text, "is not valid JSON") from None
         return text
 
 
@@ -190,7 +190,7 @@ def _no_options(text: str, what: str) -> UserError:
 
 
 def _probe(name: str) -> tuple[list[Message], list[Any] | None]:
-    """A conversation that has words nobody else says where `name` says."""
+    """Return a conversation, and tools, with unique words in the place that `name` stands for."""
     asked: Message = {"role": "user", "content": _word(0)}
     answer: Message = {"role": "assistant", "content": _word(1)}
     called = {"type": "function", "function": {"name": _word(2), "arguments": {}}}
@@ -219,7 +219,7 @@ def _named(one: Message, role: str, instead: str) -> Message:
 
 
 def _with_text(one: Message) -> Message:
-    """A message whose calls have their arguments as JSON."""
+    """Return the message with the arguments of its calls as JSON text."""
     if "tool_calls" not in one:
         return one
     calls = []
@@ -233,7 +233,7 @@ def _with_text(one: Message) -> Message:
 def _unusable(error: Exception) -> UserError:
     return UserError(
         f"this model's chat template cannot be used: {error}",
-        do="--set data.chat_template=FILE with a mended copy of chat_template.jinja; or another "
+        do="--set data.chat_template=FILE with a corrected copy of chat_template.jinja; or another "
         "model",
         code=ExitCode.DATA,
     )
@@ -246,7 +246,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """As transformers has it; what is no JSON, as a date of a table, is written as text."""
+    """Encode as transformers does; values that JSON lacks, such as a table's dates, become text."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -258,13 +258,13 @@ def _tojson(
 
 
 def _compiled(source: str, begin: str, end: str) -> Any:
-    """The template under the settings and helpers that chat templates are written for."""
+    """Compile the template with the settings and helpers that chat templates are written for."""
     from jinja2 import TemplateError, nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """{% generation %} marks what the model says."""
+        """The {% generation %} tag, which marks what the model says."""
 
         tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 

@@ -1,4 +1,4 @@
-"""Which columns of the data are trained on: named, or known by what they are usually called."""
+"""The columns of the data to train on: named by the user, or known by their usual names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from train.data.values import decoded, truth_of
 
 Kind = Literal["text", "pair", "messages", "segments"]
 
-# In this order: what is more certain to be meant comes first.
+# In this order: columns whose meaning is more certain come first.
 _MESSAGES = ("messages", "conversations", "conversation", "dialogue", "dialog", "contents")
 _PAIRS = (
     ("prompt", "response"),
@@ -40,25 +40,25 @@ _PAIRS = (
 )
 _TEXTS = ("text", "content")
 _SEGMENTS = "segments"
-_MORE = ("input", "context", "question")  # what an instruction or a question may be about
+_MORE = ("input", "context", "question")  # context that an instruction or a question may refer to
 _ABOUT = ("instruction", "question", "query", "prompt")
-SYSTEM = ("system", "system_prompt", "systeminstruction")  # without capitals, as all below
+SYSTEM = ("system", "system_prompt", "systeminstruction")  # in lower case, like all below
 TOOLS = ("tools", "functions")
 HISTORY = "history"
 _MOST_NAMED = 3
 _CHOSEN = ("chosen", "chosen_response", "preferred_output")
 _REJECTED = ("rejected", "rejected_response", "rejected_messages", "non_preferred_output")
-_LABELS = ("label", "kto_tag")  # of rows that are good or bad answers
+_LABELS = ("label", "kto_tag")  # mark answers as good or bad
 _VERDICTS = ("true", "false", "yes", "no")
-_NUMBERS = ("0", "1", "-1")  # a verdict too, if the first row has one: else a class may be meant
+_NUMBERS = ("0", "1", "-1")  # verdicts if the first row has one; otherwise they may be class labels
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
     """The columns of one kind of sample.
 
-    `names` are one, of a text, of messages or of segments, or two, of a prompt and its response.
-    `more`, where it is not empty, is put below the prompt. `is_named`: someone has said so.
+    `names` holds one column (of texts, messages or segments) or two (of prompts and responses).
+    `more`, if not empty, is appended below the prompt. `is_named`: the user has named the columns.
     """
 
     kind: Kind
@@ -78,7 +78,7 @@ class Columns:
         return f"text in {names}, loss on all of it"
 
     def reads(self, column: str) -> bool:
-        """Whether anything is made of a column, if it is there."""
+        """Return whether the column is used, if a row has it."""
         if column in (*self.names, self.more):
             return True
         if self.kind in ("text", "segments"):
@@ -89,14 +89,14 @@ class Columns:
         return column.lower() in beside
 
 
-LINES = Columns("text", ("text",))  # of files that have no columns
+LINES = Columns("text", ("text",))  # for files without columns
 
 
 def find_columns(row: Any, named: str, *, only_where: str = "") -> Columns:
-    """The columns to train on, judged by one row; `named` is what data.columns says of them.
+    """Return the columns to train on, judged by one row; `named` is the value of data.columns.
 
-    Raises BadRowError when there are none that are known, or not those that were named, or when
-    they are answers to be compared.
+    Raises BadRowError if none are known, if named ones are missing, or if the columns hold answers
+    to be compared.
     """
     if not isinstance(row, dict):
         if named or only_where:
@@ -116,7 +116,7 @@ def find_columns(row: Any, named: str, *, only_where: str = "") -> Columns:
     for name in _TEXTS:
         if name in there:
             return Columns("text", (there[name],))
-    if found := _of_lists(row, there, empty=True):  # and there is nothing else
+    if found := _of_lists(row, there, empty=True):  # and nothing else matched
         return found
     alone = "a prompt without an answer: " if "prompt" in there else ""
     raise BadRowError(
@@ -135,12 +135,12 @@ def _of_lists(row: dict[str, Any], there: dict[str, str], *, empty: bool) -> Col
 
 
 def _by_lower_name(row: dict[str, Any]) -> dict[str, str]:
-    """The columns of a row by their names without capitals; an exact name wins."""
+    """Return the columns of a row by their lower-case names; an exact name wins."""
     return {str(name).lower(): str(name) for name in row} | {str(name): str(name) for name in row}
 
 
 def _pair_of(row: dict[str, Any], there: dict[str, str]) -> list[str]:
-    """The columns of a prompt, of what it is about, if any, and of its response; or none."""
+    """Return the columns of a prompt, its context, if any, and its response; or an empty list."""
     for pair in _PAIRS:
         if set(pair) <= there.keys():
             first, last = (there[name] for name in pair)
@@ -154,7 +154,7 @@ def _takes_more(columns: Columns) -> bool:
 
 
 def more_of(row: dict[str, Any], columns: Columns) -> str:
-    """The column with what the prompt is about, "" if the row has none: not each row need have."""
+    """Return the column with the prompt's context, "" if there is none; not every row needs one."""
     if columns.more or not _takes_more(columns):
         return columns.more if columns.more in row else ""
     there = {str(name).lower(): str(name) for name in row}
@@ -165,7 +165,8 @@ def more_of(row: dict[str, Any], columns: Columns) -> str:
 def refuse_compared(row: dict[str, Any], columns: Columns | None, only_where: str) -> None:
     """Raise BadRowError for pairs of a good and a bad answer, and for answers with a verdict.
 
-    Not if someone has named the `columns`, which are None while they are looked for.
+    Does nothing for texts, segments and columns that the user has named. `columns` is None while
+    they are looked for.
     """
     if columns is not None and (columns.is_named or columns.kind in ("text", "segments")):
         return
@@ -192,7 +193,7 @@ def refuse_compared(row: dict[str, Any], columns: Columns | None, only_where: st
 
 
 def _good(row: dict[str, Any], there: dict[str, str]) -> tuple[list[str], str]:
-    """The columns of the good answer with what it is an answer to, and what they are."""
+    """Return the columns of the good answer and of what it answers, and a description of them."""
     alone = "the good ones alone"
     messages = next((there[name] for name in _MESSAGES if name in there), None)
     chosen = next((there[name] for name in _CHOSEN if name in there), None)
@@ -228,9 +229,9 @@ def _named(row: dict[str, Any], names: list[str]) -> Columns:
 
 
 def unused(seen: set[str], columns: Columns, writes: Callable[[str], bool]) -> list[str]:
-    """Of columns that have something in them, and keys of messages, those that nobody reads.
+    """Return the columns with a value, and the keys of messages, that nothing reads.
 
-    `writes` is whether the chat template writes what goes by a name.
+    `writes` returns whether the chat template writes what has a given name.
     """
     found = []
     for name in sorted(seen):
@@ -245,7 +246,7 @@ def unused(seen: set[str], columns: Columns, writes: Callable[[str], bool]) -> l
 
 
 def is_wanted(row: Any, only_where: str) -> bool:
-    """Whether the column that data.only_where names is true in a row. Raises BadRowError."""
+    """Return whether the column named by data.only_where is true in a row. Raises BadRowError."""
     if not only_where or not isinstance(row, dict):
         return True
     if only_where not in row:
@@ -254,7 +255,7 @@ def is_wanted(row: Any, only_where: str) -> bool:
 
 
 def check_settings(columns: Columns, on_long_row: str) -> None:
-    """Raise UserError for what cannot be done to such samples."""
+    """Raise UserError for settings that cannot be applied to such samples."""
     if on_long_row == "split" and columns.kind != "text":
         raise UserError(
             f"data.on_long_row is split, which is for texts; the data has {columns}",

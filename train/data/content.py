@@ -1,4 +1,4 @@
-"""What a file holds, as a digest; of a file that has not changed it is remembered."""
+"""Digests of file contents, remembered for files that have not changed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 from rundir.atomic import write_text
 from rundir.paths import cache_folder
 
-# A file written within this time of being looked at may be written again unseen: some file systems
-# keep times to two seconds.
+# A file written less than this long before it is examined may be written again unnoticed: some file
+# systems store times only to two seconds.
 _SETTLED_S = 5.0
-_REMEMBERED_BYTES = 8 << 20  # smaller ones are read in the time that remembering takes
+_REMEMBERED_BYTES = 8 << 20  # smaller files are read in the time that remembering takes
 
 
 def digest_of(path: Path) -> str:
-    """The SHA-256 of a file in hex digits. Raises OSError when it cannot be read."""
+    """Return the SHA-256 of a file in hex digits. Raises OSError if it cannot be read."""
     before = path.stat()
     if not is_remembered(before):
         return _read(path)
@@ -30,29 +30,29 @@ def digest_of(path: Path) -> str:
             return str(found["sha256"])
     digest = _read(path)
     if is_settled(before):
-        with contextlib.suppress(OSError):  # it is only there to be quick
+        with contextlib.suppress(OSError):  # the note only saves time
             note.parent.mkdir(parents=True, exist_ok=True)
             write_text(note, json.dumps({"seen": seen(before), "sha256": digest}), durable=False)
     return digest
 
 
 def is_remembered(file: os.stat_result) -> bool:
-    """Whether a file is so large that what was found in it is worth a note."""
+    """Return whether a file is so large that results about it are worth remembering."""
     return file.st_size >= _REMEMBERED_BYTES
 
 
 def is_settled(file: os.stat_result) -> bool:
-    """Whether another change of the file, from now on, would be seen."""
+    """Return whether any change of the file from now on would be noticed."""
     return time.time() - max(file.st_mtime, file.st_ctime) > _SETTLED_S
 
 
 def seen(file: os.stat_result) -> list[int]:
-    """What is the same as long as a file has not changed."""
+    """Return values that stay the same as long as a file does not change."""
     return [file.st_size, file.st_mtime_ns, file.st_ctime_ns, file.st_ino, file.st_dev]
 
 
 def note_of(path: Path, kind: str, suffix: str) -> Path:
-    """Where what was found in the file at `path` is noted."""
+    """Return the path of the note that remembers results about the file at `path`."""
     name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
     return cache_folder() / kind / f"{name}{suffix}"
 

@@ -1,4 +1,4 @@
-"""Tokenised samples, memory-mapped; and as text, with marks around what has loss."""
+"""Memory-mapped tokenised samples, and their text with marks around the tokens with loss."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import pyarrow as pa
 
 from rundir.prepared import PreparedData, PreparedPart
 
-# Token ids, and the begin and end of each run of them that has loss: an array (runs, 2).
+# Token ids, and the begin and end of each run of tokens with loss: an array (runs, 2).
 Sample = tuple[np.ndarray, np.ndarray]
 
 NUM_SHOWN = 3
-_SHORT = 160  # characters of one on the console
+_SHORT = 160  # characters of a sample on the console
 BEGIN, END = "[[", "]]"
 
 
 def preview(prepared: PreparedData, tokenizer: Any) -> list[str]:
-    """The first samples decoded, special tokens and all."""
+    """Return the first samples decoded, including special tokens."""
     samples = SampleFile(prepared)
     return [marked(*samples[i], tokenizer=tokenizer) for i in range(min(NUM_SHOWN, len(samples)))]
 
 
 def marked(tokens: Any, ranges: Any, *, tokenizer: Any) -> str:
-    """The text of a sample, what has loss in double brackets."""
+    """Return the text of a sample, with the parts that have loss in double brackets."""
     parts, done = [], 0
     for begin, end in ranges:
         before, answer = (
@@ -41,21 +41,21 @@ def marked(tokens: Any, ranges: Any, *, tokenizer: Any) -> str:
 
 
 def short(text: str) -> str:
-    """The text on one line, its middle left out; nothing in it can move a terminal's cursor."""
+    """Return the text on one line, its middle omitted, without control of a terminal's cursor."""
     line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
     half = _SHORT // 2
     return line if len(line) <= _SHORT else f"{line[:half]} … {line[-half:]}"
 
 
 def prompted(tokens: np.ndarray, num_prompt_tokens: int) -> Sample:
-    """A sample of a prompt and an answer, which has loss."""
+    """Return a sample of a prompt and an answer; only the answer has loss."""
     return tokens, np.array([[num_prompt_tokens, len(tokens)]])
 
 
 def int32_view(array: pa.Int32Array) -> np.ndarray:
-    """Its values, none of them null, where they are.
+    """Return a view of the array's values, none of which may be null.
 
-    Its own `to_numpy` imports pandas where that is installed: 0.4 s, and memory of every rank.
+    The array's own `to_numpy` imports pandas if it is installed: 0.4 s, and memory in every rank.
     """
     data = array.buffers()[1]
     values = np.frombuffer(data or b"", np.int32)
@@ -86,15 +86,15 @@ class _Lists:
 class SampleFile:
     """Random access to Arrow files; the pages are shared by every rank of the node.
 
-    Samples of several files are numbered one after the other. The length is that of an epoch,
-    which may take more of a file's samples than there are, or fewer.
+    Samples of several files are numbered consecutively. The length is that of an epoch, which may
+    take more of a file's samples than there are, or fewer.
     """
 
     def __init__(self, prepared: PreparedData) -> None:
-        """Map `prepared.paths`. Raises OSError when one is gone."""
+        """Map `prepared.paths`. Raises OSError if a file is gone."""
         self._prepared = prepared
         files = [pa.ipc.open_file(pa.memory_map(path)) for path in prepared.paths]
-        # As many batches as a file was written in: joining them would copy them into memory.
+        # The batches stay as they were written: joining them would copy them into memory.
         self._batches = [
             file.get_batch(i) for file in files for i in range(file.num_record_batches)
         ]
@@ -112,7 +112,7 @@ class SampleFile:
 
     @property
     def parts(self) -> Sequence[PreparedPart]:
-        """The files, if there are several, or not each sample comes once in an epoch."""
+        """The files, if there are several, or if not every sample comes once in an epoch."""
         return self._prepared.parts
 
     @property
@@ -124,28 +124,28 @@ class SampleFile:
         return self._ids[batch][row], self._ranges[batch][row].reshape(-1, 2)
 
     def length(self, index: int) -> int:
-        """How many tokens a sample has."""
+        """Return the number of tokens in a sample."""
         batch, row = self._place(index)
         return self._ids[batch].length(row)
 
     def lengths(self) -> np.ndarray:
-        """How many tokens each sample has."""
+        """Return the number of tokens in each sample."""
         return np.concatenate([np.empty(0, np.int32), *(column.lengths() for column in self._ids)])
 
     def touch(self) -> None:
-        """Have every page of tokens in memory; for measurements."""
+        """Read every page of tokens into memory; for measurements."""
         for column in (*self._ids, *self._ranges):
             column.touch()
 
     def texts(self, index: int) -> tuple[str, str]:
-        """(prompt, response) of a held-out sample, as they stand in the data."""
+        """Return (prompt, response) of a held-out sample, as in the data."""
         batch, row = self._place(index)
         columns = (self._batches[batch].column(name) for name in ("prompt", "response"))
         prompt, response = (column[row].as_py() for column in columns)
         return prompt, response
 
     def _place(self, index: int) -> tuple[int, int]:
-        """(batch, row in it) of a sample. Raises IndexError."""
+        """Return (batch, row in the batch) of a sample. Raises IndexError."""
         if not 0 <= index < self._num:
             raise IndexError(f"sample {index} of {self._num}")
         batch = bisect_right(self._ends, index)

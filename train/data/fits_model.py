@@ -1,4 +1,4 @@
-"""Do a tokenizer and a model belong together? Known from their files, before any rank starts."""
+"""Checks that a tokenizer and a model belong together, from files, before any rank starts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _BELONGS = "use the tokenizer that came with the model"
 
 
 def check_tokenizer(model_path: Path, tokenizer: Any) -> list[str]:
-    """Lines to say of a model's tokenizer.
+    """Check a model's tokenizer; return lines to print about it.
 
-    Raises UserError when all the special tokens that the model names are other words in the
-    tokenizer, or none at all: then it is another model's.
+    Raises UserError if all special tokens that the model names are ordinary words of the tokenizer,
+    or missing there: then it belongs to another model.
     """
     config = model_config(model_path)
     vocab_size = config.get("vocab_size")
@@ -92,7 +92,7 @@ def check_fits(model_path: Path, max_token_id: int, longest_kept: int) -> None:
 
 
 def check_adapter(config: TrainConfig) -> None:
-    """Raise UserError for a `train.adapter` that is no folder of LoRA adapters."""
+    """Raise UserError if `train.adapter` is not a folder of LoRA adapters."""
     if not config.adapter:
         return
     if config.method == "full":
@@ -116,9 +116,9 @@ def check_adapter(config: TrainConfig) -> None:
 
 
 def num_tokens(folder: Path, vocab_size: int) -> int:
-    """How many embeddings the tokenizer in `folder` asks for; 0 if `vocab_size` are enough.
+    """Return how many embeddings the tokenizer in `folder` needs; 0 if `vocab_size` is enough.
 
-    Only tokens that were added count: a vocabulary that is larger by itself is another model's.
+    Only added tokens count: a vocabulary that is larger by itself belongs to another model.
     """
     try:
         made = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
@@ -126,27 +126,27 @@ def num_tokens(folder: Path, vocab_size: int) -> int:
         words = made["model"].get("vocab", ())
         own = words.values() if isinstance(words, dict) else range(len(words))
         most = max(set(own) - added, default=-1)
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):  # said where it is read
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):  # reported where it is read
         return 0
     num = max(added, default=-1) + 1
     return num if most < vocab_size < num else 0
 
 
 def model_config(model_path: Path) -> dict[str, Any]:
-    """config.json; of a model of more than text, the part that is about text."""
+    """Return config.json; for a multimodal model, with the values of its text part."""
     config = raw_config(model_path)
     inner = config.get("text_config")
     return config | inner if isinstance(inner, dict) else config
 
 
 def raw_config(model_path: Path) -> dict[str, Any]:
-    """config.json as it is."""
+    """Return config.json unchanged."""
     found: dict[str, Any] = json.loads((model_path / "config.json").read_text(encoding="utf-8"))
     return found
 
 
 def _named(config: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    """The special tokens that a model names; some configs have -1 for none."""
+    """Yield the special tokens that a model names; some configs have -1 for none."""
     for name in _SPECIAL:
         ids = config.get(name)
         for token_id in ids if isinstance(ids, list) else [ids]:
@@ -157,7 +157,7 @@ def _named(config: dict[str, Any]) -> Iterator[tuple[str, int]]:
 def _problem(
     tokenizer: Any, vocabulary: dict[str, int], token_id: int, vocab_size: Any
 ) -> str | None:
-    """What is wrong with an id that is said to be special, None if nothing is."""
+    """Return what is wrong with the id of a special token; None if nothing is."""
     if isinstance(vocab_size, int) and token_id >= vocab_size:
         return f"is beyond the model's own vocabulary of {vocab_size}"
     token = tokenizer.id_to_token(token_id)
@@ -170,6 +170,6 @@ def _problem(
 
 
 def pad_token_id(model_path: Path, tokenizer: Any) -> int | None:
-    """The id of the padding token that a tokenizer names, None if it names none."""
+    """Return the id of the padding token that a tokenizer names; None if it names none."""
     found: int | None = tokenizer.token_to_id(special_tokens(model_path)["pad_token"])
     return found

@@ -1,4 +1,4 @@
-"""Conversations, in whatever words a file has them, as chat templates take them."""
+"""Conversations, in any of the formats that data files use, converted for chat templates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from train.data.bad_row import BadRowError, in_json
 from train.data.values import decoded, text_of
 
-Message = dict[str, Any]  # role and content, and maybe tool_calls and others that templates read
+Message = dict[str, Any]  # role, content, maybe tool_calls and other keys that templates read
 
 _ROLES = {
     "human": "user",
@@ -28,11 +28,11 @@ _ROLES = {
     "function": "tool",
     "ipython": "tool",
 }
-_CALLS = ("function_call", "tool_call")  # roles whose content is what is called
+_CALLS = ("function_call", "tool_call")  # roles whose content is a function call
 _KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
 _ROLE_KEYS, _CONTENT_KEYS = ("role", "from"), ("content", "value", "parts")
-_WEIGHTS = ("weight", "train", "training", "loss")  # whether an answer has loss, by who reads it
-PASSED_ON = ("name", "reasoning_content", "thinking")  # to templates that write them
+_WEIGHTS = ("weight", "train", "training", "loss")  # each says whether an answer has loss
+PASSED_ON = ("name", "reasoning_content", "thinking")  # passed to templates that write them
 _ID = "tool_call_id"
 _CALL_KEYS = ("tool_calls", "function_call")
 _SPEAKERS = (("human", "assistant"), ("user", "assistant"), ("human", "gpt"))
@@ -49,7 +49,7 @@ USED_KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages that end with an answer; `without_loss` are places of answers not trained on."""
+    """Messages that end with an answer; `without_loss` are indices of answers not trained on."""
 
     messages: list[Message]
     tools: list[Any] | None = None
@@ -57,12 +57,12 @@ class Conversation:
 
     @property
     def answers(self) -> list[int]:
-        """The places of the assistant's messages."""
+        """The indices of the assistant's messages."""
         return [i for i, one in enumerate(self.messages) if one["role"] == "assistant"]
 
 
 def read_messages(value: Any, column: str) -> tuple[list[Message], set[int]]:
-    """The messages in `value`, and the places of answers without loss. Raises BadRowError."""
+    """Return the messages in `value`, and which answers have no loss. Raises BadRowError."""
     value = decoded(value)
     if isinstance(value, dict):
         value = [value]
@@ -80,7 +80,7 @@ def read_messages(value: Any, column: str) -> tuple[list[Message], set[int]]:
 
 
 def is_message(value: Any) -> bool:
-    """Whether it says who speaks."""
+    """Return whether the value names a speaker."""
     return isinstance(value, dict) and any(key in value for key in _ROLE_KEYS)
 
 
@@ -93,7 +93,7 @@ def conversation(
     tools: Any = None,
     only_last: bool = False,
 ) -> Conversation:
-    """The messages up to the last answer with loss; after that there is nothing to learn.
+    """Return the messages up to the last answer with loss; nothing after it can be learned.
 
     `system` is put before them. Raises BadRowError if there is no such answer.
     """
@@ -118,7 +118,7 @@ def conversation(
 
 
 def _turn(one: Any, where: str) -> list[tuple[Message, bool]]:
-    """What one entry of a list says, with whether it has loss; usually one message."""
+    """Return the messages of one entry of a list, usually one, each with whether it has loss."""
     if not isinstance(one, dict):
         raise BadRowError(f"has {in_json(one)} in `{where}`, not a message")
     role = _first(one, _ROLE_KEYS)
@@ -133,7 +133,7 @@ def _turn(one: Any, where: str) -> list[tuple[Message, bool]]:
         raise BadRowError(f"has no `role` in `{where}`")
     role = role.lower()
     if role == "system" and not _first(one, _CONTENT_KEYS):
-        return []  # as some write it where there is none
+        return []  # some data have an empty one where there is none
     return [(_message(one, role, where), _has_loss(one, where))]
 
 
@@ -166,7 +166,7 @@ def _message(one: dict[str, Any], role: str, where: str) -> Message:
 
 
 def _result(content: Any, where: str) -> str:
-    """What a tool has returned: maybe nothing, maybe an object."""
+    """Return a tool's result, possibly nothing or an object, as text."""
     if content is None or content == "":
         return ""
     if isinstance(content, dict):
@@ -175,7 +175,7 @@ def _result(content: Any, where: str) -> str:
 
 
 def _has_loss(one: dict[str, Any], where: str) -> bool:
-    """Whether what is said is to be learned: not if any of the keys that say so has 0."""
+    """Return whether a message has loss: it has none if any of the weight keys is 0."""
     found = True
     for key in _WEIGHTS:
         weight = one.get(key)
@@ -188,7 +188,7 @@ def _has_loss(one: dict[str, Any], where: str) -> bool:
 
 
 def _calls(value: Any, where: str) -> list[dict[str, Any]]:
-    """Calls of tools, as transformers has them: the arguments are an object, not its text."""
+    """Return tool calls in transformers' format: the arguments are an object, not its text."""
     value = decoded(value)
     calls = value if isinstance(value, list) else [value]
     found = []
@@ -208,18 +208,18 @@ def _calls(value: Any, where: str) -> list[dict[str, Any]]:
 
 
 def read_tools(value: Any) -> list[Any] | None:
-    """What tools there are, as transformers has them. Raises BadRowError."""
+    """Return the available tools, in transformers' format. Raises BadRowError."""
     value = decoded(value)
     if not value:
         return None
     tools = value if isinstance(value, list) else [value]
     if not all(isinstance(one, dict) for one in tools):
-        raise BadRowError("has `tools` that are no objects, nor JSON of such")
+        raise BadRowError("has `tools` that are neither objects nor JSON of objects")
     return [one if "function" in one else {"type": "function", "function": one} for one in tools]
 
 
 def _first(one: dict[str, Any], keys: tuple[str, ...]) -> Any:
-    """What stands under one of the keys. Raises BadRowError if two of them say something."""
+    """Return the value under one of the keys. Raises BadRowError if two have different values."""
     found = [one[key] for key in keys if one.get(key) not in (None, [])]
     if len(found) > 1 and any(other != found[0] for other in found[1:]):
         both = " and ".join(f"`{key}`" for key in keys if one.get(key) not in (None, []))

@@ -1,4 +1,4 @@
-"""Several files of tokenised data as one, and how much of each an epoch takes."""
+"""Mixing of several files of tokenised data, and how much of each an epoch takes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rundir.prepared import PreparedData, PreparedPart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingredient:
-    """One file, and how often a sample of it comes in an epoch."""
+    """One file, and how often each of its samples comes in an epoch."""
 
     name: str
     weight: float
@@ -18,17 +18,17 @@ class Ingredient:
 
     @property
     def num_drawn(self) -> int:
-        """Samples in an epoch; at least one."""
+        """The number of samples in an epoch; at least one."""
         return max(1, round(self.weight * self.data.num_samples))
 
 
 def is_mixed(found: Sequence[Ingredient]) -> bool:
-    """Whether there is anything to mix."""
+    """Return whether there is anything to mix."""
     return len(found) > 1 or found[0].weight != 1
 
 
 def mixed(found: Sequence[Ingredient], text_end_id: int | None) -> PreparedData:
-    """All of them as one; where answers end is decided by those that are no plain texts."""
+    """Combine all files into one; those that are not plain text decide where answers end."""
     if not is_mixed(found):
         return found[0].data
     ends = [one.data.end_token_id for one in found]
@@ -52,7 +52,7 @@ def mixed(found: Sequence[Ingredient], text_end_id: int | None) -> PreparedData:
 
 
 def mixture_lines(found: Sequence[Ingredient]) -> Iterator[str]:
-    """What an epoch takes of each, in samples and tokens."""
+    """Yield lines that say what an epoch takes of each file, in samples and tokens."""
     total = sum(map(_tokens_of, found))
     for one in found:
         tokens = _tokens_of(one)

@@ -1,8 +1,9 @@
-"""Work on many blocks, in their order, by all cores and in bounded memory.
+"""Parallel work on many blocks, in order, on all cores and in bounded memory.
 
-Processes, not threads: what surrounds tokenising (parsing, templates, Arrow) is Python, and would
-keep many cores waiting for one. They are forks: the tokenizer is in memory once. This process has
-no threads by then, and whatever ends it closes the pipe that tells the others to end.
+Processes, not threads: the work around tokenising (parsing, templates, Arrow) is Python, and would
+keep many cores waiting for one. They are forks, so the tokenizer is in memory only once. This
+process has no threads at that point, and whatever ends it closes the pipe that tells the others to
+end.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ Item = TypeVar("Item")
 Done = TypeVar("Done")
 
 _MOST_PROCESSES = 16  # with some 60 MB each of their own; beyond that each has several threads
-_AHEAD = 2  # blocks waiting for each process
+_AHEAD = 2  # blocks queued for each process
 
 _work: Callable[[Any], Any] | None = None
 
 
 def num_processes() -> int:
-    """As many as there are cores, or few for many cores."""
+    """Return the number of cores, but no more than a fixed limit."""
     return min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
 
 
 def in_order(
     work: Callable[[Item], Done], items: Iterable[Item], processes: int
 ) -> Generator[Done]:
-    """`work` of each item, in their order; with fewer than 2 processes done here.
+    """Yield `work` of each item, in order; with fewer than 2 processes it runs in this one.
 
-    `work` need not be picklable, its results must be. Raises what it raises, and UserError when a
-    process was killed.
+    `work` need not be picklable, but its results must be. Raises what `work` raises, and UserError
+    if a process was killed.
     """
-    global _work  # noqa: PLW0603 - what the forks are to find
+    global _work  # noqa: PLW0603 - for the forks to find
     if processes < 2:  # noqa: PLR2004
         yield from map(work, items)
         return
@@ -71,7 +72,7 @@ def in_order(
 
 
 def _begin(ours: int, theirs: int, processes: int) -> None:
-    """First thing in a fork: end when the parent does, and leave other cores to the others."""
+    """Prepare a new fork: end when the parent does, and leave other cores to the others."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.close(theirs)
     threading.Thread(target=_end_with, args=(ours,), daemon=True).start()
@@ -81,7 +82,7 @@ def _begin(ours: int, theirs: int, processes: int) -> None:
 
 
 def _end_with(pipe: int) -> None:
-    os.read(pipe, 1)  # nobody writes: it returns when the last who could is gone
+    os.read(pipe, 1)  # nobody writes: it returns when the last possible writer is gone
     os._exit(1)
 
 

@@ -1,4 +1,4 @@
-"""One path of data, tokenised: made now, or found in the cache; and what there is to say of it."""
+"""The tokenised data of one path, made now or found in the cache, and what to report about them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from train.data.samples import Recipe
 from train.data.sources import find_sources
 from train.data.template import Template
 
-# What of a recipe decides which samples there are, and so whether a run goes on with its own.
+# Recipe fields that determine the samples, and so whether a run can resume on the same data.
 _DECIDES = (
     "max_seq_length",
     "max_samples",
@@ -48,10 +48,10 @@ def prepare_path(
     run: RunDir | None = None,
     tools: Tools | None = None,
 ) -> tuple[PreparedData, PreparedData | None]:
-    """The tokenised form of a file or folder, made now or found in the cache; what is held out.
+    """Return the tokenised data of a file or folder, and what is held out of them or None.
 
-    Bad rows that were left out are listed in the folder of `run`. Raises UserError when the data
-    cannot be read, a row is wrong, or nothing is left.
+    They are made now, or found in the cache. Skipped bad rows are listed in the folder of `run`.
+    Raises UserError if the data cannot be read, a row is wrong, or nothing is left.
     """
     sources, tools = find_sources(path), tools or load_text_tools(model_path, recipe)
     folder, counts = cached(sources, model_path, recipe, tools)
@@ -75,19 +75,19 @@ def prepare_path(
 def prepare_file(
     path: Path, model_path: Path, max_samples: int, max_seq_length: int
 ) -> PreparedData:
-    """As `prepare_path`, with the defaults, of data for training; with the texts of its rows."""
+    """Return training data from `prepare_path` by the default recipe, with the texts of rows."""
     recipe = Recipe(max_samples=max_samples, max_seq_length=max_seq_length, with_texts=True)
     return prepare_path(path, model_path, recipe)[0]
 
 
 def _free_name(folder: Path, stem: str) -> Path:
-    """Where bad rows are listed: of two files of one name each has its list."""
+    """Return a free path for a list of bad rows: two files of the same name each get a list."""
     names = (f"{stem}{number or ''}.{BAD_ROWS}" for number in itertools.count())
     return next(folder / name for name in names if not (folder / name).exists())
 
 
 def decided_by(recipe: Recipe, model_path: Path) -> dict[str, str]:
-    """What decides which samples there are, besides the files; of the tokenizer a digest."""
+    """Return all that determines the samples besides the files; the tokenizer as a digest."""
     values = asdict(recipe)
     tokens = {"tokenizer": tokenizer_digest(model_path, recipe)}
     return tokens | {
@@ -98,7 +98,7 @@ def decided_by(recipe: Recipe, model_path: Path) -> dict[str, str]:
 def as_prepared(
     file: Path, counts: dict[str, Any], num_samples: int, made_of: dict[str, str]
 ) -> PreparedData:
-    """What ranks need to open one file of the cache."""
+    """Return the data that ranks need to open one file of the cache."""
     return PreparedData(
         path=str(file),
         num_samples=num_samples,
@@ -111,7 +111,7 @@ def as_prepared(
 
 
 def summary(path: Path, counts: dict[str, Any], recipe: Recipe) -> str:
-    """What was found, in a line: nothing is left out, or taken twice, unsaid."""
+    """Return a one-line summary that mentions every row left out or taken twice."""
     share = counts["num_loss_tokens"] / max(1, counts["num_tokens"])
     parts = [
         f"data: {path.name}: {counts['columns']}",
@@ -123,7 +123,7 @@ def summary(path: Path, counts: dict[str, Any], recipe: Recipe) -> str:
 
 
 def left_out(counts: dict[str, Any], recipe: Recipe) -> list[str]:
-    """What has become of rows that are not trained as they are."""
+    """Return phrases about the rows that are not trained on as they are."""
     limit = f"{recipe.max_seq_length:,}"
     return [
         what.format(counts[name])
@@ -135,7 +135,7 @@ def left_out(counts: dict[str, Any], recipe: Recipe) -> list[str]:
             ("num_split", "{:,} long rows split"),
             (
                 "num_rewritten",
-                "{:,} conversations made a sample for each answer (turns are rewritten)",
+                "{:,} conversations split into one sample for each answer (turns are rewritten)",
             ),
             ("num_duplicates", "{:,} rows are the same as an earlier one"),
         )
@@ -162,7 +162,7 @@ def _nothing_left(path: Path, counts: dict[str, Any], recipe: Recipe) -> UserErr
 
 
 def load_text_tools(model_path: Path, recipe: Recipe | None = None) -> Tools:
-    """The tokenizer and the template of a model. Raises UserError when there is no tokenizer."""
+    """Return the tokenizer and the template of a model. Raises UserError if it has no tokenizer."""
     from tokenizers import Tokenizer
 
     file = model_path / "tokenizer.json"
@@ -173,7 +173,7 @@ def load_text_tools(model_path: Path, recipe: Recipe | None = None) -> Tools:
             code=ExitCode.DATA,
         )
     tokenizer: Any = Tokenizer.from_file(str(file))
-    # Both are kept in the file by whoever used them last; they would cut and pad in silence.
+    # The file keeps both settings of its last user; they would truncate and pad silently.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     recipe = recipe or Recipe(max_seq_length=0)
@@ -182,6 +182,6 @@ def load_text_tools(model_path: Path, recipe: Recipe | None = None) -> Tools:
 
 
 def say(text: str) -> None:
-    """Tell the user; characters that the terminal cannot show are spelled."""
+    """Print a line for the user; characters that the terminal cannot show are escaped."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""How far preparing data is: one line, rewritten, on a terminal; a line every ten seconds else."""
+"""Progress of data preparation: one rewritten line on a terminal, or a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MB = 1e6
 
 
 class PrepareProgress:
-    """Shows rows, share and speed of reading `total_bytes`, as the files are on disk."""
+    """Shows rows, share and speed of reading `total_bytes`, the size of the files on disk."""
 
     def __init__(self, total_bytes: int) -> None:
         self._total_bytes, self._is_tty = max(1, total_bytes), sys.stderr.isatty()
@@ -23,7 +23,7 @@ class PrepareProgress:
         self._is_shown = False
 
     def at(self, done_bytes: int, num_rows: int) -> None:
-        """Show it, if it is time to."""
+        """Show the progress, if it is due."""
         now = time.monotonic()
         if now < self._next_at:
             return
@@ -41,12 +41,12 @@ class PrepareProgress:
             self._write(f"{text}\n")
 
     def end(self) -> None:
-        """Take the line off a terminal."""
+        """Remove the line from a terminal."""
         if self._is_tty and self._is_shown:
             self._write("\r\x1b[K")
 
     def _write(self, text: str) -> None:
-        # That nobody can read it is no reason to stop.
+        # If nobody can read it, that is no reason to stop.
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(text)
             sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Rows of every format as they stand in their files, in blocks that take little memory."""
+"""Readers of the rows of every file format, in blocks that take little memory."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from train.data.rows import TOO_LONG
 from train.data.sources import Source, wrong
 from train.data.text_files import decoded, elements, numbered
 
-_BLOCK_BYTES = 1 << 18  # a quarter of a second's work: a stop waits for those begun
+_BLOCK_BYTES = 1 << 18  # a quarter of a second's work: a stop waits for blocks in progress
 _BLOCK_ROWS = 8192
 _CHUNK_BYTES = 1 << 18
 
-# A row of JSON is not parsed yet; a line of text is a row of its own.
+# A row of JSON is not parsed yet; a line of text is a row already.
 Raw = bytes | str | dict[str, Any] | BadRowError
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some rows of a file with their places: lines of a text, else positions from 1.
+    """Some rows of a file with their positions: line numbers in a text file, else counted from 1.
 
-    `rows` may be a record batch of Arrow, which is turned into rows where it is tokenised.
-    `at_bytes` is how much of the file was read when it was made.
+    `rows` may be an Arrow record batch, which is turned into rows where it is tokenised. `at_bytes`
+    is how much of the file had been read when the block was made.
     """
 
     path: Path
@@ -42,12 +42,12 @@ class Block:
         return zip(self.numbers, rows, strict=True)
 
     def cut(self, num_rows: int) -> Block:
-        """Its first rows."""
+        """Return a block of the first `num_rows` rows."""
         return Block(self.path, self.numbers[:num_rows], self.rows[:num_rows], self.at_bytes)
 
 
 def read_blocks(source: Source) -> Generator[Block]:
-    """All rows of a file. Raises UserError when it is damaged, and OSError."""
+    """Yield all rows of a file. Raises OSError, and UserError if the file is damaged."""
     with saying_damage(source):
         if source.format == "parquet":
             yield from _parquet(source.path)
@@ -55,13 +55,13 @@ def read_blocks(source: Source) -> Generator[Block]:
             yield from _arrow(source.path)
         else:
             with source.path.open("rb", buffering=0) as raw:
-                file = decompressed(raw, source)  # closes `raw` once nobody holds it
+                file = decompressed(raw, source)  # closes `raw` once nothing refers to it
                 yield from _blocks(rows_in(file, source), source.path, raw)
 
 
 @contextmanager
 def saying_damage(source: Source) -> Iterator[None]:
-    """What is wrong with the bytes of a file is a UserError."""
+    """Turn errors about the bytes of a file into UserError."""
     import pyarrow as pa
 
     try:
@@ -69,14 +69,16 @@ def saying_damage(source: Source) -> Iterator[None]:
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise wrong(source.path, f"is damaged: {error}", "get it anew from where it is") from error
+        raise wrong(
+            source.path, f"is damaged: {error}", "fetch it again from its source"
+        ) from error
 
 
 def rows_in(file: Any, source: Source, start: int = 0) -> Iterator[tuple[int, Raw, int]]:
-    """Rows of a text format, each with its place and its size in bytes.
+    """Yield the rows of a text format, each with its position and its size in bytes.
 
-    From `start` on, in bytes, where a row begins; then places count from 2 there. `file` is read
-    to the end of the row that is given out and no further, except of a JSON array.
+    Reading begins at byte `start`, where a row must begin; positions then count from 2. `file` is
+    read to the end of the row that was yielded and no further, except for a JSON array.
     """
     if source.format == "json":
         return elements(file, source)
@@ -86,18 +88,18 @@ def rows_in(file: Any, source: Source, start: int = 0) -> Iterator[tuple[int, Ra
 
 
 def decompressed(raw: Any, source: Source) -> Any:
-    """An open file as it is without its compression."""
+    """Return an open file without its compression."""
     import pyarrow as pa
 
     if not source.compression:
         return io.BufferedReader(raw, _CHUNK_BYTES)
-    # The descriptor stays `raw`'s, so that its position tells how far reading has come.
+    # The descriptor remains that of `raw`, so its position shows how far reading has come.
     stream = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), source.compression)
     return io.BufferedReader(_Decompressed(stream), _CHUNK_BYTES)
 
 
 def _blocks(rows: Iterable[tuple[int, Raw, int]], path: Path, raw: Any) -> Iterator[Block]:
-    """Rows, each with its place and its size in bytes, put together."""
+    """Combine rows, each with its position and its size in bytes, into blocks."""
     numbers: list[int] = []
     some: list[Raw] = []
     num_bytes = 0
@@ -132,7 +134,7 @@ def _numbered_from(file: Any, start: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _table(file: Any, source: Source, start: int) -> Iterator[tuple[int, Raw, int]]:
-    """Rows of CSV or TSV by the names in its first row; with more or fewer a bad one."""
+    """Yield CSV or TSV rows by the names in the first row; one with more or fewer fields is bad."""
     csv.field_size_limit(lines.LONGEST_ROW_BYTES)
     counted = _Counted(decoded(line) for _, line in numbered(file))
     first = next(iter(counted), "")
@@ -158,7 +160,7 @@ def _table(file: Any, source: Source, start: int) -> Iterator[tuple[int, Raw, in
 
 
 class _Counted:
-    """Lines, and how many were taken."""
+    """An iterable of lines that counts the lines taken."""
 
     def __init__(self, lines: Iterator[str]) -> None:
         self._lines, self.num = lines, 0
@@ -192,7 +194,7 @@ def _arrow(path: Path) -> Iterator[Block]:
 
 
 def arrow_batches(mapped: Any) -> Iterator[Any]:
-    """The record batches of either form: of a file, and of the streams that `datasets` saves."""
+    """Return the record batches of an Arrow file, or of a stream, as `datasets` saves them."""
     import pyarrow as pa
 
     try:
@@ -215,17 +217,17 @@ def _numbered_batches(batches: Any, path: Path, total: int, num_rows: int) -> It
 
 
 class _Decompressed(io.RawIOBase):
-    """A stream of Arrow's as Python's buffered reader takes it."""
+    """An Arrow stream with the interface that Python's buffered reader needs."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def readinto(self, into: Any) -> int:
-        """Fill `into`; 0 at the end."""
+        """Fill `into` and return the number of bytes; 0 at the end."""
         data = self._stream.read(len(into))
         into[: len(data)] = data
         return len(data)

@@ -1,4 +1,4 @@
-"""From a row as it stands in a file to what is trained on, with the reason if that cannot be."""
+"""Conversion of a row of a file into what is trained on, with the reason if that fails."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from train.data.values import decoded, not_utf8, text_of, truth_of
 Segments = list[tuple[str, bool]]  # texts, and whether they have loss
 Example = str | Segments | Conversation
 
-_TURN = 2  # of a history: a question and its answer
+_TURN = 2  # entries in a turn of a history: a question and its answer
 _ANSWERS = ("assistant", "tool")  # roles that a response may begin with
 
 TOO_LONG = BadRowError(f"has more than {LONGEST_ROW_BYTES >> 20} MiB")
 
 
 def parsed(raw: Any) -> Any:
-    """The row: JSON becomes an object, all else is one already. Raises BadRowError."""
+    """Return the row: JSON is parsed, anything else is a row already. Raises BadRowError."""
     if isinstance(raw, BadRowError):
         raise raw
     if isinstance(raw, dict):
@@ -49,7 +49,7 @@ def parsed(raw: Any) -> Any:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A value of a table: there every object of a list has the fields of all, most of them null."""
+    """Remove nulls: in a table every object of a list has the fields of all, most of them null."""
     if isinstance(value, dict):
         return {key: _without_nulls(one) for key, one in value.items() if one is not None}
     return [_without_nulls(one) for one in value] if isinstance(value, list) else value
@@ -58,9 +58,9 @@ def _without_nulls(value: Any) -> Any:
 def example_of(
     row: Any, columns: Columns, *, only_where: str = "", only_last: bool = False
 ) -> Example | None:
-    """What a parsed row is trained on; None if the column `only_where` says that it is not to be.
+    """Return what a parsed row is trained on; None if its `only_where` column is not true.
 
-    `only_last`: of a conversation, its last answer alone. Raises BadRowError.
+    With `only_last` only a conversation's last answer is trained. Raises BadRowError.
     """
     if isinstance(row, str):
         return text_of(row, "", "its line")
@@ -88,7 +88,7 @@ def example_of(
 
 
 def _of_pair(row: dict[str, Any], columns: Columns) -> tuple[list[Message], set[int]]:
-    """All messages, and the places of answers without loss: those that belong to the prompt."""
+    """Return all messages, and the indices of answers without loss, such as those in the prompt."""
     first, last = columns.names
     history = _history(_beside(row, columns, (HISTORY,)))
     asked, _ = _side(row[first], first, "user")
@@ -103,7 +103,7 @@ def _of_pair(row: dict[str, Any], columns: Columns) -> tuple[list[Message], set[
                 f"has messages in `{last}` that are no answer to its `{first}`",
                 do=f"--set data.columns={last}   # if they are the whole conversation",
             )
-        answers = answers[len(asked) :]  # it repeats what it is an answer to
+        answers = answers[len(asked) :]  # it repeats the prompt
         untrained = {place - len(asked) for place in untrained}
     before = [*history, *asked]
     without_loss = {len(before) + place for place in untrained}
@@ -114,17 +114,20 @@ def _of_pair(row: dict[str, Any], columns: Columns) -> tuple[list[Message], set[
 
 
 def _side(value: Any, column: str, role: str) -> tuple[list[Message], set[int]]:
-    """A prompt or a response: a text, or messages as TRL and others have them."""
+    """Return the messages of a prompt or response, given as text or as messages (as in TRL).
+
+    Also returns the indices of answers without loss.
+    """
     found = value
     if isinstance(found, dict):
-        found = found.get("messages", [found])  # as OpenAI's preferences have them
+        found = found.get("messages", [found])  # the format of OpenAI's preference data
     if isinstance(found, list) and found and all(map(is_message, found)):
         return read_messages(found, column)
     return [{"role": role, "content": text_of(value, column)}], set()
 
 
 def _history(value: Any) -> list[Message]:
-    """Earlier questions and answers, as pairs."""
+    """Return the messages of earlier turns, given as pairs of question and answer."""
     turns = decoded(value) or []
     if not isinstance(turns, list) or any(
         not isinstance(turn, list) or len(turn) != _TURN for turn in turns
@@ -138,7 +141,7 @@ def _history(value: Any) -> list[Message]:
 
 
 def _segments(value: Any, column: str) -> Segments:
-    """Texts that follow each other as they are, each with whether it has loss."""
+    """Return consecutive texts, unchanged, each with whether it has loss."""
     value = decoded(value)
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
         raise BadRowError(f"has no list of segments in `{column}`")
@@ -154,13 +157,13 @@ def _segments(value: Any, column: str) -> Segments:
 
 
 def _system(value: Any) -> str:
-    if isinstance(value, dict) and "parts" in value:  # as Gemini has it
+    if isinstance(value, dict) and "parts" in value:  # Gemini's format
         value = value["parts"]
     return "" if value is None else text_of(value, "system")
 
 
 def _beside(row: dict[str, Any], columns: Columns, names: tuple[str, ...]) -> Any:
-    """What one of some columns has, whatever its capitals. Raises BadRowError if two have it."""
+    """Return the value of one of some columns, ignoring case. Raises BadRowError for two values."""
     own = (*columns.names, columns.more)
     found = [
         (name, value)

@@ -1,4 +1,4 @@
-"""Samples on their way from rows to a file: what they are, and how they are counted and written."""
+"""Samples on their way from rows to a file: their types, counts and format."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from train.data.messages import Conversation
 from train.data.readers import Block
 from train.data.rows import Example
 
-# loss_ranges: begin and end, begin and end, … of the tokens with loss. Texts are for people, and
-# there where answers will be compared.
+# loss_ranges: begin and end, begin and end, … of the tokens with loss. The texts are for people,
+# and only present where answers will be compared.
 SCHEMA = pa.schema(
     [
         ("input_ids", pa.list_(pa.int32())),
@@ -32,14 +32,14 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What becomes of rows; all of it is part of a cache's key. Lengths are in tokens."""
+    """The settings that turn rows into samples, all part of a cache key. Lengths are in tokens."""
 
     max_seq_length: int
     max_samples: int = 0
     columns: str = ""
     only_where: str = ""
     loss_on: Literal["answers", "last_answer"] = "answers"
-    chat_template: str = ""  # a file
+    chat_template: str = ""  # the path of a file
     template_options: str = ""
     on_long_row: Literal["drop", "truncate", "split"] = "drop"
     on_bad_row: Literal["stop", "skip"] = "stop"
@@ -50,11 +50,11 @@ class Recipe:
 
 @dataclass(slots=True)
 class Counts:
-    """Of rows and samples; lengths are in tokens."""
+    """Counts of rows and samples; lengths are in tokens."""
 
     num_rows: int = 0
     num_bad: int = 0
-    num_unwanted: int = 0  # by data.only_where
+    num_unwanted: int = 0  # excluded by data.only_where
     num_too_long: int = 0
     num_truncated: int = 0
     num_split: int = 0
@@ -64,7 +64,7 @@ class Counts:
     max_token_id: int = 0
 
     def add(self, other: Counts) -> None:
-        """Take in those of another block."""
+        """Add the counts of another block."""
         for name in self.__slots__:
             mine, others = getattr(self, name), getattr(other, name)
             is_most = name.startswith(("longest", "max"))
@@ -73,7 +73,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Sample:
-    """Tokens, where they have loss, and what they were made of, the row at place `row`."""
+    """Token ids, the ranges of them with loss, the example they come from, and its row's index."""
 
     ids: list[int]
     ranges: list[int]
@@ -84,7 +84,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Tokenised:
-    """What a block has become, held-out samples apart; `bad` has each place with its reason."""
+    """The result of a block, held-out samples apart; `bad` has each position with its reason."""
 
     block: Block
     train: pa.RecordBatch
@@ -98,10 +98,10 @@ class Tokenised:
 
 @dataclass(slots=True)
 class Encoded:
-    """What rows have become: samples, digests of contents, bad rows' places with the reason.
+    """The result of some rows: samples, content digests, and positions of bad rows with the reason.
 
-    `seen` are the columns that have something in them, and `column[].key` of messages; `longest`
-    are the lengths of the longest samples, in tokens, each with its row's place.
+    `seen` holds the columns that have a value, and `column[].key` for messages; `longest` the
+    lengths of the longest samples, in tokens, each with the position of its row.
     """
 
     samples: list[Sample] = field(default_factory=list)
@@ -113,7 +113,7 @@ class Encoded:
 
 
 def batch_of(samples: Sequence[Sample], *, with_texts: bool) -> pa.RecordBatch:
-    """Samples as they are written to a file."""
+    """Return samples in the form in which they are written to a file."""
     texts = [texts_of(one.example) if with_texts else (None, None) for one in samples]
     return pa.record_batch(
         [
@@ -127,7 +127,7 @@ def batch_of(samples: Sequence[Sample], *, with_texts: bool) -> pa.RecordBatch:
 
 
 def texts_of(example: Example) -> tuple[str, str]:
-    """(what the last answer is an answer to, the last answer); of a text nothing is asked."""
+    """Return (what the last answer responds to, the last answer); a plain text has no prompt."""
     if isinstance(example, str):
         return "", example
     if not isinstance(example, Conversation):
@@ -138,13 +138,13 @@ def texts_of(example: Example) -> tuple[str, str]:
 
 
 def digest_of(example: Example) -> bytes:
-    """Eight bytes of the content."""
+    """Return a digest of the content, in eight bytes."""
     if isinstance(example, str):
         text = example
     elif isinstance(example, Conversation):
         parts = [part for one in example.messages for part in (one["role"], one["content"])]
         more = [one["tool_calls"] for one in example.messages if "tool_calls" in one]
-        if more or example.tools or example.without_loss:  # of most there is none of it
+        if more or example.tools or example.without_loss:  # most have none of these
             parts.append(json.dumps([more, example.tools, sorted(example.without_loss)]))
         text = "\0".join(parts)
     else:
@@ -153,14 +153,14 @@ def digest_of(example: Example) -> bytes:
 
 
 def _lists(rows: list[list[int]]) -> pa.ListArray:
-    """As pa.array makes it, ten times as fast."""
+    """Return the array that pa.array would make, ten times as fast."""
     ends = np.cumsum([0, *map(len, rows)], dtype=np.int32)
     values = np.fromiter(chain.from_iterable(rows), np.int32, int(ends[-1]))
     return pa.ListArray.from_arrays(pa.array(ends), pa.array(values))
 
 
 def recipes(config: RunConfig) -> tuple[Recipe, Recipe]:
-    """How training and held-out data are to be prepared."""
+    """Return the recipes for training data and for held-out data."""
     data = config.data
     of_train = Recipe(
         max_seq_length=data.max_seq_length,
@@ -173,7 +173,7 @@ def recipes(config: RunConfig) -> tuple[Recipe, Recipe]:
         on_long_row=data.on_long_row,
         on_bad_row=data.on_bad_row,
         eval_fraction=0.0 if data.eval_path else data.eval_fraction,
-        # Another seed makes other tokens only where it decides what is held out.
+        # The seed changes the data only if it decides what is held out.
         seed=config.train.seed if data.eval_fraction and not data.eval_path else 0,
     )
     of_evaluation = Recipe(

@@ -1,4 +1,4 @@
-"""Which files a path of data stands for, and what is in them. Standard library only."""
+"""The files that a data path stands for, and their formats. Uses only the standard library."""
 
 from __future__ import annotations
 
@@ -54,23 +54,23 @@ class Source:
 
     @property
     def name(self) -> str:
-        """Format and compression, for people."""
+        """The format and compression, for people to read."""
         return " ".join(filter(None, (self.format, self.compression)))
 
     @property
     def is_text(self) -> bool:
-        """Whether it has lines, that a person can be pointed to."""
+        """True if it has lines that a person can be pointed to."""
         return self.format not in _BINARY
 
 
 def find_sources(path: Path) -> list[Source]:
-    """The files at `path`, a file or a folder, in the order of their names.
+    """Return the files at `path`, a file or a folder, sorted by name.
 
-    Raises UserError, with what to type next, for what is not there, is empty or is of a kind that
-    is not read.
+    Raises UserError, with what to type next, for a path that is missing, empty or of an unsupported
+    kind.
     """
     try:
-        found = path.stat()  # before it is opened: opening a pipe would wait for ever
+        found = path.stat()  # before opening it: opening a pipe would wait forever
         if not stat.S_ISDIR(found.st_mode):
             return [_source(path, found.st_mode)]
         return _of_folder(path)
@@ -109,7 +109,7 @@ def _unzipped(path: Path) -> bytes:
 
 
 def _format(path: Path, start: bytes, compression: Compression) -> Format:
-    """By what it begins with, and by its name where that does not tell."""
+    """Return the format, from the first bytes, or from the name if they do not tell."""
     for magic, name in _MAGIC.items():
         if start.startswith(magic):
             return name
@@ -125,12 +125,12 @@ def _format(path: Path, start: bytes, compression: Compression) -> Format:
 
 
 def _is_stream(start: bytes) -> bool:
-    """Whether it begins as a stream of Arrow's does, which is what `datasets` saves."""
+    """Return whether a file begins like an Arrow stream, which is what `datasets` saves."""
     return start.startswith(b"\xff\xff\xff\xff")
 
 
 def _is_row(line: bytes) -> bool:
-    """Whether a line that begins like an array is an array of plain values: a wrong row."""
+    """Return whether a line that begins like an array is an array of plain values: a bad row."""
     return b"{" not in line and line.rstrip().endswith(b"]")
 
 
@@ -142,7 +142,7 @@ def _suffix(path: Path) -> str:
 
 
 def _of_folder(folder: Path) -> list[Source]:
-    """All files of rows below a folder, or those of a dataset that `datasets` has saved there."""
+    """Return all files of rows below a folder, or those of a dataset that `datasets` saved."""
     if (folder / "dataset_dict.json").is_file():
         return _of_splits(folder)
     if (folder / "state.json").is_file():
@@ -171,18 +171,22 @@ def _of_splits(folder: Path) -> list[Source]:
 
 
 def _saved(folder: Path) -> list[Source]:
-    """What `Dataset.save_to_disk` has written, in its order."""
+    """Return the files that `Dataset.save_to_disk` wrote, in its order."""
     state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
     if state.get("_indices_files"):
-        raise wrong(folder, "has its rows in an order of its own", "save it with save_to_disk anew")
+        raise wrong(
+            folder,
+            "stores its rows in an order of its own (indices)",
+            "save it with save_to_disk anew",
+        )
     return [Source(folder / file["filename"], "arrow") for file in state["_data_files"]]
 
 
 def bad_row(source: Source, number: int, what: str, do: str = "") -> UserError:
-    """The error of a row, with the command that shows it unless `do` is better."""
+    """Return the error for a row, with the command that shows the row unless `do` is better."""
     name = shlex.quote(str(source.path))
     look = {"": "cat", "gzip": "zcat", "zstd": "zstdcat"}[source.compression]
-    # A row may have megabytes, and what is behind it need not be read.
+    # A row may have megabytes, and nothing after it needs to be read.
     look = f"{look} {name} | sed -n '{number}{{p;q}}' | head -c 2000"
     skip = "--set data.on_bad_row=skip leaves out such rows"
     return UserError(
@@ -193,5 +197,5 @@ def bad_row(source: Source, number: int, what: str, do: str = "") -> UserError:
 
 
 def wrong(path: Path, what: str, do: str) -> UserError:
-    """The error of data that cannot be used."""
+    """Return the error for data that cannot be used."""
     return UserError(f"the data {path} {what}", do=do, code=ExitCode.DATA)

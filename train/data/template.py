@@ -1,4 +1,4 @@
-"""Conversations as the model's own chat template writes them, and what of them has loss."""
+"""Conversations as written by the model's own chat template, and which parts of them have loss."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from train.data.messages import Conversation, Message
 
 Part = tuple[str, bool]  # text, and whether it has loss
 
-_ASKED, _ANSWER = "prompt", "answer"  # of a conversation that is tried
-_THOUGHT = "</think>"  # templates leave out what came before it in earlier answers
-_PLAIN = ("user", "assistant")  # all that can be said without a template
+_ASKED, _ANSWER = "prompt", "answer"  # texts of a trial conversation
+_THOUGHT = "</think>"  # templates omit what precedes it in earlier answers
+_PLAIN = ("user", "assistant")  # the only roles possible without a template
 _OWN_TEMPLATE = "--set data.chat_template=FILE, that of a model of its family; or such a model"
 
 
@@ -33,7 +33,7 @@ class Template:
     ) -> None:
         """Read the template of a local model folder, or the file `own`.
 
-        A model without one gets plain text. Raises UserError for a template that is none.
+        A model without one gets plain text. Raises UserError for an invalid template.
         """
         self._tokens = special_tokens(model_path)
         source, with_tools = find_templates(model_path, own)
@@ -45,30 +45,30 @@ class Template:
         for name in options or {}:
             if known and not any(one.mentions(name) for one in known):
                 raise UserError(
-                    f"data.template_options has {name!r}, of which the chat template knows nothing",
+                    f"data.template_options has {name!r}, which the chat template does not use",
                     do="a name that stands in it, such as enable_thinking; or leave it out",
                     code=ExitCode.USAGE,
                 )
         self._uses_marks, self.note = self._marks()
 
     def writes(self, name: str) -> bool:
-        """Whether what messages have under that name gets into the text."""
+        """Return whether what messages have under `name` gets into the text."""
         return any(one and one.writes(name) for one in (self._template, self._with_tools))
 
     def render(self, prompt: str, response: str) -> tuple[str, str]:
-        """(text before the answer, the answer to its end mark)."""
+        """Return (text before the answer, the answer including its end mark)."""
         asked = {"role": "user", "content": prompt}
         chat = [asked, {"role": "assistant", "content": response}]
         (before, _), *answer = self._turn(chat, None)
         return before, "".join(text for text, _ in answer)
 
     def conversation(self, chat: Conversation) -> list[list[Part]]:
-        """The samples that a conversation makes, each the parts of its text.
+        """Return the samples that a conversation makes, each as the parts of its text.
 
-        One sample, if what the template writes is only added to from turn to turn. Some (Qwen3's)
-        write earlier turns anew: then there is one for each answer, with what came before it as
-        the model would see it, and loss on that answer alone. Raises UserError for what it cannot
-        write.
+        There is one sample if the template only appends from turn to turn. Some templates (Qwen3's)
+        rewrite earlier turns: then there is one sample per answer, with what came before it as the
+        model would see it, and loss on that answer alone. Raises UserError for what the template
+        cannot write.
         """
         trained = [place for place in chat.answers if place not in chat.without_loss]
         turns = [self._turn(chat.messages[: place + 1], chat.tools) for place in trained]
@@ -83,13 +83,13 @@ class Template:
         return [parts]
 
     def after_answer(self) -> str:
-        """What follows an answer: its end mark, and what else the template writes there."""
+        """Return what follows an answer: its end mark, and what else the template writes there."""
         return self.render(_ASKED, _ANSWER)[1].partition(_ANSWER)[2]
 
     def leading_ids(self, tokenizer: Any, *, of_text: bool = False) -> list[int]:
-        """Ids to put before plain text: the BOS that the tokenizer itself would add, or none.
+        """Return the ids to put before plain text: the BOS that the tokenizer would add, or none.
 
-        A chat template writes its own; `of_text` is of what no template is used for.
+        A chat template writes its own; `of_text` is for text without a template.
         """
         bos_id = tokenizer.token_to_id(self._tokens["bos_token"] or "")
         if (self._template is not None and not of_text) or bos_id is None:
@@ -97,12 +97,12 @@ class Template:
         return [bos_id] if tokenizer.encode("a").ids[0] == bos_id else []
 
     def text_end_id(self, tokenizer: Any) -> int | None:
-        """What ends a text that no template is used for: EOS; None where there is none."""
+        """Return the id that ends a text without a template: EOS; None if there is none."""
         found: int | None = tokenizer.token_to_id(self._tokens["eos_token"] or "")
         return found
 
     def _turn(self, messages: list[Message], tools: list[Any] | None) -> list[Part]:
-        """All text before the last message, which is an answer, and the parts of that."""
+        """Return all text before the last message, which is an answer, and that message's parts."""
         template = self._with_tools if tools else self._template
         if template is None:
             return self._plainly(messages, tools)
@@ -129,7 +129,7 @@ class Template:
         return [(before, False), (answer, True)]
 
     def _plainly(self, messages: list[Message], tools: list[Any] | None) -> list[Part]:
-        """A prompt, a new line, the response and its end: without a template there is no more."""
+        """Return prompt, newline, response and end: without a template nothing else is possible."""
         has_calls = any("tool_calls" in one for one in messages)
         if tuple(one["role"] for one in messages) != _PLAIN or tools or has_calls:
             roles = ", ".join(one["role"] for one in messages)
@@ -143,9 +143,9 @@ class Template:
         return [(asked + "\n", False), (answer + self._tokens["eos_token"], True)]
 
     def _check_roles(self, chat: Conversation) -> None:
-        """Raise UserError if the template leaves out a message, as some do with some roles.
+        """Raise UserError if the template omits a message, as some do with some roles.
 
-        Tried out once for each sequence of roles: a short message may stand elsewhere by chance.
+        Tried once for each sequence of roles: a short message may occur elsewhere by chance.
         """
         template = self._with_tools if chat.tools else self._template
         if template is None:
@@ -165,7 +165,7 @@ class Template:
             raise _unwritable(f"leaves out one of {', '.join(roles)}")
 
     def _marks(self) -> tuple[bool, str]:
-        """Whether the template's own marks say what has loss, and what there is to say of it."""
+        """Return whether the template's own marks say what has loss, and a note about it."""
         if self._template is None:
             return False, "no chat template: a prompt, a new line, the response and its end"
         if not self._template.has_marks:
@@ -175,7 +175,7 @@ class Template:
         try:
             before = self._template.write(chat[:1], None, asks=True).text
             whole = self._template.write(chat, None, asks=False)
-        except UserError:  # it is said where it is used
+        except UserError:  # reported where the template is used
             return False, ""
         ours = whole.text[len(before) :]
         theirs = "".join(text for text, has in _as_marked(whole, len(before)) if has)
@@ -197,11 +197,11 @@ def _unwritable(what: str) -> UserError:
 
 
 def _as_marked(whole: Written, begin: int) -> list[Part]:
-    """The text from `begin` on, in parts, those with loss that are marked."""
+    """Return the text from `begin` on, in parts; the marked ones have loss."""
     parts: list[Part] = []
     done = begin
     for marked, end in whole.marked:
-        start = max(marked, done)  # a mark may begin with what asks for the answer
+        start = max(marked, done)  # a mark may begin within the generation prompt
         if end > start:
             parts += [(whole.text[done:start], False), (whole.text[start:end], True)]
             done = end
@@ -210,13 +210,13 @@ def _as_marked(whole: Written, begin: int) -> list[Part]:
 
 
 def special_tokens(model_path: Path) -> dict[str, str]:
-    """The texts of bos_token, eos_token and pad_token; "" for one that there is not."""
+    """Return the texts of bos_token, eos_token and pad_token; "" for a missing one."""
     settings = tokenizer_config(model_path)
     return {key: _token_text(settings.get(key)) for key in ("bos_token", "eos_token", "pad_token")}
 
 
 def _token_text(token: Any) -> str:
-    """A special token is stored as text or as an object with `content`."""
+    """Return the text of a special token, stored as text or as an object with `content`."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else ""

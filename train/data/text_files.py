@@ -10,14 +10,14 @@ from train.data.sources import Source, wrong
 
 _CHUNK_BYTES = 1 << 18
 
-LONGEST_ROW_BYTES = 16 << 20  # a longer one is no sample, and would take all memory
+LONGEST_ROW_BYTES = 16 << 20  # a longer row is not a sample, and would take all memory
 
 
 def numbered(file: Any, first: int = 1) -> Iterator[tuple[int, bytes]]:
-    """Lines as an editor counts them, less the byte order mark of the file's first, which is 1.
+    """Yield lines numbered as in an editor, without the byte order mark of the file's line 1.
 
-    Of one that is too long there is only so much as tells that it is. When a line is given out the
-    file has been read to its end, and no further.
+    A line that is too long is cut, but stays long enough to show it. When a line is yielded the
+    file has been read to the end of that line, and no further.
     """
     number = first - 1
     while line := file.readline(LONGEST_ROW_BYTES + 1):
@@ -29,14 +29,14 @@ def numbered(file: Any, first: int = 1) -> Iterator[tuple[int, bytes]]:
 
 
 def decoded(line: bytes) -> str:
-    """What is not UTF-8 becomes half characters, which every row is looked at for."""
+    """Decode a line; what is not UTF-8 becomes lone surrogates, which every row is checked for."""
     return line.decode("utf-8", errors="surrogateescape")
 
 
 def elements(file: Any, source: Source) -> Iterator[tuple[int, bytes | dict[str, Any], int]]:
-    """The elements of an array, each with the line that it begins on and its length.
+    """Yield the elements of an array, each with the line that it begins on and its length.
 
-    Raises UserError with the place of what is no JSON.
+    Raises UserError with the line of invalid JSON.
     """
     found_in = _Elements(file)
     try:
@@ -52,7 +52,7 @@ def elements(file: Any, source: Source) -> Iterator[tuple[int, bytes | dict[str,
 
 
 class _Elements:
-    """Takes elements off the front of what is read of an array."""
+    """Takes elements off the front of what was read of an array."""
 
     def __init__(self, file: Any) -> None:
         self._file, self._decoder = file, json.JSONDecoder()
@@ -61,7 +61,7 @@ class _Elements:
         self._undecoded = b""
 
     def next(self) -> tuple[int, bytes | dict[str, Any], int] | None:
-        """The next one: its line, itself, its length. Raises ValueError for what is no JSON."""
+        """Return the next element's line, value and length. Raises ValueError for invalid JSON."""
         mark = self._mark()
         if mark == "]" and not self._is_first:
             return None
@@ -75,7 +75,7 @@ class _Elements:
         while True:
             try:
                 value, end = self._decoder.raw_decode(self._text, self._at)
-                # A number at the end of what was read may go on.
+                # A number at the end of what was read may continue.
                 if end < len(self._text) or self._is_whole:
                     break
             except ValueError:
@@ -84,11 +84,11 @@ class _Elements:
             self._read(len(self._text) - self._at)
         length = end - self._at
         self._move(end)
-        # What is no object is left to whoever checks rows.
+        # Elements that are not objects are left to the check of rows.
         return line, value if isinstance(value, dict) else json.dumps(value).encode(), length
 
     def _mark(self) -> str:
-        """The next character that is no space, "" at the end."""
+        """Return the next character that is not a space, "" at the end."""
         while True:
             while self._at < len(self._text) and self._text[self._at] in " \t\r\n\ufeff":
                 self._move(self._at + 1)
@@ -101,7 +101,7 @@ class _Elements:
         self._at = at
 
     def _read(self, at_least: int) -> None:
-        """Read on: as much again as is there, so that a long element is not tried often."""
+        """Read as much again as is there, so that a long element is not parsed too often."""
         data = self._file.read(max(_CHUNK_BYTES, at_least))
         self._is_whole = not data
         whole = self._undecoded + data
@@ -112,8 +112,8 @@ class _Elements:
 
 
 def _last_start(data: bytes) -> int:
-    """Where the last character of UTF-8 begins."""
+    """Return the index at which the last UTF-8 character begins."""
     for at in range(len(data) - 1, max(len(data) - 5, -1), -1):
-        if data[at] & 0xC0 != 0x80:  # noqa: PLR2004 - what continues a character begins with 10
+        if data[at] & 0xC0 != 0x80:  # noqa: PLR2004 - continuation bytes begin with bits 10
             return at
     return len(data)

@@ -1,4 +1,4 @@
-"""Blocks of rows to blocks of tokens: all that is done to a row, in whatever process."""
+"""Blocks of rows to blocks of tokens: everything that is done to a row, in any process."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from train.data.samples import Counts, Encoded, Recipe, Sample, Tokenised, batch
 from train.data.template import Part, Template
 from train.data.values import decoded
 
-NUM_LONGEST = 3  # rows that are named
-_ENCODED_BYTES = 1 << 18  # at once: the tokenizer holds some hundred bytes for each token
+NUM_LONGEST = 3  # longest rows that are named
+_ENCODED_BYTES = 1 << 18  # at once: the tokenizer holds some hundred bytes per token
 
 
 class Tokeniser:
@@ -37,10 +37,10 @@ class Tokeniser:
         self._text_end = [] if end is None else [end]
 
     def __call__(self, block: Block) -> Tokenised:
-        """All samples of a block, as they are written to files."""
+        """Return all samples of a block, as they are written to files."""
         made = self.encoded(block)
         return Tokenised(
-            # The rows themselves have had their use.
+            # The rows themselves are no longer needed.
             Block(block.path, [], [], block.at_bytes),
             batch_of(
                 [one for one in made.samples if not one.is_held_out],
@@ -55,7 +55,7 @@ class Tokeniser:
         )
 
     def encoded(self, rows: Iterable[tuple[int, Raw]]) -> Encoded:
-        """All samples of rows with their places."""
+        """Return all samples of rows, which come with their positions."""
         done = Encoded()
         made: list[Sample] = []
         parts: list[list[Part]] = []
@@ -101,16 +101,18 @@ class Tokeniser:
             else:
                 found = [example]
         except UserError as error:
-            raise BadRowError(f"cannot be put into words: {error.args[0]}", do=error.do) from error
+            raise BadRowError(
+                f"cannot be rendered by the chat template: {error.args[0]}", do=error.do
+            ) from error
         try:
             for text, _ in chain.from_iterable(found):
                 text.encode()
-        except UnicodeEncodeError as error:  # in a thought, a call or a tool: JSON can spell it
-            raise BadRowError("has half a character") from error
+        except UnicodeEncodeError as error:  # in a thought, a call or a tool: JSON can express it
+            raise BadRowError("has a lone surrogate (half of a character)") from error
         return found
 
     def _is_held_out(self, digest: bytes) -> bool:
-        """The same for the same content and seed, whatever else is in the data."""
+        """Return whether a row is held out, which depends only on its content and the seed."""
         if not self._recipe.eval_fraction:
             return False
         key = str(self._recipe.seed).encode()
@@ -118,7 +120,7 @@ class Tokeniser:
         return int.from_bytes(seeded.digest(), "big") < self._recipe.eval_fraction * 2**64
 
     def _encode(self, samples: list[Sample], parts: list[list[Part]]) -> None:
-        """Put the tokens of each sample's parts into it."""
+        """Append the tokens of each sample's parts to it, with the ranges that have loss."""
         ids = self._ids([text for some in parts for text, _ in some])
         for sample, some in zip(samples, parts, strict=True):
             for _, is_answer in some:
@@ -130,7 +132,7 @@ class Tokeniser:
                     sample.ranges += [begin, len(sample.ids)]
 
     def _ids(self, texts: list[str]) -> Iterator[list[int]]:
-        """The template has written the special tokens; adding them again would double them."""
+        """Yield the ids of texts, without adding special tokens: the template has written them."""
         start, size = 0, 0
         for i, text in enumerate(texts):
             size += len(text)
@@ -162,7 +164,7 @@ class Tokeniser:
 
 
 def _split(sample: Sample, limit: int) -> list[Sample]:
-    """A text in pieces; a token alone predicts none."""
+    """Return a text in pieces; a single token predicts nothing and is dropped."""
     pieces = [sample.ids[start : start + limit] for start in range(0, len(sample.ids), limit)]
     return [
         Sample(one, [0, len(one)], sample.example, sample.is_held_out, sample.row)
@@ -172,13 +174,13 @@ def _split(sample: Sample, limit: int) -> list[Sample]:
 
 
 def _within(ranges: list[int], limit: int) -> list[int]:
-    """What of ranges of tokens with loss lies among the first `limit` tokens."""
+    """Return the parts of the ranges with loss that are among the first `limit` tokens."""
     pairs = zip(ranges[::2], ranges[1::2], strict=True)
     return [bound for begin, end in pairs if begin < limit for bound in (begin, min(end, limit))]
 
 
 def _note_columns(row: Any, columns: Columns, seen: set[str]) -> None:
-    """Add what has something in it to `seen`: nothing in a row is left out unsaid."""
+    """Add columns and keys with a value to `seen`, so that nothing is ignored silently."""
     if not isinstance(row, dict):
         return
     seen.update(name for name, value in row.items() if value not in (None, "", [], {}))
@@ -190,7 +192,7 @@ def _note_columns(row: Any, columns: Columns, seen: set[str]) -> None:
 
 
 def columns_of(block: Block, named: str, only_where: str) -> Columns:
-    """The columns that the first row has that can be read."""
+    """Return the columns of the first readable row."""
     for _, raw in block:
         try:
             row = parsed(raw)

@@ -1,4 +1,4 @@
-"""A value of a row as text, or as what its JSON says."""
+"""A value of a row as text, or decoded from its JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NO = ("false", "f", "no", "n", "off", "none", "null", "nan", "", "[]")
 
 
 def text_of(value: Any, column: str, where: str = "") -> str:
-    """A text, a number as text, or parts that are texts, joined. Raises BadRowError."""
+    """Return a text, a number as text, or joined parts that are texts. Raises BadRowError."""
     where = where or f"`{column}`"
     if isinstance(value, list) and value:
         value = "".join(_part(part, where) for part in value)
@@ -24,16 +24,16 @@ def text_of(value: Any, column: str, where: str = "") -> str:
         raise BadRowError(f"has no text in {where}")
     try:
         value.encode()
-    except UnicodeEncodeError as error:  # a lone surrogate: JSON can spell it, no text can hold it
+    except UnicodeEncodeError as error:  # a lone surrogate: JSON can express it, UTF-8 cannot
         half = ord(value[error.start])
-        if 0xDC80 <= half <= 0xDCFF:  # noqa: PLR2004 - what Python makes of a byte that is no text
+        if 0xDC80 <= half <= 0xDCFF:  # noqa: PLR2004 - surrogateescape of a byte
             raise not_utf8(half - 0xDC00) from error
-        raise BadRowError(f"has half a character in {where}") from error
+        raise BadRowError(f"has a lone surrogate (half of a character) in {where}") from error
     return value
 
 
 def truth_of(value: Any, where: str) -> bool:
-    """Whether a value says yes. Raises BadRowError for one that says neither yes nor no."""
+    """Return whether a value means yes. Raises BadRowError if it means neither yes nor no."""
     word = str(value).strip().lower()
     if word in _YES or word in _NO:
         return word in _YES
@@ -54,7 +54,7 @@ def _part(part: Any, where: str) -> str:
 
 
 def not_utf8(byte: int) -> BadRowError:
-    """The error of a text in another encoding."""
+    """Return the error for text in another encoding."""
     return BadRowError(
         f"is not UTF-8: it has the byte 0x{byte:02x}",
         do="iconv -f WINDOWS-1252 -t UTF-8 FILE > utf8, if that is what it is",
@@ -62,7 +62,7 @@ def not_utf8(byte: int) -> BadRowError:
 
 
 def decoded(value: Any) -> Any:
-    """A list or an object that stands there as its JSON, as in CSV; all else as it is."""
+    """Decode a list or an object stored as JSON text, as in CSV; return anything else unchanged."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         try:
             return json.loads(value)

@@ -1,4 +1,4 @@
-"""The model: loading, adapters, four bits, attention, its head and the loss, the export.
+"""The model: loading, adapters, four-bit weights, attention, head and loss, export.
 
-Runs in the ranks, in the zygote where it builds the model, and in the trace.
+Runs in the ranks, in the zygote when it builds the model, and in the trace.
 """

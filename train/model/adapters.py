@@ -1,7 +1,8 @@
-"""LoRA: a model with adapters, new or to be trained on (Hu et al. 2022).
+"""LoRA: a model with adapters, new ones or existing ones to train further (Hu et al. 2022).
 
-Experts are stacks of matrices that are no layers of their own. peft adapts such a parameter by
-adding the product of its adapters to a copy of it, in each forward and in the parameter's type.
+Experts are stacks of matrices that are not layers of their own. peft adapts such a parameter by
+adding the product of its adapters to a copy of it, in each forward pass and in the parameter's
+dtype.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _MAX_NAMES = 4
 
 
 def add_adapters(model: Any, config: TrainConfig) -> Any:
-    """`model` with adapters on a frozen base. Raises UserError for targets that are not there."""
-    torch.manual_seed(config.seed)  # adapters are drawn at random; every rank draws the same
+    """Return `model` with adapters on a frozen base. Raises UserError for missing targets."""
+    torch.manual_seed(config.seed)  # adapters are initialised at random, the same on every rank
     model.enable_input_require_grads()  # else checkpointed blocks of a frozen base get no gradient
     with nullcontext() if config.method == "qlora" else without_bitsandbytes():
         from peft import LoraConfig, get_peft_model
@@ -51,23 +52,23 @@ def add_adapters(model: Any, config: TrainConfig) -> Any:
 
 
 def _with_those_of(model: Any, folder: Path) -> Any:
-    """`model` with the adapters in `folder`, to be trained on; on the meta device, their shapes.
+    """Return `model` with the adapters in `folder`, trainable; on the meta device only shapes.
 
-    Raises UserError for those of another model.
+    Raises UserError for adapters of another model.
     """
     from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
     from peft.utils import load_peft_weights
 
     adapters: Any = LoraConfig.from_pretrained(str(folder))
     adapters.inference_mode = False
-    adapters.base_model_name_or_path = None  # where it was trained; the export says where it is
+    adapters.base_model_name_or_path = None  # where it was trained; the export sets it anew
     try:
         made = get_peft_model(model, adapters)
         if next(model.parameters()).device.type == "meta":
             return made
         result: Any = set_peft_model_state_dict(made, load_peft_weights(str(folder), device="cpu"))
         odd = [name for name in result.missing_keys if ".lora_" in name] + result.unexpected_keys
-    except (RuntimeError, ValueError) as error:  # other shapes, or layers that are not there
+    except (RuntimeError, ValueError) as error:  # other shapes, or missing layers
         odd = str(error).strip().splitlines()[:1]
     if odd:
         raise UserError(
@@ -79,15 +80,15 @@ def _with_those_of(model: Any, folder: Path) -> Any:
 
 
 def _new_tokens(model: Any) -> dict[str, list[int]] | None:
-    """The tokens whose embeddings are trained, by the names of embedding and head."""
+    """Return the new tokens whose embeddings are trained, by the names of embedding and head."""
     ids = list(getattr(model, "new_tokens", ()))
     return dict.fromkeys(end_names(model), ids) if ids else None
 
 
 def covered(model: Any) -> tuple[int, int, dict[str, int]]:
-    """(weights with adapters, all weights, those without by the end of their name).
+    """Return (weights with adapters, all weights, those without by the end of their name).
 
-    Of matrices between embedding and head.
+    Only matrices between embedding and head count.
     """
     from peft.tuners.lora import LoraLayer
 
@@ -111,7 +112,7 @@ def covered(model: Any) -> tuple[int, int, dict[str, int]]:
 
 
 def coverage_line(model: Any) -> str | None:
-    """What there is to say of weights without adapters."""
+    """Return a line about weights without adapters; None if nearly all have them."""
     reached, total, without = covered(model)
     if not total or reached >= _WELL_COVERED * total:
         return None

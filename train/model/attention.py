@@ -1,4 +1,4 @@
-"""Which implementation of attention a model gets."""
+"""The choice of a model's attention implementation."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rundir.exit_codes import ExitCode
 
 
 def choose_attention(config: RunConfig, described: PretrainedConfig) -> str | None:
-    """What `model.attention` comes to here, by transformers' names; None leaves it to transformers.
+    """Return the attention to use, by transformers' name; None leaves the choice to transformers.
 
-    That takes sdpa, torch's own, for every architecture that has it, and eager else. The flash-attn
-    package goes over packed samples one by one, where torch's own takes a mask of tokens times
-    tokens. But with several rows at once transformers does not have it do so.
+    transformers chooses sdpa, torch's own, for every architecture that has it, and eager otherwise.
+    The flash-attn package processes packed samples one by one, where torch's own takes a mask of
+    tokens times tokens. But with several rows at once transformers does not use it that way.
     """
     if config.model.attention != "auto":
         return config.model.attention
@@ -27,14 +27,14 @@ def choose_attention(config: RunConfig, described: PretrainedConfig) -> str | No
     on_gpu = config.launch.device != "cpu" and config.model.dtype == "bfloat16"
     if not (one_by_one and on_gpu and is_flash_attn_2_available()):
         return None
-    mapping: Any = MODEL_FOR_CAUSAL_LM_MAPPING  # it raises KeyError for code of a model's own
+    mapping: Any = MODEL_FOR_CAUSAL_LM_MAPPING  # raises KeyError for a model with its own code
     has_flash = type(described) in mapping and mapping[type(described)]._supports_flash_attn
     return "flash_attention_2" if has_flash else None
 
 
 @contextmanager
 def refused_attention(config: RunConfig) -> Iterator[None]:
-    """Raise UserError where transformers refuses the attention that was asked for."""
+    """Raise UserError if transformers refuses the attention that was asked for."""
     try:
         yield
     except (ValueError, ImportError) as error:
@@ -49,7 +49,7 @@ def refused_attention(config: RunConfig) -> Iterator[None]:
 
 
 def attention_line(plain: Any, config: RunConfig) -> str | None:
-    """What there is to say of the attention that a Hugging Face model has got by itself."""
+    """Return a line about attention if transformers has fallen back to eager, else None."""
     found = getattr(plain.config, "_attn_implementation", None)
     has_attention = getattr(plain.config.get_text_config(), "num_attention_heads", None)
     if config.model.attention != "auto" or found != "eager" or not has_attention:

@@ -32,10 +32,10 @@ from train.model.quantize import (
 
 
 def compile_blocks(model: Any) -> int:
-    """Have each block of layers compiled at its first forward; returns how many there are.
+    """Compile each block of layers at its first forward pass; return the number of blocks.
 
-    Not the model as a whole: DDP could then not send gradients while others are still made, and
-    blocks, which are all alike, are compiled once (pytorch#104674).
+    The model is not compiled as a whole: DDP could then not send gradients while others are still
+    computed, and blocks, which are all alike, are compiled once (pytorch#104674).
     """
     blocks = blocks_of(plain_model(model))
     for block in blocks:
@@ -44,9 +44,9 @@ def compile_blocks(model: Any) -> int:
 
 
 def blocks_of(plain: nn.Module) -> list[nn.Module]:
-    """The layers of a Hugging Face model that it names as whole, or else those of its longest list.
+    """Return the layers that a Hugging Face model marks as unsplittable, else its longest list.
 
-    Checkpointing goes around them, so what is compiled is recomputed too.
+    Checkpointing wraps them, so what is compiled is recomputed too.
     """
     kinds = set(getattr(plain, "_no_split_modules", None) or ())
     named = [module for module in plain.modules() if type(module).__name__ in kinds]
@@ -55,15 +55,15 @@ def blocks_of(plain: nn.Module) -> list[nn.Module]:
 
 
 def load_model(config: RunConfig, model_path: Path, device: torch.device) -> Any:
-    """The checkpoint in `model_path` on `device`, in `model.dtype`, safetensors memory-mapped.
+    """Load the checkpoint in `model_path` onto `device`, in `model.dtype`; safetensors are mapped.
 
-    For QLoRA each linear layer is turned into four bits as it comes. Raises OSError for a folder
-    without a usable checkpoint, UserError for one whose pickles are not only weights, and
+    For QLoRA each linear layer is quantised to four bits as it is loaded. Raises OSError for a
+    folder without a usable checkpoint, UserError for one whose pickles hold more than weights, and
     torch.OutOfMemoryError.
     """
     dtype = getattr(torch, config.model.dtype)
     options: dict[str, Any] = {}
-    if device.type != "cpu":  # there the weights stay the mapped file pages
+    if device.type != "cpu":  # on the CPU the weights stay the mapped file pages
         options["device_map"] = {"": device}
     if config.train.method == "qlora":
         options["quantization_config"] = quantization(dtype)
@@ -88,9 +88,9 @@ def load_model(config: RunConfig, model_path: Path, device: torch.device) -> Any
 
 
 def new_model(described: PretrainedConfig, config: RunConfig, device: torch.device) -> Any:
-    """A model of that architecture made on `device`, its weights random: the same for each seed.
+    """Return a model of that architecture on `device` with random weights, the same for each seed.
 
-    On the meta device it takes no memory, and there are no weights.
+    On the meta device it takes no memory, and has no weights.
     """
     torch.manual_seed(config.train.seed)
     dtype = getattr(torch, config.model.dtype)
@@ -103,23 +103,23 @@ def new_model(described: PretrainedConfig, config: RunConfig, device: torch.devi
         )
     if config.train.method == "qlora":
         quantize(model, dtype)
-    return _ready(model.to(device), config.model)  # some name a device of their own
+    return _ready(model.to(device), config.model)  # some models choose their own device
 
 
 def load_architecture(config: ModelConfig, model_path: Path) -> PretrainedConfig:
-    """The config.json in `model_path`."""
+    """Return the config.json in `model_path`."""
     return AutoConfig.from_pretrained(model_path, trust_remote_code=config.trust_remote_code)
 
 
 def _ready(model: Any, config: ModelConfig) -> Any:
-    """Put what is ours into a model as transformers made it."""
+    """Apply our own settings to a model as transformers made it."""
     model.config.use_cache = False
     ready_to_train(model)
     if config.gradient_checkpointing:
-        # transformers 5.23 has renamed it; the old name is all that earlier versions have.
+        # transformers 5.23 renamed this method; earlier versions only have the old name.
         enable = getattr(model, "activation_checkpointing_enable", None)
         (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
-    return model.train()  # as loaded it is in evaluation mode, which checkpoints nothing
+    return model.train()  # it is loaded in evaluation mode, which disables checkpointing
 
 
 def add_method(model: Any, config: TrainConfig) -> Any:
@@ -128,45 +128,45 @@ def add_method(model: Any, config: TrainConfig) -> Any:
 
 
 def num_weights(model: Any) -> int:
-    """How many weights it has, whatever they are held in."""
+    """Return the number of weights, however they are stored."""
     return sum(map(weights_in, model.parameters()))
 
 
 def has_adapters(model: Any) -> bool:
-    """Whether `add_method` has put adapters into it."""
+    """Return whether `add_method` has added adapters to the model."""
     return hasattr(model, "merge_and_unload")
 
 
 def vocabulary_of(model: Any) -> int:
-    """How many token ids a model has an embedding for, and can answer with.
+    """Return how many token ids a model has an embedding for, and can predict.
 
-    Some (Moshi) have embeddings that no logit belongs to.
+    Some (Moshi) have embeddings without a logit.
     """
     plain = plain_model(model)
     embedding, head = plain.get_input_embeddings(), plain.get_output_embeddings()
-    # peft wraps it where some of it is trained.
+    # peft wraps the embedding if some of it is trained.
     size = int(getattr(embedding, "original_module", embedding).weight.shape[0])
     return min(size, getattr(head, "out_features", size))
 
 
 def plain_model(model: Any) -> Any:
-    """The Hugging Face model below adapters."""
+    """Return the Hugging Face model below any adapters."""
     return model.get_base_model() if has_adapters(model) else model
 
 
 def merged(model: Any) -> Any:
-    """The plain Hugging Face model: adapters, if any, are added into the weights, in place."""
+    """Return the plain Hugging Face model, with any adapters merged into its weights, in place."""
     return model.merge_and_unload() if has_adapters(model) else model
 
 
 def load_tokenizer(model_path: Path, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    """The tokenizer of a local model folder."""
+    """Return the tokenizer of a local model folder."""
     return AutoTokenizer.from_pretrained(model_path, trust_remote_code=trust_remote_code)
 
 
 @contextmanager
 def inference(model: Any) -> Iterator[None]:
-    """Evaluation mode, no gradients; the model is as it was afterwards."""
+    """Evaluate the model without gradients inside the block; its mode is restored afterwards."""
     was_training = model.training
     model.eval()
     try:
@@ -177,7 +177,7 @@ def inference(model: Any) -> Iterator[None]:
 
 
 def end_token_ids(model: Any, template_end_id: int) -> list[int]:
-    """Every token that ends an answer: what the template writes after one, then the model's own."""
+    """Return every token that ends an answer: what the template writes, then the model's own."""
     own = model.generation_config.eos_token_id
     own = own if isinstance(own, list) else [] if own is None else [own]
     return [template_end_id, *(token for token in own if token != template_end_id)]

@@ -29,7 +29,7 @@ from train.model.new_tokens import grow
 from train.model.quantize import without_bitsandbytes
 
 _NUM_COMPARED = 16  # tokens
-# What belongs to the tokenizer is copied as it is: writing it anew could change it.
+# Tokenizer files are copied unchanged: writing them anew could alter them.
 _COPIED = (
     "tokenizer*",
     "special_tokens_map.json",
@@ -41,7 +41,7 @@ _COPIED = (
 
 
 def write_results(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> None:
-    """Write what was trained: the model as anyone's, and adapters by themselves as well.
+    """Write what was trained: an ordinary model, and any adapters by themselves as well.
 
     Called by rank 0, last of all: merging changes the model. Raises OSError (a full disk).
     """
@@ -74,12 +74,12 @@ def write_results(config: RunConfig, run: RunDir, model: Any, events: EventWrite
 def export(
     model: Any, base: Path, folder: Path, *, end_token_id: int, chat_template: str = ""
 ) -> Any:
-    """Write `model`, adapters merged into it, and the tokenizer of `base` to `folder`.
+    """Write `model`, adapters merged, and the tokenizer of `base` to `folder`; return that model.
 
-    Its generation config ends an answer at `end_token_id`, where the training data did, and pads
-    with the tokenizer's padding token, or that one where there is none. `chat_template` is a
-    file to have for the one of `base`. The folder appears whole or not at all. The model is
-    changed by the merge: call it last. Raises OSError (a full disk). Returns the merged model.
+    Its generation config ends an answer at `end_token_id`, as the training data did, and pads with
+    the tokenizer's padding token, or with that id if there is none. `chat_template` is a file to
+    use instead of the template of `base`. The folder appears complete or not at all. The merge
+    changes the model, so call this last. Raises OSError (a full disk).
     """
     plain = merged(model)
     ends = plain.generation_config.eos_token_id = end_token_ids(plain, end_token_id)
@@ -87,7 +87,7 @@ def export(
         tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
         pad = pad_token_id(base, tokenizer)
         plain.generation_config.pad_token_id = ends[0] if pad is None else pad
-    plain.config.use_cache = True  # training switched it off; whoever answers with it wants it
+    plain.config.use_cache = True  # training switched it off; generation uses it
     size_bytes = sum(parameter.nbytes for parameter in plain.parameters())
     require_space(folder.parent, size_bytes, "the trained model")
     with new_folder(folder) as temporary:
@@ -101,7 +101,7 @@ def export(
 
 
 def export_adapter(model: Any, folder: Path, *, base: str, revision: str) -> None:
-    """Write the adapters of `model` alone to `folder`, for `peft` to put onto `base` again.
+    """Write only the adapters of `model` to `folder`, for `peft` to put onto `base` again.
 
     `base` is the Hugging Face id, or the folder, that they were trained on. Raises OSError.
     """
@@ -112,10 +112,10 @@ def export_adapter(model: Any, folder: Path, *, base: str, revision: str) -> Non
 
 
 def on_whole_base(config: RunConfig, base: Path, adapter: Path) -> Any:
-    """The adapters in `adapter` on the weights of `base` as they are in its files, on the host.
+    """Return the adapters in `adapter` on the weights from the files of `base`, on the host.
 
-    What was trained upon weights in four bits cannot be merged into them without being rounded to
-    four bits itself. Takes the whole model's size in host memory. Raises what loading raises.
+    Adapters trained on four-bit weights cannot be merged into these without rounding the result to
+    four bits. Takes the whole model's size in host memory. Raises what loading raises.
     """
     unquantized = replace(config, train=replace(config.train, method="lora"))
     plain = grow(load_model(unquantized, base, torch.device("cpu")), base)
@@ -126,7 +126,7 @@ def on_whole_base(config: RunConfig, base: Path, adapter: Path) -> Any:
 
 
 def logits_of_some(model: Any) -> torch.Tensor:
-    """Logits, (tokens, vocabulary), of a few tokens: to see whether a merge has changed a model."""
+    """Return logits, (tokens, vocabulary), of a few tokens, to see if a merge changes the model."""
     vocab_size = vocabulary_of(model)
     ids = torch.arange(_NUM_COMPARED, device=next(model.parameters()).device) % vocab_size
     with inference(model):
@@ -135,5 +135,5 @@ def logits_of_some(model: Any) -> torch.Tensor:
 
 
 def difference(before: torch.Tensor, after: torch.Tensor) -> float:
-    """The largest difference of two sets of logits, as a share of the largest logit."""
+    """Return the largest difference between two sets of logits, as a share of the largest logit."""
     return float((before - after).abs().max() / before.abs().max())

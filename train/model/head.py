@@ -1,8 +1,8 @@
-"""How a model makes logits of its last hidden states: its head, for some tokens at a time.
+"""The head of a model, which turns its last hidden states into logits, for some tokens at a time.
 
-Most heads are one matrix (`matrix`). Others scale or cap what comes out of it, or do more: their
-own code is run then, on hidden states that are there already (`own`). A model that is not built
-as layers and a head behind them makes all its logits at once (`whole`).
+Most heads are one matrix (`matrix`). Others scale or cap its output, or do more: their own code is
+then run on hidden states that exist already (`own`). A model that is not built as layers with a
+head after them computes all its logits at once (`whole`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from train.model.build import plain_model, vocabulary_of
 Head = Literal["matrix", "own", "whole"]
 
 _LOGITS_BYTES = 256 * 1024 * 1024  # of one chunk, in float32
-_OWN_COPIES = 4  # of a chunk's logits: what caps and cross-entropy keep for backward
+_OWN_COPIES = 4  # of a chunk's logits that capping and cross-entropy keep for backward
 
 
 class MatrixHead:
-    """A head that is a matrix and no more: its gradients are made where the logits are."""
+    """A head that is just a matrix: its gradients are computed together with the logits."""
 
     def __init__(self, model: Any) -> None:
         head = plain_model(model).get_output_embeddings()
@@ -36,17 +36,17 @@ class MatrixHead:
     def add(
         self, rows: torch.Tensor, targets: torch.Tensor, gradients: list[torch.Tensor | None]
     ) -> torch.Tensor:
-        """The summed cross-entropy of `rows`, (labels, width); its gradients are added.
+        """Return the summed cross-entropy of `rows`, (labels, width); its gradients are added.
 
-        `gradients` are those of rows, weight and bias, None for what needs none. The gradient of
-        the logits is softmax minus one-hot, so logits are turned into it in place.
+        `gradients` are those of rows, weight and bias, None if not needed. The gradient of the
+        logits is softmax minus one-hot, so the logits are turned into it in place.
         """
         weight, bias = self.weights
         of_rows, of_weight, of_bias = gradients
         assert weight is not None
         wanted = targets[:, None]
         logits = F.linear(rows, weight, bias).to(exact(rows.dtype))
-        # In place, all of it: torch's own logsumexp takes as much again for a moment.
+        # All of it in place: torch's own logsumexp briefly takes as much memory again.
         logits.sub_(logits.amax(-1, keepdim=True))
         of_target = logits.gather(-1, wanted)
         sums = logits.exp_().sum(-1, keepdim=True)
@@ -65,16 +65,16 @@ class MatrixHead:
 
 
 class OwnHead:
-    """A model's own code behind its layers, whatever it does to each token by itself."""
+    """A model's own code after its layers, whatever it does to each token by itself."""
 
     def __init__(self, model: Any, output: ModelOutput) -> None:
-        """`output` is what the layers returned."""
+        """Prepare the head; `output` is what the layers returned."""
         self._plain, self._output = plain_model(model), output
         self.num_at_once = max(1, _LOGITS_BYTES // (4 * _OWN_COPIES * vocabulary_of(model)))
         self.weights: list[torch.Tensor | None] = list(_weights_behind(self._plain))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """(rows, tokens, vocabulary) of hidden states (rows, tokens, width)."""
+        """Return logits, (rows, tokens, vocabulary), of hidden states, (rows, tokens, width)."""
         output = copy.copy(self._output)
         output[next(iter(output))] = hidden
         ids = torch.zeros(hidden.shape[:2], dtype=torch.long, device=hidden.device)
@@ -85,7 +85,7 @@ class OwnHead:
     def add(
         self, rows: torch.Tensor, targets: torch.Tensor, gradients: list[torch.Tensor | None]
     ) -> torch.Tensor:
-        """As `MatrixHead.add`; `gradients` are those of rows and of each of `weights`."""
+        """Do the same as `MatrixHead.add`; `gradients` are those of rows and of `weights`."""
         needs_any = any(one is not None for one in gradients)
         with torch.set_grad_enabled(needs_any):
             hidden = rows.detach().requires_grad_(needs_any)
@@ -102,16 +102,16 @@ class OwnHead:
 
 
 def layers_of(plain: Any) -> Any:
-    """What of a Hugging Face model makes hidden states; None if it is not a module of its own."""
+    """Return the part of a Hugging Face model that computes hidden states; None if not a module."""
     return plain._modules.get(_layers_name(plain))
 
 
 def head_of(model: Any, input_ids: torch.Tensor) -> Head:
-    """Which kind of head a model has, found out by one forward of `input_ids`, (rows, tokens).
+    """Return the kind of a model's head, found by one forward of `input_ids`, (rows, tokens).
 
-    No values are compared for `matrix`: the logits must be the very memory that the matrix has
-    written, untouched since, of hidden states that are the layers' own. So it can be told on the
-    meta device as well. Raises whatever the model's own code raises.
+    For `matrix` no values are compared: the logits must be the very memory that the matrix wrote,
+    unchanged since, from hidden states that are the layers' own. So this also works on the meta
+    device. Raises whatever the model's own code raises.
     """
     plain = plain_model(model)
     layers, head = layers_of(plain), plain.get_output_embeddings()
@@ -129,7 +129,7 @@ def head_of(model: Any, input_ids: torch.Tensor) -> Head:
     try:
         with torch.no_grad():
             logits = plain(input_ids=input_ids, use_cache=False).logits
-            if "output" not in seen:  # some call a part of their layers, which is all that counts
+            if "output" not in seen:  # some models only call a part of their layers
                 layers(input_ids=input_ids, use_cache=False)
     finally:
         for hook in hooks:
@@ -149,7 +149,7 @@ def head_of(model: Any, input_ids: torch.Tensor) -> Head:
 
 
 def exact(dtype: torch.dtype) -> torch.dtype:
-    """What sums over the vocabulary are made in."""
+    """Return the dtype for sums over the vocabulary."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -159,14 +159,14 @@ def _shares_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _is_of(hidden: torch.Tensor, made: torch.Tensor) -> bool:
-    """Whether the hidden states that a head got are those that the layers make."""
+    """Return whether the hidden states that a head received are those that the layers returned."""
     if _shares_memory(hidden, made):
         return hidden._version == made._version
     return hidden.device.type != "meta" and torch.equal(hidden, made)
 
 
 def _is_apart(model: Any, output: ModelOutput, logits: torch.Tensor) -> bool:
-    """Whether what comes behind the layers can be run by itself, and gives the same."""
+    """Return whether the code after the layers can be run by itself, and gives the same logits."""
     try:
         with torch.no_grad():
             again = OwnHead(model, output).logits(output[0])
@@ -179,7 +179,7 @@ def _is_apart(model: Any, output: ModelOutput, logits: torch.Tensor) -> bool:
 
 
 def _weights_behind(plain: nn.Module) -> Iterator[torch.Tensor]:
-    """What of a model's weights is not of its layers; a head that is the embedding counts too."""
+    """Yield the weights of a model outside its layers, including a head tied to the embedding."""
     head = plain.get_output_embeddings()  # type: ignore[operator]
     found = {id(one): one for one in head.parameters()}
     for name, module in plain.named_children():
@@ -195,18 +195,18 @@ def _layers_name(plain: Any) -> str:
 
 
 class _Given(nn.Module):
-    """Stands where a model's layers are, and returns what they have returned before."""
+    """A stand-in for a model's layers that returns what they returned before."""
 
     def __init__(self, layers: nn.Module, output: ModelOutput) -> None:
         super().__init__()
-        self.__dict__.update(layers=layers, output=output)  # not as a module of this one
+        self.__dict__.update(layers=layers, output=output)  # not registered as a submodule
 
     def __getattr__(self, name: str) -> Any:
-        """What a head reads of the layers besides: a scale, a table."""
+        """Return an attribute that a head reads from the layers: a scale, a table."""
         return getattr(self.__dict__["layers"], name)
 
     def forward(self, *_: Any, **__: Any) -> ModelOutput:
-        """Whatever it is asked."""
+        """Return the stored output, whatever the arguments."""
         output: ModelOutput = self.__dict__["output"]
         return output
 

@@ -1,4 +1,4 @@
-"""How the weights get into this rank's model: read ahead of their use, or received from rank 0."""
+"""Loading of the weights into this rank's model: read ahead of use, or received from rank 0."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from torch import nn
 from train.model.build import plain_model
 from train.rank.group import Ranks
 
-# The kernel reads no more for one piece of advice than a device's read-ahead, 128 KiB by default.
+# The kernel reads no more per advice than a device's read-ahead, 128 KiB by default.
 _CHUNK_BYTES = 128 * 1024
 
 
 def read_ahead(files: Iterable[str]) -> None:
-    """Have the kernel read `files` from the disk, in order; it does so on its own.
+    """Have the kernel read `files` from disk in the background, in order.
 
-    Mapped files are read page by page as they are touched, in whatever order a model wants them. It
-    is only advice: it starts no thread, and where it cannot be given, as on macOS, loading is just
-    slower.
+    Mapped files are otherwise read page by page as they are touched, in whatever order a model
+    needs them. This is only advice: it starts no thread, and where it cannot be given, as on macOS,
+    loading is just slower.
     """
     if not hasattr(os, "posix_fadvise"):
         return
     for file in files:
-        with suppress(OSError), open(file, "rb") as content:  # noqa: PTH123 - a descriptor is all it takes
+        with suppress(OSError), open(file, "rb") as content:  # noqa: PTH123 - needs a descriptor
             descriptor = content.fileno()
             for begin in range(0, os.fstat(descriptor).st_size, _CHUNK_BYTES):
                 os.posix_fadvise(descriptor, begin, _CHUNK_BYTES, os.POSIX_FADV_WILLNEED)
@@ -37,7 +37,7 @@ def read_ahead(files: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tensor:
-    """A parameter or buffer of rank 0, without its values. Those of the same `key` are one."""
+    """A parameter or buffer of rank 0, without its values. Those with the same `key` are tied."""
 
     key: str
     shape: tuple[int, ...]
@@ -46,11 +46,11 @@ class _Tensor:
 
 
 def make_room(model: Any, ranks: Ranks) -> None:
-    """Give a model without memory (on the meta device) all that rank 0's has, but the values.
+    """Give a model on the meta device everything that rank 0's model has, except the values.
 
-    Called by all ranks together. Afterwards types, ties and what is trained are those of rank 0,
-    on the device of `ranks`; DistributedDataParallel's constructor then sends the values, of
-    buffers and of frozen weights too. Raises RuntimeError when it is another model.
+    Called by all ranks together. Afterwards dtypes, ties and what is trained are those of rank 0,
+    on the device of `ranks`; DistributedDataParallel's constructor then sends the values, including
+    buffers and frozen weights. Raises RuntimeError if the models differ.
     """
     described = ranks.share((_describe(model), plain_model(model).generation_config))
     if next(model.parameters()).device.type != "meta":
@@ -67,7 +67,7 @@ def make_room(model: Any, ranks: Ranks) -> None:
             is_parameter = own_name in module._parameters
             made[like.key] = nn.Parameter(value, like.requires_grad) if is_parameter else value
         setattr(module, own_name, made[like.key])
-    # It comes with the weights' files, and says how answers are generated.
+    # It comes with the weight files, and says how answers are generated.
     plain_model(model).generation_config = generation_config
 
 

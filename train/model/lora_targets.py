@@ -1,4 +1,4 @@
-"""Which weights get adapters: every matrix of a block, also those of experts, but no router."""
+"""The weights that get adapters: every matrix of a block, including experts, but no router."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from rundir.config import TrainConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 
-# Kinds whose kernels read these layers' weights themselves, so peft refuses adapters on them.
+# Model types whose kernels read these layers' weights directly, so peft refuses adapters on them.
 _MAMBA = ("mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h")
 _READ_BY_KERNELS = ("out_proj", "conv1d")
-_ROUTERS = ("gate", "router", "wg")  # which expert a token goes to is left as it was learnt
+_ROUTERS = ("gate", "router", "wg")  # the choice of experts for a token stays as it was learned
 _EXPERT_DIMS = 3  # (experts, rows, columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """What gets adapters, by the ends of names: layers, and parameters that are none."""
+    """The targets of adapters, by the ends of names: layers, and parameters that are not layers."""
 
     modules: list[str]
     parameters: list[str]
 
 
 def targets_of(model: Any, config: TrainConfig) -> Targets:
-    """Every matrix between embedding and head that adapters can be put on, or `lora_targets`."""
+    """Return the targets: every matrix between embedding and head, or those in `lora_targets`."""
     converted = _names_peft_converts(model)
     is_simple = config.method == "lora" and not (config.lora_dropout or config.lora_dora)
     layers, parameters = [], []
     for name in _matrices(model):
         if name.rpartition(".")[2] not in converted:
             layers.append(name)
-        elif is_simple:  # as a layer peft would take it for the experts of that name
+        elif is_simple:  # as a layer peft would mistake it for the experts of that name
             parameters.append(f"{name}.weight")
     if is_simple:
         parameters += _expert_stacks(model)
@@ -56,7 +56,7 @@ def targets_of(model: Any, config: TrainConfig) -> Targets:
 
 
 def _matrices(model: Any) -> Iterator[str]:
-    """The names of layers that are one matrix and may have adapters, the head left out."""
+    """Yield the names of layers that are one matrix and may have adapters, except the head."""
     head = model.get_output_embeddings()
     for name, module in model.named_modules():
         if module is not head and _is_matrix(module) and _is_adaptable(model, name):
@@ -64,7 +64,7 @@ def _matrices(model: Any) -> Iterator[str]:
 
 
 def _is_matrix(module: nn.Module) -> bool:
-    """Some are a matrix by their class, and multiply in a way of their own."""
+    """Return whether a module is a matrix; some subclasses multiply in a way of their own."""
     if not isinstance(module, nn.Linear | Conv1D):
         return False
     usual = (nn.Linear.forward, Conv1D.forward)
@@ -75,7 +75,7 @@ def _is_matrix(module: nn.Module) -> bool:
     try:
         with torch.no_grad():
             made = module(some)
-    except (RuntimeError, ValueError):  # it wants another shape
+    except (RuntimeError, ValueError):  # it expects another shape
         return False
     return isinstance(made, torch.Tensor) and made.shape == (1, 2, module.out_features)
 
@@ -102,7 +102,7 @@ def _owner(model: Any, name: str) -> str:
 
 
 def _chosen(wanted: str, names: set[str]) -> set[str]:
-    """Those that end in one of the wanted names, which may have several parts; all, if none is."""
+    """Return names that end in one of `wanted`, which may have several parts; all if none is."""
     ends = {end.strip() for end in wanted.split(",") if end.strip()}
     if missing := {end for end in ends if not any(_has_end(name, {end}) for name in names)}:
         there = sorted({name.removesuffix(".weight").rpartition(".")[2] for name in names})
@@ -120,7 +120,7 @@ def _has_end(name: str, ends: set[str]) -> bool:
 
 
 def _short(names: Iterable[str], others: Iterable[str], num_parts: int) -> list[str]:
-    """The last parts of names, where none of `others` ends so as well."""
+    """Return the last parts of names, or the whole name if one of `others` ends in them too."""
 
     def end(name: str) -> str:
         is_weight = num_parts > 1 and name.endswith(".weight")
@@ -131,13 +131,14 @@ def _short(names: Iterable[str], others: Iterable[str], num_parts: int) -> list[
 
 
 def _names_peft_converts(model: Any) -> frozenset[str]:
-    """Layers that peft takes for experts, of models whose experts were layers in transformers 4.
+    """Return the names of layers that peft takes for experts.
 
-    It does so wherever they stand, so that shared experts and dense layers would go without.
+    In models whose experts were layers in transformers 4 it does so wherever they are, so shared
+    experts and dense layers would get no adapters.
     """
     try:
         conversion: Any = import_module("peft.utils.transformers_weight_conversion")
         kind = conversion._MODEL_TO_CONVERSION_PATTERN.get(model.config.model_type)
         return frozenset(conversion._MOE_TARGET_MODULE_MAPPING.get(kind, ()))
-    except (ImportError, AttributeError):  # another version, which has another way
+    except (ImportError, AttributeError):  # another version of peft does this differently
         return frozenset()

@@ -1,12 +1,12 @@
 """The loss, as a sum over label tokens, without ever holding the logits of a whole batch.
 
-Logits are as wide as the vocabulary: in float32, with what cross-entropy makes of them, they take
-12 bytes times tokens times vocabulary, more than the layers of a large model below them. So the
-head and the loss are computed for some tokens at a time, and only for those with a label. The
-gradient of the head's input is made on the same occasion, and nothing is computed twice (as in
-Hsu et al. 2024, "Liger Kernel", section 3.2).
+Logits are as wide as the vocabulary: in float32, with what cross-entropy derives from them, they
+take 12 bytes times tokens times vocabulary, more than the layers of a large model below them. So
+the head and the loss are computed for some tokens at a time, and only for those with a label. The
+gradient of the head's input is computed along with them, and nothing is computed twice (as in Hsu
+et al. 2024, "Liger Kernel", section 3.2).
 
-`torch.nn.functional.linear_cross_entropy`, new in 2.13, is not used: it returns a loss in the type
+`torch.nn.functional.linear_cross_entropy`, new in 2.13, is not used: it returns a loss in the dtype
 of the weights, which has three digits in bfloat16, and earlier versions do not have it.
 """
 
@@ -30,7 +30,10 @@ class SummedLoss(nn.Module):
     """
 
     def __init__(self, model: nn.Module, *, head: Head = "matrix") -> None:
-        """`head` is what `head_of` has found; "whole" is right for any model, and takes most."""
+        """Wrap `model`; `head` is the result of `head_of`.
+
+        "whole" is right for any model, and takes the most memory.
+        """
         super().__init__()
         self.model = model
         self.head = head
@@ -42,10 +45,10 @@ class SummedLoss(nn.Module):
         where: torch.Tensor,
         targets: torch.Tensor,
     ) -> torch.Tensor:
-        """Summed cross-entropy, a scalar in float32 (float64 for a model in float64).
+        """Return the summed cross-entropy, a scalar in float32 (float64 for a model in float64).
 
-        `input_ids` and `position_ids` are (rows, tokens); `where` are the flat indices of the
-        tokens that predict one of `targets`, (labels,) both. None of them give exactly 0.
+        `input_ids` and `position_ids` are (rows, tokens); `where` holds the flat indices of the
+        tokens that predict `targets`, both (labels,). Without labels the loss is exactly 0.
         """
         inputs = {"input_ids": input_ids, "use_cache": False}
         if position_ids is not None:
@@ -62,9 +65,9 @@ class SummedLoss(nn.Module):
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Summed cross-entropy of `hidden`, (labels, width), with its gradients made in forward.
+    """Summed cross-entropy of `hidden`, (labels, width), with its gradients computed in forward.
 
-    `targets` is (labels,). `weights` are those of the head, None for a bias that is not there.
+    `targets` is (labels,). `weights` are those of the head, None for a missing bias.
     """
 
     @staticmethod
@@ -89,7 +92,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: torch.Tensor) -> Any:
-        """The gradients of forward, times that of the sum; they are used up by it."""
+        """Return the gradients of forward, times that of the sum; they are overwritten."""
         (of_sum,) = outer
         return (
             None,

@@ -1,8 +1,8 @@
-"""Make a small random checkpoint and tokenizer from an architecture: `tiny` starts from one.
+"""A small random checkpoint and tokenizer, made from an architecture; `tiny` starts from one.
 
-`python -P -m train.model.make_checkpoint RUN_DIR FOLDER` saves an ordinary Hugging Face
-folder, whole or not at all; from then on it is loaded like any other model. With
-`launch.load=random` there are no weights in it: each rank makes them.
+`python -P -m train.model.make_checkpoint RUN_DIR FOLDER` saves an ordinary Hugging Face folder,
+complete or not at all, which is then loaded like any other model. With `launch.load=random` it has
+no weights: each rank makes them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rundir.seal import seal
 
 USER, ASSISTANT, END, PAD = "<|user|>", "<|assistant|>", "<|end|>", "<|pad|>"
 
-# Every byte is a token of its own: a tiny model that shall spell has to see the letters.
+# Every byte is a token of its own: a tiny model that learns to spell has to see the letters.
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message.role == 'user' %}" + USER + "{{ message.content }}"
@@ -35,8 +35,8 @@ CHAT_TEMPLATE = (
 def make_checkpoint(config: RunConfig, folder: Path, *, weights: bool = True) -> None:
     """Save a randomly initialised model of `config.architecture`, seeded, and its tokenizer.
 
-    Without `weights` only its config.json and the tokenizer. Raises UserError when the architecture
-    has fewer token ids than the tokenizer.
+    Without `weights`, save only its config.json and the tokenizer. Raises UserError if the
+    architecture has fewer token ids than the tokenizer.
     """
     import torch
     from transformers import CONFIG_MAPPING
@@ -44,7 +44,7 @@ def make_checkpoint(config: RunConfig, folder: Path, *, weights: bool = True) ->
 
     from train.model.build import new_model
 
-    logging.disable_progress_bar()  # it is a matter of milliseconds
+    logging.disable_progress_bar()  # this takes milliseconds
     tokenizer = byte_tokenizer()
     architecture = dict(config.architecture)
     model_type = architecture.pop("model_type")
@@ -69,7 +69,7 @@ def make_checkpoint(config: RunConfig, folder: Path, *, weights: bool = True) ->
 
 
 def byte_tokenizer():  # type: ignore[no-untyped-def]  # transformers' class, imported late
-    """A byte-level tokenizer (256 bytes and 4 marks) with a chat template."""
+    """Return a byte-level tokenizer (256 bytes and 4 special tokens) with a chat template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

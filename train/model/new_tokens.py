@@ -1,4 +1,4 @@
-"""Tokens that were added to a tokenizer, and that the model has no embedding for yet."""
+"""Tokens that were added to a tokenizer and have no embedding in the model yet."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from train.data.fits_model import num_tokens
 
 
 def grow(model: Any, folder: Path | None) -> Any:
-    """The model with an embedding, and a row of its head, for each token of the tokenizer.
+    """Return the model with an embedding, and a row of its head, for each token of the tokenizer.
 
-    New ones begin as the mean of all others, the same on every rank. `model.new_tokens` are their
-    ids.
+    New rows start as the mean of all others, the same on every rank. Their ids are
+    `model.new_tokens`.
     """
     rows = model.get_input_embeddings().weight.shape[0]
     num = num_tokens(folder, rows) if folder is not None else 0
@@ -30,7 +30,7 @@ def grow(model: Any, folder: Path | None) -> Any:
 
 
 def end_names(model: Any) -> list[str]:
-    """The names of a model's embedding, and of its head where that is not the same weights."""
+    """Return the names of a model's embedding, and of its head if that has weights of its own."""
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     ends = [embedding] if head is None or head.weight is embedding.weight else [embedding, head]
     return [name for name, module in model.named_modules() if any(module is end for end in ends)]

@@ -1,8 +1,8 @@
 """Linear layers in four bits: QLoRA's frozen base (Dettmers et al. 2023, section 3).
 
-nf4, in blocks of 64 weights with a scale each, and the scales quantised as well: 0.516 bytes a
-weight. Embedding, head and norms stay as they are. Importing bitsandbytes initialises CUDA where
-there is a GPU, so nothing here may run in the zygote.
+nf4, in blocks of 64 weights with a scale each, and the scales quantised as well: 0.516 bytes per
+weight. Embedding, head and norms stay as they are. Importing bitsandbytes initialises CUDA if there
+is a GPU, so nothing here may run in the zygote.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transformers.pytorch_utils import Conv1D
 
 
 def quantization(dtype: torch.dtype) -> BitsAndBytesConfig:
-    """What transformers needs to load a model so; `dtype` is what is computed in."""
+    """Return transformers' settings for loading in four bits; `dtype` is that of computations."""
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
@@ -29,20 +29,20 @@ def quantization(dtype: torch.dtype) -> BitsAndBytesConfig:
 
 
 def quantize(model: Any, dtype: torch.dtype) -> None:
-    """Turn linear layers of a model, where it is, into those that `quantization` would load.
+    """Replace a model's linear layers, where they are, by those that `quantization` would load.
 
-    One after the other, so that no more than one is there twice. On the meta device shapes and
-    types are made, for a plan.
+    One after the other, so that no more than one exists twice. On the meta device only shapes and
+    dtypes are made, for a plan.
     """
     from bitsandbytes.functional import quantize_blockwise
 
-    # Its table of values stays, for the whole process, where it is first asked for: not on meta.
+    # Its table of values stays, for the whole process, on the device that needs it first: not meta.
     quantize_blockwise(torch.zeros(1))
     head = model.get_output_embeddings()
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear | Conv1D) and module is not head:
             model.set_submodule(name, _in_four_bits(module, dtype))
-    model.is_loaded_in_4bit = True  # as transformers says it, and peft reads
+    model.is_loaded_in_4bit = True  # set as transformers does; peft reads it
 
 
 def _in_four_bits(module: nn.Linear | Conv1D, dtype: torch.dtype) -> nn.Module:
@@ -55,14 +55,14 @@ def _in_four_bits(module: nn.Linear | Conv1D, dtype: torch.dtype) -> nn.Module:
     )
     made.bias = module.bias
     made.weight = Params4bit(weight, requires_grad=False, quant_type="nf4", module=made)
-    made.weight._quantize(weight.device)  # its `to` does so too, but never on the meta device
+    made.weight._quantize(weight.device)  # its `to` does this too, but never on the meta device
     return made
 
 
 def ready_to_train(model: nn.Module) -> None:
-    """Take back what would undo four bits, or break them, while a model trains.
+    """Disable what would undo or break four-bit weights while a model trains.
 
-    Some CPUs have bitsandbytes pack weights anew in the first evaluation, in a form that has no
+    On some CPUs bitsandbytes repacks weights at the first evaluation, in a form that has no
     backward.
     """
     for module in model.modules():
@@ -71,7 +71,7 @@ def ready_to_train(model: nn.Module) -> None:
 
 
 def states_of(parameter: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that belong to a weight in four bits: scales, and tables to read them by."""
+    """Return the tensors that belong to a four-bit weight: scales, and tables to decode them."""
     state = getattr(parameter, "quant_state", None)
     found = []
     while state is not None:
@@ -81,22 +81,22 @@ def states_of(parameter: torch.Tensor) -> list[torch.Tensor]:
 
 
 def weights_in(parameter: torch.Tensor) -> int:
-    """How many weights a parameter stands for; in four bits a byte has two."""
+    """Return the number of weights in a parameter; in four bits a byte holds two."""
     state = getattr(parameter, "quant_state", None)
     return parameter.numel() if state is None else state.shape.numel()
 
 
 @contextmanager
 def without_bitsandbytes() -> Iterator[None]:
-    """Have peft believe that bitsandbytes is not installed: it imports it if it can.
+    """Make peft believe that bitsandbytes is not installed, as it imports it if it can.
 
-    What is not needed would initialise CUDA, in a process that others are forked from.
+    The import is not needed, and would initialise CUDA in a process that others are forked from.
     """
     if "bitsandbytes" in sys.modules:
         yield
         return
     modules: dict[str, Any] = sys.modules
-    modules["bitsandbytes"] = None  # the import system's own way to say that there is none
+    modules["bitsandbytes"] = None  # the import system's own way to mark a module as missing
     try:
         yield
     finally:

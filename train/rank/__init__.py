@@ -1,4 +1,4 @@
 """The rank as a process among others: its process group, watchdog, threads and forks.
 
-Runs in the ranks; threads.py in the zygote as well.
+Runs in the ranks; threads.py also runs in the zygote.
 """

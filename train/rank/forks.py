@@ -1,8 +1,9 @@
-"""A fork after CUDA was initialised is said, with the line that made it, before it can do harm.
+"""A warning for every place that forks after CUDA was initialised, before it can do harm.
 
-The child has a copy of the parent's CUDA that it must not use: it ends with "Cannot re-initialize
-CUDA in forked subprocess", or hangs. A hook cannot keep the fork from happening (Python ignores
-what it raises), and a child that only computes on the CPU is harmless, so it is said and no more.
+The child has a copy of the parent's CUDA state that it must not use: it fails with "Cannot
+re-initialize CUDA in forked subprocess", or hangs. A hook cannot prevent the fork (Python ignores
+the exceptions it raises), and a child that only computes on the CPU is harmless, so this only
+warns.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from pathlib import Path
 
 _OURS = (__file__,)
 _said: set[str] = set()
-_watching: list[Callable[[str], None]] = []  # hooks cannot be taken away again
+_watching: list[Callable[[str], None]] = []  # hooks cannot be unregistered
 
 
 def watch_forks(say: Callable[[str], None]) -> None:
-    """From now on `say` a line at each place of this process that forks with CUDA initialised."""
+    """Call `say` with a line for each place in this process that forks with CUDA initialised."""
     if not _watching:
         os.register_at_fork(before=_before_fork)
     _watching[:] = [say]
 
 
 def cuda_is_initialized() -> bool:
-    """Whether this process has a CUDA context, as far as torch knows."""
+    """Return whether this process has a CUDA context, as far as torch knows."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda.is_initialized())
 
@@ -45,7 +46,7 @@ def _before_fork() -> None:
 
 
 def _caller() -> str:
-    """The innermost line that is not Python's own library's."""
+    """Return the innermost line of the stack that is outside Python's own library."""
     library = str(Path(os.__file__).parent)
     frames = [frame for frame in traceback.extract_stack() if frame.filename not in _OURS]
     outside = [

@@ -1,4 +1,4 @@
-"""The ranks as a group: how they meet, and the small things they agree on."""
+"""The ranks as a group: how they meet, and the small values they agree on."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from rundir.events import EventWriter
 from rundir.pulse import Pulse
 
 _CONTROL_TIMEOUT = timedelta(hours=6)  # rank 0 may write a large model while the others wait
-_POLL_S = (0.02, 0.5)  # the first wait between two looks, and the longest
-_POLL_SHARE = 0.03  # of the time waited so far may be lost by not looking
+_POLL_S = (0.02, 0.5)  # the first and longest wait between two polls
+_POLL_SHARE = 0.03  # the interval between polls, as a share of the time waited so far
 _REMIND_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """This rank among the others. `control` is a gloo group: saves and stops never block NCCL.
+    """This rank and its group. `control` is a gloo group, so saves and stops never block NCCL.
 
-    It is None of a rank that is alone. By its `pulse` the launcher sees that it moves.
+    `control` is None for a rank that is alone. `pulse` shows the launcher that this rank
+    progresses.
     """
 
     rank: int
@@ -41,23 +42,23 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is rank 0, which writes what is written once."""
+        """True for rank 0, which writes everything that is written once."""
         return self.rank == 0
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """The element-wise sum over all ranks, in float64 on the host."""
+        """Return the element-wise sum over all ranks, in float64 on the host."""
         tensor = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(tensor, group=self.control)
         return tensor.tolist()
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's `value`, in rank order, on rank 0; an empty list elsewhere."""
+        """Return every rank's `value`, in rank order, on rank 0; an empty list elsewhere."""
         gathered: list[Any] = [None] * self.world_size if self.is_first else []
         dist.gather_object(value, gathered if self.is_first else None, group=self.control)
         return gathered
 
     def gather_arrays(self, array: np.ndarray) -> list[np.ndarray]:
-        """Every rank's `array`, of int32 and of whatever length, in rank order on every rank."""
+        """Return every rank's `array`, int32 of any length, in rank order on every rank."""
         sizes = torch.zeros(self.world_size, dtype=torch.int64)
         sizes[self.rank] = len(array)
         dist.all_reduce(sizes, group=self.control)
@@ -68,64 +69,65 @@ class Ranks:
         return [one[:size].numpy() for one, size in zip(gathered, sizes.tolist(), strict=True)]
 
     def share(self, value: Any) -> Any:
-        """Rank 0's `value`, on every rank."""
+        """Return rank 0's `value` on every rank."""
         shared = [value]
         dist.broadcast_object_list(shared, src=0, group=self.control)
         return shared[0]
 
     def wait(self) -> None:
-        """A barrier on the control group."""
+        """Wait at a barrier of the control group."""
         dist.barrier(group=self.control)
 
 
 class Alone(Ranks):
     """The rank of a plain run. It agrees with itself, so there is no group, and no port is open.
 
-    gloo would listen on one even in a group of one, at an address that some laptops do not have.
+    gloo would listen on a port even in a group of one, at an address that some laptops do not have.
     """
 
     def __init__(self, device: torch.device, pulse: Pulse | None = None) -> None:
         super().__init__(rank=0, world_size=1, device=device, control=None, pulse=pulse or Pulse())
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """The values themselves."""
+        """Return the values themselves."""
         return [float(value) for value in values]
 
     def gather(self, value: Any) -> list[Any]:
-        """The value itself."""
+        """Return a list of the value itself."""
         return [value]
 
     def gather_arrays(self, array: np.ndarray) -> list[np.ndarray]:
-        """The array itself."""
+        """Return a list of the array itself."""
         return [array]
 
     def share(self, value: Any) -> Any:
-        """The value itself."""
+        """Return the value itself."""
         return value
 
     def wait(self) -> None:
-        """There is nobody to wait for."""
+        """Return at once: there is no other rank to wait for."""
 
 
 def rank_device(local_rank: int) -> torch.device:
-    """The GPU of this rank, or the CPU where none is visible (launch decides what is)."""
+    """Return the GPU of this rank, or the CPU if none is visible (the launcher decides that)."""
     return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def meet(
     device: torch.device, events: EventWriter, timeout_s: float, pulse: Pulse | None = None
 ) -> Ranks:
-    """Wait until every rank has left the gate, then form the process group; see `Alone` for one.
+    """Wait until every rank has left the gate, then form the process group (`Alone` for one rank).
 
-    The wait has no limit of its own: a queue at the gate may be long, and a time-out inside
-    `init_process_group` would end ranks that did nothing wrong. If a rank is gone the launcher or
-    the agent ends this one too. Afterwards a rank waits `timeout_s` for the others in a collective.
+    The wait has no timeout of its own: the queue at the gate may be long, and a timeout inside
+    `init_process_group` would end ranks that did nothing wrong. If a rank dies, the launcher or the
+    agent ends this one too. Afterwards a rank waits at most `timeout_s` for the others in a
+    collective.
     """
     if "RANK" not in os.environ:
         return Alone(device, pulse)
     timeout = timedelta(seconds=timeout_s)
     store, rank, world_size = next(rendezvous("env://", timeout=timeout))
-    # A prefix for each attempt: a restarted group must not read the addresses of the last one.
+    # One prefix per attempt: a restarted group must not read the addresses of the previous one.
     store = PrefixStore(f"airlock/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     with events.span("all_loaded.wait"):
         _wait_for_all(store, rank, world_size, events)
@@ -145,7 +147,7 @@ def _wait_for_all(store: Store, rank: int, world_size: int, events: EventWriter)
             reminded = now
             text = f"[Rank {rank}] {num_loaded} of {world_size} ranks have left the gate"
             events.emit("log", "line", text=text)
-        # Those still at the gate need the cores.
+        # Ranks still at the gate need the cores.
         time.sleep(min(max(_POLL_S[0], _POLL_SHARE * (now - began)), _POLL_S[1]))
         num_loaded = store.add("loaded", 0)
 
@@ -153,7 +155,7 @@ def _wait_for_all(store: Store, rank: int, world_size: int, events: EventWriter)
 def _form_group(
     store: Store, rank: int, world_size: int, device: torch.device, timeout: timedelta
 ) -> dist.ProcessGroup:
-    """Form the process group; returns that for control messages."""
+    """Form the process group and return the group for control messages."""
     is_cuda = device.type == "cuda"
     dist.init_process_group(
         "nccl" if is_cuda else "gloo",
@@ -167,26 +169,27 @@ def _form_group(
         dist.new_group(backend="gloo", timeout=_CONTROL_TIMEOUT) if is_cuda else dist.group.WORLD
     )
     assert control is not None
-    # Before anything is built on it: every rank can reach every other.
+    # Check that every rank can reach every other before anything relies on it.
     dist.barrier(group=control)
     return control
 
 
 def keep(group: dist.ProcessGroup) -> None:
-    """Keep a group with gloo in it until this process ends; call it before the group is destroyed.
+    """Keep a group that includes gloo until this process ends; call it before destroying the group.
 
-    The destructor of such a group joins its threads. DDP's reducer, if it has the last reference,
-    runs it with the GIL held, which such a thread may be waiting for to let go of the last tensor:
-    the rank then never ends. With torch 2.13 that was one of 20 to 100 runs.
+    The destructor of such a group joins its threads. If DDP's reducer has the last reference, it
+    runs the destructor with the GIL held, while such a thread may be waiting for the GIL to release
+    its last tensor: the rank then never ends. With torch 2.13 this happened in one of 20 to 100
+    runs.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def part(ranks: Ranks) -> None:
-    """Leave the group together; afterwards no collective can run."""
+    """Leave the process group together with all ranks; no collective can run afterwards."""
     if ranks.control is None:
         return
     ranks.wait()
     keep(ranks.control)
-    with suppress(RuntimeError):  # all work is done and saved: a failing good-bye changes nothing
+    with suppress(RuntimeError):  # all work is done and saved: a failure here changes nothing
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""How many threads a rank computes with on the CPU."""
+"""The number of CPU threads that a rank computes with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def num_threads() -> int:
-    """OMP_NUM_THREADS; where that is no number, as many as there are cores, as OpenMP does."""
+    """Return OMP_NUM_THREADS, or the number of cores if that is not a number, as OpenMP does."""
     try:
         return max(1, int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
     except (KeyError, ValueError):

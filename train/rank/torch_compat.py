@@ -1,4 +1,4 @@
-"""What training uses that is private in torch 2.11 to 2.13; tests/test_compat.py looks for it."""
+"""Private names of torch 2.11 to 2.13 that training uses; tests/test_compat.py checks for them."""
 
 from __future__ import annotations
 
@@ -23,28 +23,29 @@ PRIVATE = (  # module:attribute
 
 
 def fake_store() -> Any:
-    """A store for the "fake" backend, a group whose other ranks do not exist."""
+    """Return a store for the "fake" backend, a group whose other ranks do not exist."""
     from torch.testing._internal.distributed.fake_pg import FakeStore  # no rank should load it
 
     return FakeStore()
 
 
 def default_group() -> Any:
-    """The process group that init_process_group has made."""
+    """Return the process group that init_process_group made."""
     return distributed_c10d._get_default_group()
 
 
 def import_compiler() -> None:
-    """Import torch._dynamo, which the first optimizer of a process would."""
+    """Import torch._dynamo, which the first optimizer of a process would import."""
+    import torch._dynamo  # noqa: F401
 
 
 def was_forked_with_cuda() -> bool:
-    """Whether CUDA was initialised in the process that this one is a fork of."""
+    """Return whether this process was forked from one in which CUDA was initialised."""
     return bool(torch.cuda._is_in_bad_fork())
 
 
 def dumped_collectives() -> list[dict[str, Any]]:
-    """The entries of torch's flight recorders; NCCL's and the general one may have the same."""
+    """Return the entries of torch's flight recorders; NCCL's and the general one may share some."""
     entries: list[dict[str, Any]] = []
     for dump in ("_dump_fr_trace", "_dump_nccl_trace"):
         if hasattr(c10d, dump):

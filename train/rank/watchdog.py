@@ -1,4 +1,4 @@
-"""The watchdog thread of a rank: shows that Python code can run, tells the last collectives."""
+"""The watchdog thread of a rank: shows that Python code can run, and reports recent collectives."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rundir.pulse import Pulse
 from train.rank.torch_compat import dumped_collectives
 
 _BEAT_S = 1.0
-_NUM_ENTRIES = 64  # collectives that are told
-_NUM_FRAMES = 16  # calls of each, the innermost first
+_NUM_ENTRIES = 64  # collectives in a report
+_NUM_FRAMES = 16  # stack frames of each, the innermost first
 
 
 def start_watchdog(run: RunDir) -> Pulse:
-    """This rank's pulse; from now on a thread keeps it alive, and answers requests for a trace."""
+    """Return this rank's pulse; a thread now keeps it alive and answers requests for a trace."""
     rank = int(os.environ.get("RANK", "0"))
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     pulse = Pulse(run.pulse(rank), attempt)
@@ -38,15 +38,15 @@ def _beat(run: RunDir, rank: int, pulse: Pulse) -> None:
         if is_asked and not answered:
             try:
                 write_text(run.flight_record(rank), json.dumps(flight_record()), durable=False)
-            except Exception as error:  # noqa: BLE001 - it must not end: the beat tells of the GIL
+            except Exception as error:  # noqa: BLE001 - must go on: the beat shows a free GIL
                 print(f"airlock: no flight record: {error!r}", flush=True)  # noqa: T201
         answered = is_asked
 
 
 def flight_record() -> list[dict[str, Any]]:
-    """The last collectives of this rank as torch's flight recorder has them, the oldest first.
+    """Return this rank's last collectives from torch's flight recorder, the oldest first.
 
-    Each with its group, its number in that group, its sizes and the Python code that called it.
+    Each has its group, its number in that group, its sizes and the Python code that called it.
     """
     entries = dumped_collectives()
     seen = {(one["process_group"], one["record_id"], one["op_id"]): one for one in entries}

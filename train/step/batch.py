@@ -11,18 +11,18 @@ import torch
 
 from train.data.dataset import Sample
 
-IGNORE = -100  # a label that takes no part in the loss; torch's and transformers' convention
+IGNORE = -100  # a label that the loss ignores; torch's and transformers' convention
 
 
 class Work(NamedTuple):
-    """What a step is made of, over all ranks and micro-batches; padding left out."""
+    """The amount of work in a step, over all ranks and micro-batches, without padding."""
 
     num_labels: float
     num_inputs: float
     squared_lengths: float  # the sum of length² over samples
 
     def plus(self, other: Work) -> Work:
-        """Both together."""
+        """Return the sum of both."""
         return Work(*(one + more for one, more in zip(self, other, strict=True)))
 
 
@@ -34,7 +34,7 @@ class Batch:
     """A micro-batch: `input_ids` and `labels` (rows, tokens), padded on the right.
 
     No attention mask is needed: under a causal mask no real token sees the padding after it.
-    `position_ids`, of the same shape, start from 0 with every sample where rows have several.
+    `position_ids`, of the same shape, restart at 0 with every sample if rows hold several.
     """
 
     input_ids: torch.Tensor
@@ -45,16 +45,16 @@ class Batch:
 
     @property
     def work(self) -> Work:
-        """What there is to compute."""
+        """The amount of work in this micro-batch."""
         return Work(self.num_label_tokens, self.num_input_tokens, self.squared_lengths)
 
     @property
     def num_label_tokens(self) -> int:
-        """Labels that take part in the loss; the first token of a sample has no prediction."""
+        """The number of labels in the loss; the first token of a sample has no prediction."""
         return int((self.labels[:, 1:] != IGNORE).sum())
 
     def arguments(self, device: torch.device | str = "cpu") -> tuple[torch.Tensor | None, ...]:
-        """What `SummedLoss` takes, on `device`: labels are looked at here, where nothing waits."""
+        """Return `SummedLoss`'s inputs on `device`; labels are read here, where nothing waits."""
         rows, tokens = (self.labels[:, 1:] != IGNORE).nonzero(as_tuple=True)
         where, targets = rows * self.labels.shape[1] + tokens, self.labels[rows, tokens + 1]
         made = (self.input_ids, self.position_ids, where, targets)
@@ -64,17 +64,17 @@ class Batch:
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
-    """Each sample in a row; prompts and padding get no loss.
+    """Return a batch with each sample in a row; prompts and padding have no loss.
 
-    No samples give one token without a label: a rank with nothing left still runs a forward and
-    backward, so that collectives match, and adds exactly 0.
+    Without samples it has only tokens without a label: a rank with nothing left still runs a
+    forward and backward pass, so that collectives match, and adds exactly 0.
     """
     batch = collate_rows([[sample] for sample in samples])
     return replace(batch, position_ids=None)
 
 
 def collate_rows(rows: Sequence[Sequence[Sample]]) -> Batch:
-    """Rows of several samples each, which the positions keep apart; as `collate` else."""
+    """Return a batch of rows of several samples each, kept apart by positions; see `collate`."""
     if not rows:
         nothing = torch.zeros((1, 2), dtype=torch.long)
         return Batch(nothing, torch.full_like(nothing, IGNORE), 0, torch.arange(2)[None])
@@ -90,12 +90,12 @@ def collate_rows(rows: Sequence[Sequence[Sample]]) -> Batch:
             ids[i, begin:end] = tokens
             for first, last in ranges:
                 labels[i, begin + first : begin + last] = tokens[first:last]
-            # What its first token would be predicted from is another sample's last.
+            # Its first token would be predicted from another sample's last one.
             labels[i, begin] = IGNORE
             positions[i, begin:end] = np.arange(len(tokens))
             squared_lengths += len(tokens) ** 2
             begin = end
-        positions[i, begin:] = np.arange(length - begin)  # padding is one more
+        positions[i, begin:] = np.arange(length - begin)  # padding counts as one more sample
         num_tokens += begin
     made = (torch.from_numpy(one) for one in (ids, labels, positions))
     input_ids, as_labels, position_ids = made

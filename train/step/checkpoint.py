@@ -1,7 +1,7 @@
-"""Checkpoints: whole or not there. A folder step_XXXXXXXX holds the trained weights and all state.
+"""Checkpoints, complete or absent: folders step_XXXXXXXX with the trained weights and all state.
 
-The folder is made under another name, brought to disk and renamed; its marker, written last, says
-that it is whole. What is without a marker is never loaded.
+The folder is written under another name, synced to disk and renamed; its marker, written last, says
+that it is complete. A folder without a marker is never loaded.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def save(
     *,
     keep: int,
 ) -> Path:
-    """Save after `step` steps; called by all ranks. The last `keep` stay, and the best.
+    """Save after `step` steps; called by all ranks. The last `keep` and the best one are kept.
 
-    Only trained weights are saved: of a LoRA run the adapters. States of the optimizer are written
-    by the rank that has them. Raises OSError on a rank that cannot write (a full disk); the
-    checkpoints that were there stay.
+    Only trained weights are saved: the adapters of a LoRA run. Optimizer states are written by the
+    rank that has them. Raises OSError on a rank that cannot write (a full disk); the existing
+    checkpoints stay.
     """
     random_states = ranks.gather(_random_state(ranks.device))
     states = _own_states(model, optimizer)
@@ -52,7 +52,7 @@ def save(
     path = folder / checkpoint_name(step)
     if ranks.is_first:
         if path in incomplete_checkpoints(folder):
-            remove_checkpoint(path)  # it would be taken for this one
+            remove_checkpoint(path)  # it would be mistaken for this one
         weights_bytes = sum(tensor.nbytes for tensor in _trained(model).values())
         size_bytes = weights_bytes + int(states_bytes)
         require_space(folder, size_bytes, f"the checkpoint after step {step}")
@@ -76,9 +76,9 @@ def save(
 
 
 def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks) -> int:
-    """Load the checkpoint in `path` on every rank; returns the steps it has behind it.
+    """Load the checkpoint in `path` on every rank; return the number of steps before it.
 
-    Raises UserError when it does not belong to this model.
+    Raises UserError if it does not belong to this model.
     """
     weights = load_file(path / "model.safetensors", device=str(ranks.device))
     trained = _trained(model)
@@ -96,21 +96,21 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: 
             parameter.copy_(weights[key])
     _load_states(path, model, optimizer)
     random_states = torch.load(path / "random.pt", weights_only=True)
-    if len(random_states) == ranks.world_size:  # else there is no state that would be this rank's
+    if len(random_states) == ranks.world_size:  # else no state belongs to this rank
         _set_random_state(random_states[ranks.rank], ranks.device)
     return int(json.loads((path / "state.json").read_text(encoding="utf-8"))["step"])
 
 
 def _own_states(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
-    """The states that this rank's optimizer has, by the name of their parameter."""
+    """Return the states of this rank's optimizer, by the names of their parameters."""
     found = with_own_states(optimizer).state
     return {name: dict(found[p]) for name, p in model.named_parameters() if p in found}
 
 
 def _load_states(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Give this rank's optimizer the states of its parameters, whoever had them then.
+    """Give this rank's optimizer the states of its parameters, whichever rank saved them.
 
-    Hyperparameters are not in there: those of the run that goes on count.
+    Hyperparameters are not included: those of the resumed run apply.
     """
     inner = with_own_states(optimizer)
     own = {id(p) for group in inner.param_groups for p in group["params"]}

@@ -1,8 +1,8 @@
 """The order of an epoch, in little memory: a pure function of the seed and the epoch's number.
 
-Of a file of n samples with weight w an epoch takes round(w·n), the next epoch those that follow:
-its own permutations one behind the other, so that with w = 0.3 each sample has had its turn before
-any has a second. Resuming needs no state, and the number of ranks changes nothing.
+From a file of n samples with weight w an epoch takes round(w·n), and the next epoch takes those
+that follow in the file's own sequence of permutations: with w = 0.3 each sample has had its turn
+before any has a second. Resuming needs no state, and the number of ranks changes nothing.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import numpy as np
 
 from rundir.prepared import PreparedPart
 
-_LISTED = 1 << 20  # samples: a list of more takes more memory than the rest of a rank's data
+_LISTED = 1 << 20  # samples: a longer list takes more memory than the rest of a rank's data
 _ROUNDS = 8  # 4 are enough to be pseudo-random (Luby and Rackoff 1988) with good round functions
 
 
 class Permutation(Protocol):
-    """Position within the epoch → sample."""
+    """A map from the position within the epoch to the sample."""
 
     def __getitem__(self, position: int, /) -> int | np.integer: ...
 
 
 def permutation(num_samples: int, seed: int, epoch: int, *stream: int) -> Permutation:
-    """The order of `epoch`; another one for each `stream`."""
+    """Return the order of `epoch`; each `stream` has its own."""
     generator = np.random.default_rng([seed, epoch, *stream])
     if num_samples <= _LISTED:
         listed: Permutation = generator.permutation(num_samples)
@@ -36,10 +36,10 @@ def permutation(num_samples: int, seed: int, epoch: int, *stream: int) -> Permut
 
 
 class _Computed:
-    """A permutation that is computed where it is asked for: a Feistel network.
+    """A permutation that is computed on demand, by a Feistel network.
 
-    It permutes the numbers of an even number of bits; one that falls outside the samples is
-    permuted again, until it falls inside (cycle walking: Black and Rogaway 2002).
+    It permutes the numbers of an even number of bits; a result outside the samples is permuted
+    again until it falls inside (cycle walking: Black and Rogaway 2002).
     """
 
     def __init__(self, num_samples: int, generator: np.random.Generator) -> None:
@@ -59,14 +59,14 @@ class _Computed:
 
 
 def _mixed(value: int) -> int:
-    """64 bits of which each depends on all of `value` (the finaliser of SplitMix64)."""
+    """Return 64 bits, each of which depends on all of `value` (the finaliser of SplitMix64)."""
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
     value = (value ^ value >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
     return value ^ value >> 31
 
 
 class MixedOrder:
-    """As `Order`, of several files whose samples are numbered one after the other."""
+    """The samples of each step, for several files numbered consecutively; else like `Order`."""
 
     def __init__(self, parts: Sequence[PreparedPart], batch_size: int, seed: int) -> None:
         self._parts, self._batch_size, self._seed = parts, batch_size, seed
@@ -75,7 +75,7 @@ class MixedOrder:
         self._known: dict[int, tuple[tuple[int, int], Permutation]] = {}
 
     def step_indices(self, step: int) -> list[int]:
-        """Indices of the samples of `step` (from 0), which all ranks share."""
+        """Return the indices of the samples of `step` (from 0), the same on all ranks."""
         first = step * self._batch_size
         return [self._index(position) for position in range(first, first + self._batch_size)]
 
@@ -90,7 +90,7 @@ class MixedOrder:
         return before + int(self._order(number + 1, part.num_samples, turn)[place])
 
     def _order(self, stream: int, length: int, turn: int) -> Permutation:
-        """A permutation; of each stream the last two are kept, as an epoch may need both."""
+        """Return a permutation; the last two of each stream are kept, as an epoch may need both."""
         key = 2 * stream + turn % 2
         about, found = self._known.get(key, ((-1, -1), ()))
         if about != (stream, turn):
@@ -100,9 +100,9 @@ class MixedOrder:
 
 
 class Order:
-    """Which samples make up a step: a pure function of (seed, step), so resuming needs no state.
+    """The samples of each step: a pure function of (seed, step), so resuming needs no state.
 
-    Samples are drawn without replacement through each epoch; a step may span two epochs.
+    Samples are drawn without replacement within each epoch; a step may span two epochs.
     """
 
     def __init__(self, num_samples: int, batch_size: int, seed: int) -> None:
@@ -113,7 +113,7 @@ class Order:
         self._permutation: Permutation = np.empty(0, dtype=np.int64)
 
     def step_indices(self, step: int) -> list[int]:
-        """Indices of the samples of `step` (from 0), which all ranks share."""
+        """Return the indices of the samples of `step` (from 0), the same on all ranks."""
         first = step * self._batch_size
         return [self._index(position) for position in range(first, first + self._batch_size)]
 

@@ -1,6 +1,6 @@
-"""Held-out data: loss, and answers generated and compared; every sample exactly once.
+"""Evaluation on held-out data: loss, and generated answers compared; every sample exactly once.
 
-Snapshots of the answers are kept, one file for each step they were taken at.
+Snapshots of the answers are kept, one file for each step at which they were taken.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from train.step.batch import collate
 
 _MAX_NEW_TOKENS = 256
 
-MAX_EXAMPLES = 500  # in a file: enough to look through
+MAX_EXAMPLES = 500  # per file: enough to look through
 
 
 def write_snapshot(path: Path, step: int, timestamp: str, examples: list[dict[str, Any]]) -> None:
-    """Write the snapshot of `step`, its summary over all `examples`. Raises OSError."""
+    """Write the snapshot of `step`, with a summary of all `examples`. Raises OSError."""
     correct = sum(example["exact_match"] for example in examples)
     snapshot = {
         "v": 1,
@@ -52,7 +52,7 @@ def write_snapshot(path: Path, step: int, timestamp: str, examples: list[dict[st
 
 
 class Evaluator:
-    """Evaluates the model of `loss` on `samples`, divided among the ranks."""
+    """Evaluates the model of `loss` on held-out samples, divided among the ranks."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Evaluator:
             yield list(self._own[start : start + self._batch_size])
 
     def _loss(self) -> tuple[float, float]:
-        """(loss sum, label tokens) of this rank's share."""
+        """Return (loss sum, label tokens) of this rank's share."""
         total, num_labels = 0.0, 0
         for indices in self._batches():
             batch = collate([self.samples[i] for i in indices])
@@ -114,11 +114,11 @@ class Evaluator:
         return total, float(num_labels)
 
     def _examples(self, step: int) -> list[dict[str, Any]]:
-        """This rank's share, answered greedily, in the fields of a snapshot."""
+        """Return this rank's share, answered greedily, in the fields of a snapshot."""
         examples = []
         for batch in self._batches():
             indices = [index for index in batch if self._num_prompt_tokens(index)]
-            if not indices:  # texts: nothing is asked
+            if not indices:  # plain texts have no prompt
                 continue
             answers = self._answers(indices)
             examples += [self._example(i, step, a) for i, a in zip(indices, answers, strict=True)]
@@ -154,11 +154,11 @@ class Evaluator:
         return [str(self._tokenizer.decode(row, skip_special_tokens=True)) for row in answers]
 
     def _num_prompt_tokens(self, index: int) -> int:
-        """Of a sample, those before its last answer; 0 if it is all answer."""
+        """Return the number of tokens before a sample's last answer; 0 if it is all answer."""
         return int(self.samples[index][1][-1, 0])
 
     def _up_to_end(self, ids: list[int]) -> list[int]:
-        """The answer itself: what stands before the first end token."""
+        """Return the answer itself: the ids before the first end token."""
         ends = [position for position, token in enumerate(ids) if token in self._end_ids]
         return ids[: ends[0]] if ends else ids
 
@@ -168,7 +168,7 @@ class Evaluator:
 
 
 def _pad_left(prompts: list[Any], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Prompts that all end at the last column: ids and mask, (prompts, length) each."""
+    """Return left-padded ids and mask of prompts, (prompts, length) each."""
     length = max(len(prompt) for prompt in prompts)
     ids = torch.full((len(prompts), length), pad_id, dtype=torch.long)
     mask = torch.zeros((len(prompts), length), dtype=torch.long)

@@ -13,29 +13,29 @@ from train.step.packing import alike_batches, balanced_rows, balanced_shares
 
 Row = list[int]  # indices of the samples that are packed into one row
 MicroBatch = list[Row]
-Share = list[MicroBatch]  # what one rank computes of a step
+Share = list[MicroBatch]  # one rank's part of a step
 
 
 class Samples(Protocol):
-    """What a feed takes samples from."""
+    """The source of a feed's samples."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Sample: ...
 
     def length(self, index: int) -> int:
-        """How many tokens a sample has."""
+        """Return the number of tokens in a sample."""
 
 
 class Steps(Protocol):
-    """What says which samples make up a step."""
+    """The choice of the samples of each step."""
 
     def step_indices(self, step: int) -> Sequence[int]:
-        """Indices of the samples of `step` (from 0), the same on all ranks."""
+        """Return the indices of the samples of `step` (from 0), the same on all ranks."""
 
 
 def order_of(samples: Samples, config: RunConfig) -> Steps:
-    """Which of prepared samples make up a step."""
+    """Return the order in which prepared samples make up steps."""
     batch_size, seed = config.train.global_batch_size, config.train.seed
     if isinstance(samples, SampleFile) and samples.parts:
         return MixedOrder(samples.parts, batch_size, seed)
@@ -43,10 +43,11 @@ def order_of(samples: Samples, config: RunConfig) -> Steps:
 
 
 class Feed:
-    """One rank's micro-batches: those of all ranks are the step's samples, each of them once.
+    """One rank's micro-batches; those of all ranks hold each of the step's samples once.
 
-    Ranks get as many tokens as each other, as near as whole samples allow: whoever has less waits.
-    Every rank has as many micro-batches, as they exchange gradients; the last ones may be empty.
+    Ranks get the same number of tokens, as nearly as whole samples allow: a rank with less has to
+    wait. Every rank has the same number of micro-batches, as they exchange gradients; the last ones
+    may be empty.
     """
 
     def __init__(
@@ -64,14 +65,14 @@ class Feed:
         self._order = order_of(samples, config) if order is None else order
 
     def step(self, step: int) -> list[Batch]:
-        """The micro-batches of `step` (from 0)."""
+        """Return the micro-batches of `step` (from 0)."""
         shares = self.shares(step)
-        most = max(1, *map(len, shares))  # a step that is streamed may be left with no sample
+        most = max(1, *map(len, shares))  # a streamed step may have no samples left
         mine = shares[self._rank]
         return [self._batch(rows) for rows in (*mine, *[[]] * (most - len(mine)))]
 
     def shares(self, step: int) -> list[Share]:
-        """The share of each rank, by the indices of its samples."""
+        """Return the share of each rank, by the indices of its samples."""
         indices = self._order.step_indices(step)
         lengths = [self._samples.length(index) for index in indices]
         return [
@@ -80,7 +81,7 @@ class Feed:
         ]
 
     def _micro_batches(self, indices: list[int], lengths: list[int]) -> Share:
-        """Of samples whose lengths descend."""
+        """Return the micro-batches of samples whose lengths descend."""
         rows = [[i] for i in range(len(indices))]
         if self._is_packed:
             rows = balanced_rows(lengths, self._row_tokens)

@@ -33,9 +33,9 @@ Result = Literal["done", "stopped"]
 
 
 class Undistributed(nn.Module):
-    """What stands in DDP's place in a plain run: gradients have nobody to be exchanged with.
+    """The stand-in for DDP in a plain run, where there is no rank to exchange gradients with.
 
-    Nor could DDP be had on every device: no backend of torch's takes tensors of MPS.
+    DDP would not work on every device anyway: no torch backend takes MPS tensors.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -43,11 +43,11 @@ class Undistributed(nn.Module):
         self.module = module
 
     def forward(self, *inputs: Any) -> Any:
-        """As the module's."""
+        """Return the module's output."""
         return self.module(*inputs)
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Nothing is ever exchanged."""
+        """Return a context that does nothing: gradients are never exchanged."""
         return nullcontext()
 
 
@@ -84,19 +84,19 @@ class Trainer:
         self._progress = StepProgress(config, ranks, events)
 
     def warm_up(self) -> None:
-        """Have every gradient lie in DDP's buckets before there is anything else in memory.
+        """Move every gradient into DDP's buckets before anything else is in memory.
 
-        DDP allocates its buckets anew after the first pass, in the order that gradients came in;
-        gradients that are accumulated without it have memory of their own until they have been in
-        a bucket once. Both cost a second copy of all gradients, which after two passes that add
-        nothing, and as long as they are zeroed and not freed, is never needed again.
+        DDP reallocates its buckets after the first pass, in the order in which gradients arrived;
+        gradients accumulated without it have memory of their own until they have been in a bucket
+        once. Both cost a second copy of all gradients. After two passes that add nothing, this copy
+        is never needed again as long as gradients are zeroed and not freed.
         """
         for _ in range(2):
             self.gradients([collate_rows([])], 0.0)
         self.optimizer.zero_grad(set_to_none=False)
 
     def restore(self, resume_from: str | None) -> None:
-        """Go on from a checkpoint folder; then say what is to be trained."""
+        """Resume from a checkpoint folder, if given; then report what is to be trained."""
         if resume_from is not None:
             self._step = checkpoint.load(
                 Path(resume_from), self._model.module, self.optimizer, self._ranks
@@ -116,14 +116,14 @@ class Trainer:
             )
 
     def train(self) -> Result:
-        """Run every step that is left, with evaluations and checkpoints; "stopped" if asked to."""
+        """Run all steps left, evaluations and checkpoints; return "stopped" if asked to stop."""
         self._evaluate()
         self._progress.begin(model_flops(self._model.module.model, self._longest))
         stop = False
         while self._step < self._total_steps and not stop:
             try:
                 stop = self._one_step()
-            except UserError:  # data that are streamed are wrong here: all ranks know, at one step
+            except UserError:  # bad rows in streamed data: all ranks learn of them at one step
                 if self._step:
                     self._keep()
                 raise
@@ -158,7 +158,7 @@ class Trainer:
             )
 
     def _one_step(self) -> bool:
-        """Train one step; True when a stop was asked for, which all ranks learn together."""
+        """Train one step; return True if a stop was asked for, which all ranks learn together."""
         timer = self._progress.timer
         lr = learning_rate(self._config, self._step, self._total_steps)
         with timer("data"):
@@ -180,10 +180,10 @@ class Trainer:
         return stop > 0
 
     def gradients(self, batches: list[Batch], num_labels: float) -> torch.Tensor:
-        """Accumulate the gradient of the step's mean loss; returns this rank's loss sum.
+        """Accumulate the gradient of the step's mean loss; return this rank's loss sum.
 
-        DDP averages gradients over ranks, so the sum is scaled by world_size / num_labels: what
-        comes out is the gradient of (sum of all losses) / (labels of all ranks and micro-batches).
+        DDP averages gradients over ranks, so the sum is scaled by world_size / num_labels: the
+        result is the gradient of (sum of all losses) / (labels of all ranks and micro-batches).
         """
         scale = self._ranks.world_size / max(1.0, num_labels)
         timer = self._progress.timer
@@ -200,13 +200,13 @@ class Trainer:
         return total
 
     def update(self, lr: float) -> torch.Tensor:
-        """Clip, take one optimizer step and zero the gradients; returns their norm before."""
+        """Clip, take one optimizer step and zero the gradients; return their unclipped norm."""
         limit = self._config.max_grad_norm or float("inf")
         grad_norm = torch.nn.utils.clip_grad_norm_(self._trainable, limit)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=False)  # gradients stay where DDP sends them from
+        self.optimizer.zero_grad(set_to_none=False)  # gradients stay in DDP's buckets
         return grad_norm
 
     def _is_due(self, every: int) -> bool:
@@ -220,7 +220,7 @@ class Trainer:
             note_evaluation(saved, loss)
 
     def _keep(self) -> None:
-        """Save, unless it was done at this step."""
+        """Save, unless a checkpoint of this step exists."""
         if self._checkpointed is None or self._checkpointed.name != checkpoint_name(self._step):
             self._save()
 

@@ -1,13 +1,13 @@
-"""Model FLOPs utilisation (MFU): what a model has to compute for a step, and a GPU's peak.
+"""Model FLOPs utilisation (MFU): the operations a model needs for a step, and a GPU's peak.
 
-As in Chowdhery et al. 2022, "PaLM", appendix B: a matrix costs 2 operations a weight and token in
+As in Chowdhery et al. 2022, "PaLM", appendix B: a matrix costs 2 operations per weight and token in
 forward and 4 in backward, attention 4 and 8 for each pair of tokens and each dimension of a head,
-and nothing counts twice for being recomputed. Where this differs from there:
+and nothing counts twice for being recomputed. The differences:
 
 * weights that are not trained get no gradient, which leaves 2 of their 4 operations in backward;
-* a token attends only to those before it, in its own sample: half of length², not all of the row;
+* a token attends only to those before it, in its own sample: half of length², not the whole row;
 * the head counts only for tokens with a label, as the others need no logits;
-* embeddings are looked up, not multiplied, and padding is no token.
+* embeddings are looked up, not multiplied, and padding is not counted as tokens.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TERA = 1e12
 
 
 class Peak(NamedTuple):
-    """Dense TFLOP/s, without structured sparsity, sums kept in float32; None where there is none.
+    """Dense TFLOP/s, without structured sparsity, sums kept in float32; None if not supported.
 
     `tf32` is float32 in matrices rounded to 10 bits, which torch only uses when told to.
     """
@@ -47,12 +47,12 @@ class Peak(NamedTuple):
     float32: float
 
 
-# What the name that CUDA gives has in it, whole words, the most specific first. Data sheets of
-# NVIDIA, which for most list figures with sparsity that are twice those here:
-# "H100 Tensor Core GPU" (2023; SXM, PCIe and NVL), "H200 Tensor Core GPU" (2024), "HGX platform"
-# and "GB200 NVL72" (2025; a GPU's share), "A100 80GB" (2021), "A30", "A40", "A10", "L40S", "L40",
-# "L4", "RTX A6000", "RTX 6000 Ada", "V100" (2020), "T4"; and the white papers on the architectures
-# of GA102 (2021), Ada (2023) and RTX Blackwell (2025), in the columns with FP32 accumulation.
+# Whole words that occur in CUDA's name for the GPU, the most specific first. From NVIDIA's data
+# sheets, most of which list figures with sparsity that are twice those here: "H100 Tensor Core GPU"
+# (2023; SXM, PCIe and NVL), "H200 Tensor Core GPU" (2024), "HGX platform" and "GB200 NVL72" (2025;
+# per GPU), "A100 80GB" (2021), "A30", "A40", "A10", "L40S", "L40", "L4", "RTX A6000", "RTX 6000
+# Ada", "V100" (2020), "T4"; and from the white papers on the GA102 (2021), Ada (2023) and RTX
+# Blackwell (2025) architectures, the columns with FP32 accumulation.
 _PEAKS: tuple[tuple[str, Peak], ...] = (
     ("GB300", Peak(2500, 1250, 80)),
     ("B300", Peak(2250, 1125, 75)),
@@ -84,12 +84,12 @@ _PEAKS: tuple[tuple[str, Peak], ...] = (
     ("V100 PCIE", Peak(None, None, 14)),
     ("T4", Peak(None, None, 8.1)),
 )
-# Of the same name, and slower, or faster, by a share that is not known here.
+# Variants with the same name that are slower or faster by an unknown share.
 _OTHERS = re.compile(r"\b(Ti|SUPER|D|Laptop|Max-Q|MIG)\b", re.IGNORECASE)
 
 
 def peak_of(name: str) -> Peak | None:
-    """The peak of a GPU that CUDA names so ("NVIDIA H100 80GB HBM3"); None of one not known."""
+    """Return the peak of a GPU with that CUDA name ("NVIDIA H100 80GB HBM3"); None if unknown."""
     words = re.sub(r"[-_]", " ", name)
     if _OTHERS.search(words):
         return None
@@ -100,7 +100,7 @@ def peak_of(name: str) -> Peak | None:
 
 
 def peak_flops_per_s(device: torch.device, dtype: Literal["float32", "bfloat16"]) -> float | None:
-    """The peak of `device` for matrices of that type; None where it is not known, as of a CPU."""
+    """Return the peak of `device` for matrices of that dtype; None if unknown, as for a CPU."""
     if device.type != "cuda":
         return None
     peak = peak_of(torch.cuda.get_device_name(device))
@@ -115,14 +115,14 @@ def peak_flops_per_s(device: torch.device, dtype: Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFlops:
-    """Operations of forward and backward together, a multiplication and an addition being two."""
+    """Operations of forward and backward together; a multiplication and an addition are two."""
 
     per_label: float
     per_input: float
     per_squared_length: float
 
     def of(self, work: Work) -> float:
-        """All that such a step needs."""
+        """Return all operations that such a step needs."""
         return (
             self.per_label * work.num_labels
             + self.per_input * work.num_inputs
@@ -131,10 +131,10 @@ class ModelFlops:
 
 
 def model_flops(model: Any, longest: int) -> ModelFlops | None:
-    """What `model` needs as it is trained; samples have up to `longest` tokens.
+    """Return the operations of `model` as it is trained; samples have up to `longest` tokens.
 
-    None for one of which it cannot be told: with experts that only some tokens pass, with layers
-    that are no matrices and no full causal attention, or with other parts than the text model.
+    None if they are unknown: for experts that only some tokens pass, for layers that are neither
+    matrices nor full causal attention, and for models with other parts than the text model.
     """
     plain = plain_model(model)
     pairs = _attention_flops(plain.config, longest)
@@ -150,11 +150,11 @@ def model_flops(model: Any, longest: int) -> ModelFlops | None:
 
 
 def _is_matrix(module: nn.Module) -> bool:
-    return isinstance(module, nn.Linear | Conv1D)  # the latter is GPT-2's, the other way round
+    return isinstance(module, nn.Linear | Conv1D)  # the latter is GPT-2's, transposed
 
 
 def _matrix_flops(module: Any) -> float:
-    """For a token: forward, the gradient of its input, and that of the weights if they have one.
+    """Return operations per token: forward, input gradient, and weight gradient if there is one.
 
     Weights may be packed (bitsandbytes), so their shape does not tell their number.
     """
@@ -164,7 +164,7 @@ def _matrix_flops(module: Any) -> float:
 
 
 def _is_all_matrices(model: nn.Module) -> bool:
-    """Whether every matrix of weights belongs to a layer that is counted, or is only looked up."""
+    """Return whether every matrix of weights belongs to a counted layer, or is only looked up."""
     known = {
         id(parameter)
         for module in model.modules()
@@ -175,10 +175,10 @@ def _is_all_matrices(model: nn.Module) -> bool:
 
 
 def _attention_flops(described: Any, longest: int) -> float | None:
-    """For a squared length: scores and weighted values, of forward 2, of backward 4 each, halved.
+    """Return attention's operations per squared length.
 
-    None where attention is not simply causal in every layer, or where a token passes only some of
-    the weights.
+    Scores and weighted values cost 2 each in forward and 4 each in backward, halved. None if
+    attention is not simply causal in every layer, or if a token passes only some of the weights.
     """
     if described.get_text_config() is not described:
         return None

@@ -1,4 +1,4 @@
-"""The optimizer: AdamW, with weight decay on matrices only; its states whole, shared, or small."""
+"""The optimizer: AdamW, with weight decay on matrices only; states whole, sharded or in 8 bits."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ def make_optimizer(
     is_sharded: bool = False,
     in_8_bits: bool = False,
 ) -> torch.optim.Optimizer:
-    """AdamW over `parameters`; norms and biases, which have one dimension, do not decay.
+    """Return AdamW over `parameters`; norms and biases, which have one dimension, do not decay.
 
     Fused, because it needs no temporary of the size of all parameters. `is_sharded`: each rank has
     the states of some parameters only, updates those and sends them to the others (ZeRO stage 1,
-    Rajbhandari et al. 2020). `in_8_bits`: a state takes a byte a weight, and a scale for every 256
-    (Dettmers et al. 2022), by bitsandbytes, which leaves those of small parameters as they are.
+    Rajbhandari et al. 2020). `in_8_bits`: a state takes a byte per weight, and a scale for every
+    256 (Dettmers et al. 2022), by bitsandbytes, which leaves the states of small parameters as they
+    are.
     """
     decaying = [p for p in parameters if p.dim() >= _MATRIX_DIMS]
     others = [p for p in parameters if p.dim() < _MATRIX_DIMS]
@@ -42,7 +43,7 @@ def make_optimizer(
         options["fused"] = True
     if is_sharded:
         from torch.distributed.optim import (
-            ZeroRedundancyOptimizer,  # half a second, and TorchScript
+            ZeroRedundancyOptimizer,  # half a second, and imports TorchScript
         )
 
         some = [group for group in groups if group["params"]]
@@ -51,6 +52,6 @@ def make_optimizer(
 
 
 def with_own_states(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The optimizer of the parameters whose states this rank has."""
+    """Return the optimizer of the parameters whose states this rank has."""
     inner: torch.optim.Optimizer = getattr(optimizer, "optim", optimizer)
     return inner

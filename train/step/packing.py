@@ -1,4 +1,4 @@
-"""Several samples in one row, so that next to nothing is computed for padding."""
+"""Packing of several samples into one row, so that next to nothing is computed for padding."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from heapq import heapreplace
 
-_ALIKE = 0.95  # of the longest row in a batch: what a shorter one lacks is computed all the same
+_ALIKE = 0.95  # of the longest row in a batch: padding of a shorter one is computed all the same
 
 
 def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
@@ -14,7 +14,7 @@ def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
     Returns the samples' positions in `lengths`, row by row, the fullest rows first; the same for
     the same lengths. A sample longer than `capacity` is in a row of its own. (Best-fit decreasing
-    needs at most 11/9 of the fewest rows possible, and one: Johnson 1973.)
+    needs at most 11/9 of the fewest rows possible, plus one: Johnson 1973.)
     """
     rows: list[list[int]] = []
     free: list[tuple[int, int]] = []  # (tokens left, row), ascending
@@ -33,9 +33,9 @@ def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def balanced_rows(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """As `pack`, in no more rows, and these as long as each other where the samples allow it.
+    """Pack samples into no more rows than `pack`, of equal length where the samples allow it.
 
-    What a row has less than the longest beside it is computed for nothing.
+    The tokens that a row lacks to the longest one beside it are computed for nothing.
     """
     full = pack(lengths, capacity)
     rows = balanced_shares(lengths, len(full))
@@ -45,10 +45,10 @@ def balanced_rows(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def balanced_shares(lengths: Sequence[int], num_shares: int) -> list[list[int]]:
-    """Divide samples into shares with as many tokens each as can be: positions in `lengths`.
+    """Divide samples into shares of as equal numbers of tokens as possible: positions in `lengths`.
 
-    The longest first, each to whoever has least. (At most 4/3 - 1/3m of the best there is: Graham
-    1969.)
+    The longest come first, each to the share with the fewest tokens. (At most 4/3 - 1/3m of the
+    optimum: Graham 1969.)
     """
     shares: list[list[int]] = [[] for _ in range(num_shares)]
     heap = [(0, share) for share in range(num_shares)]
@@ -60,9 +60,9 @@ def balanced_shares(lengths: Sequence[int], num_shares: int) -> list[list[int]]:
 
 
 def alike_batches(row_tokens: Sequence[int], size: int) -> list[list[int]]:
-    """Rows of like length together, up to `size` of them: positions in `row_tokens`, descending.
+    """Group rows of similar length, up to `size` of them: positions in `row_tokens`, descending.
 
-    A shorter row is computed by itself rather than filled up.
+    A shorter row is computed by itself rather than padded.
     """
     batches: list[list[int]] = []
     for position, tokens in enumerate(row_tokens):

@@ -1,4 +1,4 @@
-"""What the loop measures between two reports: the parts of a step, and the `train` metric."""
+"""Measurements between two reports: the time of each part of a step, and the `train` metric."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from train.rank.group import Ranks
 from train.step.batch import NO_WORK, Work
 from train.step.mfu import ModelFlops, peak_flops_per_s
 
-HOST_PARTS = ("data", "comm")  # waiting parts, whose time on the host is their real time
+HOST_PARTS = ("data", "comm")  # these wait, so their time on the host is their real time
 DEVICE_PARTS = ("forward", "backward", "optimizer")  # on a GPU these only queue work
 
-Event = Callable[[], Any]  # makes what torch.cuda.Event is
+Event = Callable[[], Any]  # makes an object like torch.cuda.Event
 
 
 class Stopwatch:
-    """Sums seconds by part. On a GPU its own time is taken, between events in its queue.
+    """Sums of seconds by part. On a GPU its own time is measured, between events in its queue.
 
-    Until the sums are asked for nothing waits for the GPU.
+    Nothing waits for the GPU until the sums are asked for.
     """
 
     def __init__(self, device: torch.device, *, make_event: Event | None = None) -> None:
-        """`make_event`: how to time this device from within its queue; by default as CUDA does."""
+        """Time parts on `device`; `make_event` makes events for its queue, by default CUDA's."""
         if make_event is None and device.type == "cuda":
             make_event = partial(torch.cuda.Event, enable_timing=True)
         self._make_event = make_event
-        self._is_queued = make_event is None and device.type != "cpu"  # and no telling how long
+        self._is_queued = make_event is None and device.type != "cpu"  # and cannot be timed
         self._pending: deque[tuple[str, Any, Any]] = deque()
         self._seconds: dict[str, float] = {}
         self.restart()
@@ -47,7 +47,7 @@ class Stopwatch:
 
     @contextmanager
     def timing(self, part: str) -> Iterator[None]:
-        """Count the time of the block to `part`."""
+        """Count the time of the block towards `part`."""
         if self._make_event is None or part in HOST_PARTS:
             start = time.monotonic()
             yield
@@ -60,14 +60,14 @@ class Stopwatch:
         self._pending.append((part, begin, end))
 
     def collect(self) -> None:
-        """Take in the events that have passed, so that there are never more than are queued."""
+        """Add up the events that have passed, so that no more are kept than are queued."""
         while self._pending and self._pending[0][2].query():
             self._take()
 
     def seconds(self) -> dict[str, float | None]:
-        """The sums; where the device has not computed all yet, this waits for it.
+        """Return the sums; this waits for the device if it has not computed everything yet.
 
-        None for the parts of a device that cannot be timed.
+        The sum is None for the parts of a device that cannot be timed.
         """
         while self._pending:
             self._pending[0][2].synchronize()
@@ -77,7 +77,7 @@ class Stopwatch:
 
     def _take(self) -> None:
         part, begin, end = self._pending.popleft()
-        self._seconds[part] += begin.elapsed_time(end) / 1e3  # events tell milliseconds
+        self._seconds[part] += begin.elapsed_time(end) / 1e3  # events measure milliseconds
 
 
 class StepProgress:
@@ -101,13 +101,13 @@ class StepProgress:
         self._since = time.monotonic()
 
     def begin(self, flops: ModelFlops | None) -> None:
-        """The loop starts now, with a model that needs `flops`; None where that is not known."""
+        """Start the loop, with a model that needs `flops`; None if they are unknown."""
         self._flops = flops
         self._reset()
         self._begun = self._since
 
     def end(self) -> None:
-        """The loop is over. Called by all ranks."""
+        """End the loop. Called by all ranks."""
         self._total_s = time.monotonic() - self._begun
         device, own = self._ranks.device, 0
         if device.type == "cuda":
@@ -115,7 +115,7 @@ class StepProgress:
         self.gpu_peak_bytes = max(self._ranks.gather(own), default=0) or None
 
     def timer(self, part: str) -> AbstractContextManager[None]:
-        """Count the time of the block to `part`; that it begins is progress."""
+        """Signal progress; return a context that counts its time towards `part`."""
         self._ranks.pulse.tick(part)
         return self._stopwatch.timing(part) if self._ranks.is_first else nullcontext()
 
@@ -130,7 +130,7 @@ class StepProgress:
     def report(self, step: int) -> None:
         """Write the metric of the steps since the last report. Called by all ranks.
 
-        Raises FloatingPointError when the loss is no longer a number: nothing after it is worth
+        Raises FloatingPointError if the loss is no longer a number: nothing after it is worth
         computing, and a checkpoint of it would overwrite a good one.
         """
         if self._num_steps == 0:
@@ -161,7 +161,7 @@ class StepProgress:
         self._reset()
 
     def _mfu(self, work: Work, elapsed_s: float) -> float | None:
-        """The share of what all GPUs could do that the model needed; None if either is unknown."""
+        """Return the share of all GPUs' peak that the model needed; None if either is unknown."""
         if self._flops is None or self._peak is None or elapsed_s <= 0:
             return None
         all_ranks = self._peak * self._ranks.world_size
@@ -169,11 +169,11 @@ class StepProgress:
 
     @property
     def total_tokens_per_s(self) -> float | None:
-        """Input tokens per second over the whole loop; None when no step was trained."""
+        """Input tokens per second over the whole loop; None if no step was trained."""
         tokens = self._total.num_inputs
         return tokens / self._total_s if tokens and self._total_s > 0 else None
 
     @property
     def total_mfu(self) -> float | None:
-        """MFU over the whole loop, evaluations and checkpoints in it included."""
+        """MFU over the whole loop, including evaluations and checkpoints."""
         return self._mfu(self._total, self._total_s) if self._total.num_inputs else None

@@ -1,4 +1,4 @@
-"""How many steps there are, and the learning rate at each: pure functions of the step."""
+"""The number of steps, and the learning rate at each: pure functions of the step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rundir.config import TrainConfig
 
 
 def num_steps(config: TrainConfig, num_samples: int) -> int:
-    """Optimizer steps of the whole run: `max_steps`, or what `epochs` come to, rounded up."""
+    """Return the optimizer steps of the run: `max_steps`, or those of `epochs`, rounded up."""
     if config.max_steps > 0:
         return config.max_steps
     exact = config.epochs * num_samples / config.global_batch_size
@@ -16,9 +16,10 @@ def num_steps(config: TrainConfig, num_samples: int) -> int:
 
 
 def learning_rate(config: TrainConfig, step: int, total_steps: int) -> float:
-    """The learning rate of step `step` (from 0): linear warm-up, then the schedule, to a tenth.
+    """Return the learning rate of `step` (from 0): linear warm-up, then the schedule, to a tenth.
 
-    Cosine: 0.1 + 0.9 · (1 + cos πx) / 2 of the peak, x the share of the steps after the warm-up.
+    Cosine: 0.1 + 0.9 · (1 + cos πx) / 2 of the peak, with x the share of the steps after the
+    warm-up.
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps

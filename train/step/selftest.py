@@ -1,4 +1,4 @@
-"""What the trainer takes for granted of a model, tried out on a few tokens before it trains."""
+"""Trials of what the trainer assumes about a model, on a few tokens before it trains."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from train.step.batch import Batch, collate, collate_rows
 
 NOT_PACKED = "--set data.packing=false"
 _LENGTHS = (5, 3)  # of two samples in one row
-_LONG = 256  # of a step that is tried: a state is computed in pieces of 64 or 128
-_TWO = (0, 1)  # seeds: what one of them makes stands in the place of the other's
-# Isolated samples change each other by exactly 0.0 in bfloat16 and by 2.4e-7 in float32 at most.
+_LONG = 256  # tokens of the trial step: a state is computed in chunks of 64 or 128
+_TWO = (0, 1)  # seeds, whose samples take each other's place
+# Isolated samples change each other by exactly 0.0 in bfloat16, by at most 2.4e-7 in float32.
 _LEAST_LEAK = 1e-6
-_LEAST_EFFECT = 1e-4  # of a later token
-_NAME_PARTS, _MAX_NAMES = 4, 4  # of what is listed
-_NOISE_FACTOR = 4  # times what samples in rows of their own do to each other
+_LEAST_EFFECT = 1e-4  # of a later token on earlier logits
+_NAME_PARTS, _MAX_NAMES = 4, 4  # parts of a listed name; most names in a list
+_NOISE_FACTOR = 4  # times the effect on each other of samples in rows of their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What was found out about a model."""
+    """The findings about a model."""
 
     head: Head = "matrix"  # see train/model/head.py
-    unused: tuple[str, ...] = ()  # names of what is to be trained, and got no gradient
+    unused: tuple[str, ...] = ()  # names of trainable parameters that got no gradient
 
 
 def try_out(model: Any, config: RunConfig, ranks: Ranks, events: EventWriter) -> Tried:
-    """What rank 0 finds out about the model, for all.
+    """Try out the model on rank 0, and return the findings on all ranks.
 
-    Raises UserError there for a model that is not causal, that samples cannot be packed for, or
-    whose own code fails.
+    Raises UserError on rank 0 if the model is not causal, if samples cannot be packed for it, or if
+    its own code fails.
     """
     tried = Tried()
     if ranks.is_first:
@@ -59,7 +59,7 @@ def try_out(model: Any, config: RunConfig, ranks: Ranks, events: EventWriter) ->
 
 
 def tried_of(model: Any, config: RunConfig) -> Tried:
-    """All that is tried out. Raises UserError, with the exit code of preflight."""
+    """Run all trials; return the findings. Raises UserError, with the exit code of preflight."""
     try:
         check_exportable(model)
         check_causal(model)
@@ -81,14 +81,14 @@ def tried_of(model: Any, config: RunConfig) -> Tried:
 
 
 def _num_positions(model: Any) -> int:
-    """How long a sample may be for the model, as far as it says; data are held against it too."""
+    """Return the longest sample that the model claims to take; data are checked against it too."""
     described = plain_model(model).config.get_text_config()
     found = getattr(described, "max_position_embeddings", None)
     return found if isinstance(found, int) and found > 0 else _LONG
 
 
 def _lines(model: Any, config: RunConfig, tried: Tried) -> Iterator[str]:
-    """What there is to say of it."""
+    """Return the lines to log about the findings."""
     lines = [attention_line(plain_model(model), config)]
     if has_adapters(model):
         lines.append(coverage_line(model))
@@ -105,11 +105,9 @@ def _lines(model: Any, config: RunConfig, tried: Tried) -> Iterator[str]:
 
 
 def try_step(model: Any, length: int = max(_LENGTHS)) -> Tried:
-    """A forward and a backward of so many tokens, and fewer; they may have no values.
+    """Run a forward and backward pass of `length` tokens, and of fewer; they may be on meta.
 
-    No gradients are left.
-
-    Raises whatever the model's own code raises.
+    No gradients are left. Raises whatever the model's own code raises.
     """
     head, device = head_kind(model), _device(model)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -122,7 +120,7 @@ def try_step(model: Any, length: int = max(_LENGTHS)) -> Tried:
 
 
 def head_kind(model: Any) -> Head:
-    """Which kind of head a model has, tried out with a few tokens."""
+    """Return the kind of head that a model has, tried out with a few tokens."""
     ids, *_ = trial_batch(model).arguments(_device(model))
     assert ids is not None
     with inference(model):
@@ -130,14 +128,14 @@ def head_kind(model: Any) -> Head:
 
 
 def trial_batch(model: Any, length: int = max(_LENGTHS)) -> Batch:
-    """Two samples of random tokens, the first so long."""
+    """Return two samples of random tokens, the first of that length."""
     return collate(_samples(model, 0, (length, min(_LENGTHS))))
 
 
 def check_exportable(model: Any) -> None:
-    """Raise UserError if nobody could load the trained model by AutoModelForCausalLM.
+    """Raise UserError if AutoModelForCausalLM could not load the trained model.
 
-    Of some models of more than text the part for text is a class that has no name there.
+    In some multimodal models the text part is of a class that is not registered there.
     """
     described = plain_model(model).config
     kind = described.model_type
@@ -154,7 +152,7 @@ def check_exportable(model: Any) -> None:
 def check_causal(model: Any) -> None:
     """Raise UserError if a token changes what is predicted before it.
 
-    Such a model is not causal, and learns to copy what it is to predict.
+    Such a model is not causal, and learns to copy what it should predict.
     """
     first, _ = _samples(model, 0)
 
@@ -175,10 +173,10 @@ def check_causal(model: Any) -> None:
 
 
 def check_packing(model: Any, *, num_rows: int = 1) -> None:
-    """Raise UserError unless the samples of one row, of so many at once, do not see each other.
+    """Raise UserError if the samples of one row, with `num_rows` at once, see each other.
 
-    transformers keeps them apart by their positions, silently or not at all: recurrent models and
-    a few others do not. A sample's logits then change with the sample before it.
+    transformers keeps them apart by their positions, except, silently, in recurrent models and a
+    few others. A sample's logits then change with the sample before it.
     """
     before, after = _LENGTHS
 
@@ -200,10 +198,10 @@ def check_packing(model: Any, *, num_rows: int = 1) -> None:
 
 
 def _leak(model: Any, logits: Sequence[torch.Tensor], least: float = _LEAST_LEAK) -> float:
-    """How much two differ that are to be the same; 0 if no more than by computing in other shapes.
+    """Return how much logits that should be equal differ; 0 if it is only numerical noise.
 
-    Where there are experts, whoever is in the batch changes the shape of what they multiply, and
-    so the last digit: as much as that of a sample in a row of its own.
+    With experts, the rest of the batch changes the shapes of their products, and so the last digit.
+    The noise is what that does to a sample in a row of its own.
     """
     leak = _difference(logits)
     if not leak > least:
@@ -214,13 +212,13 @@ def _leak(model: Any, logits: Sequence[torch.Tensor], least: float = _LEAST_LEAK
 
 
 def _difference(logits: Sequence[torch.Tensor]) -> float:
-    """The largest one, as a share of the largest logit."""
+    """Return the largest difference, as a share of the largest logit."""
     one, other = logits
     return float((one - other).abs().max() / one.abs().max())
 
 
 def _logits(model: Any, batch: Batch) -> torch.Tensor:
-    """(rows, tokens, vocabulary), in float32."""
+    """Return logits, (rows, tokens, vocabulary), in float32."""
     ids, positions, *_ = batch.arguments(_device(model))
     given = {} if positions is None else {"position_ids": positions}
     with inference(model):

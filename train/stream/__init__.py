@@ -1,4 +1,4 @@
-"""Data that are not prepared: ranks read and tokenise their rows while they train.
+"""Streamed data, which ranks read and tokenise themselves while they train.
 
-prepare_stream.py runs in the child that prepares data, everything else in the ranks.
+prepare_stream.py runs in the child process that prepares data, everything else in the ranks.
 """

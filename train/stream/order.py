@@ -1,8 +1,8 @@
-"""The order of rows that are streamed: each once an epoch, a pure function of seed and position.
+"""The order of streamed rows: each once per epoch, a pure function of seed and position.
 
-Groups of pieces are permuted, and what comes of it is cut into windows of so many pieces, within
-which rows are permuted. So every row is where it is for any number of ranks, and can be found
-without reading those before it.
+Groups of pieces are permuted, and the result is cut into windows of a fixed number of pieces,
+within which rows are permuted. So a row has the same position for any number of ranks, and can be
+found without reading those before it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ class Window:
     epoch: int
     begin: int
     end: int
-    pieces: np.ndarray  # rows of the table, as they follow each other
-    _rows: np.ndarray  # position from `begin` → row of the pieces taken together
+    pieces: np.ndarray  # rows of the table, in order
+    _rows: np.ndarray  # position from `begin` → row of all pieces concatenated
 
     def places(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For each position, which piece its row is in, and which row of that it is."""
+        """Return, for each position, the index of its piece and the row's index in that piece."""
         rows, ends = self._rows[positions - self.begin], self.pieces["num_rows"].cumsum()
         slots = np.searchsorted(ends, rows, side="right")
         return slots, rows - (ends - self.pieces["num_rows"])[slots]
 
 
 class StreamOrder:
-    """Position → row. Positions go through all epochs: row `p % num_rows` of epoch `p // num_rows`.
+    """A map from position to row. Positions continue through all epochs.
 
-    Takes memory for two numbers of each piece.
+    Position p is row `p % num_rows` of epoch `p // num_rows`. Takes memory for two numbers per
+    piece.
     """
 
     def __init__(self, table: np.ndarray, seed: int, pieces_per_window: int) -> None:
@@ -42,7 +43,7 @@ class StreamOrder:
         self._pieces = self._ends = np.empty(0, np.int64)
 
     def window(self, position: int) -> Window:
-        """The window that a position is in."""
+        """Return the window that contains a position."""
         epoch, within = divmod(position, self.num_rows)
         if epoch != self._epoch:
             self._epoch, self._pieces = epoch, self._permuted(epoch)
@@ -63,7 +64,7 @@ class StreamOrder:
         )
 
     def _permuted(self, epoch: int) -> np.ndarray:
-        """The places in the table, those of a group side by side."""
+        """Return the table's indices in the order of an epoch, those of a group side by side."""
         groups = self._table["group"]
         firsts = np.flatnonzero(np.diff(groups, prepend=-1))
         sizes = np.diff(firsts, append=len(groups))

@@ -1,4 +1,4 @@
-"""Some rows of some pieces, without reading the rest of their files where that can be."""
+"""The reader of some rows of some pieces; it skips the rest of their files where possible."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from train.data.readers import Raw, arrow_batches, decompressed, rows_in, saying
 from train.data.sources import Source
 from train.stream.pieces import StreamFile, begins_anywhere
 
-Numbered = list[tuple[int, Raw]]  # rows with their places
+Numbered = list[tuple[int, Raw]]  # rows with their positions
 
-_BATCH_ROWS = 512  # of Parquet, decoded at once
+_BATCH_ROWS = 512  # of Parquet, decoded together
 
 
 class PieceReader:
-    """Reads pieces of the files. What has changed since their rows were counted is said."""
+    """Reads pieces of the files, and reports what has changed since their rows were counted."""
 
     def __init__(self, files: Sequence[StreamFile], say: Callable[[str], None]) -> None:
         self._files, self._say = files, say
         self._has_grown: set[int] = set()
-        # The one that goes on in the next window is kept; it may have been read for hours.
+        # The one that continues in the next window is kept; it may have been read for hours.
         self._open: dict[bool, tuple[tuple[int, int], _Cursor]] = {}
 
     def source(self, file: int) -> Source:
-        """A file, by its place among all."""
+        """Return a file, by its index among all."""
         return self._files[file].source
 
     def rows(
         self, pieces: np.ndarray, wanted: Sequence[np.ndarray]
     ) -> Iterator[tuple[int, Numbered]]:
-        """For pieces, in whatever order: which it is, and of its rows the `wanted`, ascending.
+        """Yield, for pieces in any order, the index of the piece and its `wanted` rows, ascending.
 
-        Raises UserError for a file that is no longer what it was.
+        Raises UserError for a file that has changed.
         """
         follows = [self._follows(int(piece["file"])) for piece in pieces]
 
         def turn(at: int) -> tuple[int, ...]:
-            """Plain files from their beginning on; the others in the order of the epoch."""
+            """Return a sort key: plain files from their beginning, others in the epoch's order."""
             piece = pieces[at]
             return (1, at) if follows[at] else (0, int(piece["file"]), int(piece["start"]))
 
@@ -51,13 +51,13 @@ class PieceReader:
             yield at, self._of_piece(pieces[at], wanted[at], follows=follows[at])
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close all open files."""
         for _, cursor in self._open.values():
             cursor.close()
         self._open.clear()
 
     def _follows(self, file: int) -> bool:
-        """Whether pieces of this file can only be read one after the other."""
+        """Return whether pieces of this file can only be read one after the other."""
         source = self._files[file].source
         return source.format == "parquet" or (source.is_text and not begins_anywhere(source))
 
@@ -103,16 +103,16 @@ def _changed(file: StreamFile, what: str) -> UserError:
 
 
 class _Cursor(Protocol):
-    """A file that is read."""
+    """A file that is being read."""
 
     def can_go_to(self, start: int) -> bool:
-        """Whether a piece that begins there can still be read."""
+        """Return whether a piece that begins at `start` can still be read."""
 
     def take(self, piece: np.ndarray, wanted: np.ndarray) -> Numbered | None:
-        """Of a piece the rows that are wanted; None if it has not as many rows as it had."""
+        """Return the wanted rows of a piece; None if it has fewer rows than it had."""
 
     def close(self) -> None:
-        """Be read no more."""
+        """Stop reading and close the file."""
 
 
 def _cursor(source: Source, piece: np.ndarray) -> _Cursor:
@@ -122,7 +122,7 @@ def _cursor(source: Source, piece: np.ndarray) -> _Cursor:
 
 
 class _Text:
-    """Rows of text; from any piece on if the file is plain."""
+    """Rows of a text file, from any piece on if the file is plain."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._at = source, 0
@@ -136,7 +136,7 @@ class _Text:
     def take(self, piece: np.ndarray, wanted: np.ndarray) -> Numbered | None:
         start, num_rows = int(piece["start"]), int(piece["num_rows"])
         if (rows := self._rows) is None:
-            self._file.seek(0)  # where the names of columns stand
+            self._file.seek(0)  # where the column names are
             rows = rows_in(self._file, self._source, start)
         else:
             for _ in islice(rows, start - self._at):
@@ -157,7 +157,7 @@ class _Text:
 
 
 class _FileBatches:
-    """Rows of Arrow, from its first on, or of one row group of Parquet."""
+    """Rows of an Arrow file, from its first on, or of one row group of Parquet."""
 
     def __init__(self, source: Source, start: int) -> None:
         import pyarrow as pa
@@ -200,5 +200,5 @@ class _FileBatches:
             self._at, self._batch = batch_end, None
 
     def close(self) -> None:
-        self._batch = self._batches = None  # what they map can be closed
+        self._batch = self._batches = None  # so that what they map can be closed
         self._open.close()

@@ -1,8 +1,8 @@
-"""Where the rows of streamed files lie: a small table of pieces, made by reading the files once.
+"""The places of rows in streamed files: a small table of pieces, made by reading the files once.
 
-A piece is some hundred KiB of rows that stand one after the other. Rows of plain text, and of
-Arrow, can be read from the beginning of any piece; those of compressed text, of a JSON array and of
-a row group of Parquet only one piece after the other. Such pieces are one group.
+A piece is some hundred KiB of consecutive rows. Rows of plain text, and of Arrow, can be read from
+the beginning of any piece; those of compressed text, of a JSON array and of a Parquet row group
+only one piece after the other. Such pieces form one group.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import numpy as np
 from train.data.columns import Columns
 from train.data.sources import Source
 
-# `file` is the place in the list of files. `start` is where the piece begins: in bytes of plain
-# text, else the rows of the file before it. `number` is the place of its first row for people.
+# `file` is the index in the list of files. `start` is where the piece begins: a byte offset in
+# plain text, else the number of rows before it. `number` is the position of its first row, for
+# people.
 PIECE = np.dtype(
     [
         ("file", "<i4"),
@@ -44,7 +45,7 @@ class StreamFile:
 
     @classmethod
     def of(cls, source: Source) -> StreamFile:
-        """As it is now. Raises OSError."""
+        """Return the file in its current state. Raises OSError."""
         found = source.path.stat()
         return cls(
             source=source,
@@ -55,33 +56,33 @@ class StreamFile:
 
 
 def begins_anywhere(source: Source) -> bool:
-    """Whether rows can be read from any byte on at which one begins."""
+    """Return whether reading can start at any byte at which a row begins."""
     return source.format != "json" and source.is_text and not source.compression
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
-    """All pieces of some files, in the order of these; what is to be made of their rows."""
+    """All pieces of some files, in the order of the files, and the columns to read."""
 
     files: Sequence[StreamFile]
-    table: np.ndarray  # of PIECE
+    table: np.ndarray  # of dtype PIECE
     piece_bytes: int
     columns: Columns
 
     @property
     def num_rows(self) -> int:
-        """Rows in all."""
+        """The number of all rows."""
         return int(self.table["num_rows"].sum(dtype=np.int64))
 
     @property
     def fingerprint(self) -> str:
-        """The same for files of the same names' order, sizes and rows."""
+        """A digest, the same for files of the same order, sizes and rows."""
         digest = hashlib.sha256(np.ascontiguousarray(self.table).tobytes())
         digest.update(repr([file.size_bytes for file in self.files]).encode())
         return digest.hexdigest()[:16]
 
     def save(self, folder: Path) -> None:
-        """Write them to a new folder. Raises OSError."""
+        """Write the pieces to a new folder. Raises OSError."""
         folder.mkdir(parents=True)
         np.save(folder / _TABLE, self.table)
         about = {
@@ -93,7 +94,7 @@ class Pieces:
 
     @classmethod
     def load(cls, folder: Path) -> Pieces:
-        """What `save` has written; the table is mapped. Raises OSError."""
+        """Return what `save` wrote; the table is memory-mapped. Raises OSError."""
         about = json.loads((folder / _ABOUT).read_text(encoding="ascii"))
         named = about["columns"]
         return cls(
@@ -106,7 +107,7 @@ class Pieces:
 
 def _as_json(file: StreamFile) -> dict[str, Any]:
     table = asdict(file)
-    # Ranks may run elsewhere.
+    # Ranks may run in another working directory.
     return table | {"source": table["source"] | {"path": str(file.source.path.absolute())}}
 
 

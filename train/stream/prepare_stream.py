@@ -1,7 +1,7 @@
-"""What is done before ranks start where they read the data themselves: rows counted, some tried.
+"""Preparation of streamed data, before the ranks start: all rows are counted, and some are tried.
 
-All files are read once to know how many rows there are and where; that is remembered of each file.
-What is in the rows is looked at in the first ones of some files only.
+All files are read once to find out how many rows there are and where; this is remembered for each
+file. The content is examined only in the first rows of some files.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _FOLDER = "stream"
 def prepare_stream(
     path: Path, model_path: Path, recipe: Recipe, tools: Tools, run: RunDir
 ) -> tuple[PreparedData, list[str], str]:
-    """Count the rows at `path`, and try some; write where they are below `run.data`.
+    """Count the rows at `path`, and try some; write the positions of all below `run.data`.
 
-    Returns what ranks need, some samples as text, and a line to say. Raises UserError when the data
+    Returns what ranks need, some samples as text, and a line to print. Raises UserError if the data
     cannot be read, a row that was tried is wrong, or none of those can be trained on.
     """
     files = [StreamFile.of(source) for source in find_sources(path)]
@@ -67,7 +67,7 @@ def prepare_stream(
 def _try(
     sources: list[Source], recipe: Recipe, tools: Tools
 ) -> tuple[Columns, list[str], Counts, list[str]]:
-    """Tokenise the first rows of some files; the last is what else there is to say."""
+    """Tokenise the first rows of some files; return columns, sample texts, counts and remarks."""
     columns: Columns | None = None
     seen = set[str]()
     samples: list[Sample] = []
@@ -113,7 +113,7 @@ def _none_left(path: Path, counts: Counts, recipe: Recipe) -> UserError:
 
 
 def _summary(path: Path, pieces: Pieces, num_files: int, recipe: Recipe, counts: Counts) -> str:
-    """What was found, and what nobody has looked at yet."""
+    """Return a line about what was found, and what has not been examined yet."""
     stops = "ends the run" if recipe.on_bad_row == "stop" else "is left out and listed"
     return (
         f"data: {path.name}: {pieces.columns}; streamed: {pieces.num_rows:,} rows in "

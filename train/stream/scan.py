@@ -1,4 +1,4 @@
-"""Files are read once, without parsing what is in their rows, to know where these are."""
+"""A scan that reads files once, without parsing their rows, to find where the rows are."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from train.data.readers import Raw, arrow_batches, decompressed, rows_in, saying
 from train.data.sources import Source
 from train.stream.pieces import PIECE, StreamFile, begins_anywhere
 
-_SMALL_BYTES = 64 << 20  # done before other processes could begin
+_SMALL_BYTES = 64 << 20  # finished before other processes could start
 _VERSION = 1  # of what is remembered
 _PIECE_BYTES = 1 << 18
-_MOST_PIECES = 1 << 20  # about: 28 MB of table, whatever the files hold
+_MOST_PIECES = 1 << 20  # approximately: 28 MB of table, whatever the files hold
 
 # (group of the file, start, number, rows)
 _Row = tuple[int, int, int, int]
 
 
 def piece_bytes_of(files: Iterable[StreamFile]) -> int:
-    """How large pieces are to be: small, unless they would become too many."""
+    """Return the size of pieces in bytes: small, unless there would be too many."""
     return max(_PIECE_BYTES, sum(file.size_bytes for file in files) // _MOST_PIECES)
 
 
 def scan_all(files: list[StreamFile], piece_bytes: int, max_rows: int) -> np.ndarray:
-    """The table of the pieces of all files, or of their first `max_rows` rows, unless that is 0.
+    """Return the table of pieces of all files, or of the first `max_rows` rows unless that is 0.
 
-    Raises UserError for a file that is damaged, and OSError.
+    Raises OSError, and UserError for a damaged file.
     """
     total_bytes = sum(file.size_bytes for file in files)
     progress, processes = PrepareProgress(total_bytes), min(num_processes(), len(files))
@@ -50,7 +50,7 @@ def scan_all(files: list[StreamFile], piece_bytes: int, max_rows: int) -> np.nda
             progress.at(done_bytes + at_bytes, num_rows + rows)
 
     work = partial(_remembered, piece_bytes=piece_bytes, tell=tell)
-    if max_rows:  # what is found in part is not remembered
+    if max_rows:  # partial results are not remembered
         work = partial(scan, piece_bytes=piece_bytes, tell=tell, max_rows=max_rows)
     with closing(in_order(work, [file.source for file in files], processes)) as scanned:
         for at, table in enumerate(scanned):
@@ -76,7 +76,7 @@ def _first_rows(table: np.ndarray, max_rows: int) -> np.ndarray:
 
 
 def _remembered(source: Source, piece_bytes: int, tell: Callable[[int, int], None]) -> np.ndarray:
-    """`scan`, or what it has found when the file was as it is now."""
+    """Return the result of `scan`, or a remembered one if the file has not changed since."""
     before = source.path.stat()
     if not is_remembered(before):
         return scan(source, piece_bytes, tell)
@@ -89,7 +89,7 @@ def _remembered(source: Source, piece_bytes: int, tell: Callable[[int, int], Non
     if is_settled(before):
         made = io.BytesIO()
         np.savez(made, is_as=np.array(is_as), table=table)
-        with contextlib.suppress(OSError):  # it is only there to be quick
+        with contextlib.suppress(OSError):  # the note only saves time
             note.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(note, made.getvalue(), durable=False)
     return table
@@ -101,9 +101,9 @@ def scan(
     tell: Callable[[int, int], None] = lambda *_: None,
     max_rows: int = sys.maxsize,
 ) -> np.ndarray:
-    """The pieces of a file, or those that its first rows are in.
+    """Return the pieces of a file, or those that hold its first rows.
 
-    Raises UserError when it is damaged, and OSError.
+    Raises OSError, and UserError if the file is damaged.
     """
     with saying_damage(source), closing(_pieces(source, piece_bytes, tell)) as pieces:
         return np.fromiter(((0, *piece) for piece in _up_to(pieces, max_rows)), PIECE)
@@ -137,7 +137,7 @@ def _pieces(source: Source, piece_bytes: int, tell: Callable[[int, int], None]) 
 def _cut(
     rows: Iterable[tuple[int, Raw, int]], piece_bytes: int, position: Callable[[], int] | None
 ) -> Iterator[_Row]:
-    """Rows of text; of those without a `position` each follows the one before it."""
+    """Yield the pieces of text rows; without `position` each follows the one before it."""
     group = start = first_number = num_rows = num_bytes = num_done = 0
     for number, _, size in rows:
         if not num_rows:
@@ -172,7 +172,7 @@ def _of_arrow(source: Source, piece_bytes: int) -> Iterator[_Row]:
 
 
 def _divided(groups: Iterable[tuple[int, int]], piece_bytes: int) -> Iterator[_Row]:
-    """Groups of so many rows and bytes, in pieces."""
+    """Yield the pieces of groups that are given as numbers of rows and bytes."""
     at = 0
     for group, (num_rows, num_bytes) in enumerate(groups):
         each, end = max(1, num_rows * piece_bytes // max(1, num_bytes)), at + num_rows

@@ -1,4 +1,4 @@
-"""One rank's rows of each step: read from the files, made samples, told to the other ranks."""
+"""One rank's rows of each step: read from the files, made into samples, sent to the other ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from train.stream.order import StreamOrder, Window
 from train.stream.piece_reader import PieceReader
 from train.stream.pieces import Pieces
 
-_LEAST_PIECES = 16  # of a window: rows from fewer places would be too much alike
+_LEAST_PIECES = 16  # per window: rows from fewer places would be too similar
 
 _COUNTED = (
     "num_rows",
@@ -41,7 +41,7 @@ _COUNTED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Samples by the place of their row in the step; a row may make none, or several.
+    """Samples by the position of their row in the step; a row may give none, or several.
 
     With an `error` there is nothing else.
     """
@@ -52,7 +52,7 @@ class Share:
     error: UserError | None = None
 
     def packed(self) -> np.ndarray:
-        """Samples, counts and error as one array of int32; bad rows are not in it."""
+        """Return samples, counts and error as one array of int32; bad rows are not included."""
         error = _error_bytes(self.error)
         heads = [(place, len(ids), ranges.size) for place, (ids, ranges) in self.samples]
         counted = [getattr(self.counts, name) for name in _COUNTED]
@@ -62,9 +62,9 @@ class Share:
 
 
 def joined(packed: Iterable[np.ndarray]) -> Share:
-    """All samples of a step, in the order of its rows, of what all ranks have packed.
+    """Return all samples of a step, in the order of its rows, from what all ranks have packed.
 
-    Of several errors it has the first rank's.
+    Of several errors the first rank's is kept.
     """
     samples: list[tuple[int, Sample]] = []
     counts, errors = Counts(), []
@@ -113,10 +113,10 @@ def shares(
     world_size: int,
     say: Callable[[str], None],
 ) -> Generator[Share]:
-    """A rank's share of `first_step` (from 0), and of all steps after it.
+    """Yield a rank's share of `first_step` (from 0), and of all steps after it.
 
-    Raises UserError for a row that is wrong, if that is to end a run, for a file that is no longer
-    what it was, and for samples that the model has no embedding for.
+    Raises UserError for a bad row, if that is to end a run, for a file that has changed, and for
+    samples that the model has no embedding for.
     """
     recipe = recipes(config)[0]
     tokeniser = Tokeniser(*load_text_tools(model_path, recipe), recipe, pieces.columns)
@@ -159,7 +159,7 @@ def _share_of(places: Sequence[int], rows: Sequence[Row], tokeniser: Tokeniser) 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row with its place."""
+    """A row with its file and position."""
 
     source: Source
     number: int
@@ -167,9 +167,9 @@ class Row:
 
 
 class StreamRows:
-    """Every `world_size`-th row of the order: all ranks have as many as each other.
+    """Every `world_size`-th row of the order, so that all ranks have the same number.
 
-    Holds the rows of one window that are this rank's.
+    Holds this rank's rows of one window.
     """
 
     def __init__(
@@ -185,9 +185,9 @@ class StreamRows:
         self._batch_size, self._rank, self._world_size = batch_size, rank, world_size
 
     def steps(self, first: int) -> Generator[tuple[range, list[Row]]]:
-        """Of step `first` (from 0), and of all after it: the places in the step, and the rows.
+        """Yield the positions in the step and the rows, for step `first` (from 0) and all after it.
 
-        Raises UserError for a file that is no longer what it was.
+        Raises UserError for a file that has changed.
         """
         rows = self._rows(first * self._batch_size)
         for step in count(first):
@@ -214,6 +214,6 @@ class StreamRows:
             for index, (number, raw) in zip(parts[at].tolist(), some, strict=True):
                 found[index] = Row(source, number, raw)
         for index, row in enumerate(found):
-            found[index] = None  # it has had its use
+            found[index] = None  # not kept once it is used
             assert row is not None
             yield row

@@ -1,8 +1,8 @@
-"""Training data that are not prepared: ranks read and tokenise them while they train.
+"""Streamed training data: ranks read and tokenise them while they train.
 
 Each rank takes its rows of a step (train/stream/share.py) and makes samples of them, in a thread,
-some steps ahead. Then all ranks tell each other their samples, which are small beside a step, so
-that what comes after is as with prepared data: rows are packed, and tokens shared out evenly.
+some steps ahead. Then all ranks exchange their samples, which costs little compared to a step, so
+that everything after it is as with prepared data: rows are packed, and tokens divided evenly.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from train.stream.pieces import Pieces
 from train.stream.share import Share, joined, shares
 
 _NUM_AHEAD = 4  # steps
-_TOLD_AGAIN = 10  # times as many rows left out
+_TOLD_AGAIN = 10  # times as many rows left out as at the last report
 
 Item = TypeVar("Item")
 
 
 class Ahead(Generic[Item]):
-    """Items of a generator without an end, at most so many ahead of what was taken.
+    """Items of an endless generator, made at most `num_ahead` items before they are taken.
 
-    A thread, not a process: what is costly (the tokenizer) leaves the interpreter to others, and
-    after CUDA was initialised nothing may be forked.
+    A thread, not a process: the costly part (the tokenizer) releases the GIL, and nothing may be
+    forked after CUDA was initialised.
     """
 
     def __init__(self, items: Generator[Item], num_ahead: int) -> None:
@@ -47,7 +47,7 @@ class Ahead(Generic[Item]):
         self._thread.start()
 
     def next(self) -> Item:
-        """The next item. Raises what the generator has raised in its place."""
+        """Return the next item. Raises what the generator raised in its place."""
         item = self._made.get()
         self._room.release()
         if isinstance(item, BaseException):
@@ -56,7 +56,7 @@ class Ahead(Generic[Item]):
         return item
 
     def close(self) -> None:
-        """Make no more; return once the thread has ended."""
+        """Stop making items; return once the thread has ended."""
         self._is_closed = True
         self._room.release()
         self._thread.join()
@@ -65,7 +65,7 @@ class Ahead(Generic[Item]):
         try:
             while self._room.acquire() and not self._is_closed:
                 self._made.put(next(self._items))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 - whatever it is, `next` raises it
             self._made.put(error)
         finally:
             self._items.close()
@@ -83,7 +83,7 @@ class Stream:
         ranks: Ranks,
         events: EventWriter,
     ) -> None:
-        """Open what was written beside the run. Raises OSError when it is gone."""
+        """Open the pieces that were written for the run. Raises OSError if they are gone."""
         self._config, self._run, self._ranks, self._events = config, run, ranks, events
         self._model_path = Path(prepared.model_path)
         self._pieces = Pieces.load(Path(prepared.train.path))
@@ -93,18 +93,18 @@ class Stream:
         self._counts, self._tell_at, self._num_listed = Counts(), 1, 0
 
     def __len__(self) -> int:
-        """Rows of an epoch."""
+        """Return the number of rows in an epoch."""
         return self._pieces.num_rows
 
     def __getitem__(self, index: int) -> Sample:
         return self._samples[index]
 
     def length(self, index: int) -> int:
-        """How many tokens a sample of this step has."""
+        """Return the number of tokens in a sample of this step."""
         return len(self._samples[index][0])
 
     def begin(self, step: int) -> None:
-        """Read for `step` (from 0) and those after it, while nobody asks for them yet."""
+        """Start reading for `step` (from 0) and those after it, before they are asked for."""
         if self._ahead is not None:
             self._ahead.close()
         made = shares(
@@ -119,10 +119,10 @@ class Stream:
         self._ahead, self._next_step = Ahead(made, _NUM_AHEAD), step
 
     def step_indices(self, step: int) -> Sequence[int]:
-        """Have the samples of `step` (from 0) here.
+        """Load the samples of `step` (from 0), and return their indices.
 
-        Raises UserError, on all ranks, for a row that is wrong, if that is to end a run, and for a
-        file that is no longer what it was.
+        Raises UserError, on all ranks, for a bad row, if that is to end a run, and for a file that
+        has changed.
         """
         if self._ahead is None or step != self._next_step:
             self.begin(step)
@@ -141,7 +141,7 @@ class Stream:
         return range(len(self._samples))
 
     def end(self) -> None:
-        """Read no more, and say what was left out."""
+        """Stop reading, and report what was left out."""
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
@@ -161,7 +161,7 @@ class Stream:
             self._say(_summary(counts, self._config.data.max_seq_length))
 
     def _list(self, share: Share, step: int) -> None:
-        """Write down the bad rows of this rank."""
+        """List the bad rows of this rank in a file."""
         if not share.bad or self._num_listed >= MOST_LISTED:
             return
         self._num_listed += len(share.bad)
@@ -183,7 +183,7 @@ class Stream:
 
 
 def _summary(counts: Counts, max_seq_length: int) -> str:
-    """What has become of rows: nothing is left out unsaid."""
+    """Return a line about what became of the rows, so that none is left out silently."""
     parts = [f"{counts.num_rows:,} rows streamed"]
     for name, what in (
         ("num_bad", "{:,} bad ones left out (data/*.bad_rows.jsonl)"),
@@ -191,7 +191,7 @@ def _summary(counts: Counts, max_seq_length: int) -> str:
         ("num_too_long", f"{{:,}} samples left out: more than {max_seq_length:,} tokens"),
         ("num_truncated", f"{{:,}} samples cut off at {max_seq_length:,} tokens"),
         ("num_split", "{:,} long rows split"),
-        ("num_rewritten", "{:,} conversations made a sample for each answer"),
+        ("num_rewritten", "{:,} conversations split into one sample for each answer"),
     ):
         if number := getattr(counts, name):
             parts.append(what.format(number))

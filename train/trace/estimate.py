@@ -1,8 +1,9 @@
-"""What one rank's model and training step take on its device, without the device.
+"""An estimate of what one rank's model and training step take on its device, without the device.
 
 `python -P -m train.trace.estimate OUT.json CONFIG.toml... [--device cuda|cpu]` writes the answers
-as rundir/footprint.py has them. A model of two layers is traced, then one with one more (or of one
-round and two of a pattern of layers): what that one adds, every further one adds too.
+in the format of rundir/footprint.py. A model of two layers is traced, then one with one more (or of
+one and then two rounds of a repeating pattern of layers): what that adds, every further one adds
+too.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ _MOMENTS: dict[str, Moment] = {
 
 
 def footprint(config: RunConfig, device: Device) -> Footprint:
-    """The footprint of one rank. Raises UserError when there is no such model to be traced."""
+    """Return the footprint of one rank. Raises UserError if there is no such model to trace."""
     name = config.architecture.get("model_type") or config.model.path
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of transformers and peft; a run says them again
+            warnings.simplefilter("ignore")  # of transformers and peft; a run shows them again
             return _footprint(_traced(_described(config), config, device))
     except UserError:
         raise
-    # Any model's code runs here, on shapes that a person has written: it raises what it likes.
+    # Any model's code runs here, on shapes that a person has written: it may raise anything.
     except Exception as error:
         what = (str(error).strip() or "no reason given").splitlines()[0]
         raise UserError(
@@ -61,13 +62,13 @@ def footprint(config: RunConfig, device: Device) -> Footprint:
 
 
 def _described(config: RunConfig) -> PretrainedConfig:
-    """The model's shape, from [architecture] or else from its folder. Raises UserError."""
+    """Return the model's shape, from [architecture] or else from its folder. Raises UserError."""
     architecture = dict(config.architecture)
     if architecture:
         model_type = architecture.pop("model_type", None)
         if model_type not in CONFIG_MAPPING:
             raise UserError(
-                f"[architecture] model_type = {model_type!r} is none that transformers knows",
+                f"[architecture] model_type = {model_type!r} is not known to transformers",
                 do='the model_type of the model\'s config.json, such as model_type = "qwen3"',
             )
         return CONFIG_MAPPING[model_type](**architecture)
@@ -83,13 +84,13 @@ def _described(config: RunConfig) -> PretrainedConfig:
         what = str(error).strip().splitlines()[0]
         raise UserError(
             f"{file} cannot be used: {what}",
-            do="take the file anew from where the model comes from; for code of the model's own: "
+            do="download the file again; for code of the model's own: "
             "--set model.trust_remote_code=true",
         ) from error
 
 
 def _traced(described: PretrainedConfig, config: RunConfig, device: Device) -> Trace:
-    """The trace of the whole model, extrapolated from two short ones where its layers are alike."""
+    """Return the trace of the whole model, extrapolated from two short ones if layers are alike."""
     try:
         found = _extrapolated(described, config, device)
     except Exception:  # noqa: BLE001 - not every architecture can be made shorter
@@ -98,12 +99,12 @@ def _traced(described: PretrainedConfig, config: RunConfig, device: Device) -> T
 
 
 def _extrapolated(described: PretrainedConfig, config: RunConfig, device: Device) -> Trace | None:
-    """None where that is no less work, or some layers are larger than others."""
+    """Return the extrapolated trace; None if it saves no work, or if layers differ in size."""
     period = _period(described)
     if period == 0:
         return None
     num_layers = described.get_text_config().num_hidden_layers
-    first = max(2, period + num_layers % period)  # a layer alone is both the first and the last
+    first = max(2, period + num_layers % period)  # a single layer is both the first and the last
     if num_layers <= first + period:
         return None
     small, large = (
@@ -118,7 +119,7 @@ def _extrapolated(described: PretrainedConfig, config: RunConfig, device: Device
 
 
 def _period(described: PretrainedConfig) -> int:
-    """After how many layers their kinds repeat; 0 if they do not, or it cannot be told."""
+    """Return the number of layers after which their kinds repeat; 0 if not, or if unknown."""
     text = described.get_text_config()
     num_layers = getattr(text, "num_hidden_layers", None)
     if not isinstance(num_layers, int):
@@ -131,7 +132,7 @@ def _period(described: PretrainedConfig) -> int:
 
 
 def _by_layer(text: PretrainedConfig) -> list[tuple[str, list[Any]]]:
-    """The fields with an entry for each layer."""
+    """Return the fields with an entry for each layer."""
     return [
         (name, list(value))
         for name, value in vars(text).items()
@@ -140,7 +141,7 @@ def _by_layer(text: PretrainedConfig) -> list[tuple[str, list[Any]]]:
 
 
 def _shortened(described: PretrainedConfig, num_layers: int) -> PretrainedConfig:
-    """The same with only its first layers."""
+    """Return a copy with only the first layers."""
     short = copy.deepcopy(described)
     text = short.get_text_config()
     for name, value in _by_layer(text):
@@ -150,10 +151,10 @@ def _shortened(described: PretrainedConfig, num_layers: int) -> PretrainedConfig
 
 
 def _footprint(found: Trace) -> Footprint:
-    """The parts at the highest peak. What tensors are rounded up by counts as activations."""
+    """Return the parts at the highest peak. The rounding of tensor sizes counts as activations."""
     stage, parts = max(found.peaks.items(), key=lambda item: sum(item[1].values()))
     counts, peak_bytes = found.counts, sum(parts.values())
-    # DDP has buckets for all gradients from the start: what is more is beside them.
+    # DDP has buckets for all gradients from the start: anything more is held beside them.
     ddp = max(0, parts["gradients"] - counts["gradients"])
     exact = counts["weights"] + counts["gradients"] + ddp + counts["optimizer"]
     return Footprint(
@@ -171,7 +172,7 @@ def _footprint(found: Trace) -> Footprint:
 
 
 def main() -> None:
-    """Answer every question, or say why one has no answer and exit with its code."""
+    """Write all footprints, or print why one cannot be had and exit with the error's code."""
     parser = argparse.ArgumentParser(prog="python -P -m train.trace.estimate")
     parser.add_argument("out", type=Path)
     parser.add_argument("configs", type=Path, nargs="+", metavar="CONFIG.toml")
@@ -185,7 +186,7 @@ def main() -> None:
     except UserError as error:
         print(error, file=sys.stderr)  # noqa: T201
         sys.exit(error.code)
-    except (OSError, ValueError) as error:  # a question that cannot be read, a disk that is full
+    except (OSError, ValueError) as error:  # an unreadable configuration, or a full disk
         print(error, file=sys.stderr)  # noqa: T201
         sys.exit(ExitCode.USAGE)
 

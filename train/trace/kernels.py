@@ -1,7 +1,7 @@
 """The kernels that torch would choose on another device, for a trace on the meta device.
 
 Only those that hold more or less memory than on other devices; the choice itself needs a GPU, so it
-is written out here.
+is reproduced here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ATEN = torch.ops.aten
 
 @contextmanager
 def kernels_of(device: Device) -> Iterator[None]:
-    """Inside the block the meta device takes the kernels of that device."""
+    """Have the meta device use the kernels of that device inside the block."""
     with ExitStack() as undo:
 
         def replace(module: Any, name: str, by: Callable[..., Any]) -> None:
@@ -31,7 +31,7 @@ def kernels_of(device: Device) -> Iterator[None]:
 
         optimizers = sys.modules[torch.optim.Optimizer.__module__]
         replace(optimizers, "_get_fused_kernels_supported_devices", lambda: ["meta"])
-        # peft asks for autocast to be off, on a device that has none.
+        # peft disables autocast for the device of its tensors, and meta has none.
         replace(torch, "autocast", partial(_autocast, torch.autocast, device))
         replace(F, "grouped_mm", partial(_grouped_mm, F.grouped_mm))
         if device == "cuda":
@@ -51,7 +51,7 @@ def _attention_on_cuda(
     is_causal: bool = False,
     **more: Any,
 ) -> Any:
-    """As ATen's transformers/cuda/sdp_utils.cpp chooses: flash, memory-efficient, else math.
+    """Choose like ATen's transformers/cuda/sdp_utils.cpp: flash, memory-efficient, else math.
 
     (cuDNN's, which newer GPUs prefer to flash, keeps the same for backward.)
     """
@@ -84,7 +84,7 @@ def _attention_on_cpu(
     is_causal: bool = False,
     **more: Any,
 ) -> Any:
-    """As ATen's transformers/sdp_utils_cpp.cpp chooses: flash, unless there is dropout."""
+    """Choose like ATen's transformers/sdp_utils_cpp.cpp: flash, unless there is dropout."""
     if dropout_p == 0 and query.shape[-1] == key.shape[-1] == value.shape[-1]:
         bias = None if attn_mask is None else _bias(attn_mask, query)
         return _ATEN._scaled_dot_product_flash_attention_for_cpu(
@@ -100,14 +100,14 @@ def _autocast(own: Any, device: Device, device_type: str, *given: Any, **more: A
 
 
 def _grouped_mm(own: Any, rows: Any, weight: Any, *, offs: Any = None, **more: Any) -> Any:
-    """The matrices of experts. torch's own has a meta kernel for bfloat16 alone."""
+    """Multiply the matrices of experts; torch's own has a meta kernel for bfloat16 only."""
     if rows.dtype == torch.bfloat16:
         return own(rows, weight, offs=offs, **more)
     return torch.ops.transformers.grouped_mm_fallback(rows, weight, offs)
 
 
 def _bias(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A mask of booleans as what is added to the scores; ATen makes one too, in every layer."""
+    """Return a boolean mask as a bias to add to the scores; ATen makes one too, in every layer."""
     if mask.dtype != torch.bool:
         return mask
     return torch.where(mask, like.new_zeros(()), like.new_full((), float("-inf")))
@@ -119,5 +119,5 @@ def _dropout_on_cuda(
     training: bool = True,
     inplace: bool = False,  # noqa: ARG001
 ) -> torch.Tensor:
-    """One fused kernel, which keeps a mask of a byte for each value."""
+    """Apply dropout as one fused kernel, which keeps a mask of one byte per value."""
     return _ATEN.native_dropout(input, p, True)[0] if training and p > 0 else input

@@ -1,4 +1,4 @@
-"""What a step would hold in memory, found by running it on the meta device: real code, no data."""
+"""The memory a step would hold, found by running it on the meta device: real code, no data."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from train.rank.torch_compat import TorchDispatchMode
 from train.trace.kernels import Device
 
-# Parts of a footprint, as far as they can be told by when a tensor is made.
+# Parts of a footprint, as far as the time at which a tensor is made identifies them.
 Part = Literal["weights", "gradients", "optimizer", "activations", "logits"]
-# What runs, in its order, and the part that what it makes belongs to.
+# What runs, in order, and the part to which the tensors it makes belong.
 STAGES: dict[str, Part] = {
     "wrap": "gradients",  # DDP's buckets, which gradients are views of
     "forward": "activations",
@@ -23,17 +23,17 @@ STAGES: dict[str, Part] = {
     "embedding backward": "activations",
     "optimizer": "optimizer",
 }
-_CUDA_BLOCK_BYTES = 512  # torch's CUDA allocator, with expandable segments as launch sets them
+_CUDA_BLOCK_BYTES = 512  # torch's CUDA allocator, with the expandable segments that launch sets
 _ATEN = torch.ops.aten
 
 
 class Storages(TorchDispatchMode):
     """Counts every storage on the meta device while it lives, and the peak of each stage.
 
-    `peaks` has, for each stage, how many bytes of each part were held when their sum was highest.
-    On a GPU that is what `torch.cuda.max_memory_allocated` sees, but for what kernels take for
-    themselves: cuBLAS's workspace (8 to 32 MiB), and the accumulators of flash attention's
-    backward, which runs when the larger part of its layer is free again.
+    `peaks` has, for each stage, the bytes of each part when their sum was highest. On a GPU that is
+    what `torch.cuda.max_memory_allocated` reports, except for what kernels allocate themselves:
+    cuBLAS's workspace (8 to 32 MiB), and the accumulators of flash attention's backward, which runs
+    when the larger part of its layer is free again.
     """
 
     def __init__(self, device: Device, *, is_packed: bool) -> None:
@@ -47,7 +47,7 @@ class Storages(TorchDispatchMode):
         self.enter("wrap")
 
     def enter(self, stage: str) -> None:
-        """From now on this runs."""
+        """Begin a stage."""
         self._stage = stage
         self._look()
 
@@ -56,7 +56,7 @@ class Storages(TorchDispatchMode):
         self._highest, self.peaks = {}, {}
 
     def assign(self, tensors: Iterable[torch.Tensor], part: Part) -> None:
-        """Count these as that part, whenever they were made."""
+        """Count these tensors as that part, whenever they were made."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
             found = self._live.get(id(storage))
@@ -75,7 +75,7 @@ class Storages(TorchDispatchMode):
         if op is _ATEN._local_scalar_dense.default and args[0].dtype == torch.bool:
             return not self._is_packed  # transformers asks whether each row is one sample
         if op is _ATEN.copy_.default and args[1].is_meta and not args[0].is_meta:
-            return args[0]  # DDP gets its order of buckets from rank 0, which has the same
+            return args[0]  # DDP gets its bucket order from rank 0, which has the same
         result = op(*args, **(kwargs or {}))
         for one in result if isinstance(result, tuple | list) else (result,):
             if isinstance(one, torch.Tensor) and one.is_meta:

@@ -1,4 +1,4 @@
-"""One step of the trainer's own code, traced on the meta device."""
+"""A trace of one step of the trainer's own code, on the meta device."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _META = torch.device("meta")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Counts and bytes of one model; `peaks` is that of `Storages`, of the second step."""
+    """Counts and bytes of one model; `peaks` is that of `Storages`, for the second step."""
 
     counts: dict[str, int]
     peaks: dict[str, dict[str, int]]
 
     def plus(self, other: Trace, times: int) -> Trace:
-        """This, and `times` what `other` has more than this."""
+        """Return this trace plus `times` what `other` has more than it."""
 
         def add(one: dict[str, int], more: dict[str, int]) -> dict[str, int]:
             return {key: one[key] + times * (more[key] - one[key]) for key in one}
@@ -53,17 +53,17 @@ class Trace:
 
 
 def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Trace:
-    """Trace a model of that architecture as `config` trains it, with the largest batch there is.
+    """Trace a model of that architecture as `config` trains it, with the largest possible batch.
 
     Raises whatever the model's code raises: some of it looks at values, and there are none.
     """
     is_flash = config.model.attention == "flash_attention_2"
-    if is_flash:  # its kernels know no meta device; torch's, without a mask, keep the same
+    if is_flash:  # its kernels do not support meta; torch's, without a mask, keep the same
         config = replace(config, model=replace(config.model, attention="sdpa"))
     folder = Path(config.model.path) if config.model.path else None
     base = grow(new_model(described, config, _META), folder)
     num_base = num_weights(base)
-    with _META:  # adapters would be made on the CPU first
+    with _META:  # else adapters are made on the CPU first
         model = add_method(base, config.train)
     with kernels_of(device), Storages(device, is_packed=False):
         tried = try_step(model)
@@ -71,7 +71,7 @@ def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Tra
     storages.assign(_weights(model), "weights")
     with _group(config.launch.num_ranks) as ranks, kernels_of(device), storages:
         wrapped: Any = wrap(model, ranks, init_sync=False, tried=tried)
-        # Not annotated: DDP would reject the strings that annotations are here.
+        # Not annotated: DDP would reject annotations, which are strings here.
         wrapped.register_comm_hook(None, lambda _, bucket: _reduced(bucket))
         _tell(wrapped, storages)
         trainer = _trainer(config, wrapped, ranks)
@@ -98,13 +98,13 @@ def _counts(model: Any, states: list[Any]) -> dict[str, int]:
 
 
 def _weights(model: Any) -> list[torch.Tensor]:
-    """All that is there before anything runs."""
+    """Return all tensors that exist before anything runs."""
     of_four_bits = chain.from_iterable(map(states_of, model.parameters()))
     return [*model.parameters(), *model.buffers(), *of_four_bits]
 
 
 def _trainer(config: RunConfig, wrapped: Any, ranks: Ranks) -> Trainer:
-    """The trainer as a rank has it, without data, and with a run folder that it does not touch."""
+    """Return the trainer of a rank, without data and with a run folder that it does not touch."""
     samples: Any = range(config.train.global_batch_size)
     return Trainer(
         config=config,
@@ -118,10 +118,10 @@ def _trainer(config: RunConfig, wrapped: Any, ranks: Ranks) -> Trainer:
 
 
 class _Full(Batch):
-    """A batch of which every token but the first of each row is predicted; it has no data."""
+    """A batch in which every token but the first of each row is predicted; it has no data."""
 
     def arguments(self, device: torch.device | str = "cpu") -> tuple[torch.Tensor | None, ...]:
-        """As those of a batch, on the meta device."""
+        """Return arguments like those of a batch, but on the meta device."""
         assert torch.device(device).type == "meta"
         rows, tokens = self.input_ids.shape
         where = torch.empty(rows * (tokens - 1), dtype=torch.long, device=_META)
@@ -129,7 +129,7 @@ class _Full(Batch):
 
 
 def _batches(config: RunConfig) -> list[Batch]:
-    """A rank's largest micro-batches, no more than two: a second one finds gradients there."""
+    """Return a rank's largest micro-batches, at most two: the second finds gradients in place."""
     train = config.train
     share = math.ceil(train.global_batch_size / config.launch.num_ranks)
     num_rows = min(share, train.micro_batch_size)
@@ -139,9 +139,9 @@ def _batches(config: RunConfig) -> list[Batch]:
 
 
 def _tell(wrapped: Any, storages: Storages) -> None:
-    """Tell the storages what runs, from hooks on the model.
+    """Tell the storages which stage runs, with hooks on the model.
 
-    The head counts as loss: a loss in chunks has both in one.
+    The head counts as loss: a chunked loss computes both together.
     """
     summed = wrapped.module
     model = summed.model
@@ -172,7 +172,7 @@ def _tell(wrapped: Any, storages: Storages) -> None:
 
 @contextmanager
 def _group(num_ranks: int) -> Iterator[Ranks]:
-    """A group that so many ranks seem to be in."""
+    """Form a fake process group of `num_ranks` ranks."""
     dist.init_process_group("fake", store=fake_store(), rank=0, world_size=num_ranks)
     try:
         control = default_group()
@@ -182,7 +182,7 @@ def _group(num_ranks: int) -> Iterator[Ranks]:
 
 
 def _reduced(bucket: Any) -> torch.futures.Future[torch.Tensor]:
-    """The sum over ranks, which is where the rank's own gradients are."""
+    """Return the rank's own gradients in the place of the sum over ranks."""
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     future.set_result(bucket.buffer())
     return future

@@ -16,8 +16,8 @@ _OF_CASCADE = 0.3  # the highest confidence for what only follows from something
 
 UNKNOWN = Verdict(
     cause="unknown",
-    title="Nothing known to be wrong stands in this log",
-    why="No rule knows a line of it, and no traceback stands in it.",
+    title="No known problem in this log",
+    why="No rule matches a line of it, and it has no traceback.",
     fix="airlock doctor FOLDER   # with the logs of all ranks and of the launcher",
     confidence=0.0,
 )

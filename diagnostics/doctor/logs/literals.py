@@ -22,7 +22,7 @@ def texts_of(pattern: str) -> tuple[Choice, ...]:
     try:
         choices = _choices(regex_parser.parse(pattern))
     except re.error as error:
-        raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+        raise ValueError(f"{pattern!r} is not a valid regular expression: {error}") from error
     found = [one for one in choices if _num_letters(one) >= LEAST_LETTERS]
     if not found:
         raise ValueError(

@@ -64,7 +64,7 @@ def find_logs(name: str) -> list[Log]:
     if path.is_dir():
         found = [Log(str(one), one, rank_of_name(one)) for one in _logs_below(path)]
         if not found:
-            raise UserError(f"no log lies below {name}", do="airlock doctor FILE")
+            raise UserError(f"no logs found below {name}", do="airlock doctor FILE")
         return found
     if not path.exists():
         raise UserError(f"there is no {name}", do="airlock doctor RUN, FILE, FOLDER or -")

@@ -157,7 +157,7 @@ def _check_fields(row: dict[str, Any]) -> None:
         if value is not None and not isinstance(value, kind):
             raise ValueError(f"{key} is {value!r}, not a {'text' if kind is str else 'list'}")
         if kind is list and not all(isinstance(one, str) for one in value or ()):
-            raise ValueError(f"{key} holds something that is no text")
+            raise ValueError(f"{key} contains an item that is not a string")
 
 
 def _check_values(row: dict[str, Any]) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 from diagnostics.doctor.logs.choose import suspects
 from diagnostics.doctor.logs.diagnosis import search, verdict_of
-from diagnostics.doctor.runs.flight import Missing, missing, read_records
 from diagnostics.doctor.logs.reading import Log
-from diagnostics.doctor.runs.rank_stacks import Stack, read_stack
 from diagnostics.doctor.logs.verdict import Evidence, Verdict
-from rundir.units import clock_text
+from diagnostics.doctor.runs.flight import Missing, missing, read_records
+from diagnostics.doctor.runs.rank_stacks import Stack, read_stack
 from rundir.paths import shown
+from rundir.units import clock_text
 
 _DEAF_S = 3.0  # within which a rank that can run Python code has shown a sign of life
 _CONFIDENT, _LIKELY, _PROBABLE, _UNSURE = 0.95, 0.8, 0.6, 0.4
@@ -161,8 +161,8 @@ def _holds_the_gil(seen: _Seen) -> Verdict | None:
     return seen.verdict(
         "gil-held",
         f"holds the GIL in C code: {seen.where(rank)}",
-        f"No other thread of it has run for {clock_text(seen.ranks[rank]['alive_s'])}: native code that "
-        f"was called there does not return, and does not let go of the GIL.{seen.others(rank)}",
+        f"No other thread of it has run for {clock_text(seen.ranks[rank]['alive_s'])}: native code "
+        f"called there does not return, and does not release the GIL.{seen.others(rank)}",
         ranks=(rank,),
         fix=seen.show(
             rank,

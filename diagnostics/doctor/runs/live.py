@@ -10,17 +10,24 @@ from itertools import pairwise
 
 import psutil
 
-from diagnostics.doctor.runs.hang_verdict import of_hang
-from diagnostics.doctor.runs.rank_progress import TRAINS, RankProgress, behind, ranks_of, progress_of_ranks, told
 from diagnostics.doctor.logs.verdict import Evidence, Verdict
-from rundir.units import clock_text
+from diagnostics.doctor.runs.hang_verdict import of_hang
+from diagnostics.doctor.runs.rank_progress import (
+    TRAINS,
+    RankProgress,
+    behind,
+    progress_of_ranks,
+    ranks_of,
+    told,
+)
+from launch.process.runs import processes_of
 from launch.run_state.hang import Hang, allowed_s
 from launch.run_state.hang_evidence import collect
-from launch.process.runs import processes_of
 from launch.run_state.state import RunState
 from rundir.config_file import read_config
 from rundir.events import Event
 from rundir.paths import RunDir, shown
+from rundir.units import clock_text
 
 _SHARE = 0.5  # of the hang timeout: whoever asks has seen something odd
 _START_S = 120.0  # for a rank that is starting and neither computes nor reads
@@ -59,9 +66,9 @@ def _goes_on(state: RunState, what: str) -> Verdict:
     step = f", step {status.step} of {status.total_steps}" if status.total_steps else ""
     return Verdict(
         cause="running",
-        title=f"The run goes on: {status.phase}{step}",
+        title=f"The run is in progress: {status.phase}{step}",
         why=what[0].upper() + what[1:] + ".",
-        fix="nothing need be done",
+        fix="no action needed",
         confidence=1.0,
     )
 
@@ -115,7 +122,8 @@ def _silent(
             cause="hang",
             title=f"The run hangs: no progress{step}",
             confidence=0.4,
-            why=f"Nothing was reported for {clock_text(silent_s)}; {clock_text(limit_s)} would be much.",
+            why=f"Nothing was reported for {clock_text(silent_s)}; "
+            f"more than {clock_text(limit_s)} is unusual.",
             fix=_stop(run),
             evidence=_last_event(run, 0),
             role="symptom",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rundir.units import clock_text
 from launch.run_state.state import RunState
 from rundir.events import Event
+from rundir.units import clock_text
 
 STARTED, AT_GATE, INSIDE, WAITS_FOR_ALL, JOINS, WRAPS, TRAINS = range(7)
 
@@ -52,7 +52,9 @@ def progress_of_ranks(state: RunState, events: Sequence[Event]) -> list[RankProg
     ]
 
 
-def _progress(rank: int, pid: int | None, events: Sequence[Event], started_t: float) -> RankProgress:
+def _progress(
+    rank: int, pid: int | None, events: Sequence[Event], started_t: float
+) -> RankProgress:
     stage, doing, since_t = STARTED, "is being started", started_t
     open_spans: dict[str, Event] = {}
     for event in events:
@@ -91,7 +93,9 @@ def told(found: Iterable[RankProgress], now_t: float) -> str:
     parts = []
     for (_, what), some in sorted(doing.items()):
         longest_s = now_t - min(one.since_t for one in some)
-        parts.append(f"{ranks_of(some)} {_verb(what, len(some))} ({clock_text(max(0.0, longest_s))})")
+        parts.append(
+            f"{ranks_of(some)} {_verb(what, len(some))} ({clock_text(max(0.0, longest_s))})"
+        )
     return "; ".join(parts)
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from diagnostics.doctor.logs.choose import Suspect, suspects
 from diagnostics.doctor.logs.diagnosis import search, verdict_of
-from diagnostics.doctor.runs.hang_verdict import of_hang
-from diagnostics.doctor.runs.live import of_live
 from diagnostics.doctor.logs.reading import STDIN, Log, natural, rank_of_name
 from diagnostics.doctor.logs.rules import ROLES
 from diagnostics.doctor.logs.search import Found
 from diagnostics.doctor.logs.verdict import Evidence, Verdict
+from diagnostics.doctor.runs.hang_verdict import of_hang
+from diagnostics.doctor.runs.live import of_live
 from launch.process.runs import OVER, processes_of
 from launch.run_state.blame import Failure
 from launch.run_state.state import RunState, new_state
@@ -44,12 +44,12 @@ def of_run(run: RunDir) -> Verdict:
     status = state.status
     if status.phase == "done":
         before = f", after restarts: {'; '.join(state.restarts)}" if state.restarts else ""
-        return _fine(f"The run is done: step {status.step}{before}", "nothing need be done")
+        return _fine(f"The run is done: step {status.step}{before}", "no action needed")
     if status.phase == "interrupted":
         saved = "what the script saved is its own" if state.of_script else "nothing was saved"
         if state.last_checkpoint is not None:
             saved = f"the checkpoint after step {state.last_checkpoint} is saved"
-        return _fine(f"The run was stopped, as somebody asked; {saved}", _resume(run, state))
+        return _fine(f"The run was stopped on request; {saved}", _resume(run, state))
     if status.phase not in OVER and processes_of(run).launcher is not None:
         return of_live(run, state, events)
     return of_failed(run, state)

@@ -1,4 +1,4 @@
-"""What a configuration needs of the environment is looked for without importing it."""
+"""The packages that a configuration needs are looked up without importing them."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SHIPPED = sorted(path.stem for path in (ROOT / "profiles").glob("*.toml"))
 
 @pytest.fixture
 def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of profiles of the test's own."""
+    """Return a folder of profiles for this test only."""
     folder = tmp_path / "profiles"
     folder.mkdir()
     monkeypatch.setattr(launch.config.resolve, "PROFILES", folder)
@@ -63,7 +63,7 @@ def test_an_option_beats_the_environment_beats_the_profile_beats_the_default(
     assert (value(config, key), sources[key]) == (meant, f"option --set {key}")
     config, sources = resolve("p", [], {variable: text})
     assert (value(config, key), sources[key]) == (meant, f"environment {variable}")
-    config, sources = resolve("p", [], {variable: " "})  # set, but to nothing
+    config, sources = resolve("p", [], {variable: " "})  # set, but blank
     assert (value(config, key), sources[key]) == (in_profile, "profile p.toml")
     config, sources = resolve("none", [], {})
     assert (value(config, key), sources[key]) == (default, "default")
@@ -205,7 +205,7 @@ def test_a_profiles_data_lie_in_the_clone_a_persons_where_they_stand(
     assert resolve("tiny", ["data.path=mine.jsonl"], {})[0].data.path == here
     assert resolve("tiny", [], {"AIRLOCK_DATA_PATH": "mine.jsonl"})[0].data.path == here
     assert resolve("tiny", ["data.path=/abs/mine.jsonl"], {})[0].data.path == "/abs/mine.jsonl"
-    home = os.path.expanduser("~/mine.jsonl")  # noqa: PTH111 - the shell's meaning of it
+    home = os.path.expanduser("~/mine.jsonl")  # noqa: PTH111 - as the shell expands it
     assert resolve("tiny", ["data.path=~/mine.jsonl"], {})[0].data.path == home
     assert resolve("tiny", ["data.eval_path="], {})[0].data.eval_path == ""
 

@@ -1,5 +1,7 @@
-"""The weights of a model folder: what is damaged is named before anything starts, what is whole is
-described; and all that is written here are real files, which the real libraries read or refuse."""
+"""The weights of a model folder: damage is named before any start, intact files are described.
+
+All files written here are real, and the real libraries read or refuse them.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def weights(dtype: torch.dtype = torch.bfloat16) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model in one file."""
+    """Make a model in one file."""
     (tmp_path / "config.json").write_text("{}")
     save_file(weights(), tmp_path / "model.safetensors", metadata={"format": "pt"})
     return tmp_path
@@ -46,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sharded(tmp_path: Path) -> Path:
-    """A model in two files, and an index that names the second one first."""
+    """Make a model in two files, and an index that names the second one first."""
     (tmp_path / "config.json").write_text("{}")
     save_file({"a": torch.ones(9)}, tmp_path / "1.safetensors")
     save_file({"b": torch.ones(5)}, tmp_path / "2.safetensors")
@@ -94,7 +96,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut by one byte": (lambda file: cut(file, file.stat().st_size - 1), "it should have"),
     "one byte too long": (lambda file: cut(file, file.stat().st_size + 1), "it should have"),
     "a page of HTML": (lambda file: file.write_text("<html>404</html>" * 99), "its header would"),
-    "a header that is no JSON": (
+    "a header that is not valid JSON": (
         lambda file: file.write_bytes((4).to_bytes(8, "little") + b"{{{{"),
         "cannot be read",
     ),
@@ -165,7 +167,7 @@ def test_what_is_damaged_behind_a_link_is_named_where_it_lies(folder: Path) -> N
     file, blob = folder / "model.safetensors", folder / "blob"
     cut(file, 100)
     file.rename(blob)
-    file.symlink_to(blob)  # as in the Hub's cache, which would take up a damaged blob again
+    file.symlink_to(blob)  # as in the Hub's cache, which would reuse a damaged blob
     with pytest.raises(UserError) as raised:
         read_checkpoint(folder)
     assert f"rm {blob}," in raised.value.do
@@ -206,7 +208,7 @@ MODEL = {"model.embed_tokens.weight": torch.ones(12, 4), "model.norm.weight": to
     ("config", "says"),
     [
         ({"vocab_size": 12, "hidden_size": 4, "num_hidden_layers": 3}, ""),
-        ({"vocab_size": 12, "hidden_size": 4, "num_hidden_layers": 2}, ""),  # one more is no harm
+        ({"vocab_size": 12, "hidden_size": 4, "num_hidden_layers": 2}, ""),  # one more does no harm
         ({"model_type": "of another kind"}, ""),
         ({"vocab_size": 13, "hidden_size": 4}, "are 13 and 4, the weights have an embedding of 12"),
         ({"vocab_size": 12, "hidden_size": 8}, "are 12 and 8, the weights"),
@@ -234,7 +236,7 @@ def test_a_folder_without_a_model_says_what_is_missing(folder: Path, missing: st
 
 
 class RunsCode:
-    """What unpickling this would do is the reason why nothing of the kind is unpickled."""
+    """An object whose unpickling would run code, which is why nothing is ever unpickled here."""
 
     def __init__(self, deed: str) -> None:
         self.deed = deed
@@ -310,7 +312,7 @@ def test_a_pickle_that_is_cut_short_is_damaged(tmp_path: Path, old: bool, size: 
     file = save_pickle(tmp_path, {f"a{i}": torch.ones(100) for i in range(50)}, old=old)
     if size < 0:
         if old:
-            return  # weights that end too soon are found only by reading them
+            return  # truncated weights are found only by reading them
         size = file.stat().st_size - 1
     cut(file, size)
     with pytest.raises(UserError, match="no whole pickle"):
@@ -318,7 +320,7 @@ def test_a_pickle_that_is_cut_short_is_damaged(tmp_path: Path, old: bool, size: 
 
 
 def small_model(folder: Path) -> tuple[RunConfig, Path]:
-    """A real model whose weights are a pickle."""
+    """Make a real model whose weights are a pickle."""
     config, model = configured(folder), folder / "model"
     make_checkpoint(config, model)
     from safetensors.torch import load_file

@@ -1,4 +1,4 @@
-"""What is wrong with the data is known before anything slow: by a look at the first rows alone."""
+"""Errors in the data are found before anything slow starts, from the first rows alone."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_what_cannot_be_trained_on_is_named_with_its_place(
 
 
 def write_as(kind: str, file: Path) -> Path:
-    """ROWS as that kind of file."""
+    """Write ROWS as that kind of file."""
     path = file.with_suffix(f".{kind}")
     if kind == "parquet":
         pq.write_table(pa.Table.from_pylist(ROWS), path)
@@ -149,7 +149,7 @@ def test_what_is_not_there_or_may_not_be_read_is_told_with_the_reason(tmp_path: 
     file = tmp_path / "data.jsonl"
     file.write_text(ROW)
     file.chmod(0)
-    if not os.access(file, os.R_OK):  # root reads all
+    if not os.access(file, os.R_OK):  # root reads everything
         with pytest.raises(UserError, match="Permission denied"):
             check(file)
 
@@ -158,7 +158,7 @@ def test_the_look_does_not_grow_with_the_file(tmp_path: Path) -> None:
     sparse = tmp_path / "data.jsonl"
     with sparse.open("wb") as file:
         file.write(f"{ROW}\n".encode() * 50_000)
-        file.truncate(1 << 40)  # a tebibyte that no one could read in this test's time
+        file.truncate(1 << 40)  # a tebibyte, which could not be read in this test's time
     started = time.monotonic()
     check(sparse)
     assert time.monotonic() - started < 60

@@ -1,6 +1,6 @@
-"""A model is fetched once, goes on where it broke off, and what stands in the way is said plainly.
+"""A model is fetched once, a broken fetch is resumed, and obstacles are reported plainly.
 
-With the real huggingface_hub, processes of their own, and a small Hub on a real socket.
+With the real huggingface_hub, separate processes, and a small Hub on a real socket.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ID = "someone/small"
 
 
 def shard(name: str, size_bytes: int) -> bytes:
-    """A safetensors file with one tensor."""
+    """Return a safetensors file with one tensor."""
     number = size_bytes // 4
     header = json.dumps(
         {name: {"dtype": "F32", "shape": [number], "data_offsets": [0, 4 * number]}}
@@ -59,7 +59,7 @@ def hub() -> Iterator[Hub]:
 
 @pytest.fixture
 def hub_env(hub: Hub, environ: dict[str, str], tmp_path: Path) -> dict[str, str]:
-    """An environment whose Hub is the test's own, and whose cache is empty."""
+    """Return an environment whose Hub is the test's own, and whose cache is empty."""
     kept = {
         name: value
         for name, value in environ.items()
@@ -92,7 +92,7 @@ def start_fetch(
 
 
 def fetched(env: dict[str, str], link: Path, *what: str) -> str:
-    """Fetch it; what was said."""
+    """Fetch it; return the output."""
     code, _, said = finish(start_fetch(env, link, *what))
     assert code == 0, said
     return said
@@ -152,7 +152,7 @@ def test_after_a_kill_only_the_rest_is_fetched(
         process.wait()
     kept_bytes, hub.bytes_per_s = partial_bytes(hub_env), 0.0
     hub.requests.clear()
-    if forgotten:  # else it would not be seen that it is the parts that save bytes
+    if forgotten:  # otherwise it would not be visible that the parts save bytes
         for file in Path(hub_env["HF_HOME"]).rglob("*.incomplete"):
             file.unlink()
     fetched(hub_env, tmp_path / "link")

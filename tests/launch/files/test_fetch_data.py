@@ -1,4 +1,4 @@
-"""Datasets of the Hub: which files are taken, and what is said where there are none."""
+"""Datasets of the Hub: which files are used, and what is reported if there are none."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def hub_env(hub: Hub, environ: dict[str, str], tmp_path: Path) -> dict[str, str]
 
 
 def fetch(env: dict[str, str], name: str, folder: Path) -> tuple[int, str]:
-    """(exit code, what was said)."""
+    """Return (exit code, output)."""
     command = [
         sys.executable,
         "-P",

@@ -1,4 +1,4 @@
-"""What stands in the way of a fetch is said in two lines, with what to do."""
+"""Obstacles to a fetch are reported in two lines, with what to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.launch.files.test_fetch import (
 )
 from tests.running import finish
 
-__all__ = ["hub", "hub_env"]  # fixtures of theirs
+__all__ = ["hub", "hub_env"]  # their fixtures
 
 
 def closed_port() -> int:

@@ -1,4 +1,4 @@
-"""launch.load: what it comes to, and why, for every kind of checkpoint and place."""
+"""launch.load: the outcome, and the reason, for every kind of checkpoint and location."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that pass the gate: real processes, a folder for their gate, and a log of theirs."""
+"""Ranks that pass the gate: real processes, a folder for their gate, and their log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many ranks the gate lets in at once: as many as memory and cores take."""
+"""The number of ranks that the gate admits at once: as many as memory and cores allow."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def test_what_is_known_of_an_earlier_run_like_it_need_not_be_measured_first(fold
     assert profile_foretold("second", "m") is not None
     assert profile_foretold("another", "n") is None
     (known,) = (folder / "growth").glob("m-*")
-    known.write_text("{", encoding="utf-8")  # by whatever
+    known.write_text("{", encoding="utf-8")  # by whatever cause
     assert profile_foretold("third", "m") is None
-    assert profile_foretold("fourth", "m") is not None  # the third has mended it
+    assert profile_foretold("fourth", "m") is not None  # the third has repaired it
 
 
 @pytest.mark.parametrize("admit", ["auto", "open"])
@@ -137,7 +137,7 @@ def test_under_a_cap_two_runs_come_up_with_auto_and_not_all_at_once(
         ]
         codes = [process.wait(100) for process in processes]
         num_kills = cap.group.num_oom_kills()
-    if admit == "open":  # what auto is there for
+    if admit == "open":  # the case that auto exists for
         assert num_kills > 0
         assert -signal.SIGKILL in codes
         return

@@ -20,7 +20,7 @@ from tests.running import wait_for
 def test_two_serial_runs_are_never_inside_together_and_keep_rank_order(
     start: Start, log: Path
 ) -> None:
-    # The order they come in is not the order they are admitted in.
+    # The order of arrival is not the order of admission.
     processes = [start(run, rank, 0.05) for rank in (3, 1, 2, 0) for run in ("a", "b")]
     assert [process.wait(60) for process in processes] == [0] * 8
     passages = [line for line in log.read_text().splitlines() if line.startswith(("in", "out"))]
@@ -56,7 +56,7 @@ def test_a_child_forked_inside_does_not_keep_the_gate(start: Start, log: Path) -
         wait_for(lambda: said(log, "waits"), why="rank 1 did not wait")
         first.kill()
         assert second.wait(30) == 0
-        os.kill(child, 0)  # it is there still
+        os.kill(child, 0)  # it is still there
     finally:
         os.kill(child, signal.SIGKILL)
 
@@ -131,7 +131,7 @@ def test_an_entry_that_cannot_be_understood_is_someone(
 def test_the_gate_is_free_again_after_an_exception_inside(folder: Path) -> None:
     with pytest.raises(RuntimeError), visit(folder).admitted():
         raise RuntimeError
-    assert notes(folder, "here").read() is None  # half a passage says nothing
+    assert notes(folder, "here").read() is None  # half a passage counts for nothing
     with visit(folder).admitted():
         pass
 
@@ -156,7 +156,7 @@ def test_all_have_passed_once_each_has_left_or_died(start: Start, log: Path, fol
     gate.wait_until_all_passed(3)
     assert ranks[1].wait(10) == -signal.SIGKILL
     assert "out here 1" in said(log, "out")
-    assert said_while_waiting == []  # it is inside no more, and waits to be let in nowhere
+    assert said_while_waiting == []  # it is no longer inside, and waits nowhere to be let in
 
 
 def test_a_full_disk_at_the_gate_is_said_and_what_to_do(small_disk: Path) -> None:
@@ -178,4 +178,4 @@ def test_the_age_of_a_phase_does_not_depend_on_the_clock(folder: Path) -> None:
         (file,) = (folder / "ledger").glob("*.json")
         content = json.loads(file.read_text())
     assert abs(content["since_mono"] - time.monotonic()) < 60
-    assert abs(entry.since_mono - time.time()) > 1e6  # it is no wall clock's time
+    assert abs(entry.since_mono - time.time()) > 1e6  # it is not wall-clock time

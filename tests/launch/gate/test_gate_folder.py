@@ -1,4 +1,4 @@
-"""Where the gate may lie, and how it is found out that locks there keep nobody out."""
+"""The location of the gate, and the detection of file systems whose locks do not exclude."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_folder_in_which_locks_exclude_is_taken(
     assert check_gate() == tmp_path / "gate"
 
 
-# As on some network filesystems: flock says yes to everybody.
+# As on some network filesystems: flock always succeeds.
 _NO_EXCLUSION = """
 import fcntl
 fcntl.flock = lambda *_: None

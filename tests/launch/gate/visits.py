@@ -1,4 +1,4 @@
-"""What ranks at the gate have said, and this process as one of them."""
+"""The messages of ranks at the gate, and this process as one of them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from launch.gate.gate import Admit, Gate, Visitor
 from launch.gate.memory_profile import MemoryProfile, ProfileStore
 
-# A rank that passes the gate: writes when it got in and when it left, stays inside a while, and
-# takes some memory there; with `fork` it has a child that outlives it.
+# A rank that passes the gate: it writes when it got in and when it left, stays inside for a while
+# and takes some memory there; with `fork` it has a child that outlives it.
 RANK = """
 import os, sys, time
 from pathlib import Path
@@ -56,7 +56,7 @@ def visit(
     run: str = "here",
     known_as: str = "",
 ) -> Gate:
-    """This process at the gate."""
+    """Return a gate with this process as its visitor."""
     who = "zygote" if rank is None else f"rank {rank}"
     visitor = Visitor(run_id=run, attempt="0", who=who, turn=rank, known_as=known_as)
     return Gate(folder, visitor, admit=admit, timeout_s=timeout_s, on_wait=on_wait)
@@ -67,12 +67,12 @@ def notes(folder: Path, run: str) -> ProfileStore:
 
 
 def foretell(folder: Path, run: str, peak_bytes: int, cores: float = 0.0) -> None:
-    """As if a rank of that run had been measured."""
+    """Pretend that a rank of that run has been measured."""
     notes(folder, run).write(0, MemoryProfile(peak_bytes=peak_bytes, cores=cores))
 
 
 def most_inside(log: Path) -> int:
-    """The most that were inside at once."""
+    """Return the largest number of ranks inside at once."""
     num = most = 0
     for line in log.read_text().splitlines():
         num += line.startswith("in ") - line.startswith("out ")

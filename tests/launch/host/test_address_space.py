@@ -49,7 +49,7 @@ def test_files_that_are_mapped_add_their_size(tmp_path: Path) -> None:
         with file.open("wb") as sparse:
             sparse.truncate(size)
     with_files = predict(files, "2", [])
-    assert with_files.least_bytes - SMALL.least_bytes == 7 * GIB  # the largest twice
+    assert with_files.least_bytes - SMALL.least_bytes == 7 * GIB  # twice the largest
     assert with_files.most_bytes - SMALL.most_bytes == 8 * GIB
 
 
@@ -57,7 +57,7 @@ def test_gpus_and_threads_add_what_is_reserved_for_them() -> None:
     assert predict([], "50", []).most_bytes > SMALL.most_bytes + 2 * 48 * 64 * MIB
     with_gpus = predict([], "2", [80 * GIB] * 8)
     assert with_gpus.most_bytes > SMALL.most_bytes + 8 * 80 * GIB * 17 // 8
-    assert with_gpus.least_bytes == SMALL.least_bytes  # nothing of it is sure
+    assert with_gpus.least_bytes == SMALL.least_bytes  # nothing of it is certain
 
 
 def test_the_weights_the_data_and_the_checkpoint_are_what_is_mapped(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_prediction_that_fails_its_trial_is_not_applied_and_says_why() -> None
 
 
 def test_a_model_larger_than_the_limit_fails_the_trial() -> None:
-    """A load of 1.6 GB has failed under 2.5 GiB: it is said before."""
+    """A load of 1.6 GB has failed under 2.5 GiB, so the probe must report it beforehand."""
     assert probe(5 * GIB // 2, 3 * GIB, 4) is not None
     assert probe(4 * GIB, 3 * GIB, 4) is None
 
@@ -122,7 +122,7 @@ def test_too_little_room_for_threads_fails_the_trial_in_bounded_time(spare_mib: 
 
 
 def in_a_shell(limit_kib: int, program: str) -> str:
-    """What `program` prints below `ulimit -v`."""
+    """Return what `program` prints under `ulimit -v`."""
     done = subprocess.run(
         ["sh", "-c", f'ulimit -v {limit_kib}; exec "$0" "$@"', sys.executable, "-P", "-c", program],
         env=os.environ | {"PYTHONPATH": str(ROOT)},

@@ -1,4 +1,4 @@
-"""PYTORCH_ALLOC_CONF: the user's settings are checked, and added to where they leave room."""
+"""PYTORCH_ALLOC_CONF: the user's settings are checked, and extended where they leave room."""
 
 from __future__ import annotations
 

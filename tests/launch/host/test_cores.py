@@ -1,4 +1,4 @@
-"""Cores are counted by affinity and by the CPU quota of the cgroups, of either version."""
+"""Cores are counted by affinity and by the cgroups' CPU quota, in both versions."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_what_cannot_be_read_is_no_quota(tmp_path: Path) -> None:
 
 @pytest.fixture
 def half_a_core() -> Iterator[Path]:
-    """A real cgroup that may use half a core; only root can make one."""
+    """Create a real cgroup limited to half a core; this needs root."""
     old, new = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
     is_old = (old / "cpu.cfs_quota_us").exists()
     group = (old if is_old else new) / f"airlock-test-{os.getpid()}"

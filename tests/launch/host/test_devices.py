@@ -1,4 +1,4 @@
-"""Which GPUs a run may use and how many ranks it gets, and what is said when it cannot be."""
+"""The GPUs that a run may use, the number of its ranks, and the errors if there are none."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_number_of_ranks_that_is_no_number_is_an_error(name: str, text: str) -
 
 def test_the_driver_of_this_machine_is_asked_whether_there_is_one_or_not() -> None:
     gpus = installed_gpus()
-    assert gpus == installed_gpus()  # NVML can be asked again
+    assert gpus == installed_gpus()  # NVML can be queried again
     assert [gpu.index for gpu in gpus] == list(range(len(gpus)))
     if shutil.which("nvidia-smi") is None:
         assert gpus == []

@@ -1,4 +1,4 @@
-"""What can still be had of the host's memory or a cgroup's, in real groups and in copies of v2."""
+"""The memory still available on the host or in a cgroup, in real groups and in copies of v2."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOW = (
 
 
 def python(cgroup: MemoryCgroup, program: str) -> list[str]:
-    """The words that `program` prints, run inside the group."""
+    """Return the words that `program` prints when run inside the group."""
     done = subprocess.run(
         cgroup.command([sys.executable, "-P", "-c", program]),
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -39,7 +39,7 @@ def python(cgroup: MemoryCgroup, program: str) -> list[str]:
 
 
 def make_v2(folder: Path, **files: str) -> Cgroup:
-    """A copy of what cgroup v2 shows of one group."""
+    """Write a copy of what cgroup v2 shows of one group."""
     folder.mkdir(parents=True)
     usual = {
         "memory.max": "1073741824",
@@ -58,7 +58,7 @@ def make_v2(folder: Path, **files: str) -> Cgroup:
 
 
 def make_proc(folder: Path, cgroup: str, *mounted: str) -> Path:
-    """A copy of what /proc/self says of a process in v2 groups."""
+    """Write a copy of what /proc/self shows of a process in v2 groups."""
     folder.mkdir(exist_ok=True)
     (folder / "cgroup").write_text(f"{cgroup}\n")
     lines = [f"{number} 1 0:26 {one}" for number, one in enumerate(mounted, start=30)]
@@ -91,13 +91,13 @@ def test_a_limit_further_up_bounds_a_group_without_one() -> None:
 def test_the_page_cache_of_a_group_counts_as_free(tmp_path: Path) -> None:
     """100 MiB written to a file stay in the cache; 100 MiB held by the process do not."""
     write = f"open({str(tmp_path / 'file')!r}, 'wb').write(bytes(100 << 20))\n"
-    sync = "import os; os.sync()\n"  # dirty pages are given back once they are on the disk
+    sync = "import os; os.sync()\n"  # dirty pages are reclaimed once they are on the disk
     with limited(LIMIT) as cgroup:
         before = int(python(cgroup, NOW)[0])
         cached = int(python(cgroup, write + sync + NOW)[0])
         used = int((cgroup.group.folder / _usage(cgroup)).read_text())
         held = int(python(cgroup, "held = b'x' * (100 << 20)\n" + NOW)[0])
-    assert used > 90 * MIB  # it was in the cache indeed
+    assert used > 90 * MIB  # it really was in the cache
     assert abs(cached - before) < 30 * MIB
     assert held < before - 90 * MIB
 
@@ -133,7 +133,7 @@ def test_of_a_limited_group_nothing_is_left_behind() -> None:
 
 def test_where_no_group_can_be_made_it_is_said_why() -> None:
     with pytest.raises(NoCgroupError, match=r"no memory cgroup|in no memory cgroup"):
-        memory_cgroup(-5).__enter__()  # a limit that no kernel takes
+        memory_cgroup(-5).__enter__()  # a limit that no kernel accepts
 
 
 def test_without_any_group_the_host_is_the_bound(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_all_limits_on_the_way_to_the_root_of_v2_count(tmp_path: Path) -> None:
 def test_in_a_container_that_sees_only_its_own_group_that_is_the_bound(
     tmp_path: Path, root: str
 ) -> None:
-    """The path in /proc/self/cgroup is the host's, and is not there inside."""
+    """The path in /proc/self/cgroup is the host's, and does not exist inside."""
     top = tmp_path / "cgroup"
     make_v2(top, memory_max="100000")
     proc = make_proc(

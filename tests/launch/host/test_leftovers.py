@@ -1,4 +1,4 @@
-"""What does harm when it is left over is found, and what is meant can be kept."""
+"""Harmful leftovers are found, and intended settings can be kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The most memory of a process and those below it, asked while they live."""
+"""The peak memory of a process and its descendants, sampled while they live."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_childs_peaks_are_known_after_it_has_ended() -> None:
     peaks.look()
     child.communicate("")
     peaks.look()
-    assert peaks.rss_bytes >= 64 * MIB  # it had given them back when we looked
+    assert peaks.rss_bytes >= 64 * MIB  # it had returned them by the time we looked
     assert peaks.vm_bytes >= 512 * MIB
     assert high_water(child.pid) == {}
 

@@ -1,6 +1,6 @@
-"""Climbing the ladder: in order, up to the first red, with nothing left behind.
+"""Climbing the ladder: in order, up to the first failure, with nothing left behind.
 
-The rungs are stand-ins in a copy of the program; tests/diagnostics has the real ones.
+The rungs are stand-ins in a copy of the program; tests/diagnostics tests the real ones.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Ladder:
             self.put(name, _GREEN)
 
     def put(self, name: str, body: str) -> None:
-        """Make `body` what that rung does."""
+        """Make `body` the body of that rung."""
         path = self.root / "diagnostics" / f"{name}.py"
         body = textwrap.indent(textwrap.dedent(body).strip(), "    ").strip()
         path.write_text(_STAND_IN.format(name=name, body=body), encoding="utf-8")
 
     def start(self, *args: str) -> subprocess.Popen[str]:
-        """`airlock check ARGS`."""
+        """Start `airlock check ARGS`."""
         env = environment(root=self.root, TMPDIR=str(self.tmp), AIRLOCK_RUNS_DIR=str(self.tmp))
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "launch", "check", *args],
@@ -65,20 +65,20 @@ class Ladder:
         )
 
     def check(self, *args: str) -> tuple[int, str]:
-        """(exit code, what it printed)."""
+        """Return (exit code, output)."""
         process = self.start(*args)
         out, err = process.communicate(timeout=200)
         return process.returncode, out + err
 
     def summary(self, *args: str) -> tuple[int, dict[str, Any]]:
-        """(exit code, the object of --json)."""
+        """Return (exit code, the object printed by --json)."""
         code, out = self.check("--json", *args)
         return code, json.loads(out)
 
 
 @pytest.fixture
 def ladder(tmp_path: Path) -> Ladder:
-    """A ladder that is green all the way."""
+    """Return a ladder whose rungs all pass."""
     return Ladder(tmp_path)
 
 
@@ -174,7 +174,7 @@ def test_a_rung_that_cannot_even_end_itself_is_given_up(ladder: Ladder) -> None:
 
 
 def sleeping(ladder: Ladder) -> tuple[subprocess.Popen[str], psutil.Process]:
-    """A climb in whose second rung a child of the rung sleeps; that child."""
+    """Start a climb in whose second rung a child process sleeps; return both processes."""
     pid_file = ladder.tmp / "pid"
     ladder.put(
         "basic",

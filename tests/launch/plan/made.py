@@ -1,4 +1,4 @@
-"""Plans with figures of their own, for tests of what is done with them."""
+"""Plans with made-up figures, for tests of what is done with them."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ FOOTPRINT = Footprint(
 
 
 def host_of(gib: float) -> Host:
-    """A host that can give so much, and has no swap."""
+    """Return a host with that much available memory, and no swap."""
     size = int(gib * GIB)
     now = Available(available_bytes=size, total_bytes=size, where="the host")
     return Host(now, size)
 
 
 def on_gpus(name: str, *, is_here: bool = False, host_gib: float = 500) -> Plan:
-    """Eight ranks, each on such a GPU."""
+    """Return a plan for eight ranks, each on such a GPU."""
     target = Target(
         device="cuda", num_ranks=8, source="a test", gpu=gpu_kind(name), is_here=is_here
     )

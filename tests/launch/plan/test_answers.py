@@ -1,4 +1,4 @@
-"""Answers that are kept: whole or not used, and never a reason to fail."""
+"""Cached answers: complete or not used, and never a reason to fail."""
 
 from __future__ import annotations
 

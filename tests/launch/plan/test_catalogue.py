@@ -1,4 +1,4 @@
-"""GPUs are known by the names that people use for them."""
+"""GPUs are recognised by the names that people use for them."""
 
 from __future__ import annotations
 

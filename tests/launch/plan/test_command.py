@@ -1,4 +1,4 @@
-"""`airlock plan` as a person types it, with the real tracer and a real cache."""
+"""`airlock plan` as a user types it, with the real tracer and a real cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ H100 = ("--gpu", "H100-80G", "--num-gpus", "8")
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A cache for this file, and no model in the Hub's."""
+    """Return a cache for this file, with no model in the Hub's."""
     folder = tmp_path_factory.mktemp("plan")
     return {"AIRLOCK_CACHE_DIR": str(folder / "cache"), "HF_HOME": str(folder / "hf")}
 

@@ -1,4 +1,4 @@
-"""What would fit instead: traced, the cheapest first, as commands."""
+"""Alternatives that would fit: traced, the cheapest first, as commands."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_for_a_host_that_is_too_small_a_warm_start_is_the_first_and_fewer_ranks_
 
 
 def traced(gib: float, *settings: str, environ: dict[str, str]) -> tuple[Plan, Request]:
-    """Tiny, as it would be on a CPU host with so much memory."""
+    """Return the plan of tiny on a CPU host with that much memory."""
     request = Request(profile="tiny", settings=settings)
     config = with_ranks(resolve("tiny", settings, {})[0], 2)
     target = Target(device="cpu", num_ranks=2, source="a test", gpu=None, is_here=True)

@@ -1,4 +1,4 @@
-"""Questions: what the answer depends on is in the key, what it does not depend on is not."""
+"""Questions: the key includes everything that the answer depends on, and nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def key_of(*settings: str, num_ranks: int = 8) -> str:
 
 @pytest.fixture(autouse=True)
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the Hub with nothing in it."""
+    """Return an empty cache of the Hub."""
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     return tmp_path / "hub"
 

@@ -1,4 +1,4 @@
-"""Where a plan is for, and the command that says it again with a change."""
+"""The target of a plan, and the command that repeats it with a change."""
 
 from __future__ import annotations
 

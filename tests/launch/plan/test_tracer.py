@@ -1,4 +1,4 @@
-"""The tracer's child: asked once, ended with whoever asked, and never waited for for ever."""
+"""The tracer's child: asked once, ended along with its parent, and never awaited for ever."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def children(tmp_path: Path) -> Iterator[Children]:
-    """The processes that a test has started; none may be left. Other tests may have left theirs."""
+    """Return a function that lists the processes this test has started; none may be left.
+
+    Other tests may have left theirs.
+    """
     before = psutil.Process().children(recursive=True)
 
     def started() -> list[psutil.Process]:

@@ -1,4 +1,4 @@
-"""A way to run the checks as a person would, on a machine on which something is wrong."""
+"""A way to run the checks as a user would, on a machine on which something is wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ON_CPU = Placement("cpu", 2, "a test", ())
 
 
 def on_gpus(number: int) -> Placement:
-    """A placement on GPUs that are those of the fake driver."""
+    """Return a placement on the fake driver's GPUs."""
     gpus = (Gpu(index, f"GPU-{index}", "NVIDIA Pretence", 81559 << 20) for index in range(number))
     return Placement("cuda", number, "a test", tuple(gpus))
 
@@ -35,7 +35,7 @@ def context(
     environ: Mapping[str, str] = os.environ,
     driver: DriverState | None = None,
 ) -> Context:
-    """What a check looks at."""
+    """Return the context that a check gets."""
     config, sources = resolve(profile, settings, {})
     return Context(
         config=config, sources=sources, placement=placement, environ=environ, driver=lambda: driver
@@ -43,7 +43,7 @@ def context(
 
 
 class Machine:
-    """`airlock preflight`, run where something has been done to the machine."""
+    """`airlock preflight`, run after something has been done to the machine."""
 
     def __init__(self, environ: dict[str, str]) -> None:
         self.environ = environ
@@ -55,7 +55,7 @@ class Machine:
         profile: str = "tiny",
         env: Mapping[str, str] = {},
     ) -> dict[str, list[Row]]:
-        """The findings of each check. `first` is done to a namespace of its own, by a shell."""
+        """Return the findings of each check; a shell first runs `first` in its own namespace."""
         command = [sys.executable, "-P", "-m", "launch", "preflight", profile, "--json", *args]
         if first:
             command = in_namespace(f"{first}\nexec {shlex.join(command)}")
@@ -72,7 +72,7 @@ class Machine:
 
 
 def in_namespace(script: str) -> list[str]:
-    """A command that runs `script` as root of its own mounts and network, where that is allowed."""
+    """Return a command that runs `script` as root of its own mounts and network, if permitted."""
     unshare = ["unshare", "--user", "--map-root-user", "--mount", "--net", "sh", "-e", "-c"]
     allowed = subprocess.run(
         [*unshare, "mount -t tmpfs none /mnt"], capture_output=True, text=True, check=False
@@ -84,11 +84,11 @@ def in_namespace(script: str) -> list[str]:
 
 @pytest.fixture
 def machine(environ: dict[str, str]) -> Machine:
-    """This machine."""
+    """Return this machine."""
     return Machine(environ)
 
 
 @pytest.fixture(scope="session")
 def nvml(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment in which there are two GPUs, though there are none."""
+    """Return the environment of a fake driver with two GPUs."""
     return fake_nvml.build(tmp_path_factory.mktemp("nvml"))

@@ -26,7 +26,7 @@ input()
 
 @pytest.fixture
 def lock(tmp_path: Path) -> Path:
-    """Where torch puts the lock of a build; it is not made yet."""
+    """Return the path where torch puts the lock of a build; it is not created yet."""
     path = tmp_path / ".cache/torch_extensions/py311_cpu/my_kernel/lock"
     path.parent.mkdir(parents=True)
     return path
@@ -50,7 +50,7 @@ def test_a_lock_that_a_killed_build_has_left_is_a_warning_with_the_rm_command(
         assert builder.stdout is not None
         builder.stdout.readline()
         make_old(lock)
-        assert found(tmp_path).level == "ok"  # a long build, and somebody is at it
+        assert found(tmp_path).level == "ok"  # a long build that is still going on
         builder.kill()
     finding = found(tmp_path)
     assert finding.level == "warning"

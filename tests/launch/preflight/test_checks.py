@@ -1,4 +1,4 @@
-"""All checks together: bounded, never the end of a run themselves, and told at once."""
+"""All checks together: bounded in time, never fatal themselves, and reported at once."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_thread_that_never_ends_does_not_keep_the_process() -> None:
 
 
 def test_a_mount_whose_server_is_gone_costs_a_warning(machine: Machine, tmp_path: Path) -> None:
-    # statvfs of such a mount waits for ever; a pipe that nobody writes to does the same to open().
+    # statvfs of such a mount blocks for ever; a pipe without a writer does the same to open().
     os.mkfifo(tmp_path / "latest")
     status = tmp_path / "runs" / "latest" / "status.json"
     status.parent.mkdir(parents=True)
@@ -87,7 +87,7 @@ def test_every_level_is_one_line() -> None:
 
 
 def run_in(first: str, environ: dict[str, str], *args: str) -> subprocess.CompletedProcess[str]:
-    """`airlock run tiny`, on a machine to which `first` has been done."""
+    """Run `airlock run tiny` on a machine to which `first` has been done."""
     command = f'{first}\nexec "{sys.executable}" -P -m launch run tiny {" ".join(args)}'
     return subprocess.run(
         in_namespace(command), env=environ, capture_output=True, text=True, check=False, timeout=200
@@ -104,7 +104,7 @@ def test_a_run_ends_with_4_before_anything_is_made_and_names_all_errors(
     assert done.stderr.startswith("airlock: this machine is not ready for the run\n  disk: 20 MiB")
     assert "\n  localhost: no connection to " in done.stderr
     assert "\n    → ip link set lo up" in done.stderr
-    assert done.stderr.endswith("  → --force goes on all the same\n")
+    assert done.stderr.endswith("  → --force continues all the same\n")
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "runs" / "latest").exists()
 
@@ -115,7 +115,7 @@ def test_force_goes_on_with_a_line_for_each_error(environ: dict[str, str], tmp_p
     small = f"ip link set lo up; mount -t tmpfs -o size=2m none '{tmp_path}/runs'"
     quick = ("--force", "--set", "data.path=/nowhere")
     done = run_in(small, environ, *quick)
-    assert done.returncode == 5  # the data: those are looked at first
+    assert done.returncode == 5  # the data: those are checked first
     few = ("--set", "data.eval_path=", "--set", "train.global_batch_size=8")
     done = run_in(small, environ, "--force", "--set", "train.max_steps=1", *few)
     assert "airlock: error: disk: 2 MiB are free" in done.stdout
@@ -137,7 +137,7 @@ def test_a_run_on_a_machine_in_order_says_nothing_of_it(
     code, out, _ = finish(airlock("run", "tiny", *args))
     assert code == 0
     before = out[: out.index("airlock: tiny, 2 ranks on ")].splitlines()
-    # What others have left on this machine is said, and rightly so.
+    # Leftovers of others on this machine are reported, and rightly so.
     assert [line for line in before if not line.startswith("airlock: warning: leftovers:")] == []
 
 
@@ -149,9 +149,9 @@ def test_a_dry_run_shows_what_was_found(airlock: Start) -> None:
 
 
 def converse(terminal: int, about: str, answer: str, wanted: str) -> str:
-    """Answer what is asked `about` something, and no to the rest, until `wanted` is shown.
+    """Give `answer` to questions about `about` and no to others, until `wanted` is shown.
 
-    Runs of other tests may die meanwhile, so that they are asked about as well: before it or after.
+    Runs of other tests may die meanwhile and lead to more questions, before it or after.
     """
     shown, num_answered = "", 0
     while wanted not in shown:

@@ -30,7 +30,7 @@ def found() -> Finding:
 
 
 def said_at(runs: Path, t: float) -> None:
-    """Let the latest run have written its status at `t`."""
+    """Make the latest run write its status at `t`."""
     run = RunDir(runs / "20260101-000000-tiny-abcd")
     run.path.mkdir(exist_ok=True)
     write_status(run, Status(run_id=run.run_id, profile="tiny", updated_t=t))

@@ -14,7 +14,7 @@ from tests.launch.preflight.conftest import Machine, Row
 
 
 def disk_row(machine: Machine, tmp_path: Path, first: str, *args: str, about: str) -> Row:
-    """The finding about the folder `about`, after `first` has been done."""
+    """Return the finding about the folder `about`, after `first` has been done."""
     (tmp_path / "runs").mkdir(exist_ok=True)
     rows = machine.rows(*args, first=f"cd '{tmp_path}'\n{first}")["disk"]
     (row,) = [row for row in rows if row["figures"]["folder"] == about]

@@ -1,4 +1,4 @@
-"""A build of torch that the driver or the GPUs cannot take, and one that is for CPU only."""
+"""A torch build that the driver or the GPUs do not support, and one for CPU only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pretended = pytest.mark.skipif(HAS_GPU, reason="here the real ones are tested")
 
 
 def installed(folder: Path, cuda: str | None, version: str = "2.13.0") -> dict[str, str]:
-    """An environment with such a build of torch, which ends whoever imports it."""
+    """Return an environment with such a torch build, which ends any process that imports it."""
     package = folder / "site" / "torch"
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").write_text("raise SystemExit('torch was imported')\n")
@@ -82,7 +82,7 @@ def test_a_container_without_libcuda_is_an_error(
         ((12, 8), (10, 0), ""),
         ((13, 0), (7, 5), ""),
         ((12, 6), (7, 0), ""),
-        ((13, 0), (0, 0), ""),  # not told
+        ((13, 0), (0, 0), ""),  # not reported
     ],
 )
 def test_gpus_newer_or_older_than_the_build_need_another(

@@ -1,6 +1,6 @@
-"""GPUs that do not answer, are taken, or cannot be used as they are set.
+"""GPUs that do not respond, are taken, or cannot be used as configured.
 
-The driver is a pretended one, through the real pynvml; what is real of it is tested at the end.
+The driver is a fake behind the real pynvml; the parts of it that are real are tested at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def gpu_rows(machine: Machine, nvml: dict[str, str], *args: str, **env: str) -> 
 
 @pytest.fixture
 def holder() -> Iterator[subprocess.Popen[bytes]]:
-    """A real process, to hold a pretended GPU."""
+    """Yield a real process that holds a fake GPU."""
     with subprocess.Popen([sys.executable, "-c", "input()", "hold"], stdin=subprocess.PIPE) as one:
         yield one
         one.kill()
@@ -50,7 +50,7 @@ def test_a_gpu_too_full_for_the_weights_is_an_error_that_names_who_holds_it(
     assert "-c input() hold, 0:0" in row["text"]
     assert row["text"].endswith("with 40,000 MiB")
     assert row["do"].startswith(f"kill {holder.pid}   # yours")
-    # Not needed by this run, it is no concern of it.
+    # This run does not need it, so it is not reported.
     assert gpu_rows(machine, nvml, "--num-gpus", "1", **taken)[0]["ok"]
 
 
@@ -108,7 +108,7 @@ def test_what_one_rank_alone_can_live_with_is_no_error(
     (row,) = gpu_rows(machine, nvml, "--num-gpus", "1", NVML_MIG_0="1")
     assert row["ok"]
     assert "a rank gets one of them" in row["warning"]
-    (row,) = gpu_rows(machine, nvml, NVML_MODE_0="3")  # exclusive, and nobody is on it
+    (row,) = gpu_rows(machine, nvml, NVML_MODE_0="3")  # exclusive, and unused
     assert row["warning"] == ""
 
 
@@ -136,7 +136,7 @@ def test_a_driver_that_was_updated_while_it_was_loaded_is_named(
     assert "needs an NVIDIA GPU and the NVIDIA driver in the kernel is older than" in row["text"]
     assert "NVML/RM version mismatch" in row["text"]
     assert row["do"].startswith("sudo reboot")
-    # What can do without goes on, and says so.
+    # A run that can do without it continues, and says so.
     (row,) = machine.rows(env=nvml | {"NVML_INIT": "18"})["driver"]
     assert row["warning"].endswith("; so this run is on CPU")
 
@@ -145,7 +145,7 @@ def test_a_driver_that_was_updated_while_it_was_loaded_is_named(
 def test_a_driver_that_hangs_costs_a_warning_and_no_more(
     machine: Machine, nvml: dict[str, str]
 ) -> None:
-    # The first to ask, for the list of GPUs, waits a second; the checks would wait another three.
+    # The first query, for the list of GPUs, waits a second; the checks would wait another three.
     slow = {"NVML_SLEEP_S": "3"}
     found = machine.rows(profile="32b", env=nvml | slow)
     assert "has not answered within 2 s" in found["gpu"][0]["warning"]
@@ -176,5 +176,5 @@ def test_a_process_that_really_holds_a_gpu_is_named(machine: Machine) -> None:
         holder.stdout.readline()
         rows = machine.rows()["gpu"]
         holder.kill()
-    # In a container the driver may name no process, or by the host's pid.
+    # In a container the driver may name no process, or use the host's pid.
     assert any("MiB are free" in row["warning"] and "held by" in row["warning"] for row in rows)

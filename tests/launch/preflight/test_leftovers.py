@@ -1,4 +1,4 @@
-"""What runs have left behind: found by what it carries, and ended without hitting anyone else."""
+"""Leftovers of runs: found by what identifies them, and ended without hitting anything else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEAF = "import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True); 
 
 @pytest.fixture
 def run(environ: dict[str, str]) -> RunDir:
-    """A run folder whose launcher is dead."""
+    """Return a run folder whose launcher is dead."""
     folder = RunDir(Path(environ["AIRLOCK_RUNS_DIR"]) / "20260101-000000-tiny-abcd")
     folder.events.mkdir(parents=True)
     folder.control.mkdir()
@@ -43,7 +43,7 @@ def run(environ: dict[str, str]) -> RunDir:
 
 @contextlib.contextmanager
 def left_over(run: RunDir, *command: str) -> Iterator[subprocess.Popen[str]]:
-    """A live process of `run`, once it says that it is ready."""
+    """Start a process of `run`, and yield it once it says that it is ready."""
     env = os.environ | {"AIRLOCK_RUN_DIR": str(run.path)}
     program = command or (sys.executable, "-c", DEAF)
     with subprocess.Popen(program, env=env, text=True, stdout=subprocess.PIPE) as process:
@@ -56,7 +56,7 @@ def left_over(run: RunDir, *command: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def about(run: RunDir, machine: Machine) -> Row:
-    """What is said of `run`: other runs on this machine are none of our business."""
+    """Return the finding about `run`: other runs on this machine are not our business."""
     rows = machine.rows()["leftovers"]
     return next((row for row in rows if row["figures"].get("run") == run.run_id), {})
 
@@ -82,7 +82,7 @@ def test_a_run_whose_launcher_lives_is_nobodys_concern(machine: Machine, run: Ru
     with left_over(run):
         assert about(run, machine) == {}
         assert processes_of(run).launcher == psutil.Process()
-        # The pid in the status alone proves nothing: by now it may be another program's.
+        # The pid in the status alone proves nothing: by now it may belong to another program.
         write_status(run, Status(run_id=run.run_id, profile="tiny", launch_pid=1))
         assert processes_of(run).launcher == psutil.Process()
 
@@ -129,7 +129,7 @@ def test_stop_ends_exactly_the_processes_of_the_dead_run(airlock: Start, run: Ru
         assert (code, err) == (0, "")
         assert f"{run.run_id}: ended " in out
         wait_for(lambda: deaf.poll() is not None, why="it lives")
-        assert deaf.returncode == -signal.SIGKILL  # it was asked first, and did not hear
+        assert deaf.returncode == -signal.SIGKILL  # it was asked first, and did not react
         assert processes_of(run).processes == []
         assert spared.poll() is None
         assert stranger.poll() is None
@@ -213,7 +213,7 @@ def test_stop_of_a_live_run_saves_and_ends_it(airlock: Start, environ: dict[str,
 def test_leftovers_of_a_killed_run_are_found_named_and_ended(
     airlock: Start, environ: dict[str, str], machine: Machine, tmp_path: Path
 ) -> None:
-    # A rank that starts a process, which outlives it: launcher and keeper are killed at once.
+    # A rank that starts a process that outlives it: launcher and keeper are killed at once.
     path = script(
         tmp_path,
         """

@@ -1,4 +1,4 @@
-"""Limits on open files and on processes, set for a child that then looks at them."""
+"""Limits on open files and on processes, set for a child that then checks them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SETTINGS = ("tiny", "launch.threads_per_rank=4")
 
 
 def look(first: str, *command: str, settings: tuple[str, ...] = SETTINGS) -> tuple[Any, Any]:
-    """(findings, the limit on open files) of a process that has done `first`."""
+    """Return (findings, the limit on open files) of a process that has done `first`."""
     program = [sys.executable, "-P", "-c", LOOK, str(ROOT), first, json.dumps(settings)]
     done = subprocess.run([*command, *program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -59,7 +59,7 @@ def test_one_that_cannot_be_raised_is_a_warning() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_limit_on_processes_that_leaves_too_few_threads_is_an_error() -> None:
-    # Root is let through by the kernel, so it is looked at as somebody who has no other process.
+    # The kernel exempts root, so it is tested as a user without other processes.
     as_other = (
         "from launch.preflight import system\n"
         "from tests.launch.preflight import conftest\n"
@@ -75,7 +75,7 @@ def test_a_limit_on_processes_that_leaves_too_few_threads_is_an_error() -> None:
 
 @contextlib.contextmanager
 def pids_cgroup(limit: int) -> Iterator[list[str]]:
-    """A command prefix that starts a program in a real cgroup of so many threads."""
+    """Yield a command prefix that starts a program in a real cgroup with that thread limit."""
     places = [
         mount.point
         for mount in mounts()

@@ -8,7 +8,7 @@ UP = "ip link set lo up"
 
 
 def test_loopback_that_is_down_is_an_error(machine: Machine) -> None:
-    (row,) = machine.rows(first=":")["localhost"]  # a network of one's own begins like that
+    (row,) = machine.rows(first=":")["localhost"]  # a new network namespace is like that
     assert not row["ok"]
     assert row["text"].startswith("no connection to ")
     assert row["do"].startswith(UP)
@@ -21,5 +21,5 @@ def test_a_name_that_means_nothing_is_an_error(machine: Machine) -> None:
     files = "echo 'hosts: files' >/mnt/n; mount --bind /mnt/n /etc/nsswitch.conf"
     (row,) = machine.rows(first=f"{first}resolv.conf; {files}")["localhost"]
     assert not row["ok"]
-    assert row["text"].startswith("the name localhost means nothing here")
+    assert row["text"].startswith("the name localhost does not resolve here")
     assert "127.0.0.1 localhost" in row["do"]

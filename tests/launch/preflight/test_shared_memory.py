@@ -28,7 +28,7 @@ input()
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    """A name that multiprocessing could have chosen; whatever is called so is removed."""
+    """Yield a name that multiprocessing could have chosen; remove anything of that name."""
     chosen = f"psm_{secrets.token_hex(4)}"
     yield chosen
     (SHM / chosen).unlink(missing_ok=True)
@@ -58,7 +58,7 @@ def test_the_64_mib_of_a_container_are_a_warning_for_ranks_on_gpus_alone(machine
 def test_ranks_on_gpus_need_room_for_nccl(num_gpus: int, warns: bool) -> None:
     free_bytes = os.statvfs(SHM).f_bavail * os.statvfs(SHM).f_frsize
     if free_bytes > 1 << 30:
-        with pytest.MonkeyPatch.context() as patch:  # what is measured is real, what is needed not
+        with pytest.MonkeyPatch.context() as patch:  # the measurement is real, the need is not
             patch.setattr(storage, "_NCCL_BYTES", free_bytes // 4)
             (found,) = storage.check_shared_memory(context("14b", placement=on_gpus(num_gpus)))
     else:

@@ -1,4 +1,4 @@
-"""What metrics are to be reported to is looked for before anything starts."""
+"""The trackers that metrics are reported to are checked before anything starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def found(report_to: str, **environ: str) -> list[Finding]:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if W&B were: found, and never imported."""
+    """Pretend that W&B is installed: it is found, but must never be imported."""
     (tmp_path / "wandb").mkdir()
     (tmp_path / "wandb" / "__init__.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -40,7 +40,7 @@ def test_names_are_separated_by_commas_and_one_unknown_is_named() -> None:
 def test_a_run_that_reports_to_what_is_not_installed_does_not_start(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    shadow = tmp_path / "shadow"  # whatever is installed here: a folder alone is no package
+    shadow = tmp_path / "shadow"  # whatever is installed here: a folder alone is not a package
     (shadow / "sitecustomize").mkdir(parents=True)
     (shadow / "sitecustomize" / "__init__.py").write_text(
         "import sys, importlib.util\n"

@@ -1,4 +1,4 @@
-"""What a process must not have when it is forked, found in processes that have it."""
+"""The things a process must not have when it is forked, found in processes that have them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ print(json.dumps(dataclasses.asdict(found) | {"why": found.why_not_to_fork}))
 
 
 def look(environ: dict[str, str], before: str = "") -> dict[str, object]:
-    """What `inspect` finds in a process that has run `before`."""
+    """Return what `inspect` finds in a process that has run `before`."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", before + LOOK],
         env=environ,
@@ -62,7 +62,7 @@ def test_the_threads_of_a_parallel_region_are_found_after_it_has_ended(
     before = "import torch\ntorch.set_num_threads(4)\ntorch.ones(1 << 22).exp_()"
     found = look(environ | {"OPENBLAS_NUM_THREADS": "1"}, before)
     assert re.match(r"it has (\d+) threads \(python\)", str(found["why"]))
-    assert int(str(found["num_threads"])) >= 4  # torch keeps more than those it was told to use
+    assert int(str(found["num_threads"])) >= 4  # torch keeps more than it was told to use
     before = "import torch\ntorch.set_num_threads(1)\ntorch.ones(1 << 22).exp_()"
     one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     assert look(environ | one, before)["why"] is None

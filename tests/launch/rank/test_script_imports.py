@@ -1,4 +1,4 @@
-"""What a script imports is read from its source, in its order, and none of it is run."""
+"""The imports of a script are read from its source, in order, and none of it is run."""
 
 from __future__ import annotations
 

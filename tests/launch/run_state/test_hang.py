@@ -1,4 +1,4 @@
-"""When a run counts as hung, and when it does not, told from what ranks write."""
+"""The conditions under which a run counts as hung, judged from what ranks write."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Ranks:
         return self.watch.look(events or [], self.now)
 
     def train(self, num_steps: int, step_s: int = 1) -> None:
-        """Both take steps, each of that many looks."""
+        """Let both ranks take steps, each of which lasts `step_s` looks."""
         for step in range(num_steps):
             for pulse in self.pulses:
                 pulse.stepped(step + 1)
@@ -44,7 +44,7 @@ class Ranks:
                 assert self.look() is None
 
     def hangs_after(self, most_s: int) -> int | None:
-        """Seconds without any progress to the hang, or None if none is told."""
+        """Return the seconds without any progress until a hang is reported; None if it is not."""
         return next((second for second in range(1, most_s + 1) if self.look()), None)
 
 
@@ -63,7 +63,7 @@ def test_no_step_for_longer_than_is_allowed_is_a_hang_and_told_once(run: RunDir)
     ranks.train(3)
     assert ranks.hangs_after(20) == 11
     assert ranks.hangs_after(100) is None
-    ranks.train(1)  # it goes on after all
+    ranks.train(1)  # it continues after all
     assert ranks.hangs_after(20) == 11
 
 
@@ -107,7 +107,7 @@ def test_the_first_step_may_take_longer(run: RunDir) -> None:
 def test_a_checkpoint_that_is_being_written_is_progress(run: RunDir, tmp_path: Path) -> None:
     ranks = Ranks(run, hang_timeout_s=1.0)
     ranks.train(3)
-    ranks.pulses[0].tick("checkpoint")  # the pulse is this process's own, which writes
+    ranks.pulses[0].tick("checkpoint")  # the pulse is that of this process, which writes
     for _ in range(30):
         (tmp_path / "model").write_bytes(bytes(200_000))
         assert ranks.look() is None

@@ -1,4 +1,4 @@
-"""What a run that ran out of memory says: who, in which phase, of whose memory, what to do."""
+"""The report of a run that ran out of memory: who, in which phase, of whose memory, what to do."""
 
 from __future__ import annotations
 

@@ -36,11 +36,11 @@ REAL, GONE = "CUDA out of memory", "[gloo/pair.cc:534] Connection closed by peer
 
 
 class Story:
-    """Events as their writers write them, at times of the test's choosing, told to a state."""
+    """Events as their writers write them, at times of the test's choosing, applied to a state."""
 
     def __init__(self, folder: Path, num_ranks: int) -> None:
         self._folder, self._num_told, self._clock = folder, 0, 100.0
-        self.attempt = 0  # what the next events belong to
+        self.attempt = 0  # the attempt of the next events
         self.state = new_state("run", "tiny", num_ranks)
 
     def tell(
@@ -208,7 +208,7 @@ def test_a_run_trains_and_finishes(story: Story) -> None:
 
 def test_the_time_left_is_at_the_pace_since_the_first_report(story: Story) -> None:
     story.tell("mark", "train.plan", 0, **PLAN)
-    story.train(1, t=1000.0)  # the first steps are slow: nothing is foretold from them
+    story.train(1, t=1000.0)  # the first steps are slow: no estimate is made from them
     assert story.state.status.eta_s is None
     story.train(3, t=1004.0)
     assert story.state.status.eta_s == 14.0
@@ -248,7 +248,7 @@ def test_an_exception_is_the_root_of_the_lost_connections_that_follow(story: Sto
     story.exited(2, 1, None)
     story.exited(1, -15, "SIGTERM")
     assert root(story.state) == (2, f"RuntimeError: {REAL}")
-    assert len(story.state.failures) == 3  # rank 2 has told its own story
+    assert len(story.state.failures) == 3  # rank 2 has reported its own failure
     code = exit_code(story.state, 10, Signals())
     story.state.end(code)
     assert code is ExitCode.OUT_OF_MEMORY
@@ -326,7 +326,7 @@ def test_a_new_attempt_starts_without_the_failures_of_the_last(story: Story) -> 
     assert [row.pid for row in state.status.ranks] == [None] * 3
     assert state.root_failure() is None
     assert (state.result, state.ended_by_us) == ({}, set())
-    assert state.last_checkpoint == 5  # what is saved is saved
+    assert state.last_checkpoint == 5  # a saved checkpoint stays saved
 
 
 def test_what_is_told_late_of_an_attempt_that_has_ended_is_not_counted(story: Story) -> None:

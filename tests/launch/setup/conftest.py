@@ -30,7 +30,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Clone:
 
 @pytest.fixture
 def index(clone: Clone) -> Iterator[Index]:
-    """An index from which the clone's requirements are to come, that holds the package back."""
+    """Yield an index for the clone's requirements that holds the package back."""
     served = Index(clone.root.parent / "wheels", ".whl")
     clone.pin(f"--index-url {served.url}\nairlock-tiny==1.0\n")
     yield served

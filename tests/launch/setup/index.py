@@ -1,4 +1,4 @@
-"""A package index on this machine, and a uv that comes from it."""
+"""A package index on this machine, and a uv that is installed from it."""
 
 import contextlib
 import http.server
@@ -15,16 +15,16 @@ from tests.clone import (
 
 
 class Index:
-    """A package index on this machine that keeps whoever asks for `holds` waiting.
+    """A package index on this machine that keeps requests for `holds` waiting.
 
-    It answers with each file below `folder`, and with a wheel's metadata at NAME.whl.metadata.
+    It serves each file below `folder`, and a wheel's metadata at NAME.whl.metadata.
     """
 
     def __init__(self, folder: Path, holds: str) -> None:
         self.holds = holds
         self.asked = threading.Event()
         self.may_answer = threading.Event()
-        self.torn = False  # of what it holds it sends half, and ends the connection
+        self.torn = False  # if true, it sends half of what it holds and closes the connection
         index = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -45,7 +45,7 @@ class Index:
                 self.end_headers()
                 if index.torn and name.endswith(index.holds):
                     body = body[: len(body) // 2]
-                with contextlib.suppress(OSError):  # who asked may have been killed meanwhile
+                with contextlib.suppress(OSError):  # the client may have been killed meanwhile
                     self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
@@ -57,7 +57,7 @@ class Index:
 
     @staticmethod
     def page(folder: Path, package: str) -> bytes:
-        """The page of a package: a link to each of its wheels."""
+        """Return the page of a package: a link to each of its wheels."""
         names = [wheel.name for wheel in folder.glob(f"{package.replace('-', '_')}-*.whl")]
         links = (f'<a href="/{name}" data-core-metadata="true">{name}</a>' for name in names)
         return "".join(links).encode()
@@ -73,13 +73,13 @@ class Index:
 
 
 def metadata(wheel: Path) -> bytes:
-    """The metadata of a wheel, which an index may serve by itself."""
+    """Return the metadata of a wheel, which an index may serve separately."""
     with zipfile.ZipFile(wheel) as archive:
         return archive.read(next(name for name in archive.namelist() if "METADATA" in name))
 
 
 def stub_uv(clone: Clone) -> Path:
-    """A wheel of uv, from which pip installs the real one, by a link; no uv is on PATH then."""
+    """Make a wheel of uv from which pip installs a link to the real one; remove uv from PATH."""
     (clone.bin / "uv").unlink()
     version = uv.WHEEL.partition("==")[2]
     wheel = clone.root.parent / f"wheels/uv-{version}-py3-none-any.whl"

@@ -14,7 +14,7 @@ from tests.clone import (
 
 
 def on_a_disk_of_its_own(clone: Clone, then: str) -> subprocess.CompletedProcess[str]:
-    """Run the clone on a file system of 60 MiB, after THEN has been done to it."""
+    """Run the clone on a file system of 60 MiB, after running THEN there."""
     root = clone.root
     script = f"""set -e
         PATH=/usr/sbin:/usr/bin:/sbin:/bin

@@ -1,4 +1,4 @@
-"""How the clone's own environment is made on first use, and when it is made anew."""
+"""The clone's own environment: created on first use, and recreated when necessary."""
 
 import contextlib
 import os
@@ -83,7 +83,7 @@ def test_a_failed_update_leaves_an_environment_that_does_not_count_as_whole(
     assert "airlock-tiny was not found in the provided package locations" in result.stderr
     assert f"\n  '{started.root}/start.sh'\n      tries again; " in result.stderr
     assert not started.marker.exists()
-    # Also not for python3, when the environment is active and has a version within the range.
+    # Nor for python3, when the environment is active and has a version within the range.
     own = started.root / ".venv"
     site = next(own.glob("lib/python*/site-packages"))
     shutil.copytree(Path(packaging.__file__).parent, site / "packaging")
@@ -145,7 +145,7 @@ def test_a_venv_that_is_no_folder_is_left_to_the_user(clone: Clone, what: str) -
 
 
 def test_a_home_that_is_nobodys_does_not_matter(clone: Clone) -> None:
-    # Where even root can make no folder.
+    # Where not even root can create a folder.
     assert clone.stub(HOME="/proc/none")["prefix"] == str(clone.root / ".venv")
 
 
@@ -161,5 +161,5 @@ def test_on_a_terminal_uv_shows_how_far_it_is(clone: Clone) -> None:
                 shown += data
     os.close(terminal)
     assert process.returncode == 0
-    assert b"\x1b[2mInstalled \x1b[1m1 package\x1b[0m" in shown  # coloured, as at a terminal
+    assert b"\x1b[2mInstalled \x1b[1m1 package\x1b[0m" in shown  # coloured, as in a terminal
     assert b"airlock: .venv is ready, in " in shown

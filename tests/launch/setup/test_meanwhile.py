@@ -1,4 +1,4 @@
-"""What happens while the environment is made: a kill, half a download, another start, Ctrl-C."""
+"""Events while the environment is being made: a kill, half a download, another start, Ctrl-C."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from tests.launch.setup.index import Index, stub_uv
 
 
 def begin(clone: Clone) -> subprocess.Popen[str]:
-    """Start in the background, in a session of its own as in a terminal of its own."""
+    """Start in the background, in a separate session, as in a separate terminal."""
     return subprocess.Popen(
         [clone.root / "start.sh", "tiny"],
         env=clone.env,
@@ -30,7 +30,7 @@ def begin(clone: Clone) -> subprocess.Popen[str]:
 
 
 def processes_of(clone: Clone) -> dict[int, str]:
-    """The processes whose command line names the clone, by id."""
+    """Return the processes whose command line names the clone, by pid."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -43,7 +43,7 @@ def processes_of(clone: Clone) -> dict[int, str]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    while not condition():  # the time-out of the test is the limit
+    while not condition():  # the timeout of the test is the limit
         time.sleep(0.02)
 
 
@@ -57,7 +57,7 @@ def test_an_install_that_was_killed_is_not_taken_for_whole_and_the_next_start_co
     clone: Clone, index: Index, holds: str
 ) -> None:
     index.holds = holds
-    if holds == "uv":  # what is fetched first, where there is none
+    if holds == "uv":  # the first thing fetched if there is none
         index.holds = stub_uv(clone).name
         clone.env["PIP_INDEX_URL"] = index.url
     elif holds == "compiling":
@@ -73,7 +73,7 @@ def test_an_install_that_was_killed_is_not_taken_for_whole_and_the_next_start_co
     _, errors = first.communicate()
     assert first.returncode == 128 + signal.SIGKILL
     assert not clone.marker.exists()
-    wait_until(lambda: not processes_of(clone))  # what it has started does not outlive it
+    wait_until(lambda: not processes_of(clone))  # its child processes do not outlive it
 
     index.may_answer.set()
     torn = clone.write(".venv/lib/torn.py", "")

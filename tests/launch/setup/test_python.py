@@ -1,4 +1,4 @@
-"""Which Python the scripts run with, of those that there are."""
+"""The Python that the scripts choose, of those that exist."""
 
 import venv
 from pathlib import Path
@@ -74,7 +74,7 @@ def test_a_hostile_current_folder_does_not_mislead_the_check(
     hostile.mkdir()
     for name in ("re", "tomllib", "packaging", "pathlib", "shlex", "json"):
         (hostile / f"{name}.py").write_text("raise SystemExit('the wrong module')")
-        # Nor does a module of launch/ that is called as one of the standard library's.
+        # Nor does a module of launch/ with the name of one in the standard library.
         started.write(f"launch/{name}.py", "raise SystemExit('the wrong module')")
     assert started.stub(cwd=hostile, VIRTUAL_ENV=str(active))["prefix"] == str(active)
     started.write("constraints.txt", "# other, so that .venv is brought up to date\n")
@@ -96,7 +96,7 @@ def test_airlock_env_own_passes_an_active_environment_by(started: Clone, tmp_pat
 
 
 def test_the_clones_own_environment_is_used_when_it_is_active(started: Clone) -> None:
-    # It has no packaging: as an active environment it would lack something.
+    # It has no packaging: an active environment without it would count as incomplete.
     own = started.root / ".venv"
     path = f"{own}/bin:{started.bin}"
     assert started.stub(VIRTUAL_ENV=str(own), PATH=path)["prefix"] == str(own)

@@ -1,4 +1,4 @@
-"""Where uv and the packages come from, and what is said where they cannot be had."""
+"""The sources of uv and the packages, and the errors if they cannot be reached."""
 
 import json
 import re
@@ -31,7 +31,7 @@ def test_without_a_network_the_error_says_so_and_how_to_go_on(
 
 
 def python_that_lacks(clone: Clone, *modules: str) -> None:
-    """Put a python3 on the clone's PATH that has no pip, nor these modules; and no uv."""
+    """Put a python3 on the clone's PATH that has neither pip nor these modules; and no uv."""
     (clone.bin / "uv").unlink()
     own = environment(clone.root.parent / "lacking")  # venv gives it no pip
     site = next(own.glob("lib/python*/site-packages"))
@@ -98,5 +98,5 @@ def test_where_pip_is_set_to_a_mirror_packages_come_from_there(
 def test_where_pip_is_set_to_a_folder_alone_packages_come_from_there(clone: Clone) -> None:
     clone.pin("airlock-tiny==1.0\n")
     env = {"PIP_NO_INDEX": "1", "PIP_TIMEOUT": "1.5"}
-    env["PIP_FIND_LINKS"] = f"{clone.root.parent} wheels"  # from where it is typed
+    env["PIP_FIND_LINKS"] = f"{clone.root.parent} wheels"  # relative to where it is typed
     assert clone.stub(**env)["prefix"] == str(clone.root / ".venv")

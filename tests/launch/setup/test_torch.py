@@ -1,4 +1,4 @@
-"""Which build of torch the clone's environment gets, and what is said of it."""
+"""The build of torch that the clone's environment gets, and what is reported about it."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ HAS_DRIVER = Path("/proc/driver/nvidia/version").exists()
 
 @pytest.fixture
 def pytorch_org(clone: Clone) -> Clone:
-    """A clone whose uv looks into a folder where it would ask PyTorch's own index."""
+    """Return a clone whose uv uses a local folder instead of PyTorch's own index."""
     folder = torch_for_cpu(clone).splitlines()[1]
     asks = 'case "$*" in *--torch-backend=cpu*) set -- "$@" '
     clone.pin(torch_with_cuda(clone))
@@ -19,14 +19,14 @@ def pytorch_org(clone: Clone) -> Clone:
 
 
 def tool_uv(clone: Clone, line: str) -> Clone:
-    """The clone with a uv that does something before the real one runs, without that option."""
+    """Give the clone a uv that does something before the real one runs, without that option."""
     drop = 'for one; do shift; [ "$one" = --torch-backend=cpu ] || set -- "$@" "$one"; done'
     tool(clone.bin / "uv", f'#!/bin/sh\n{line}\n{drop}\nexec "{UV}" "$@"\n')
     return clone
 
 
 def torch_of(clone: Clone) -> str:
-    """The version of torch in the clone's environment."""
+    """Return the version of torch in the clone's environment."""
     (found,) = clone.root.glob(".venv/lib/*/site-packages/torch-*.dist-info")
     return found.name.removeprefix("torch-").removesuffix(".dist-info")
 
@@ -54,7 +54,7 @@ def test_without_a_driver_torch_is_its_build_for_cpu_and_that_is_said(
 def test_the_build_that_is_asked_for_is_installed(pytorch_org: Clone) -> None:
     assert pytorch_org.run("tiny", AIRLOCK_TORCH="cuda").returncode == 0
     assert torch_of(pytorch_org) == "9.0"
-    tool(pytorch_org.bin / "nvidia-smi", "#!/bin/sh\n")  # a driver; what is asked for wins
+    tool(pytorch_org.bin / "nvidia-smi", "#!/bin/sh\n")  # a driver; an explicit request wins
     pytorch_org.write(".venv/.airlock-installing", "")  # killed: it is made anew
     pytorch_org.write("constraints.txt", "# other\n")
     result = pytorch_org.run("tiny", AIRLOCK_TORCH="cpu")
@@ -83,7 +83,7 @@ def test_where_pytorchs_own_index_cannot_be_reached_it_is_what_pip_would_give(cl
 
     clone.write(".venv/.airlock-installing", "")
     clone.write("constraints.txt", "# other\n")
-    result = clone.run("tiny", AIRLOCK_TORCH="cpu")  # asked for: nothing else will do
+    result = clone.run("tiny", AIRLOCK_TORCH="cpu")  # an explicit request: no other build will do
     assert result.returncode == 4
     assert "airlock: torch's build for CPU cannot be had (log: " in result.stderr
 

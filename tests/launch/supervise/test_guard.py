@@ -25,7 +25,7 @@ from tests.running import wait_for
 
 LIMIT = 512 * MIB
 
-# A run reduced to its guard: ranks are the programs given, and the first to end ends it.
+# A run reduced to its guard: the given programs are its ranks, and the first to end ends it.
 GUARDED = """
 import json, subprocess, sys, time
 from pathlib import Path
@@ -75,7 +75,7 @@ def start_guarded(
 
 
 def guarded(folder: Path, *programs: str, guard_gib: float = -1) -> tuple[list[Event], str, int]:
-    """(events, what it printed, kills by the kernel) of a guarded run in a group of its own."""
+    """Return (events, output, kills by the kernel) of a guarded run in its own group."""
     with limited(LIMIT) as cgroup:
         with start_guarded(cgroup, folder, *programs, guard_gib=guard_gib) as process:
             out, _ = process.communicate(timeout=60)
@@ -83,7 +83,7 @@ def guarded(folder: Path, *programs: str, guard_gib: float = -1) -> tuple[list[E
 
 
 def test_the_rank_that_grows_is_ended_before_the_kernel_ends_any(tmp_path: Path) -> None:
-    # Both have come up only now; what rank 0 holds is far less than what is left for rank 1.
+    # Both have just started; what rank 0 holds is far less than what is left for rank 1.
     events, out, num_kills = guarded(tmp_path, HOLDS_100_MIB, GROWS)
     assert num_kills == 0
     assert out.strip() == "not proven"
@@ -123,7 +123,7 @@ def test_when_others_take_the_memory_no_small_rank_is_ended_for_it(tmp_path: Pat
         wait_for(lambda: len(cgroup.pids()) == 2, why="no rank was started", timeout_s=20)
         with subprocess.Popen(cgroup.command([sys.executable, "-c", outsider])) as other:
             events = wait_for(lambda: read_events(tmp_path), why="it said nothing", timeout_s=20)
-            assert len(cgroup.pids()) == 3  # all live
+            assert len(cgroup.pids()) == 3  # all are alive
             other.kill()
     out, _ = process.communicate()  # ended with the group
     assert [event["name"] for event in events] == ["memory.low"]
@@ -177,7 +177,7 @@ STEADY, GROWN = MemoryOwner("rank 0", 0, "training", 900), MemoryOwner("rank 1",
     [
         ({"rank 0": 900, "rank 1": 100}, GROWN),
         ({"rank 0": 700, "rank 1": 100}, GROWN),  # both have grown, this one by more
-        ({"rank 0": 850, "rank 1": 450}, None),  # nobody has grown by much
+        ({"rank 0": 850, "rank 1": 450}, None),  # nobody has grown much
         ({"rank 0": 900}, GROWN),  # it was not there before
     ],
 )

@@ -1,4 +1,4 @@
-"""Logs are followed line by line; nothing is lost, doubled or held back for ever."""
+"""Logs are followed line by line; nothing is lost, duplicated or held back for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets are masked wherever they stand, and what is none is left as it is."""
+"""Secrets are masked wherever they occur, and other text is left as it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from launch.supervise.masking import MASK, Mask
 
-SECRET = "s3cr3t-value-0123"  # noqa: S105 - of no one
+SECRET = "s3cr3t-value-0123"  # noqa: S105 - nobody's
 
 
 @pytest.mark.parametrize(

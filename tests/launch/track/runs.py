@@ -1,4 +1,4 @@
-"""Run folders with a few metrics in them, as a run has them."""
+"""Run folders with a few metrics in them, like those of a run."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class MadeRun:
         self.launch = EventWriter(self.run.event_file("launch"))
 
     def steps(self, first: int, last: int, loss: float = 0.0) -> None:
-        """The metrics of those steps; each has its number, and `loss` more, for its loss."""
+        """Write the metrics of those steps; the loss of each is its number plus `loss`."""
         for step in range(first, last + 1):
             self.rank0.emit("metric", "train", step=step, loss=loss + step, **TRAIN)
 
     def restart(self, first_step: int) -> None:
-        """Rank 0 goes on from the checkpoint after `first_step`."""
+        """Make rank 0 resume from the checkpoint after `first_step`."""
         self.rank0.begin_attempt(1)
         self.rank0.emit(
             "mark",

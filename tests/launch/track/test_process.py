@@ -1,4 +1,4 @@
-"""The process beside a run: it follows, ends with its launcher, and says in a line why not."""
+"""The process alongside a run: it follows, ends with its launcher, and reports why it cannot."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.tensorboard_files import scalars
 
 
 class Beside:
-    """Tracking as the launcher has it, and what it printed."""
+    """Tracking as the launcher does it, and its output."""
 
     def __init__(self, made: MadeRun, environ: dict[str, str], report_to: str = "") -> None:
         self.made, self.run, self._text = made, made.run, io.StringIO()
@@ -40,11 +40,11 @@ class Beside:
         )
 
     def look(self) -> None:
-        """As the launcher does at every turn."""
+        """Look once, as the launcher does in every iteration."""
         self.tracking.look(read_events(self.run.events))
 
     def says(self) -> list[str]:
-        """What has been printed by now."""
+        """Return what has been printed so far."""
         self.look()
         return self.lines
 
@@ -57,7 +57,7 @@ class Beside:
         return process.pid
 
     def follows(self) -> bool:
-        """Whether its file is there, so that it is past its start."""
+        """Return whether its file exists, so that it is past its start."""
         return any(self.run.tensorboard.glob("events.*"))
 
 

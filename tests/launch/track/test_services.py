@@ -1,4 +1,4 @@
-"""W&B and trackio for real, where they are installed: offline, and on a local database."""
+"""The real W&B and trackio, if installed: offline, and on a local database."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture
 def at_home(tmp_path: Path, environ: dict[str, str]) -> dict[str, str]:
-    """An environment in which the services find no key and keep to the test's folder."""
+    """Return an environment in which the services find no key and stay in the test's folder."""
     kept = {k: v for k, v in environ.items() if not k.startswith(("WANDB_", "TRACKIO_", "HF_"))}
     return kept | {
         "HOME": str(tmp_path),
@@ -40,7 +40,7 @@ def at_home(tmp_path: Path, environ: dict[str, str]) -> dict[str, str]:
 
 
 def rows_of_wandb(path: Path) -> list[dict[str, Any]]:
-    """The history in W&B's own file: blocks of 32 KiB, with records that may span them."""
+    """Return the history in W&B's own file: blocks of 32 KiB, with records that may span them."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, position, body, found = path.read_bytes(), 7, b"", []

@@ -1,4 +1,4 @@
-"""What a model's documentation says its conversations look like, spelled out without a template.
+"""The conversation formats in models' documentation, spelled out without a template.
 
 Each reader returns the samples of a conversation: parts of text, and whether they have loss.
 """
@@ -55,10 +55,10 @@ def gemma(messages: Messages) -> list[list[Part]]:
 
 
 def qwen_3(messages: Messages, *, thinks: bool = True) -> list[list[Part]]:
-    """As ChatML; an answer begins with its thoughts, which later turns no longer see.
+    """The same as ChatML, with an answer's thoughts before it; later turns no longer see them.
 
-    So each answer is a sample of its own, unless there is but one. Asked not to think, it is given
-    empty thoughts.
+    So each answer is a sample of its own, unless there is only one. Without thinking it gets empty
+    thoughts.
     """
     samples: list[list[Part]] = []
     before = ""

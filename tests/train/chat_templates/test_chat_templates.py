@@ -1,4 +1,4 @@
-"""Tokens with loss of known templates are those that an independent reading of them marks."""
+"""The tokens with loss of known templates are those marked by an independent reading of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Reader = Callable[[list[dict[str, Any]]], list[list[read.Part]]]
 
 
 def words(draw: random.Random) -> str:
-    """Some words, on some lines."""
+    """Draw some words, on some lines."""
     return "".join(
         draw.choice(WORDS) + draw.choice((" ", " ", " ", "\n", "\n\n"))
         for _ in range(draw.randint(1, 12))
@@ -43,7 +43,7 @@ def words(draw: random.Random) -> str:
 
 
 def conversation(draw: random.Random, *, system: bool, thoughts: bool) -> list[dict[str, Any]]:
-    """Turns of a user and an assistant, maybe with a system prompt, maybe with thoughts."""
+    """Draw turns of a user and an assistant, maybe with a system prompt, maybe with thoughts."""
     chat = [{"role": "system", "content": words(draw)}] if system and draw.random() < 0.5 else []
     for _ in range(draw.randint(1, 5)):
         thought = f"<think>\n{words(draw)}\n</think>\n\n" if thoughts else ""
@@ -54,7 +54,7 @@ def conversation(draw: random.Random, *, system: bool, thoughts: bool) -> list[d
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    """One that merges letters to words, so that where a text is cut makes a difference."""
+    """Train a tokenizer that merges letters to words, so that it matters where a text is cut."""
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
     made = Tokenizer(models.BPE())
@@ -73,7 +73,7 @@ def tokenizer() -> Tokenizer:
 
 
 def folder(tmp_path: Path, tokenizer: Tokenizer, template: str) -> Path:
-    """A model's folder, as far as preparing looks at it."""
+    """Write a model's folder, as far as data preparation reads it."""
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "chat_template.jinja").write_text(template, encoding="utf-8")
     settings = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -84,7 +84,7 @@ def folder(tmp_path: Path, tokenizer: Tokenizer, template: str) -> Path:
 
 
 def tokens(parts: list[read.Part], tokenizer: Tokenizer) -> tuple[list[int], list[bool]]:
-    """The tokens of a whole text, and which of them lie in parts with loss."""
+    """Return the tokens of a whole text, and which of them lie in parts with loss."""
     text = "".join(part for part, _ in parts)
     has_loss = [flag for part, flag in parts for _ in part]
     found = tokenizer.encode(text, add_special_tokens=False)

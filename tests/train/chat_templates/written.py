@@ -1,7 +1,7 @@
-"""Five chat templates, written by hand from what their models are known to be asked with.
+"""Five chat templates, written by hand from the known prompt formats of their models.
 
 Each has the form of the released one: the same marks, the same treatment of system prompts, of
-white space and of earlier thoughts. Branches for tools are left out.
+whitespace and of earlier thoughts. Branches for tools are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LLAMA_3 = """{{- bos_token }}
 {%- endif %}
 """
 
-# A system prompt stands before the last thing that the user says.
+# A system prompt precedes the user's last message.
 MISTRAL = """{%- set system = none %}
 {%- set chat = messages %}
 {%- if messages[0].role == 'system' %}
@@ -61,7 +61,7 @@ GEMMA = """{{- bos_token }}
 {%- endif %}
 """
 
-# Thoughts are written for answers behind the last question only, and there always.
+# Thoughts are written only for answers after the last question, and there always.
 QWEN_3 = """{%- set last = namespace(user=0) %}
 {%- for message in messages %}
     {%- if message.role == 'user' %}

@@ -1,4 +1,4 @@
-"""What is no causal language model is known by its config.json."""
+"""A model that is no causal language model is recognised by its config.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which samples a rank takes, how they are padded, and that their pages are the file's own."""
+"""The samples that a rank takes, their padding, and that their pages are the file's own."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def sample(tokens: list[int], num_prompt: int) -> Sample:
 
 
 def arrow_file(path: Path, num_samples: int, batch_rows: int) -> PreparedData:
-    """A file as train.prepare writes it: sample i has i % 5 + 2 tokens, all of them i."""
+    """Write a file like train.prepare's: sample i has i % 5 + 2 tokens, all of them i."""
     return arrow_of(path, [i % 5 + 2 for i in range(num_samples)], batch_rows)
 
 
 def arrow_of(path: Path, lengths: list[int], batch_rows: int = 100) -> PreparedData:
-    """As `arrow_file`, with samples of these lengths; only the last token has loss."""
+    """Write the same with samples of these lengths; only the last token has loss."""
     rows = [
         {
             "input_ids": [i] * length,
@@ -94,7 +94,7 @@ def test_an_order_that_is_computed_has_each_sample_once(
         orders.append(found)
     if num_samples >= 1000:
         assert orders[0] != orders[1] != orders[2]
-        # As a draw would be: as many go up as down, and none stays near where it was.
+        # As in a random draw: as many go up as down, and none stays near where it was.
         steps = np.diff(orders[0])
         assert 0.45 < float((steps > 0).mean()) < 0.55
         moved = np.abs(np.array(orders[0]) - np.arange(num_samples)).mean() / num_samples

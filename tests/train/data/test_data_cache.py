@@ -1,4 +1,4 @@
-"""What surrounds preparing: progress, digests that are remembered, a disk that is full."""
+"""The surroundings of data preparation: progress, remembered digests, a full disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from train.data.prepare_path import prepare_path
 from train.data.prepare_progress import PrepareProgress
 from train.data.samples import Recipe
 
-__all__ = ["cache", "file", "model", "saved_tokenizer"]  # fixtures of theirs
+__all__ = ["cache", "file", "model", "saved_tokenizer"]  # their fixtures
 
 
 def test_progress_tells_rows_share_speed_and_time_left(
@@ -53,8 +53,8 @@ def test_a_large_file_is_read_once_and_again_when_it_has_changed(
     first = digest_of(file)
     assert digest_of(file) == first
     assert len(reads) == 1
-    file.write_text("b")  # as long as it was
-    os.utime(file, (1e9, 1e9))  # and as old; when it was made so cannot be set
+    file.write_text("b")  # of the same length
+    os.utime(file, (1e9, 1e9))  # and of the same age; its change time cannot be set
     assert digest_of(file) != first
     assert len(reads) == 2
 
@@ -111,4 +111,4 @@ def test_memory_does_not_grow_with_the_data(
             text=True,
         )
         peaks.append(int(done.stdout.split()[-1]))
-    assert peaks[1] < peaks[0] + 60e6  # of 60 MB more text
+    assert peaks[1] < peaks[0] + 60e6  # for 60 MB more text

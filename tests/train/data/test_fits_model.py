@@ -1,4 +1,4 @@
-"""A tokenizer of another model is found before anything starts; what is odd about one is said."""
+"""A tokenizer of another model is found before anything starts; oddities are reported."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rundir.exit_codes import ExitCode
 from tests.train.data.test_prepare_data import saved_tokenizer
 from train.data.fits_model import check_tokenizer
 
-__all__ = ["saved_tokenizer"]  # a fixture of theirs
+__all__ = ["saved_tokenizer"]  # their fixture
 
 
 def check(folder: Path, model: Path, *, tokens: dict[str, Any] | None = None, **config: Any) -> str:
-    """What is said of the byte tokenizer (260 ids, the last four special) beside that config."""
+    """Check the byte tokenizer (260 ids, the last four special) against that config."""
     folder.mkdir(exist_ok=True)
     for file in model.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())

@@ -1,4 +1,4 @@
-"""Data are read, checked and tokenised once; what is wrong with them is said with its place."""
+"""Data are read, checked and tokenised once; errors in them are reported with their place."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def saved_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def model(saved_tokenizer: Path, tmp_path: Path) -> Path:
-    """A model folder of the test's own, with all that preparing reads."""
+    """Return a model folder of the test's own, with everything that preparation reads."""
     folder = tmp_path / "model"
     folder.mkdir()
     for file in saved_tokenizer.iterdir():
@@ -69,7 +69,7 @@ def rows(*pairs: tuple[str, str], **more: Any) -> str:
 
 
 def decoded(prepared: PreparedData, model: Path) -> list[tuple[str, str]]:
-    """(prompt, answer) of each sample, as the model gets to see them."""
+    """Return (prompt, answer) of each sample, as the model sees them."""
 
     tokenizer, samples = Tokenizer.from_file(str(model / "tokenizer.json")), SampleFile(prepared)
     return [

@@ -1,7 +1,7 @@
 """kill -9 while data are prepared: the next run succeeds, and nothing torn is ever used.
 
-Every process is a fork of one that has imported what it needs; what it prepares is done by forks of
-its own, which must end with it.
+Every process is a fork of one that has imported what it needs; it prepares data in forks of its
+own, which must end with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from train.data.dataset import SampleFile
 from train.data.prepare_path import prepare_path
 from train.data.samples import Recipe
 
-__all__ = ["cache", "file", "model", "saved_tokenizer"]  # fixtures of theirs
+__all__ = ["cache", "file", "model", "saved_tokenizer"]  # their fixtures
 
 NUM_ROWS = 3000
 RECIPE = Recipe(max_seq_length=1000)
@@ -66,7 +66,7 @@ def remove_all(cache: Path) -> None:
 
 
 def alive(group: int) -> list[psutil.Process]:
-    """The processes of a group that still run."""
+    """Return the processes of a group that still run."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -88,7 +88,7 @@ def test_whenever_it_is_killed_the_next_run_has_whole_data(
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def whole() -> None:
-        """Fails unless what is in the cache, or is made now, is all of it."""
+        """Fail unless what is in the cache, or is made now, is complete."""
         prepared, _ = prepare_path(file, model, RECIPE)
         samples = SampleFile(prepared)
         assert len(samples) == NUM_ROWS
@@ -105,7 +105,7 @@ def test_whenever_it_is_killed_the_next_run_has_whole_data(
     remove_all(cache)
     for kill in range(num_kills):
         pid = fork(lambda: prepare_path(file, model, RECIPE))
-        if kill == 0:  # one of them is sure to be hit in the middle of it
+        if kill == 0:  # one of them is certain to be hit in the middle
             while not is_torn():
                 time.sleep(0.0005)
         else:
@@ -121,7 +121,7 @@ def test_whenever_it_is_killed_the_next_run_has_whole_data(
             assert is_sealed(folder)
             assert wait(fork(whole)) == 0
         remove_all(cache)  # so that there is something to kill
-    assert num_torn > 0  # some were hit in the middle of it
+    assert num_torn > 0  # some were hit in the middle
     assert wait(fork(whole)) == 0
     assert not is_torn(), "litter of the killed"
 

@@ -25,7 +25,7 @@ from train.data.samples import Recipe
 from train.data.sources import find_sources
 from train.step.batch import IGNORE, collate
 
-__all__ = ["cache", "file", "model", "saved_tokenizer"]  # fixtures of theirs
+__all__ = ["cache", "file", "model", "saved_tokenizer"]  # their fixtures
 
 # The byte tokenizer's chat template writes <|user|>…<|assistant|>…<|end|>.
 TURNS = [
@@ -34,7 +34,7 @@ TURNS = [
     {"role": "user", "content": "d"},
     {"role": "assistant", "content": "e"},
 ]
-# As Qwen3's does, it leaves something out of all answers but the last.
+# Like Qwen3's, it leaves something out of all answers but the last.
 REWRITING = (
     "{% for m in messages %}{% if m.role == 'user' %}<|user|>{{ m.content }}{% else %}<|assistant|>"
     "{% if loop.last %}(think){% endif %}{{ m.content }}<|end|>{% endif %}{% endfor %}"
@@ -47,7 +47,7 @@ def write(file: Path, *rows: Any) -> None:
 
 
 def shown(file: Path, model: Path, **recipe: Any) -> list[str]:
-    """Every training sample as text, what has loss in double brackets."""
+    """Return every training sample as text, with loss in double brackets."""
     prepared, _ = prepare_path(file, model, Recipe(**({"max_seq_length": 100} | recipe)))
     return of_file(SampleFile(prepared), model)
 
@@ -138,7 +138,7 @@ def test_a_template_that_writes_earlier_turns_anew_makes_a_sample_of_each_answer
         "<|user|>a<|assistant|>bc<|end|><|user|>d<|assistant|>[[(think)e<|end|>]]",
         "<|user|>a<|assistant|>[[(think)bc<|end|>]]",
     ]
-    assert "1 conversations made a sample for each answer" in capsys.readouterr().out
+    assert "1 conversations split into one sample for each answer" in capsys.readouterr().out
 
 
 def test_a_conversation_that_the_template_refuses_is_a_bad_row(file: Path, model: Path) -> None:
@@ -146,7 +146,9 @@ def test_a_conversation_that_the_template_refuses_is_a_bad_row(file: Path, model
     template = (model / "chat_template.jinja").read_text()
     (model / "chat_template.jinja").write_text(refuse + template)
     write(file, {"messages": TURNS}, {"messages": [{"role": "system", "content": "s"}, *TURNS]})
-    with pytest.raises(UserError, match=r":2: the row cannot be put into words: .*no system"):
+    with pytest.raises(
+        UserError, match=r":2: the row cannot be rendered by the chat template: .*no system"
+    ):
         shown(file, model)
     assert len(shown(file, model, on_bad_row="skip")) == 1
 
@@ -191,7 +193,7 @@ def test_bad_rows_are_skipped_counted_and_listed_if_so_asked(
     file.write_bytes(b'{"text": "a"}\n{"text": true}\n{"tex\n\xff\n{"text": "b"}\n')
     run = RunDir(tmp_path / "run")
     run.path.mkdir()
-    for _ in range(2):  # the second time out of the cache
+    for _ in range(2):  # the second time from the cache
         prepared, _ = prepare_path(file, model, Recipe(max_seq_length=9, on_bad_row="skip"), run)
         assert prepared.num_samples == 2
         (listed,) = run.data.iterdir()
@@ -223,9 +225,7 @@ def test_the_same_rows_are_held_out_whatever_else_is_in_the_data(file: Path, mod
 
     whole = held_out(rows)
     assert 60 < len(whole) < 140
-    assert (
-        held_out(rows[::-1] + rows[:50]) == whole
-    )  # a row that is there twice is not on both sides
+    assert held_out(rows[::-1] + rows[:50]) == whole  # a row that occurs twice is not on both sides
     assert held_out(rows[200:]) == {f"p{i}" for i in range(200, 400)} & whole
     assert held_out(rows, seed=1) != whole
 

@@ -1,4 +1,4 @@
-"""The same rows come out of every format, in their order, with their places, in little memory."""
+"""The same rows come out of every format, in order, with their places, in little memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PACKED = ("jsonl.gz", "jsonl.zst", "json.gz", "csv.zst", "jsonl.gz in two", "jso
 
 
 def write(kind: str, folder: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
-    """`rows` as a file of that kind."""
+    """Write `rows` as a file of that kind."""
     kind, _, how = kind.partition(" ")
     path, table = folder / f"rows.{kind}", pa.Table.from_pylist(rows)
     named, _, packed = kind.partition(".")
@@ -69,7 +69,7 @@ def packed_as(packed: str, data: bytes) -> bytes:
 
 
 def read(path: Path) -> list[tuple[int, Any]]:
-    """(place, row) of all rows."""
+    """Return (place, row) of all rows."""
     return [
         (number, parsed(raw))
         for source in find_sources(path)
@@ -110,7 +110,7 @@ def test_a_folder_is_its_files_by_name_and_nothing_else(tmp_path: Path) -> None:
 
 
 def save_as_datasets_does(folder: Path, rows: list[dict[str, Any]]) -> None:
-    """The layout of Dataset.save_to_disk, as of datasets 5.2."""
+    """Write the layout of Dataset.save_to_disk, as of datasets 5.2."""
     folder.mkdir(parents=True)
     names = []
     for i, some in enumerate((rows[:60], rows[60:])):
@@ -190,7 +190,7 @@ def test_rows_of_csv_that_are_too_short_or_too_long_are_bad_ones(tmp_path: Path)
 @pytest.mark.parametrize("chunk", [1, 2, 3, 5, 64])
 def test_an_array_is_the_same_however_it_is_cut(tmp_path: Path, chunk: int) -> None:
     class Slow:
-        """Gives what it has in small pieces."""
+        """A file that returns its content in small pieces."""
 
         def __init__(self, data: bytes) -> None:
             self.data = data

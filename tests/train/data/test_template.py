@@ -55,7 +55,7 @@ PAIRS = [
 
 
 def folder_with(tmp_path: Path, template: str | None, **settings: Any) -> Path:
-    """A tokenizer's folder with that template, saved by transformers."""
+    """Save a tokenizer's folder with that template, by transformers."""
     make: Any = byte_tokenizer
     tokenizer = make()
     tokenizer.chat_template = template
@@ -128,7 +128,7 @@ MARKING = (
 
 
 def samples(folder: Path, chat: Conversation, **given: Any) -> list[str]:
-    """What a conversation comes to, what has loss in brackets."""
+    """Render the samples of a conversation, with loss in brackets."""
     made = Template(folder, **given).conversation(chat)
     return ["".join(f"[[{text}]]" if has else text for text, has in parts) for parts in made]
 

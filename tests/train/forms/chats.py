@@ -1,4 +1,4 @@
-"""Conversations: OpenAI's words, ShareGPT's, Gemini's, weights, tools, parts, histories."""
+"""Conversations: the formats of OpenAI, ShareGPT and Gemini, weights, tools, parts, histories."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ FORMS = [
         trained=[LONG],
     ),
     Form(
-        name="a call that is no JSON",
+        name="a call that is not valid JSON",
         of="LLaMA-Factory",
         rows=[
             {"conversations": [turn("human", "a"), turn("function_call", "weather(Rom)")]},

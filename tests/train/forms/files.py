@@ -1,4 +1,4 @@
-"""Files as they come: compressed, from a spreadsheet, of Windows, damaged, of another kind."""
+"""Files as users have them: compressed, from a spreadsheet or Windows, damaged, of another kind."""
 
 from __future__ import annotations
 
@@ -111,14 +111,14 @@ FORMS = [
         then=PAIR,
     ),
     Form(
-        name="a line that is no JSON",
+        name="a line that is not valid JSON",
         of="files",
         rows=_ROW + "{'prompt': 1}\n",
         error="is not valid JSON",
         then=PAIR,
     ),
     Form(
-        name="a line of a megabyte that is no JSON",
+        name="a line of a megabyte that is not valid JSON",
         of="files",
         rows=_ROW + "x" * 1_000_000 + "\n",
         error="is not valid JSON",
@@ -148,7 +148,7 @@ FORMS = [
         name="half a character",
         of="files",
         rows='{"prompt": "\\ud83d", "response": "7"}\n' + _ROW,
-        error="has half a character in `prompt`",
+        error="has a lone surrogate (half of a character) in `prompt`",
         then=PAIR,
     ),
 ]

@@ -1,4 +1,4 @@
-"""A file in a form that people have, and what becomes of it: what is trained, or what is said."""
+"""A file in a form that users have, and its outcome: what is trained, or the error."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ TEMPLATE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """A file, and what is expected of it.
+    """A file, and the expected outcome.
 
-    `rows` are objects for JSON lines, a text, or bytes. Either each sample that is `trained`, or
-    some words of the `error`, whose advice works when it is followed: then it trains `then`.
+    `rows` are objects for JSON lines, a text, or bytes. The outcome is either the samples in
+    `trained`, or an error with the words in `error`, whose advice works when followed: then it
+    trains `then`.
     """
 
     name: str
@@ -41,47 +42,47 @@ class Form:
 
 
 def user(text: str) -> str:
-    """What a user says."""
+    """Return a user's message."""
     return f"<|user|>{text}"
 
 
 def answer(text: str) -> str:
-    """What is trained."""
+    """Return an assistant's message that is trained."""
     return f"<|assistant|>[[{text}<|end|>]]"
 
 
 def said(text: str) -> str:
-    """What the assistant says, not trained."""
+    """Return an assistant's message that is not trained."""
     return f"<|assistant|>{text}<|end|>"
 
 
 def system(text: str) -> str:
-    """A system prompt."""
+    """Return a system prompt."""
     return f"(system: {text})"
 
 
 def tool(text: str) -> str:
-    """What a tool returns."""
+    """Return a tool's result."""
     return f"(tool: {text})"
 
 
 def text(words: str) -> str:
-    """A text, all of it trained."""
+    """Return a text, all of it trained."""
     return f"[[{words}<|end|>]]"
 
 
 def message(role: str, content: Any, **more: Any) -> dict[str, Any]:
-    """A message in OpenAI's words."""
+    """Return a message in OpenAI's format."""
     return {"role": role, "content": content, **more}
 
 
 def segment(label: Any, text: str) -> dict[str, Any]:
-    """A text with whether it has loss, in Axolotl's words."""
+    """Return a text with a flag for its loss, in Axolotl's format."""
     return {"label": label, "text": text}
 
 
 def turn(who: str, value: Any) -> dict[str, Any]:
-    """A message in ShareGPT's words."""
+    """Return a message in ShareGPT's format."""
     return {"from": who, "value": value}
 
 

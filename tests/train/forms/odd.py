@@ -1,4 +1,4 @@
-"""Rows that could be taken for something that they are not, and rows unlike the first one."""
+"""Rows that could be mistaken for another form, and rows unlike the first one."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ FORMS = [
         rows="\n".join(
             json.dumps({"messages": one}) for one in (_called({"a": "?"}), CHAT)
         ).replace("?", "\\ud800"),
-        error="has half a character",
+        error="has a lone surrogate (half of a character)",
         then=PAIR,
     ),
     Form(
@@ -207,7 +207,7 @@ FORMS = [
         of="odd",
         rows='{"segments": [{"label": true, "text": "\\ud800"}]}\n'
         '{"segments": [{"label": true, "text": "A"}]}\n',
-        error="has half a character",
+        error="has a lone surrogate (half of a character)",
         then=["[[A]]"],
     ),
     Form(

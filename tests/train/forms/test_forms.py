@@ -1,4 +1,4 @@
-"""Every form: what is trained of it, or what is said, and that the advice works when followed."""
+"""Every form: what is trained, or the error, and that the error's advice works when followed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SETTING = re.compile(r"--set data\.(\w+)=(\S+)")
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model's folder, as far as preparing looks at it."""
+    """Return a model's folder, as far as data preparation reads it."""
     folder = tmp_path_factory.mktemp("model")
     tokenizer: Any = byte_tokenizer()  # type: ignore[no-untyped-call]
     tokenizer.chat_template = TEMPLATE
@@ -39,7 +39,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written(form: Form, folder: Path) -> Path:
-    """The form's file."""
+    """Write the form's file."""
     path = folder / form.file
     if isinstance(form.rows, bytes):
         path.write_bytes(form.rows)
@@ -51,7 +51,7 @@ def written(form: Form, folder: Path) -> Path:
 
 
 def trained(path: Path, model: Path, settings: dict[str, Any]) -> list[str]:
-    """Every sample, what has loss in brackets. Raises UserError."""
+    """Return every sample, with loss in brackets. Raises UserError."""
     recipe = Recipe(**{"max_seq_length": 4096, **settings})
     samples = SampleFile(prepare_path(path, model, recipe)[0])
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
@@ -59,7 +59,7 @@ def trained(path: Path, model: Path, settings: dict[str, Any]) -> list[str]:
 
 
 def followed(do: str, path: Path) -> tuple[Path, dict[str, str]]:
-    """What the advice comes to: a command that is run, and settings."""
+    """Follow the advice: run its command, if any, and return the path and the settings."""
     command = do.partition("   #")[0]
     settings = dict(_SETTING.findall(do))
     if not command.startswith("--set"):

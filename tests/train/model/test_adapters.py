@@ -1,4 +1,4 @@
-"""What gets adapters: every matrix of a block, experts too, and never what routes to them."""
+"""The weights that get adapters: every matrix of a block, experts too, and never a router."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from train.step.batch import Batch
 from train.step.selftest import try_step
 
 IDS = torch.arange(5, 25)[None]
-# peft asks transformers by a name that it has renamed, and finds out by itself what is transposed.
+# peft asks transformers for a name that it has renamed, and detects transposed weights by itself.
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{what}")
     for what in (".*gradient_checkpointing", "fan_in_fan_out", "Unsupported layer type")

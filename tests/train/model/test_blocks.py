@@ -1,4 +1,4 @@
-"""Compiled blocks compute what they computed, are one compilation, and can still be recomputed."""
+"""Compiled blocks compute the same as before, are compiled once, and can still be recomputed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_blocks_are_the_layers_of_every_architecture(kind: str) -> None:
 
 @pytest.mark.long  # minutes: a compiler runs
 @pytest.mark.skipif(" " in torch.__file__, reason="torch cannot link in a path with a space")
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, of its own
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, about itself
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_a_compiled_model_has_the_gradients_of_one_that_is_not(checkpointing: bool) -> None:
     torch.compiler.reset()

@@ -1,4 +1,4 @@
-"""The trained model as anyone's: a folder that transformers loads, and that answers the same."""
+"""The trained model for any user: a folder that transformers loads, and that answers the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from train.model.build import add_method, load_model, load_tokenizer
 from train.model.export import difference, export, export_adapter, logits_of_some
 from train.model.make_checkpoint import make_checkpoint
 
-# peft asks transformers by a name that transformers has renamed; neither is ours to mend.
+# peft asks transformers for a name that transformers has renamed; neither is ours to fix.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
 CPU = torch.device("cpu")
@@ -25,7 +25,7 @@ IDS = torch.tensor([[10, 20, 30, 40, 50, 60, 70, 80]])
 
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
 def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model folder, as `tiny` starts from one."""
+    """Make a model folder like the one `tiny` starts from."""
     folder = tmp_path_factory.mktemp("base") / "model"
     config = RunConfig(
         profile="p",
@@ -43,7 +43,7 @@ def loaded(base: Path, train: TrainConfig, **settings: Any) -> Any:
 
 
 def trained(base: Path, method: Any, **settings: Any) -> Any:
-    """A model whose trained weights are no longer those of its base."""
+    """Return a model whose trained weights differ from those of its base."""
     model = loaded(base, TrainConfig(method=method, lora_rank=4), **settings)
     torch.manual_seed(2)
     with torch.no_grad():

@@ -73,7 +73,7 @@ each_case = pytest.mark.parametrize(
 
 
 def rank_program(run: RunDir, rank: int) -> None:
-    """A rank of Airlock after the gate; it writes down its state before and after DDP, and last."""
+    """Run a rank of Airlock after the gate; save its state before and after DDP, and at the end."""
     os.environ["LOCAL_RANK"] = str(rank)
     config, events = read_config(run.config), EventWriter(run.event_file(f"rank{rank}"), rank=rank)
     model = worker.load(config, run, rank)
@@ -81,7 +81,7 @@ def rank_program(run: RunDir, rank: int) -> None:
     wrap = worker.wrap
 
     def wrap_and_tell(model: Any, ranks: Any, **options: Any) -> Any:
-        if "meta" in states["devices"]:  # empty memory may hold what it did in the parent
+        if "meta" in states["devices"]:  # empty memory may contain what it held in the parent
             for tensor in (*model.parameters(), *model.buffers()):
                 tensor.data.fill_(77)
         states["before"] = state_of(model)
@@ -102,7 +102,7 @@ def rank_program(run: RunDir, rank: int) -> None:
 
 
 def state_of(model: Any) -> dict[str, tuple[torch.Tensor, bool, str]]:
-    """Every parameter and buffer, whether it is trained, and the first of those it is tied to."""
+    """Return every parameter and buffer, whether it is trained, and the first it is tied to."""
     keys: dict[int, str] = {}
     return {
         name: (one.detach().clone(), one.requires_grad, keys.setdefault(id(one), name))
@@ -133,7 +133,7 @@ def case_config(folder: Path, case: Case) -> RunConfig:
 
 
 def main(folder: Path, *, is_long: bool) -> None:
-    """Train such cases, loaded in each of their ways; and go on from a checkpoint half-way."""
+    """Train such cases, loaded in each of their ways; and resume from a checkpoint half-way."""
     rows = (
         f'{{"prompt": "{i} {"ab" * (i % 7)}", "response": "{"xyz" * (i % 4 + 1)}"}}\n'
         for i in range(11)
@@ -161,7 +161,7 @@ def main(folder: Path, *, is_long: bool) -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
-    """Where the long cases, and the others, have run: made when they are first looked at."""
+    """Return the folders in which long and other cases ran; each is made when first used."""
 
     class Folders(dict[bool, Path]):
         def __missing__(self, is_long: bool) -> Path:
@@ -173,7 +173,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
 
 @pytest.fixture
 def done(folders: dict[bool, Path], request: pytest.FixtureRequest) -> Path:
-    """The folder in which the case of this test has run."""
+    """Return the folder in which the case of this test has run."""
     return folders[request.node.get_closest_marker("long") is not None]
 
 
@@ -210,7 +210,7 @@ def test_what_rank_0_sends_is_to_the_last_bit_what_every_rank_would_have_mapped(
     done: Path, name: str
 ) -> None:
     mapped = loaded(done / f"{name} mmap" / "states0.pt")["after"]
-    assert any("inv_freq" in key for key in mapped) or "gpt2" in name  # buffers are among them
+    assert any("inv_freq" in key for key in mapped) or "gpt2" in name  # they include buffers
     for rank in (0, 1):
         states = loaded(done / f"{name} broadcast" / f"states{rank}.pt")
         assert states["devices"] == {"cpu" if rank == 0 else "meta"}
@@ -287,7 +287,7 @@ def test_a_rank_never_unpickles_more_than_weights(tmp_path: Path) -> None:
 
 
 def resident_share(file: Path) -> float:
-    """How much of a file is in the page cache, as mincore(2) says; looking brings none of it in."""
+    """Return the share of a file in the page cache, by mincore(2), which loads none of it."""
     libc = ctypes.CDLL(None, use_errno=True)
     with file.open("rb") as content:
         pages = mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_COPY)

@@ -1,4 +1,4 @@
-"""The summed loss: transformers' own, times its tokens, however samples are batched."""
+"""The summed loss: transformers' own times its number of tokens, however samples are batched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every architecture: rows of several samples, and the loss in chunks, change nothing."""
+"""Every architecture: sharing rows, and computing the loss in chunks, change nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "gemma": SMALL | {"head_dim": 16},
     "gpt2": GPT2 | NO_DROPOUT,
 }
-# peft asks transformers by a name that it has renamed, and finds out by itself what is transposed.
+# peft asks transformers for a name that it has renamed, and detects transposed weights by itself.
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{what}")
     for what in (".*gradient_checkpointing", "fan_in_fan_out")
@@ -59,7 +59,7 @@ def samples() -> list[Sample]:
 
 
 def found(model: Any, batch: Batch, *, head: Head = "matrix") -> tuple[float, torch.Tensor]:
-    """(loss, gradient) of one batch."""
+    """Return (loss, gradient) of one batch."""
     model.zero_grad()
     loss: torch.Tensor = SummedLoss(model, head=head)(*batch.arguments())
     torch.autograd.backward(loss)
@@ -86,7 +86,7 @@ def test_packed_is_unpacked_and_in_chunks_is_whole(
     assert whole[1].norm() > 0.1
     assert_same(found(model, collate(some)), whole)
     assert_same(found(model, packed, head="whole"), whole)
-    monkeypatch.setattr("train.model.head._LOGITS_BYTES", 7 * NUM_TOKENS * 4)  # of seven tokens
+    monkeypatch.setattr("train.model.head._LOGITS_BYTES", 7 * NUM_TOKENS * 4)  # for seven tokens
     assert_same(found(model, packed), whole)
     check_packing(model)
     assert head_kind(model) == "matrix"
@@ -122,7 +122,7 @@ def test_what_a_model_does_to_its_logits_is_done_in_chunks_too(
     model = made(kind, method=method, **shape).to(dtype)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(4)  # until a cap is one
+            parameter.mul_(4)  # until a cap has an effect
     head = head_kind(model)
     assert head == ("matrix" if kind == "opt" else "own")
     whole = found(model, collate(samples()), head="whole")
@@ -204,6 +204,6 @@ def test_a_trial_step_is_no_longer_than_the_model_takes() -> None:
 
 def test_a_trial_asks_for_no_token_that_a_model_cannot_answer_with() -> None:
     model = made("qwen2")
-    model.set_input_embeddings(nn.Embedding(NUM_TOKENS + 1, SMALL["hidden_size"]))  # as Moshi's
+    model.set_input_embeddings(nn.Embedding(NUM_TOKENS + 1, SMALL["hidden_size"]))  # like Moshi's
     assert vocabulary_of(model) == NUM_TOKENS
     assert tried_of(model, RunConfig(profile="p")).head == "matrix"

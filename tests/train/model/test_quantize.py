@@ -1,4 +1,4 @@
-"""QLoRA's base: as transformers would load it, and of the size that is planned."""
+"""QLoRA's base: the same as transformers would load, and of the planned size."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_adapters_are_merged_into_the_weights_as_they_were_before(tmp_path: Path
     expected, trained = logits_of_some(whole), logits_of_some(model)
     merged = export(whole, tmp_path / "base", tmp_path / "model", end_token_id=1)
     assert difference(expected, logits_of_some(merged)) < 1e-5
-    assert 0 < difference(trained, logits_of_some(merged)) < 0.5  # what four bits have cost
+    assert 0 < difference(trained, logits_of_some(merged)) < 0.5  # the cost of four bits
     assert {p.dtype for p in merged.parameters()} == {torch.float32}
 
 

@@ -1,4 +1,4 @@
-"""A fork after CUDA was initialised is said with its place; one before is nobody's business."""
+"""A fork after CUDA was initialised is reported with its place; an earlier one is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks part without one of them waiting for ever."""
+"""Ranks leave their group without any of them waiting for ever."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from train.worker import plain_device
 
 pytestmark = pytest.mark.runs  # starts groups of real ranks
 
-NUM_GROUPS = 150  # with torch's own good-bye a rank hung in one of 20 to 100 of them
+NUM_GROUPS = 150  # with torch's own shutdown a rank hung in one of 20 to 100 of them
 
 
 def meet_and_part(port: int, rank: int) -> None:
@@ -36,7 +36,7 @@ def meet_and_part(port: int, rank: int) -> None:
         control = dist.group.WORLD
         assert control is not None
         part(Ranks(rank=rank, world_size=2, device=torch.device("cpu"), control=control))
-        del control, wrapped  # the reducer of which is the last that knows the group
+        del control, wrapped  # its reducer is the last that knows the group
 
 
 def test_no_rank_hangs_when_it_leaves_the_group() -> None:
@@ -71,7 +71,7 @@ def test_a_rank_that_nobody_placed_is_alone_and_agrees_with_itself_without_a_gro
     part(ranks)
 
 
-# What has no MPS is the machine that the tests run on, so only the choice is tested here.
+# The machine that the tests run on has no MPS, so only the choice is tested here.
 @pytest.mark.parametrize(
     ("has_mps", "device", "otherwise", "chosen"),
     [

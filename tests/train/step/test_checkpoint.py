@@ -1,4 +1,4 @@
-"""Checkpoints: training goes on from one as if it had never stopped; a torn one never counts."""
+"""Checkpoints: training resumes from one as if it had never stopped; a torn one never counts."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from train.rank.group import Ranks
 from train.step import checkpoint
 from train.step.optimizer import make_optimizer
 
-# peft asks transformers by a name that transformers has renamed; neither is ours to mend.
+# peft asks transformers for a name that transformers has renamed; neither is ours to fix.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[Ranks]:
-    """A real process group of one."""
+    """Yield a real process group of one."""
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     control = dist.group.WORLD
     assert control is not None
@@ -224,7 +224,7 @@ def test_a_full_disk_is_an_error_and_leaves_the_checkpoints_that_were_there(
     with (small_disk / "filling").open("wb") as file:
         file.write(b"0" * (shutil.disk_usage(small_disk).free - room_bytes))
     went_on = training.steps(2)
-    # Seen beforehand it is an OSError; met half way it is whatever the writer makes of it.
+    # Detected beforehand it is an OSError; half way through it is whatever the writer raises.
     with pytest.raises(OSError if room_bytes < 8192 else Exception, match=r"."):
         training.save(small_disk, 3, ranks)
     assert steps_in(small_disk) == [1]

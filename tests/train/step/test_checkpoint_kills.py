@@ -1,7 +1,7 @@
-"""kill -9 while a checkpoint is saved, a hundred times: the newest whole one always loads.
+"""kill -9 while a checkpoint is saved, a hundred times: the newest complete one always loads.
 
-Every process is a fork of one that has imported torch; each goes on from the newest checkpoint and
-saves as fast as it can, until it is killed at a time that was drawn.
+Every process is a fork of one that has imported torch; each resumes from the newest checkpoint and
+saves as fast as it can, until it is killed at a random time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LONGEST_S = 0.25
 
 
 def training() -> tuple[nn.Linear, torch.optim.Optimizer, Ranks]:
-    """A model whose weights all are the number of its steps, and a real process group of one."""
+    """Return a model whose weights all equal its step count, and a real process group of one."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     control = dist.group.WORLD
@@ -48,7 +48,7 @@ def newest(run: RunDir) -> Path | None:
 
 
 def save_for_ever(run: RunDir) -> None:
-    """What a rank does, without the training."""
+    """Save like a rank, without the training."""
     model, optimizer, ranks = training()
     remove_half_written(run)
     path = newest(run)
@@ -63,7 +63,7 @@ def save_for_ever(run: RunDir) -> None:
 
 
 def check(run: RunDir) -> None:
-    """Load the newest; everything in it is of one step."""
+    """Load the newest; check that everything in it is of one step."""
     model, optimizer, ranks = training()
     path = newest(run)
     if path is None:
@@ -100,7 +100,7 @@ def test_the_newest_checkpoint_loads_whenever_a_save_was_killed(
         before = newest(run)
         deadline = time.monotonic() + 60
         while newest(run) == before and time.monotonic() < deadline:
-            time.sleep(0.001)  # it saves now
+            time.sleep(0.001)  # it is saving now
         time.sleep(draw.uniform(0, _LONGEST_S))
         os.kill(pid, signal.SIGKILL)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
@@ -110,4 +110,4 @@ def test_the_newest_checkpoint_loads_whenever_a_save_was_killed(
         assert step_of(path) > seen
         seen = step_of(path)
         assert os.waitpid(fork(check, run), 0)[1] == 0
-    assert num_torn > num_kills / 10  # many were hit in the middle of it
+    assert num_torn > num_kills / 10  # many were hit in the middle

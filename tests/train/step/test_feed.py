@@ -33,7 +33,7 @@ def config_of(*, packing: bool, batch: int, size: int, row_tokens: int = 8) -> R
 
 
 def tokens_of(batch: Batch) -> list[int]:
-    """The tokens of a batch, padding, which is 0 like sample 0, left out."""
+    """Return the tokens of a batch without padding, which is 0 like sample 0."""
     found = batch.input_ids.flatten().tolist()
     return sorted(found, reverse=True)[: batch.num_input_tokens]
 
@@ -97,7 +97,7 @@ def test_rows_of_unlike_length_are_not_computed_together() -> None:
 
 
 def fill(config: RunConfig, samples: SampleFile, world_size: int, num_steps: int) -> float:
-    """The share of real tokens in all that is computed, and waited for, by all ranks."""
+    """Return the share of real tokens in all that ranks compute and wait for."""
     feed, real, computed = Feed(samples, config, 0, world_size), 0, 0
     for step in range(num_steps):
         shares = [
@@ -117,7 +117,7 @@ def test_next_to_nothing_is_computed_for_padding_or_waited_for(
     tmp_path: Path, world_size: int, size: int
 ) -> None:
     draw = np.random.default_rng(0)
-    # As long as instruction data: most short, a few as long as a row (log-normal).
+    # Lengths as in instruction data: most short, a few as long as a row (log-normal).
     lengths = np.exp(draw.normal(np.log(32), 1.0, 640)).astype(int).clip(4, 256)
     samples = SampleFile(arrow_of(tmp_path / "a.arrow", lengths.tolist()))
     config = config_of(packing=True, batch=64, size=size, row_tokens=256)
@@ -135,7 +135,7 @@ def test_all_ranks_together_have_each_sample_of_a_step_once(
     order = Order(10, batch, 3)
     for step in range(5):
         shares = [Feed(samples, config, rank, world_size).step(step) for rank in range(world_size)]
-        assert len({len(share) for share in shares}) == 1  # else a rank would wait for ever
+        assert len({len(share) for share in shares}) == 1  # otherwise a rank would wait for ever
         found = sorted(token for share in shares for batch in share for token in tokens_of(batch))
         wanted = sorted(t for i in order.step_indices(step) for t in samples[i][0].tolist())
         assert found == wanted

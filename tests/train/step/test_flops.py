@@ -1,4 +1,4 @@
-"""What a model needs is what torch counts of a real step; and who is known to be how fast."""
+"""The estimate of a model's FLOPs equals what torch counts in a real step; and GPU peak speeds."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 LENGTHS, NUM_PROMPT = (24, 9, 17), 4
-# peft asks transformers by a name that it has renamed, and finds out by itself what is transposed.
+# peft asks transformers for a name that it has renamed, and detects transposed weights by itself.
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{what}")
     for what in (".*gradient_checkpointing", "fan_in_fan_out")
@@ -53,7 +53,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Of matrices this small several threads would only wait for each other."""
+    """Use one thread: with matrices this small several would only wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -79,9 +79,10 @@ def samples(lengths: tuple[int, ...] = LENGTHS) -> list[Sample]:
 
 
 def counted(model: Any, batches: list[Batch]) -> int:
-    """What torch counts of forward and backward, but for the angles of rotary positions.
+    """Return torch's count of forward and backward, without the angles of rotary positions.
 
-    It knows `addmm`, and not the same in place, which makes the gradient of the head's weights.
+    It knows `addmm` but not its in-place version, which computes the gradient of the head's
+    weights.
     """
     counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: addmm_flops})
     with counter:
@@ -145,7 +146,7 @@ def test_padding_is_no_work_and_samples_in_a_row_do_not_see_each_other() -> None
 
 
 class Packed(nn.Linear):
-    """A layer whose weights are packed two to a byte, as those of bitsandbytes are."""
+    """A layer whose weights are packed two to a byte, like those of bitsandbytes."""
 
     def __init__(self, like: nn.Linear) -> None:
         super().__init__(like.in_features, like.out_features, bias=False)
@@ -202,7 +203,7 @@ def test_matrices_that_nobody_knows_make_the_model_unknown() -> None:
         ("NVIDIA RTX A6000", 154.8),
         ("NVIDIA RTX 6000 Ada Generation", 364.2),
         ("NVIDIA GeForce RTX 4090", 165.2),
-        ("Tesla V100-SXM2-32GB", None),  # it has no matrices of bfloat16
+        ("Tesla V100-SXM2-32GB", None),  # it has no bfloat16 matrix products
     ],
 )
 def test_a_gpu_is_known_by_the_name_that_cuda_gives(name: str, teraflops: float | None) -> None:
@@ -240,7 +241,7 @@ def test_a_real_gpu_multiplies_matrices_no_faster_than_its_peak() -> None:
     one, size = torch.randn((8192, 8192), device=device, dtype=torch.bfloat16), 8192
     new_event: Any = torch.cuda.Event
     begin, end = (new_event(enable_timing=True) for _ in range(2))
-    for event in (begin, end):  # the first product starts the library
+    for event in (begin, end):  # the first product initialises the library
         for _ in range(20):
             one @ one
         event.record()

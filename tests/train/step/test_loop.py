@@ -1,7 +1,7 @@
 """Real ranks, real gloo: one step's gradient and a whole run are the same on any number of them.
 
-The file is also the program that the tests start: it loads the heavy libraries once and forks
-every group of ranks from there, each rank running what a rank of Airlock runs after the gate.
+The file is also the program that the tests start: it loads the heavy libraries once and forks every
+group of ranks from there, each rank running what a rank of Airlock runs after the gate.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ WORLDS = [1, 2, 3, 4]
 WAYS = ["padded", "packed"]
 ROW_TOKENS = 32  # three rows for the first step's samples
 EMPTY = {"padded": [0, 0, 1, 1], "packed": [0, 0, 0, 0]}  # micro-batches of 4 ranks
-# Without the norms that most others compute in float32, whatever they are given.
+# Without the norms that most others compute in float32, whatever their input.
 EXACT_ARCHITECTURE = GPT2 | NO_DROPOUT
 
 
@@ -84,13 +84,13 @@ def new_run(folder: Path, name: str, config: RunConfig, prepared: Prepared) -> R
 
 
 def train_rank(run: RunDir, rank: int) -> None:
-    """What launch.rank.rank does once it is through the gate."""
+    """Train like launch.rank.rank once it is through the gate."""
     config, events = read_config(run.config), EventWriter(run.event_file(f"rank{rank}"), rank=rank)
     worker.train(config, run, worker.load(config, run, rank), events)
 
 
 def gradients_rank(run: RunDir, rank: int) -> None:
-    """One step's accumulated gradient, in float64, beside that of the whole batch at once."""
+    """Compute one step's accumulated gradient, in float64, and that of the whole batch at once."""
     config = read_config(run.config)
     model = worker.load(config, run, rank).double()
     events = EventWriter(run.event_file(f"rank{rank}"), rank=rank)
@@ -158,7 +158,7 @@ def start_ranks(job: Any, run: RunDir, world_size: int) -> None:
 
 
 def main(folder: Path) -> None:
-    """Every group of ranks that the tests below look at, one after the other."""
+    """Run every group of ranks that the tests below look at, one after another."""
     config = configured(folder)
     rows = [
         {"prompt": f"{i} " + "ab" * (i % 7), "response": "xyz" * (i % 4 + 1)} for i in range(11)
@@ -195,7 +195,7 @@ def main(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which every group of ranks has run."""
+    """Return the folder in which every group of ranks has run."""
     folder = tmp_path_factory.mktemp("loop")
     root = str(Path(__file__).resolve().parents[2])
     env = os.environ | {
@@ -217,7 +217,7 @@ def told(run: Path, kind: str, name: str) -> list[Event]:
 
 
 def curve(run: Path) -> list[tuple[float, float, float]]:
-    """(step, loss, gradient norm) of each step."""
+    """Return (step, loss, gradient norm) of each step."""
     events = told(run, "metric", "train")
     return [(event["step"], event["loss"], event["grad_norm"]) for event in events]
 

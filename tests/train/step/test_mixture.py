@@ -71,7 +71,7 @@ def test_the_order_is_a_function_of_seed_and_place_alone() -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    """A run folder that nothing has been written to."""
+    """Return a run folder that nothing has been written to."""
     made = RunDir(tmp_path / "run")
     for folder in (made.path, made.events):
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""The optimizer: what decays, and that a step is AdamW's."""
+"""The optimizer: which weights decay, and that a step is AdamW's."""
 
 from __future__ import annotations
 

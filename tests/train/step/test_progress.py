@@ -1,4 +1,4 @@
-"""MFU is what the model needed, of what all GPUs together could have computed."""
+"""MFU: the computation that the model needs, divided by what all GPUs together could have done."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def new_progress(world_size: int) -> StepProgress:
 def test_mfu_is_a_share_of_all_gpus_together(world_size: int) -> None:
     progress = new_progress(world_size)
     progress.begin(FLOPS)
-    progress._peak = 1000.0  # as a GPU has one
+    progress._peak = 1000.0  # as on a GPU
     assert FLOPS.of(WORK) == 20 * 5 + 40 * 100 + 800 * 2
     assert progress._mfu(WORK, 10.0) == pytest.approx(5700 / (10 * 1000 * world_size), abs=1e-4)
 

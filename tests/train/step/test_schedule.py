@@ -1,4 +1,4 @@
-"""Steps and learning rates at the borders, where off-by-one mistakes live."""
+"""Steps and learning rates at the boundaries, where off-by-one errors live."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
 
 class Queue:
-    """A device that computes what it was given when it is told to: a GPU cannot be had here."""
+    """A device that executes its queue when told to: a GPU cannot be had here."""
 
     def __init__(self) -> None:
         self.now_ms, self._jobs = 0.0, list[Callable[[], None]]()
@@ -32,7 +32,7 @@ class Queue:
 
 
 class QueuedEvent:
-    """As torch.cuda.Event."""
+    """A stand-in for torch.cuda.Event."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue, self.at_ms, self.num_waits = queue, None, 0

@@ -1,4 +1,4 @@
-"""Rows of pieces are the rows of the files, wherever reading begins; what changes is said."""
+"""The rows of pieces are those of the files, wherever reading begins; changes are reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def files_at(path: Path) -> list[StreamFile]:
 
 
 def all_rows(path: Path) -> list[Numbered]:
-    """For each file what preparing would read of it."""
+    """Return for each file what data preparation would read from it."""
     return [
         [pair for block in read_blocks(source) for pair in block] for source in find_sources(path)
     ]
@@ -49,7 +49,7 @@ def picked(
     wanted: list[np.ndarray],
     said: list[str] | None = None,
 ) -> list[Numbered]:
-    """The wanted rows of each piece."""
+    """Return the wanted rows of each piece."""
     found: list[Numbered] = [[] for _ in table]
     with closing(PieceReader(files, ([] if said is None else said).append)) as reader:
         for at, rows in reader.rows(table, wanted):

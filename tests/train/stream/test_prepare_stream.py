@@ -1,4 +1,4 @@
-"""Where ranks are to read the data, rows are counted, some are tried, and nothing is tokenised."""
+"""Data that ranks are to stream: rows are counted, some are tried, and nothing is tokenised."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.train.data.test_prepare_data import cache, file, model, rows, saved_t
 from train.prepare import prepare
 from train.stream.pieces import Pieces
 
-__all__ = ["cache", "file", "model", "saved_tokenizer"]  # fixtures of theirs
+__all__ = ["cache", "file", "model", "saved_tokenizer"]  # their fixtures
 
 GOOD = [(f"p{i}", "r" * (i % 9 + 1)) for i in range(1000)]
 

@@ -57,7 +57,7 @@ def row(number: int) -> str:
 
 
 def write_rows(folder: Path) -> None:
-    """Three files of unlike size: plain, compressed, and one row alone."""
+    """Write three files of different sizes: plain, compressed, and a single row."""
     folder.mkdir()
     rows = [row(i) + "\n" for i in range(NUM_ROWS)]
     (folder / "a.jsonl").write_text("".join(rows[:20]))
@@ -87,7 +87,7 @@ def open_stream(run: RunDir, ranks: Any, events: EventWriter) -> tuple[Stream, F
 
 
 def feed_rank(run: RunDir, rank: int) -> None:
-    """What a rank gets of each step, as text, and how many tokens each rank has."""
+    """Record what a rank gets in each step, as text, and each rank's number of tokens."""
     events = EventWriter(run.event_file(f"rank{rank}"), rank=rank)
     ranks = meet(torch.device("cpu"), events, 60.0)
     stream, feed = open_stream(run, ranks, events)
@@ -111,7 +111,7 @@ def feed_rank(run: RunDir, rank: int) -> None:
 
 
 def main(folder: Path) -> None:
-    """Every group of ranks that the tests below look at, one after the other."""
+    """Run every group of ranks that the tests below look at, one after another."""
     rows = [{"prompt": f"{i}", "response": "xyz"} for i in range(5)]
     (folder / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))  # held out
     write_rows(folder / "rows")
@@ -138,7 +138,7 @@ def main(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which every group of ranks has run."""
+    """Return the folder in which every group of ranks has run."""
     folder = tmp_path_factory.mktemp("stream")
     root = str(Path(__file__).resolve().parents[2])
     env = os.environ | {
@@ -152,13 +152,13 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fed(run: Path, world: int) -> list[list[dict[str, Any]]]:
-    """For each step, what each rank has told."""
+    """Return, for each step, what each rank has recorded."""
     ranks = [json.loads((run / f"fed{rank}.json").read_text()) for rank in range(world)]
     return [list(step) for step in zip(*ranks, strict=True)]
 
 
 def numbers(step: list[dict[str, Any]]) -> list[int]:
-    """The rows that all ranks together have, by their numbers."""
+    """Return the rows that all ranks together have, by number."""
     texts = [text for rank in step for text in rank["texts"]]
     return sorted(int("".join(itertools.takewhile(str.isdigit, text))) for text in texts)
 
@@ -170,7 +170,7 @@ def test_every_row_is_trained_once_an_epoch_and_steps_do_not_depend_on_the_numbe
     steps = [numbers(step) for step in fed(done / f"fed{world}", world)]
     assert steps == [numbers(step) for step in fed(done / "fed1", 1)]
     assert [len(step) for step in steps] == [BATCH] * FED_STEPS
-    # 31 rows by 6: an epoch ends within a step, which has rows of the next one too.
+    # 31 rows by 6: an epoch ends within a step, which also has rows of the next one.
     ends = [set(itertools.chain.from_iterable(steps[:n])) for n in (5, 6)]
     assert (len(ends[0]), ends[1]) == (5 * BATCH, set(range(NUM_ROWS)))
     every = [one for step in steps for one in step]

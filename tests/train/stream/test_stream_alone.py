@@ -31,7 +31,7 @@ from train.stream.stream import Ahead, Stream
 
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a model, for runs of this process."""
+    """Return a folder with a model, for runs of this process."""
     monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "a.jsonl").write_text(row(1) + "\n")
     make_checkpoint(configured(tmp_path), tmp_path / "model")

@@ -1,4 +1,4 @@
-"""Every row once an epoch, in an order that does not depend on who asks, or where they begin."""
+"""Every row once per epoch, in an order that does not depend on who asks, or where they begin."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ KINDS = ("jsonl", "jsonl.gz", "csv", "parquet", "arrow", "json", "jsonl.zst")
 def table_of(num_rows: list[int], groups: list[int]) -> np.ndarray:
     table = np.zeros(len(num_rows), PIECE)
     table["num_rows"], table["group"] = num_rows, groups
-    table["start"] = np.arange(len(num_rows))  # to know a piece again
+    table["start"] = np.arange(len(num_rows))  # to recognise a piece
     return table
 
 
 def epoch_of(order: StreamOrder, epoch: int) -> list[tuple[int, int]]:
-    """(piece, row of it) at each position."""
+    """Return (piece, row within it) at each position."""
     found, position, end = [], epoch * order.num_rows, (epoch + 1) * order.num_rows
     while position < end:
         window = order.window(position)
@@ -88,7 +88,7 @@ def test_a_window_is_where_any_of_its_positions_asks_for_it() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of all kinds, each row with an id of its own."""
+    """Write files of all kinds, each row with an id of its own."""
     made, number = tmp_path_factory.mktemp("files"), 0
     for i, kind in enumerate(KINDS):
         size = (40, 7, 1, 90, 13, 25, 3)[i]
@@ -101,7 +101,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rows_of(
     folder: Path, rank: int, world: int, first: int, num_steps: int
 ) -> list[tuple[range, list[Row]]]:
-    """A rank's rows of some steps, with their places in these."""
+    """Return a rank's rows of some steps, with their places in these."""
     files = [StreamFile.of(source) for source in find_sources(folder)]
     order = StreamOrder(scan_all(files, 200, 0), SEED, 4)
     with closing(PieceReader(files, print)) as reader:
@@ -115,7 +115,7 @@ def id_of(row: Row) -> int:
 
 
 def steps_of(folder: Path, world: int, first: int, num_steps: int) -> list[list[int]]:
-    """The ids of each step's rows in their order, whoever has them."""
+    """Return the ids of each step's rows in order, whichever rank has them."""
     ranks = [rows_of(folder, rank, world, first, num_steps) for rank in range(world)]
     found = []
     for shares in zip(*ranks, strict=True):

@@ -1,4 +1,4 @@
-"""What is predicted of a model is what a model has, and of a training what it takes."""
+"""The predictions for a model and a training equal what they really have and take."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gemma3": GEMMA3,
     "qwen2, two kinds of layers": UNALIKE,
 }
-# transformers' word for checkpointing is new, and peft still has the old one.
-# That adapters of GPT-2's layers are transposed, peft finds out by itself.
+# transformers' name for checkpointing is new, and peft still uses the old one. peft detects by
+# itself that adapters of GPT-2's layers are transposed.
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{what}")
     for what in (".*gradient_checkpointing", "fan_in_fan_out")
@@ -72,7 +72,7 @@ REAL = {
 
 
 def configured(architecture: dict[str, Any], **train: Any) -> RunConfig:
-    """48 tokens a sample, on one rank, unless said otherwise."""
+    """Return a configuration of 48 tokens a sample, on one rank, unless specified otherwise."""
     model = {name: train.pop(name) for name in ModelConfig.__dataclass_fields__ if name in train}
     num_ranks, length = train.pop("num_ranks", 1), train.pop("max_seq_length", 48)
     packing = train.pop("packing", False)
@@ -87,7 +87,7 @@ def configured(architecture: dict[str, Any], **train: Any) -> RunConfig:
 
 
 def random_config(seed: int) -> RunConfig:
-    """A shape of the architecture that is this seed's turn."""
+    """Draw a shape of the architecture that this seed selects."""
     draw, kind = random.Random(seed), KINDS[seed % len(KINDS)]
     head_dim, kv_heads, groups = draw.choice([16, 32]), draw.randint(1, 3), draw.randint(1, 3)
     shape = {
@@ -121,7 +121,7 @@ def random_config(seed: int) -> RunConfig:
 
 
 def built(config: RunConfig) -> Any:
-    """The whole model on the meta device, with what is trained."""
+    """Build the whole model on the meta device, with what is trained."""
     shape = dict(config.architecture)
     described = CONFIG_MAPPING[shape.pop("model_type")](**shape)
     return add_method(new_model(described, config, torch.device("meta")), config.train)
@@ -134,7 +134,7 @@ def assert_has_the_bytes_of(found: Footprint, model: Any) -> None:
     assert found.num_trainable == sum(one.numel() for one in trained)
     assert found.weights_bytes == sum(one.nbytes for one in (*parameters, *model.buffers()))
     assert found.gradients_bytes == sum(one.nbytes for one in trained)
-    # Two averages of its own type, and a float32 that counts steps.
+    # Two averages of its own dtype, and a float32 that counts steps.
     assert found.optimizer_bytes == sum(2 * one.nbytes + 4 for one in trained)
 
 
@@ -193,7 +193,7 @@ def test_in_four_bits_a_real_model_takes_what_the_format_says(
     found = footprint(real(name, method="qlora"), "cuda")
     assert found.num_parameters == num_parameters + num_adapters
     assert found.num_trainable == num_adapters
-    # Four bits, for 64 of them a scale of a byte, and for 256 scales one of four bytes.
+    # Four bits, for 64 of them a scale of one byte, and for 256 scales one of four bytes.
     four_bits = num_in_blocks * (0.5 + 1 / 64 + 4 / (64 * 256))
     rest = 2 * (num_parameters - num_in_blocks) + 4 * num_adapters
     assert found.weights_bytes == pytest.approx(four_bits + rest, rel=1e-4)
@@ -205,7 +205,7 @@ def test_states_of_8_bits_take_a_byte_and_a_scale_for_every_256() -> None:
         footprint(configured(shape, optimizer=kind), "cuda") for kind in ("adamw", "adamw-8bit")
     )
     assert small.gradients_bytes == large.gradients_bytes
-    # Norms, which are small, keep theirs; each other state has a table of 1 KiB besides.
+    # Norms, which are small, keep theirs; each other state also has a table of 1 KiB.
     assert small.optimizer_bytes == pytest.approx(large.optimizer_bytes / 4, rel=0.25)
 
 
@@ -307,7 +307,7 @@ def test_only_eager_attention_keeps_a_score_for_each_pair_of_tokens(
     device: Any, dtype: str
 ) -> None:
     def growth(attention: str) -> float:
-        """How much more activations are with twice the tokens."""
+        """Return the factor by which twice the tokens increase activations."""
         one, two = (
             footprint(
                 configured(QWEN3, attention=attention, dtype=dtype, max_seq_length=length), device
@@ -339,5 +339,5 @@ def test_packed_rows_have_a_mask_besides() -> None:
 def test_a_loss_is_predicted_from_the_trainers_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
     config = configured(QWEN3 | {"vocab_size": 3000}, method="lora")
     whole = footprint(config, "cuda").logits_bytes
-    monkeypatch.setattr("train.model.head._LOGITS_BYTES", 6 * 3000 * 4)  # of 47 tokens
+    monkeypatch.setattr("train.model.head._LOGITS_BYTES", 6 * 3000 * 4)  # for 47 tokens
     assert footprint(config, "cuda").logits_bytes < whole / 3

@@ -1,4 +1,4 @@
-"""A model that cannot be traced is said plainly, by the function and by the command."""
+"""A model that cannot be traced is reported plainly, by the function and by the command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from train.trace.estimate import footprint
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "gpt17"}, "model_type = 'gpt17' is none that transformers knows"),
+        ({"model_type": "gpt17"}, "model_type = 'gpt17' is not known to transformers"),
         ({"model_type": "t5"}, "a training step of t5 cannot be traced"),
         ({"hidden_size": -64}, "a training step of qwen3 cannot be traced"),
         ({"hidden_size": "many"}, "a training step of qwen3 cannot be traced"),
@@ -84,6 +84,6 @@ def test_the_command_answers_in_order_or_says_why_not(tmp_path: Path) -> None:
     (tmp_path / "out.json").unlink()
     failed = ask(tmp_path, configs[0], configured({"model_type": "gpt17"}))
     assert failed.returncode == ExitCode.USAGE
-    assert "model_type = 'gpt17' is none that transformers knows\n  → " in failed.stderr
+    assert "model_type = 'gpt17' is not known to transformers\n  → " in failed.stderr
     assert "Traceback" not in failed.stderr
     assert not (tmp_path / "out.json").exists()
