@@ -4,7 +4,8 @@
 with a strict lock around imports and loading, `accelerate launch` and Airlock (cold and warm) in
 turn, so that disturbances of the machine affect all of them. Time runs from the exec of the command
 to the last rank's first barrier; memory is the sum over every process below it, measured in
-separate starts, since measuring takes time.
+separate starts, since measuring takes time. `--only picture --picture docs/start.svg` makes the
+README's picture.
 """
 
 from __future__ import annotations
@@ -229,11 +230,18 @@ def script_plan() -> Repeats:
     )
 
 
+def picture_plan() -> Repeats:
+    """Return one start of 8 ranks of each launcher in the README's picture."""
+    return Repeats(timed=[Case(name, 8) for name in ("torchrun", "airlock cold", "airlock warm")])
+
+
 def main() -> None:
     """Measure, print the tables, and with --json one object as the last line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.startup")
     parser.add_argument("--quick", action="store_true", help="a few small cases, in 3 minutes")
-    parser.add_argument("--only", choices=["launchers", "capped", "scripts"], help="one part")
+    parser.add_argument(
+        "--only", choices=["launchers", "capped", "scripts", "picture"], help="one part"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="timeline of 8 ranks (.svg)")
     options = parser.parse_args()
@@ -244,8 +252,13 @@ def main() -> None:
         "capped": capped_plan(available),
         "scripts": script_plan(),
     }
+    if options.only == "picture":
+        parts["picture"] = picture_plan()
     plans = [plan for name, plan in parts.items() if options.only in (None, name)]
-    models = {} if options.quick else {"model": large_checkpoint(), "pickle": pickled_checkpoint()}
+    needs_models = not options.quick and options.only != "picture"
+    models = (
+        {} if not needs_models else {"model": large_checkpoint(), "pickle": pickled_checkpoint()}
+    )
     benchmark = Benchmark(models | _SCRIPTS)
     benchmark.run([quick_plan()] if options.quick else plans)
     values, holds = ratios(benchmark.results)
