@@ -365,6 +365,6 @@ def test_nothing_heavy_is_loaded_to_look_at_weights(folder: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     )
     assert found.stdout == "False\n"

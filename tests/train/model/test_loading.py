@@ -178,7 +178,7 @@ def done(folders: dict[bool, Path], request: pytest.FixtureRequest) -> Path:
 
 
 def run_cases(folder: Path, *, is_long: bool) -> Path:
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).resolve().parents[3])
     env = os.environ | {
         "PYTHONPATH": root,
         "OMP_NUM_THREADS": "1",

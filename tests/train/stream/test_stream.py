@@ -140,7 +140,7 @@ def main(folder: Path) -> None:
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder in which every group of ranks has run."""
     folder = tmp_path_factory.mktemp("stream")
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).resolve().parents[3])
     env = os.environ | {
         "PYTHONPATH": root,
         "OMP_NUM_THREADS": "1",
