@@ -72,7 +72,7 @@ def show(found: Described, recipe: Recipe, console: Console) -> None:
         ("rows", rows),
         ("tokens", f"{counts['num_tokens']:,}, {share:.0%} with loss"),
         *(("note", remark) for remark in counts["remarks"]),
-        *(("left out", one) for one in left_out(counts, recipe)),
+        *(("note", one) for one in left_out(counts, recipe)),
         *(("left out", f"{counts['num_bad']:,} bad rows") for _ in found.bad[:1]),
         *(("  a bad row", f"{one['file']}:{one['row']}: {one['problem']}") for one in found.bad),
     ]

@@ -137,7 +137,7 @@ def left_out(counts: dict[str, Any], recipe: Recipe) -> list[str]:
                 "num_rewritten",
                 "{:,} conversations split into one sample for each answer (turns are rewritten)",
             ),
-            ("num_duplicates", "{:,} rows are the same as an earlier one"),
+            ("num_duplicates", "{:,} rows are the same as an earlier one, and kept"),
         )
         if counts[name]
     ]
