@@ -71,4 +71,8 @@ def _ranks(name: str, folder: Path, env: dict[str, str]) -> list[dict[str, float
         )
         for rank in range(_NUM_RANKS)
     ]
-    return [json.loads(one.communicate("\n", timeout=_TIMEOUT_S)[0]) for one in ranks]
+    for one in ranks:  # all begin before any is waited for
+        assert one.stdin is not None
+        one.stdin.write("\n")
+        one.stdin.flush()
+    return [json.loads(one.communicate(timeout=_TIMEOUT_S)[0]) for one in ranks]
