@@ -11,8 +11,8 @@ OLD_PYTHON = f"""#!/bin/sh
 while [ "$1" = -I ] || [ "$1" = -B ]; do shift; done
 exec {BASE_PYTHON} -c '
 import platform, runpy, sys
-platform.python_version = lambda: "3.9.18"
-sys.version_info = (3, 9, 18, "final", 0)
+platform.python_version = lambda: "3.10.18"
+sys.version_info = (3, 10, 18, "final", 0)
 sys.argv = sys.argv[1:]
 if sys.argv[0] == "-c":
     exec(sys.argv[1])
@@ -119,7 +119,7 @@ def test_airlock_python_that_does_not_serve_is_an_error(started: Clone, tmp_path
     old = tool(tmp_path / "old", OLD_PYTHON)
     result = started.run(AIRLOCK_PYTHON=str(old))
     assert result.returncode == 4
-    assert "python 3.9.18 (needs >=3.11,<3.14)" in result.stderr
+    assert "python 3.10.18 (needs >=3.11,<3.14)" in result.stderr
     assert "pip install" not in result.stderr
 
     result = started.run(AIRLOCK_PYTHON="/no/such/python")
