@@ -78,7 +78,7 @@ def test_a_file_that_is_not_there_is_red(on_cpu: dict[str, str], tmp_path: Path)
             "feed",
             "for share in balanced_shares(lengths, self._world_size)",
             "for share in [list(range(len(indices)))] * self._world_size",
-            "each of them once",
+            "exactly once",
         ),
     ],
 )

@@ -53,7 +53,11 @@ CASES: dict[str, tuple[dict[str, object], dict[str, str], list[str]]] = {
         ["does not accept HF_TOKEN (401)", "URL/settings/tokens"],
     ),
     "another revision": ({"revision": "v9"}, {}, [f"{ID} has no revision 'v9'", "model.revision"]),
-    "a name that is none": ({"id": "some one/small"}, {}, ["'some one/small' is no name"]),
+    "a name that is none": (
+        {"id": "some one/small"},
+        {},
+        ["'some one/small' is not a valid model name"],
+    ),
     "a shard that the Hub lacks": (
         {"without": "model-2-of-2.safetensors"},
         {},

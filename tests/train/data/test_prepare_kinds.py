@@ -115,7 +115,10 @@ def test_lines_of_text_are_texts(tmp_path: Path, model: Path) -> None:
         ([{"content": "a"}], "no `role` in `messages[0]`"),
         ([*TURNS[:1], {"role": "assistant", "content": " "}], "no text in `messages[1].content`"),
         ([*TURNS[:1], {"role": "assistant", "content": None}], "null in `messages[1].con"),
-        ([*TURNS[:1], {"role": "assistant", "content": "\ud83d"}], "half a character in"),
+        (
+            [*TURNS[:1], {"role": "assistant", "content": "\ud83d"}],
+            "a lone surrogate (half",
+        ),
     ],
 )
 def test_a_bad_conversation_is_named_with_its_place(

@@ -276,7 +276,7 @@ def test_filters_of_transformers_and_files_of_windows_are_read(tmp_path: Path) -
 def test_an_option_that_a_template_does_not_know_is_refused(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, CHAT_TEMPLATE + "{# enable_thinking #}")
     Template(folder, options={"enable_thinking": False})
-    with pytest.raises(UserError, match="'enable_thinkin', of which the chat template knows"):
+    with pytest.raises(UserError, match="'enable_thinkin', which the chat template does not use"):
         Template(folder, options={"enable_thinkin": False})
 
 
