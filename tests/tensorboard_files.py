@@ -35,10 +35,10 @@ def records(path: Path) -> list[Any]:
 def scalars(folder: Path) -> dict[str, list[Point]]:
     """Return tag → the points that TensorBoard shows for it, from the one file in `folder`."""
     (path,) = folder.glob("events.out.tfevents.*")
-    found = records(path)
-    if not found:  # just made: not even its first record is written yet
+    written = records(path)
+    if not written:  # just made: not even its first record is written yet
         return {}
-    first, *rest = found
+    first, *rest = written
     assert first.file_version == "brain.Event:2"
     found: dict[str, list[Point]] = {}
     for event in rest:

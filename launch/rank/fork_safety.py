@@ -16,7 +16,7 @@ class Inspection:
     """The result of inspecting this process."""
 
     num_threads: int
-    cuda_touched: bool
+    cuda_touched: bool  # as torch, or the driver's device file, tells
     other_threads: tuple[str, ...] = ()  # the names that the kernel has for them
 
     @property
@@ -27,19 +27,24 @@ class Inspection:
         if self.other_threads:
             names = ", ".join(sorted(set(self.other_threads)))
             return (
-                f"it has {self.num_threads} threads ({names}): a fork would have the locks of all "
-                "of them, and only one of them to open those"
+                f"it has {self.num_threads} threads ({names}): a fork would inherit the locks of "
+                "all of them, and only one thread to release them"
             )
         return None
 
 
-def inspect() -> Inspection:
-    """Inspect this process as the kernel shows it."""
+def inspect(*, with_a_fork: bool = False) -> Inspection:
+    """Inspect this process as the kernel shows it; `with_a_fork` also asks torch in a fork of it.
+
+    Only a fork is told that torch has called the CUDA runtime, as counting devices does where NVML
+    cannot be asked: there torch refuses CUDA.
+    """
     deadline = time.monotonic() + _ENDING_S
     while (others := _other_threads()) and time.monotonic() < deadline:
         time.sleep(0.01)
+    touched = _cuda_touched() or (with_a_fork and not others and _forks_are_refused_cuda())
     return Inspection(
-        num_threads=1 + len(others), cuda_touched=_cuda_touched(), other_threads=tuple(others)
+        num_threads=1 + len(others), cuda_touched=touched, other_threads=tuple(others)
     )
 
 
@@ -65,6 +70,18 @@ def _cuda_touched() -> bool:
     if torch is not None and torch.cuda.is_initialized():
         return True
     return any(target.startswith("/dev/nvidia-uvm") for target in _open_files())
+
+
+def _forks_are_refused_cuda() -> bool:
+    if "torch" not in sys.modules:
+        return False
+    from train.rank.torch_compat import was_forked_with_cuda
+
+    pid = os.fork()
+    if pid == 0:
+        os._exit(int(was_forked_with_cuda()))
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status) != 0
 
 
 def _open_files() -> list[str]:

@@ -82,7 +82,7 @@ def warm_up() -> None:
     found = Inspection(num_threads=1, cuda_touched=False)
     try:
         current.model = _import_and_build(run, Reporter(events, "Zygote"))
-        found = inspect()
+        found = inspect(with_a_fork=True)
         current.unfit = found.why_not_to_fork
     except UnfitError as error:
         found, current.unfit = inspect(), str(error)

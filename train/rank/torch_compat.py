@@ -6,8 +6,6 @@ import pickle
 from typing import Any
 
 import torch
-from torch._C import _distributed_c10d as c10d
-from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["TorchDispatchMode"]
@@ -31,6 +29,8 @@ def fake_store() -> Any:
 
 def default_group() -> Any:
     """Return the process group that init_process_group made."""
+    from torch.distributed import distributed_c10d
+
     return distributed_c10d._get_default_group()
 
 
@@ -46,6 +46,8 @@ def was_forked_with_cuda() -> bool:
 
 def dumped_collectives() -> list[dict[str, Any]]:
     """Return the entries of torch's flight recorders; NCCL's and the general one may share some."""
+    from torch._C import _distributed_c10d as c10d
+
     entries: list[dict[str, Any]] = []
     for dump in ("_dump_fr_trace", "_dump_nccl_trace"):
         if hasattr(c10d, dump):

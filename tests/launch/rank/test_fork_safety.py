@@ -12,7 +12,7 @@ import pytest
 LOOK = """
 import dataclasses, json
 from launch.rank.fork_safety import inspect
-found = inspect()
+found = inspect(with_a_fork=True)
 print(json.dumps(dataclasses.asdict(found) | {"why": found.why_not_to_fork}))
 """
 
@@ -66,6 +66,22 @@ def test_the_threads_of_a_parallel_region_are_found_after_it_has_ended(
     before = "import torch\ntorch.set_num_threads(1)\ntorch.ones(1 << 22).exp_()"
     one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     assert look(environ | one, before)["why"] is None
+
+
+def test_what_torch_tells_only_a_fork_is_found(environ: dict[str, str]) -> None:
+    # As after torch has counted the devices by the CUDA runtime: where there is no driver, say.
+    before = """
+import os, torch
+def in_bad_fork(pid=os.getpid()): return os.getpid() != pid
+torch.cuda._is_in_bad_fork = in_bad_fork
+"""
+    env = environ | dict.fromkeys(
+        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"
+    )
+    found = look(env, before)
+    assert found["cuda_touched"] is True
+    assert "CUDA was initialised" in str(found["why"])
+    assert look(env, "import torch\n")["why"] is None
 
 
 @pytest.mark.gpu
