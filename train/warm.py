@@ -71,16 +71,9 @@ def build(config: RunConfig, run: RunDir) -> Any:
 
 
 def after_fork() -> None:
-    """Repair in a rank what a fork leaves wrong.
-
-    Raises RuntimeError if CUDA was initialised before the fork.
-    """
+    """Repair in a rank what a fork leaves wrong; launch/rank/fork_safety.py has seen to CUDA."""
     import numpy as np
     import torch
 
-    from train.rank.torch_compat import was_forked_with_cuda
-
-    if was_forked_with_cuda():
-        raise RuntimeError("CUDA was initialised in the zygote: --set launch.start=cold")
     torch.set_num_threads(num_threads())  # OpenMP read OMP_NUM_THREADS in the zygote
     np.random.seed()  # the global generator, whose state all forks would share

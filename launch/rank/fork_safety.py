@@ -81,7 +81,8 @@ def _forks_are_refused_cuda() -> bool:
     if pid == 0:
         os._exit(int(was_forked_with_cuda()))
     _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status) != 0
+    # Without a GPU it does not matter. Asking calls the CUDA runtime, which torch has done by now.
+    return os.waitstatus_to_exitcode(status) != 0 and bool(sys.modules["torch"].cuda.is_available())
 
 
 def _open_files() -> list[str]:

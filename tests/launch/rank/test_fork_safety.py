@@ -68,19 +68,23 @@ def test_the_threads_of_a_parallel_region_are_found_after_it_has_ended(
     assert look(environ | one, before)["why"] is None
 
 
-def test_what_torch_tells_only_a_fork_is_found(environ: dict[str, str]) -> None:
-    # As after torch has counted the devices by the CUDA runtime: where there is no driver, say.
-    before = """
+@pytest.mark.parametrize("is_available", [True, False])
+def test_what_torch_tells_only_a_fork_is_found_where_there_is_a_gpu(
+    environ: dict[str, str], is_available: bool
+) -> None:
+    # As after torch has counted the devices by the CUDA runtime, for want of NVML.
+    before = f"""
 import os, torch
 def in_bad_fork(pid=os.getpid()): return os.getpid() != pid
 torch.cuda._is_in_bad_fork = in_bad_fork
+torch.cuda.is_available = lambda: {is_available}
 """
     env = environ | dict.fromkeys(
         ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"
     )
     found = look(env, before)
-    assert found["cuda_touched"] is True
-    assert "CUDA was initialised" in str(found["why"])
+    assert found["cuda_touched"] is is_available
+    assert ("CUDA was initialised" in str(found["why"])) is is_available
     assert look(env, "import torch\n")["why"] is None
 
 
