@@ -40,14 +40,18 @@ class Peaks:
 
     def look(self) -> None:
         """Update the peaks. Call it often: a process that has ended can no longer be measured."""
-        pids, now = [self._pid], time.monotonic()
+        self._note(self._pid)  # at once: it may end while its children are being looked for
+        now = time.monotonic()
         if now - self._looked >= _EVERY_S:
             self._looked = now
             with contextlib.suppress(psutil.NoSuchProcess):
-                pids += [one.pid for one in psutil.Process(self._pid).children(recursive=True)]
-        for figures in map(high_water, pids):
-            self.rss_bytes = max(self.rss_bytes, figures.get("VmHWM", 0))
-            self.vm_bytes = max(self.vm_bytes, figures.get("VmPeak", 0))
+                for child in psutil.Process(self._pid).children(recursive=True):
+                    self._note(child.pid)
+
+    def _note(self, pid: int) -> None:
+        figures = high_water(pid)
+        self.rss_bytes = max(self.rss_bytes, figures.get("VmHWM", 0))
+        self.vm_bytes = max(self.vm_bytes, figures.get("VmPeak", 0))
 
     @property
     def rss_text(self) -> str:
