@@ -7,12 +7,14 @@ that it is complete. A folder without a marker is never loaded.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 from rundir.atomic import new_folder
@@ -80,25 +82,32 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: 
 
     Raises UserError if it does not belong to this model.
     """
-    weights = load_file(path / "model.safetensors", device=str(ranks.device))
-    trained = _trained(model)
-    saved_shapes = {key: tuple(weight.shape) for key, weight in weights.items()}
-    shapes = {key: tuple(parameter.shape) for key, parameter in trained.items()}
-    if saved_shapes != shapes:
-        odd = min(key for key, _ in saved_shapes.items() ^ shapes.items())
-        raise UserError(
-            f"{path} does not fit this model: {odd} is {saved_shapes.get(odd, 'not')} in it, "
-            f"{shapes.get(odd, 'not')} in the model",
-            do="resume with the model, train.method and adapters that the run was started with",
-        )
-    with torch.no_grad():
-        for key, parameter in trained.items():
-            parameter.copy_(weights[key])
+    _load_weights(path, _trained(model))
     _load_states(path, model, optimizer)
-    random_states = torch.load(path / "random.pt", weights_only=True)
+    random_states = torch.load(path / "random.pt", map_location="cpu", weights_only=True)
     if len(random_states) == ranks.world_size:  # else no state belongs to this rank
         _set_random_state(random_states[ranks.rank], ranks.device)
     return int(json.loads((path / "state.json").read_text(encoding="utf-8"))["step"])
+
+
+def _load_weights(path: Path, trained: Mapping[str, torch.Tensor]) -> None:
+    """Copy the saved weights into `trained`, one tensor at a time, through the host's memory.
+
+    So a GPU never holds a second copy of the weights. Raises UserError if they do not fit.
+    """
+    with safe_open(path / "model.safetensors", framework="pt", device="cpu") as saved:
+        saved_shapes = {key: tuple(saved.get_slice(key).get_shape()) for key in saved.keys()}  # noqa: SIM118 - no dict
+        shapes = {key: tuple(parameter.shape) for key, parameter in trained.items()}
+        if saved_shapes != shapes:
+            odd = min(key for key, _ in saved_shapes.items() ^ shapes.items())
+            raise UserError(
+                f"{path} does not fit this model: {odd} is {saved_shapes.get(odd, 'not')} in it, "
+                f"{shapes.get(odd, 'not')} in the model",
+                do="resume with the model, train.method and adapters that the run was started with",
+            )
+        with torch.no_grad():
+            for key, parameter in trained.items():
+                parameter.copy_(saved.get_tensor(key))
 
 
 def _own_states(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
@@ -116,7 +125,9 @@ def _load_states(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer)
     own = {id(p) for group in inner.param_groups for p in group["params"]}
     parameters = {name: p for name, p in model.named_parameters() if id(p) in own}
     for file in sorted(path.glob("optimizer-*.pt")):
-        saved = torch.load(file, mmap=True, weights_only=True)
+        # To the CPU: else torch puts the states on the GPU of the rank that saved them, whichever
+        # rank this is.
+        saved = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
         for name in saved.keys() & parameters.keys():
             p = parameters[name]
             inner.state[p] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -183,6 +184,54 @@ MODELS: dict[str, Callable[[], Training]] = {
     "wider": lambda: Training(width=16),
     "of width 1": lambda: Training(width=1),
 }
+
+
+def saved_by_a_gpu(folder: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkpoint whose tensors carry the tag of a GPU, as those of rank 7 of 8 do."""
+    training = Training()
+    training.steps(3)
+    path = training.save(folder, 3, ranks)
+    (file,) = path.glob("optimizer-*.pt")
+    states = torch.load(file, weights_only=True)
+    tagged = (0, lambda _storage: "cuda:7", lambda *_: None)
+    with monkeypatch.context() as patched:
+        registered = torch.serialization._package_registry
+        patched.setattr(torch.serialization, "_package_registry", [tagged, *registered])
+        torch.save(states, file)
+    return path
+
+
+def test_states_of_another_ranks_gpu_are_loaded_without_that_gpu(
+    tmp_path: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved_by_a_gpu(tmp_path, ranks, monkeypatch)
+    (states,) = path.glob("optimizer-*.pt")
+    with pytest.raises(RuntimeError, match=r"deserialize object on.*CUDA"):  # the tags are there
+        torch.load(states, weights_only=True)
+    training = Training()
+    assert training.load(path, ranks) == 3
+    found = [value for one in training.optimizer.state.values() for value in one.values()]
+    assert {value.device.type for value in found if isinstance(value, torch.Tensor)} == {"cpu"}
+
+
+def test_weights_are_never_there_a_second_time_on_the_device(
+    tmp_path: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Training(width=512).save(tmp_path, 1, ranks)
+    alive: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+    copy = torch.Tensor.copy_
+
+    def watched(self: torch.Tensor, other: torch.Tensor, *rest: Any) -> torch.Tensor:
+        nonlocal most
+        alive.append(weakref.ref(other))
+        most = max(most, sum(one() is not None for one in alive))
+        return copy(self, other, *rest)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", watched)
+    Training(width=512).load(path, ranks)
+    assert len(alive) >= 4
+    assert most == 1
 
 
 @pytest.mark.parametrize(
