@@ -14,12 +14,13 @@ _WIDTH = 78  # click's default where the terminal is not known
 
 
 def leftovers_table() -> str:
-    """Return the table of variables that are not passed on to the ranks, as Markdown."""
-    rows = ["| variable | values | why |", "|---|---|---|"]
+    """Return the table of variables that do harm, as Markdown."""
+    rows = ["| variable | values | passed on | why |", "|---|---|---|---|"]
     for rule in RULES:
         names = ", ".join(f"`{name}`" for name in rule.names)
         always = "" if rule.can_keep else ", always"
-        rows.append(f"| {names} | {rule.values}{always} | {rule.why} |")
+        passed = "yes, with a warning" if rule.may_be_needed else "no"
+        rows.append(f"| {names} | {rule.values}{always} | {passed} | {rule.why} |")
     return "\n".join(rows)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from launch.host.leftover_variables import RULES, names_in
+from collections.abc import Sequence
+
+from launch.host.leftover_variables import RULES, Leftover, names_in
 from launch.host.rank_environment import RankEnvironment
 
 _WIDTH = 40  # of NAME=VALUE; a longer one has its reason on the next line
@@ -24,20 +26,22 @@ def _columns(left: str, right: str) -> list[str]:
 
 
 def left_out_lines(environment: RankEnvironment, keep_env: str) -> list[str]:
-    """Return a line for each reason why variables are not passed on, and one on keeping them."""
+    """Return a line for each reason why variables do harm, and one on keeping those left out."""
     lines, can_keep = [], []
     for rule in RULES:
-        found = [one for one in environment.left_out if rule.covers(one.name)]
-        if not found:
-            continue
-        shown = " ".join(f"{one.name}={_printable(one.value)}" for one in found)
-        lines.append(f"not passed on: {shown}: {rule.why}")
-        if rule.can_keep:
-            can_keep += [one.name for one in found]
+        if slow := [one for one in environment.slow if rule.covers(one.name)]:
+            lines.append(f"warning: passed on: {_shown(slow)}: {rule.why}")
+        if found := [one for one in environment.left_out if rule.covers(one.name)]:
+            lines.append(f"not passed on: {_shown(found)}: {rule.why}")
+            can_keep += [one.name for one in found if rule.can_keep]
     if can_keep:
         names = ",".join([*names_in(keep_env), *can_keep])
         lines.append(f"  → to keep what is meant: --set launch.keep_env={names}")
     return lines
+
+
+def _shown(found: Sequence[Leftover]) -> str:
+    return " ".join(f"{one.name}={_printable(one.value)}" for one in found)
 
 
 def _printable(value: str) -> str:

@@ -1,13 +1,14 @@
 """Harmful leftover variables: set for debugging, by an old script or by another launcher.
 
-A run reports those it finds and does not pass them on. `launch.keep_env` names those that are
-intended. The table below is also in docs/configuration.md.
+A run reports those it finds. It does not pass them on, unless `launch.keep_env` names them; but
+those that a machine may need, as its GPUs cannot reach each other without, are passed on with a
+warning. The table below is also in docs/configuration.md.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -26,6 +27,7 @@ class LeftoverRule:
     is_harmful: Callable[[str], bool]
     why: str
     can_keep: bool = True
+    may_be_needed: bool = False  # passed on, with a warning
 
     def covers(self, name: str) -> bool:
         """Return whether the rule applies to the variable `name`."""
@@ -34,7 +36,7 @@ class LeftoverRule:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A variable of the user's environment that is not passed on."""
+    """A variable of the user's environment that does harm, and why."""
 
     name: str
     value: str
@@ -99,6 +101,7 @@ RULES = (
         "on",
         _is_on,
         "between nodes NCCL falls back from InfiniBand to TCP, many times slower",
+        may_be_needed=True,
     ),
     LeftoverRule(
         ("NCCL_SOCKET_IFNAME",),
@@ -111,6 +114,7 @@ RULES = (
         "on",
         _is_on,
         "GPUs of a node exchange data by a detour; needed only where a collective hangs without",
+        may_be_needed=True,
     ),
     LeftoverRule(
         ("NCCL_P2P_LEVEL",),
@@ -118,12 +122,14 @@ RULES = (
         lambda value: not _one_of("", "sys")(value),
         "GPUs farther apart than this exchange data through host memory, though they could do so "
         "directly; needed only where a collective hangs without",
+        may_be_needed=True,
     ),
     LeftoverRule(
         ("NCCL_DEBUG",),
         "`INFO`, `TRACE`",
         _one_of("info", "trace"),
         "every rank's log fills with NCCL's own lines",
+        may_be_needed=True,
     ),
     LeftoverRule(
         ("NCCL_NTHREADS",),
@@ -198,12 +204,21 @@ RULES = (
 def find_leftovers(environ: Mapping[str, str], keep_env: str) -> list[Leftover]:
     """Return the variables of `environ` not passed on, in table order, without those kept."""
     keep = names_in(keep_env)
-    return [
-        Leftover(name, value, rule.why)
-        for rule in RULES
-        for name, value in sorted(environ.items())
-        if rule.covers(name) and rule.is_harmful(value) and name not in keep
-    ]
+    return [one for one in _found(environ, may_be_needed=False) if one.name not in keep]
+
+
+def find_slow_settings(environ: Mapping[str, str], keep_env: str) -> list[Leftover]:
+    """Return the variables of `environ` passed on with a warning; those kept need none."""
+    keep = names_in(keep_env)
+    return [one for one in _found(environ, may_be_needed=True) if one.name not in keep]
+
+
+def _found(environ: Mapping[str, str], *, may_be_needed: bool) -> Iterator[Leftover]:
+    for rule in RULES:
+        if rule.may_be_needed is may_be_needed:
+            for name, value in sorted(environ.items()):
+                if rule.covers(name) and rule.is_harmful(value):
+                    yield Leftover(name, value, rule.why)
 
 
 def names_in(keep_env: str) -> list[str]:

@@ -15,7 +15,7 @@ from launch.host.allocator import NAME as ALLOC_CONF
 from launch.host.allocator import users_alloc_conf, with_expandable_segments
 from launch.host.cores import usable_cores
 from launch.host.devices import Placement
-from launch.host.leftover_variables import Leftover, find_leftovers
+from launch.host.leftover_variables import Leftover, find_leftovers, find_slow_settings
 from rundir.config import LaunchConfig, RunConfig
 from rundir.paths import ROOT, RunDir
 
@@ -34,10 +34,14 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEnvironment:
-    """The variables set for the ranks, and those of the user that are not passed on."""
+    """The variables set for the ranks, and those of the user that do harm.
+
+    `left_out` are not passed on. `slow` are, as some machines hang without them.
+    """
 
     variables: list[Variable]
     left_out: list[Leftover]
+    slow: list[Leftover]
 
     def of_child(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the whole environment of a child process: the user's, with these changes."""
@@ -74,7 +78,8 @@ def rank_environment(
         for leftover in find_leftovers(environ, config.launch.keep_env)
         if final.get(leftover.name) != leftover.value
     ]
-    return RankEnvironment(variables=variables, left_out=left_out)
+    slow = find_slow_settings(environ, config.launch.keep_env)
+    return RankEnvironment(variables=variables, left_out=left_out, slow=slow)
 
 
 def rank_variables(
@@ -144,11 +149,16 @@ def _or_the_users(variable: Variable, own: Mapping[str, str]) -> Variable:
 
 
 def _kept(own: Mapping[str, str]) -> list[Variable]:
-    """Return harmful variables that are passed on because launch.keep_env names them."""
+    """Return harmful variables that are passed on: as launch.keep_env asks, or with a warning."""
+    named = find_leftovers(own, keep_env="")
     return [
-        Variable(one.name, one.value, "environment, launch.keep_env", f"kept, though {one.reason}")
-        for one in find_leftovers(own, keep_env="")
+        *(_though(one, "environment, launch.keep_env", "kept") for one in named),
+        *(_though(one, "environment", "passed on") for one in find_slow_settings(own, "")),
     ]
+
+
+def _though(one: Leftover, source: str, what: str) -> Variable:
+    return Variable(one.name, one.value, source, f"{what}, though {one.reason}")
 
 
 def _threads(launch: LaunchConfig, placement: Placement) -> list[Variable]:

@@ -15,7 +15,7 @@ from rundir.config import RunConfig
 from rundir.paths import RunDir
 from tests.running import COLD, ENDLESS, SHORT, Start, finish, rank_pids, run_folder, training
 
-LEFT_OVER = {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_DEBUG": "INFO", "RANK": "7", "PET_NNODES": "3"}
+LEFT_OVER = {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_BUFFSIZE": "4096", "RANK": "7", "PET_NNODES": "3"}
 
 
 def started_with(pid: int) -> dict[str, str]:
@@ -30,11 +30,11 @@ def started_with(pid: int) -> dict[str, str]:
 def test_leftovers_are_reported_and_reach_no_rank_unless_they_are_to_be_kept(
     airlock: Start, environ: dict[str, str], start: tuple[str, ...]
 ) -> None:
-    keep = ("--set", "launch.keep_env=NCCL_DEBUG")
+    keep = ("--set", "launch.keep_env=NCCL_BUFFSIZE")
     with training(airlock(*ENDLESS, *start, *keep, env=LEFT_OVER), environ) as (process, run):
         for rank, pid in rank_pids(run).items():
             found = started_with(pid)
-            assert found["NCCL_DEBUG"] == "INFO"
+            assert found["NCCL_BUFFSIZE"] == "4096"
             assert "CUDA_LAUNCH_BLOCKING" not in found
             assert "PET_NNODES" not in found
             assert found.get("RANK") == (str(rank) if start else None)
@@ -44,7 +44,7 @@ def test_leftovers_are_reported_and_reach_no_rank_unless_they_are_to_be_kept(
     before_the_start = out[: out.index("MEM:START")]
     assert "not passed on: PET_NNODES=3 RANK=7: " in before_the_start
     assert "not passed on: CUDA_LAUNCH_BLOCKING=1: " in before_the_start
-    assert "--set launch.keep_env=NCCL_DEBUG,CUDA_LAUNCH_BLOCKING\n" in before_the_start
+    assert "--set launch.keep_env=NCCL_BUFFSIZE,CUDA_LAUNCH_BLOCKING\n" in before_the_start
     written = json.loads(run.environment.read_text())
     gone = {one["name"] for one in written["not_passed_on"]}
     assert gone == {"PET_NNODES", "RANK", "CUDA_LAUNCH_BLOCKING"}
@@ -66,14 +66,14 @@ def test_a_dry_run_shows_every_variable_and_what_is_not_passed_on(
     assert [one.name for one in expected.left_out] == [
         "PET_NNODES",
         "RANK",
-        "NCCL_DEBUG",
+        "NCCL_BUFFSIZE",
         "CUDA_LAUNCH_BLOCKING",
     ]
     for gone in expected.left_out:
         assert re.search(rf"^not passed on: .*{gone.name}={gone.value}[ :]", out, re.MULTILINE)
         assert f": {gone.reason}\n" in out
     line = out.splitlines()[-1]
-    assert line.startswith("env -u PET_NNODES -u RANK -u NCCL_DEBUG -u CUDA_LAUNCH_BLOCKING ")
+    assert line.startswith("env -u PET_NNODES -u RANK -u NCCL_BUFFSIZE -u CUDA_LAUNCH_BLOCKING ")
     assert " torchrun --nnodes=1 --nproc-per-node=2 " in line
 
 

@@ -223,7 +223,7 @@ def test_harmful_leftovers_are_not_passed_on_and_everything_else_is() -> None:
     environ = {
         "HOME": "/h",
         "HF_TOKEN": "secret",
-        "NCCL_DEBUG": "INFO",
+        "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
         "NCCL_SOCKET_IFNAME": "eth0",
         "MY_RANK": "1",
         "RANK": "5",
@@ -235,19 +235,46 @@ def test_harmful_leftovers_are_not_passed_on_and_everything_else_is() -> None:
     assert {"HOME", "HF_TOKEN", "NCCL_SOCKET_IFNAME", "MY_RANK"} <= set(child)
     assert child["AIRLOCK_RUN_DIR"] == str(RUN.path)
     gone = {one.name: one.value for one in found.left_out}
-    assert gone == {"RANK": "5", "NCCL_DEBUG": "INFO", "CUDA_LAUNCH_BLOCKING": "1"}
+    assert gone == {
+        "RANK": "5",
+        "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+        "CUDA_LAUNCH_BLOCKING": "1",
+    }
     assert not gone.keys() & child.keys()
     assert environ == before
 
 
 def test_a_leftover_that_is_meant_is_passed_on_and_shown_with_the_harm_it_does() -> None:
-    environ = {"NCCL_DEBUG": "INFO", "CUDA_LAUNCH_BLOCKING": "1"}
-    found = environment(environ, keep_env="NCCL_DEBUG, NCCL_P2P_DISABLE")
-    assert found.of_child(environ)["NCCL_DEBUG"] == "INFO"
+    environ = {"NCCL_BUFFSIZE": "4096", "CUDA_LAUNCH_BLOCKING": "1"}
+    found = environment(environ, keep_env="NCCL_BUFFSIZE, NCCL_P2P_DISABLE")
+    assert found.of_child(environ)["NCCL_BUFFSIZE"] == "4096"
     assert [one.name for one in found.left_out] == ["CUDA_LAUNCH_BLOCKING"]
-    shown = {one.name: one for one in found.variables}["NCCL_DEBUG"]
-    assert (shown.value, shown.source) == ("INFO", "environment, launch.keep_env")
+    shown = {one.name: one for one in found.variables}["NCCL_BUFFSIZE"]
+    assert (shown.value, shown.source) == ("4096", "environment, launch.keep_env")
     assert shown.reason.startswith("kept, though ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NCCL_P2P_DISABLE", "1"),
+        ("NCCL_SHM_DISABLE", "1"),
+        ("NCCL_P2P_LEVEL", "NVL"),
+        ("NCCL_IB_DISABLE", "1"),
+        ("NCCL_DEBUG", "INFO"),
+    ],
+)
+def test_what_a_machine_may_hang_without_is_passed_on_with_a_warning(name: str, value: str) -> None:
+    environ = {name: value}
+    found = environment(environ)
+    assert found.of_child(environ)[name] == value
+    assert found.left_out == []
+    (line,) = left_out_lines(found, "")
+    assert line.startswith(f"warning: passed on: {name}={value}: ")
+    shown = {one.name: one for one in found.variables}[name]
+    assert shown.source == "environment"
+    assert shown.reason.startswith("passed on, though ")
+    assert left_out_lines(environment(environ, keep_env=name), name) == []  # it is meant
 
 
 def test_a_variable_is_read_on_one_line_with_its_reason_or_on_two_when_it_is_long() -> None:
@@ -266,23 +293,26 @@ def test_a_variable_is_read_on_one_line_with_its_reason_or_on_two_when_it_is_lon
 
 
 def test_the_report_has_a_line_for_each_reason_and_what_to_type() -> None:
-    environ = {"RANK": "0", "WORLD_SIZE": "8", "NCCL_DEBUG": "INFO", "NCCL_P2P_DISABLE": "1"}
+    environ = {"RANK": "0", "WORLD_SIZE": "8", "NCCL_NTHREADS": "8", "NCCL_BUFFSIZE": "1"}
     lines = left_out_lines(
-        environment(environ | {"NCCL_IB_DISABLE": "1"}, "NCCL_IB_DISABLE"), "NCCL_IB_DISABLE"
+        environment(environ | {"CUDA_LAUNCH_BLOCKING": "1"}, "CUDA_LAUNCH_BLOCKING"),
+        "CUDA_LAUNCH_BLOCKING",
     )
     assert len(lines) == 4
     assert lines[0].startswith("not passed on: RANK=0 WORLD_SIZE=8: ")
-    assert lines[-1].endswith("--set launch.keep_env=NCCL_IB_DISABLE,NCCL_P2P_DISABLE,NCCL_DEBUG")
+    assert lines[-1].endswith(
+        "--set launch.keep_env=CUDA_LAUNCH_BLOCKING,NCCL_NTHREADS,NCCL_BUFFSIZE"
+    )
     assert left_out_lines(environment({"HOME": "/h"}), "") == []
 
 
 def test_the_torchrun_line_takes_out_what_is_not_passed_on() -> None:
-    line = torchrun_line(["-m", "launch.rank.rank"], environment({"NCCL_DEBUG": "INFO"}))
-    assert line.startswith("env -u NCCL_DEBUG AIRLOCK_RUN_DIR=/runs/one ")
+    line = torchrun_line(["-m", "launch.rank.rank"], environment({"NCCL_BUFFSIZE": "1"}))
+    assert line.startswith("env -u NCCL_BUFFSIZE AIRLOCK_RUN_DIR=/runs/one ")
     assert line.endswith(" torchrun -m launch.rank.rank")
 
 
 def test_all_of_it_goes_to_the_run_folder() -> None:
-    table = json.loads(json.dumps(environment({"NCCL_DEBUG": "INFO"}).as_json()))
+    table = json.loads(json.dumps(environment({"NCCL_BUFFSIZE": "1"}).as_json()))
     assert {one["name"] for one in table["variables"]} >= {"OMP_NUM_THREADS", "AIRLOCK_RUN_DIR"}
     assert [set(one) for one in table["not_passed_on"]] == [{"name", "value", "reason"}]

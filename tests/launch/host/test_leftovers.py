@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from launch.host.leftover_variables import RULES, check_keep_env, find_leftovers
+from launch.host.leftover_variables import (
+    RULES,
+    check_keep_env,
+    find_leftovers,
+    find_slow_settings,
+)
 from rundir.errors import UserError
 
 HARMFUL = [
@@ -78,10 +83,12 @@ HARMLESS = [
 def test_what_does_harm_is_found_with_its_reason_unless_it_is_to_be_kept(
     name: str, value: str
 ) -> None:
-    (found,) = find_leftovers({name: value, "HOME": "/h"}, keep_env="")
+    environ = {name: value, "HOME": "/h"}
+    (found,) = find_leftovers(environ, "") + find_slow_settings(environ, "")
     assert (found.name, found.value) == (name, value)
     assert found.reason
-    assert find_leftovers({name: value}, keep_env=f"HOME, {name}") == []
+    assert find_leftovers(environ, keep_env=f"HOME, {name}") == []
+    assert find_slow_settings(environ, keep_env=f"HOME, {name}") == []
 
 
 @pytest.mark.parametrize("value", ["1", ""])
@@ -92,7 +99,7 @@ def test_what_another_launcher_left_behind_is_found(name: str, value: str) -> No
 
 @pytest.mark.parametrize(("name", "value"), HARMLESS)
 def test_what_does_no_harm_is_left_alone(name: str, value: str) -> None:
-    assert find_leftovers({name: value}, keep_env="") == []
+    assert find_leftovers({name: value}, "") + find_slow_settings({name: value}, "") == []
 
 
 def test_every_rule_is_tried_here() -> None:
