@@ -124,9 +124,11 @@ def build(config: RunConfig, folder: Path, device: Any) -> tuple[Any, Any]:
     from train.model.build import add_method, load_model, load_tokenizer
     from train.model.make_checkpoint import make_checkpoint
     from train.step.batch import collate
+    from train.step.try_attention import settle_attention
 
     make_checkpoint(config, folder)
     model = add_method(load_model(config, folder, device), config.train)
+    settle_attention(model, config)
     tokenizer, template = load_tokenizer(folder, trust_remote_code=False), Template(folder)
     samples = []
     for prompt, response in _ROWS:

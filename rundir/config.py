@@ -24,10 +24,11 @@ class ModelConfig:
     path: str = _field("", "a Hugging Face id, or a local folder; empty: made from [architecture]")
     revision: str = _field("", "of a Hugging Face id: a branch, a tag or a commit; empty: main")
     dtype: Literal["float32", "bfloat16"] = _field("bfloat16", "type of the weights in memory")
-    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = _field(
+    attention: Literal["auto", "varlen", "sdpa", "cudnn", "eager", "flash_attention_2"] = _field(
         "auto",
-        "implementation of attention; auto: flash_attention_2 where its package and a GPU for it "
-        "are there, else torch's own, sdpa, or eager for a model that has no other",
+        "implementation of attention; auto: on a GPU varlen, torch's flash kernel for packed rows, "
+        "or flash_attention_2, a package, for models beyond it; else sdpa, torch's own, or eager "
+        "for a model that has no other; cudnn: sdpa by NVIDIA's cuDNN",
     )
     gradient_checkpointing: bool = _field(
         False, "recompute activations in backward: slower, far smaller"

@@ -19,6 +19,7 @@ from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
 from train.data.dataset import SampleFile
+from train.model.attention import allow_cudnn
 from train.model.build import (
     add_method,
     compile_blocks,
@@ -56,6 +57,7 @@ def load(config: RunConfig, run: RunDir, local_rank: int, inherited: Any = None)
         device = plain_device(config, device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        allow_cudnn(config)
     if inherited is not None:
         return inherited.to(device)
     receives = read_prepared(run).loading.load == "broadcast" and os.environ.get("RANK", "0") != "0"

@@ -2,34 +2,73 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PretrainedConfig
 from transformers.utils.import_utils import is_flash_attn_2_available
 
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from train.model.varlen import TOLD_BORDERS, VARLEN, register, why_not_varlen
+
+_NUM_LENGTHS = 16  # of rows, where each new one costs time
+_LENGTH_MULTIPLE = 64  # tokens: a tile of a kernel, so that none is computed in part
 
 
-def choose_attention(config: RunConfig, described: PretrainedConfig) -> str | None:
+def choose_attention(
+    config: RunConfig, described: PretrainedConfig, *, on_cuda: bool | None = None
+) -> str | None:
     """Return the attention to use, by transformers' name; None leaves the choice to transformers.
 
     transformers chooses sdpa, torch's own, for every architecture that has it, and eager otherwise.
-    The flash-attn package processes packed samples one by one, where torch's own takes a mask of
-    tokens times tokens. But with several rows at once transformers does not use it that way.
+    On a GPU, flash kernels that are told where samples begin are better: torch's own, or those of
+    the flash-attn package for models that torch's cannot compute. `on_cuda` says where the model
+    will run, if that is not this machine.
     """
-    if config.model.attention != "auto":
-        return config.model.attention
-    one_by_one = config.train.micro_batch_size == 1 or not config.data.packing
-    on_gpu = config.launch.device != "cpu" and config.model.dtype == "bfloat16"
-    if not (one_by_one and on_gpu and is_flash_attn_2_available()):
-        return None
+    asked = config.model.attention
+    if asked == "auto":
+        asked = _best(config, described, on_cuda=on_cuda)
+    if asked == VARLEN:
+        register()
+    return "sdpa" if asked == "cudnn" else asked
+
+
+def _best(config: RunConfig, described: PretrainedConfig, *, on_cuda: bool | None) -> str | None:
+    if on_cuda is None:
+        on_cuda = config.launch.device != "cpu" and torch.cuda.is_available()
     mapping: Any = MODEL_FOR_CAUSAL_LM_MAPPING  # raises KeyError for a model with its own code
     has_flash = type(described) in mapping and mapping[type(described)]._supports_flash_attn
-    return "flash_attention_2" if has_flash else None
+    if not (on_cuda and config.model.dtype == "bfloat16" and has_flash):
+        return None
+    if why_not_varlen(described) is None:
+        return VARLEN
+    return "flash_attention_2" if is_flash_attn_2_available() else None
+
+
+def allow_cudnn(config: RunConfig) -> None:
+    """Let torch's sdpa choose cuDNN's attention only if that was asked for, in this process.
+
+    On GPUs from Hopper on torch prefers it, and it spends some 0.4 s on each new shape.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(config.model.attention == "cudnn")
+
+
+def row_lengths(config: RunConfig, plain: Any, device: torch.device) -> int:
+    """Return the number that rows' lengths should be a multiple of, in tokens; 1 if any will do.
+
+    On a GPU torch.compile, and attention by mask, prepare for each new length. So there are 16 of
+    them at most, and at most a sixteenth of the longest row is padding.
+    """
+    is_told = plain.config._attn_implementation in TOLD_BORDERS
+    if device.type != "cuda" or (is_told and not config.model.compile):
+        return 1
+    step = config.data.max_seq_length / _NUM_LENGTHS
+    return max(1, math.ceil(step / _LENGTH_MULTIPLE)) * _LENGTH_MULTIPLE
 
 
 @contextmanager

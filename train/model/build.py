@@ -87,10 +87,17 @@ def load_model(config: RunConfig, model_path: Path, device: torch.device) -> Any
     return _ready(model, config.model)
 
 
-def new_model(described: PretrainedConfig, config: RunConfig, device: torch.device) -> Any:
+def new_model(
+    described: PretrainedConfig,
+    config: RunConfig,
+    device: torch.device,
+    *,
+    for_cuda: bool | None = None,
+) -> Any:
     """Return a model of that architecture on `device` with random weights, the same for each seed.
 
-    On the meta device it takes no memory, and has no weights.
+    On the meta device it takes no memory, and has no weights. `for_cuda` says where it will run, if
+    that is not this machine.
     """
     torch.manual_seed(config.train.seed)
     dtype = getattr(torch, config.model.dtype)
@@ -98,7 +105,7 @@ def new_model(described: PretrainedConfig, config: RunConfig, device: torch.devi
         model = AutoModelForCausalLM.from_config(
             described,
             dtype=dtype,
-            attn_implementation=choose_attention(config, described),
+            attn_implementation=choose_attention(config, described, on_cuda=for_cuda),
             trust_remote_code=config.model.trust_remote_code,
         )
     if config.train.method == "qlora":

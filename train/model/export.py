@@ -23,10 +23,12 @@ from train.model.build import (
     inference,
     load_model,
     merged,
+    plain_model,
     vocabulary_of,
 )
 from train.model.new_tokens import grow
 from train.model.quantize import without_bitsandbytes
+from train.model.varlen import masked
 
 _NUM_COMPARED = 16  # tokens
 # Tokenizer files are copied unchanged: writing them anew could alter them.
@@ -129,7 +131,7 @@ def logits_of_some(model: Any) -> torch.Tensor:
     """Return logits, (tokens, vocabulary), of a few tokens, to see if a merge changes the model."""
     vocab_size = vocabulary_of(model)
     ids = torch.arange(_NUM_COMPARED, device=next(model.parameters()).device) % vocab_size
-    with inference(model):
+    with inference(model), masked(plain_model(model)):
         found: torch.Tensor = model(input_ids=ids[None], use_cache=False).logits[0].float().cpu()
     return found
 

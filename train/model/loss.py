@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from train.model.build import plain_model
 from train.model.head import Head, MatrixHead, OwnHead, exact, layers_of
+from train.model.varlen import borders
 
 
 class SummedLoss(nn.Module):
@@ -44,13 +45,17 @@ class SummedLoss(nn.Module):
         position_ids: torch.Tensor | None,
         where: torch.Tensor,
         targets: torch.Tensor,
+        cu_seq_lens: torch.Tensor | None = None,
+        max_length: int = 0,
     ) -> torch.Tensor:
         """Return the summed cross-entropy, a scalar in float32 (float64 for a model in float64).
 
         `input_ids` and `position_ids` are (rows, tokens); `where` holds the flat indices of the
-        tokens that predict `targets`, both (labels,). Without labels the loss is exactly 0.
+        tokens that predict `targets`, both (labels,); `cu_seq_lens` and `max_length` are those of
+        `Batch`. Without labels the loss is exactly 0.
         """
-        inputs = {"input_ids": input_ids, "use_cache": False}
+        inputs: dict[str, Any] = {"input_ids": input_ids, "use_cache": False}
+        inputs |= borders(plain_model(self.model), cu_seq_lens, max_length)
         if position_ids is not None:
             inputs["position_ids"] = position_ids
         if self.head == "whole":

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +18,7 @@ PRIVATE = (  # module:attribute
     "torch._dynamo:config",
     "torch.cuda:_is_in_bad_fork",
     "torch.distributed.distributed_c10d:_get_default_group",
+    "torch.nn.attention.varlen:varlen_attn",  # a prototype: its arguments grow
     "torch.testing._internal.distributed.fake_pg:FakeStore",
     "torch.utils._python_dispatch:TorchDispatchMode",
 )
@@ -53,3 +57,15 @@ def dumped_collectives() -> list[dict[str, Any]]:
         if hasattr(c10d, dump):
             entries += pickle.loads(getattr(c10d, dump)()).get("entries", [])  # noqa: S301 - torch's
     return entries
+
+
+def flash_varlen() -> Callable[..., torch.Tensor]:
+    """Return torch's attention for samples of different lengths, as all versions take it.
+
+    Importing it takes a second. Torch 2.11 takes fewer heads of keys than of queries without being
+    told; later versions want `enable_gqa`.
+    """
+    from torch.nn.attention.varlen import varlen_attn
+
+    has_option = "enable_gqa" in inspect.signature(varlen_attn).parameters
+    return partial(varlen_attn, enable_gqa=True) if has_option else varlen_attn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ import torch
 from train.data.dataset import Sample
 
 IGNORE = -100  # a label that the loss ignores; torch's and transformers' convention
+_BOUND_MULTIPLE = 256  # tokens
 
 
 class Work(NamedTuple):
@@ -35,6 +36,8 @@ class Batch:
 
     No attention mask is needed: under a causal mask no real token sees the padding after it.
     `position_ids`, of the same shape, restart at 0 with every sample if rows hold several.
+    `cu_seq_lens`, (samples + 1,), int32, holds where samples begin in the flattened rows, and their
+    end; padding is a sample too. `max_length` is the length of the longest, or a little more.
     """
 
     input_ids: torch.Tensor
@@ -42,6 +45,8 @@ class Batch:
     num_input_tokens: int
     position_ids: torch.Tensor | None = None
     squared_lengths: int = 0  # the sum of length² over its samples
+    cu_seq_lens: torch.Tensor | None = None
+    max_length: int = 0
 
     @property
     def work(self) -> Work:
@@ -53,36 +58,43 @@ class Batch:
         """The number of labels in the loss; the first token of a sample has no prediction."""
         return int((self.labels[:, 1:] != IGNORE).sum())
 
-    def arguments(self, device: torch.device | str = "cpu") -> tuple[torch.Tensor | None, ...]:
+    def arguments(self, device: torch.device | str = "cpu") -> tuple[Any, ...]:
         """Return `SummedLoss`'s inputs on `device`; labels are read here, where nothing waits."""
         rows, tokens = (self.labels[:, 1:] != IGNORE).nonzero(as_tuple=True)
         where, targets = rows * self.labels.shape[1] + tokens, self.labels[rows, tokens + 1]
-        made = (self.input_ids, self.position_ids, where, targets)
+        made = (self.input_ids, self.position_ids, where, targets, self.cu_seq_lens)
         # MPS would copy from memory that is free again by then (pytorch#139550, #189690).
         is_cuda = torch.device(device).type == "cuda"
-        return tuple(None if one is None else one.to(device, non_blocking=is_cuda) for one in made)
+        there = (None if one is None else one.to(device, non_blocking=is_cuda) for one in made)
+        return (*there, self.max_length)
 
 
-def collate(samples: Sequence[Sample]) -> Batch:
-    """Return a batch with each sample in a row; prompts and padding have no loss.
+def collate(samples: Sequence[Sample], multiple: int = 1, most: int = 0) -> Batch:
+    """Return a batch with each sample in a row, padded as by `collate_rows`; prompts have no loss.
 
     Without samples it has only tokens without a label: a rank with nothing left still runs a
     forward and backward pass, so that collectives match, and adds exactly 0.
     """
-    batch = collate_rows([[sample] for sample in samples])
+    batch = collate_rows([[sample] for sample in samples], multiple, most)
     return replace(batch, position_ids=None)
 
 
-def collate_rows(rows: Sequence[Sequence[Sample]]) -> Batch:
-    """Return a batch of rows of several samples each, kept apart by positions; see `collate`."""
+def collate_rows(rows: Sequence[Sequence[Sample]], multiple: int = 1, most: int = 0) -> Batch:
+    """Return a batch of rows of several samples each, kept apart by positions; see `collate`.
+
+    Rows are padded to a multiple of `multiple` tokens, but not beyond `most`.
+    """
     if not rows:
         nothing = torch.zeros((1, 2), dtype=torch.long)
-        return Batch(nothing, torch.full_like(nothing, IGNORE), 0, torch.arange(2)[None])
-    length = max(sum(len(tokens) for tokens, _ in row) for row in rows)
+        unlabelled = torch.full_like(nothing, IGNORE)
+        return Batch(nothing, unlabelled, 0, torch.arange(2)[None], 0, _int32([0, 2]), 2)
+    longest = max(sum(len(tokens) for tokens, _ in row) for row in rows)
+    length = max(longest, min(most, -(-longest // multiple) * multiple))
     ids = np.zeros((len(rows), length), dtype=np.int64)
     labels = np.full((len(rows), length), IGNORE, dtype=np.int64)
     positions = np.zeros((len(rows), length), dtype=np.int64)
     num_tokens = squared_lengths = 0
+    borders = []
     for i, row in enumerate(rows):
         begin = 0
         for tokens, ranges in row:
@@ -93,10 +105,22 @@ def collate_rows(rows: Sequence[Sequence[Sample]]) -> Batch:
             # Its first token would be predicted from another sample's last one.
             labels[i, begin] = IGNORE
             positions[i, begin:end] = np.arange(len(tokens))
+            borders.append(i * length + begin)
             squared_lengths += len(tokens) ** 2
             begin = end
         positions[i, begin:] = np.arange(length - begin)  # padding counts as one more sample
+        borders += [i * length + begin] if begin < length else []
         num_tokens += begin
     made = (torch.from_numpy(one) for one in (ids, labels, positions))
     input_ids, as_labels, position_ids = made
-    return Batch(input_ids, as_labels, num_tokens, position_ids, squared_lengths)
+    cu_seq_lens = _int32([*borders, len(rows) * length])
+    longest_sample = int(cu_seq_lens.diff().max())
+    # Rounded up: torch.compile prepares for each new one, and to the kernel it is only a bound.
+    max_length = -(-longest_sample // _BOUND_MULTIPLE) * _BOUND_MULTIPLE
+    return Batch(
+        input_ids, as_labels, num_tokens, position_ids, squared_lengths, cu_seq_lens, max_length
+    )
+
+
+def _int32(values: Sequence[int]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)

@@ -21,8 +21,9 @@ from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import PreparedData
 from train.data.dataset import SampleFile
-from train.model.build import end_token_ids, inference
+from train.model.build import end_token_ids, inference, plain_model
 from train.model.loss import SummedLoss
+from train.model.varlen import masked
 from train.rank.group import Ranks
 from train.step.batch import collate
 
@@ -141,15 +142,16 @@ class Evaluator:
         prompts = [self.samples[i][0][: self._num_prompt_tokens(i)] for i in indices]
         longest_answer = max(self.samples.length(i) - self._num_prompt_tokens(i) for i in indices)
         ids, mask = _pad_left(prompts, self._end_ids[0])
-        generated = self._model.generate(
-            input_ids=ids.to(self._ranks.device),
-            attention_mask=mask.to(self._ranks.device),
-            max_new_tokens=min(_MAX_NEW_TOKENS, longest_answer + 4),
-            do_sample=False,
-            use_cache=True,
-            eos_token_id=self._end_ids,
-            pad_token_id=self._end_ids[0],
-        )
+        with masked(plain_model(self._model)):
+            generated = self._model.generate(
+                input_ids=ids.to(self._ranks.device),
+                attention_mask=mask.to(self._ranks.device),
+                max_new_tokens=min(_MAX_NEW_TOKENS, longest_answer + 4),
+                do_sample=False,
+                use_cache=True,
+                eos_token_id=self._end_ids,
+                pad_token_id=self._end_ids[0],
+            )
         answers = [self._up_to_end(row) for row in generated[:, ids.shape[1] :].tolist()]
         return [str(self._tokenizer.decode(row, skip_special_tokens=True)) for row in answers]
 

@@ -57,11 +57,14 @@ class Feed:
         rank: int,
         world_size: int,
         order: Steps | None = None,
+        row_multiple: int = 1,
     ) -> None:
+        """Prepare the feed; rows are padded to a multiple of `row_multiple` tokens."""
         self._samples, self._rank, self._world_size = samples, rank, world_size
         self._size = config.train.micro_batch_size
         self._row_tokens = config.data.max_seq_length
         self._is_packed = config.data.packing
+        self._row_multiple = row_multiple
         self._order = order_of(samples, config) if order is None else order
 
     def step(self, step: int) -> list[Batch]:
@@ -90,4 +93,7 @@ class Feed:
 
     def _batch(self, rows: MicroBatch) -> Batch:
         samples = [[self._samples[index] for index in row] for row in rows]
-        return collate_rows(samples) if self._is_packed else collate([one for (one,) in samples])
+        padded = self._row_multiple, self._row_tokens
+        if self._is_packed:
+            return collate_rows(samples, *padded)
+        return collate([one for (one,) in samples], *padded)

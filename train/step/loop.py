@@ -17,7 +17,8 @@ from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train.data.dataset import SampleFile
-from train.model.build import num_weights
+from train.model.attention import row_lengths
+from train.model.build import num_weights, plain_model
 from train.rank.group import Ranks
 from train.step import checkpoint
 from train.step.batch import Batch, Work, collate_rows
@@ -76,7 +77,8 @@ class Trainer:
             in_8_bits=config.train.optimizer == "adamw-8bit",
         )
         order = samples if isinstance(samples, Stream) else None
-        self._feed = Feed(samples, config, ranks.rank, ranks.world_size, order)
+        multiple = row_lengths(config, plain_model(model.module.model), ranks.device)
+        self._feed = Feed(samples, config, ranks.rank, ranks.world_size, order, multiple)
         self._longest = config.data.max_seq_length
         self._total_steps = num_steps(config.train, len(samples))
         self._step = 0  # steps done

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,16 @@ from train.data.architecture import why_not_apart
 from train.data.dataset import Sample, prompted
 from train.model.adapters import coverage_line
 from train.model.attention import attention_line
-from train.model.build import has_adapters, inference, plain_model, vocabulary_of
+from train.model.build import has_adapters, inference, plain_model
 from train.model.head import Head, head_of
 from train.model.loss import SummedLoss
+from train.model.varlen import masked, use_masks
 from train.rank.group import Ranks
 from train.step.batch import Batch, collate, collate_rows
+from train.step.random_rows import LENGTHS, device_of, logits_of, random_samples
+from train.step.try_attention import settle_attention
 
 NOT_PACKED = "--set data.packing=false"
-_LENGTHS = (5, 3)  # of two samples in one row
 _LONG = 256  # tokens of the trial step: a state is computed in chunks of 64 or 128
 _TWO = (0, 1)  # seeds, whose samples take each other's place
 # Isolated samples change each other by exactly 0.0 in bfloat16, by at most 2.4e-7 in float32.
@@ -41,10 +43,11 @@ class Tried:
 
     head: Head = "matrix"  # see train/model/head.py
     unused: tuple[str, ...] = ()  # names of trainable parameters that got no gradient
+    why_masked: str | None = None  # the reason that it cannot use varlen attention
 
 
 def try_out(model: Any, config: RunConfig, ranks: Ranks, events: EventWriter) -> Tried:
-    """Try out the model on rank 0, and return the findings on all ranks.
+    """Try out the model on rank 0, and return the findings on all ranks, which follow them.
 
     Raises UserError on rank 0 if the model is not causal, if samples cannot be packed for it, or if
     its own code fails.
@@ -55,6 +58,8 @@ def try_out(model: Any, config: RunConfig, ranks: Ranks, events: EventWriter) ->
         for text in _lines(model, config, tried):
             events.emit("log", "line", text=f"[Rank 0] {text}")
     found: Tried = ranks.share(tried)
+    if found.why_masked:
+        use_masks(plain_model(model))
     return found
 
 
@@ -62,10 +67,12 @@ def tried_of(model: Any, config: RunConfig) -> Tried:
     """Run all trials; return the findings. Raises UserError, with the exit code of preflight."""
     try:
         check_exportable(model)
+        why_masked = settle_attention(model, config)
         check_causal(model)
         if config.data.packing:
             check_packing(model, num_rows=min(2, config.train.micro_batch_size))
-        return try_step(model, min(_LONG, config.data.max_seq_length, _num_positions(model)))
+        length = min(_LONG, config.data.max_seq_length, _num_positions(model))
+        return replace(try_step(model, length), why_masked=why_masked)
     except (UserError, MemoryError, torch.OutOfMemoryError, torch.AcceleratorError):
         raise
     except Exception as error:  # any model's code runs here
@@ -90,6 +97,8 @@ def _num_positions(model: Any) -> int:
 def _lines(model: Any, config: RunConfig, tried: Tried) -> Iterator[str]:
     """Return the lines to log about the findings."""
     lines = [attention_line(plain_model(model), config)]
+    if tried.why_masked:
+        lines.append(f"ATTENTION: with masks, as varlen fails for this model: {tried.why_masked}")
     if has_adapters(model):
         lines.append(coverage_line(model))
     if tried.head == "whole":
@@ -104,12 +113,12 @@ def _lines(model: Any, config: RunConfig, tried: Tried) -> Iterator[str]:
     return filter(None, lines)
 
 
-def try_step(model: Any, length: int = max(_LENGTHS)) -> Tried:
+def try_step(model: Any, length: int = max(LENGTHS)) -> Tried:
     """Run a forward and backward pass of `length` tokens, and of fewer; they may be on meta.
 
     No gradients are left. Raises whatever the model's own code raises.
     """
-    head, device = head_kind(model), _device(model)
+    head, device = head_kind(model), device_of(model)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         loss = SummedLoss(model, head=head)(*trial_batch(model, length).arguments(device))
         loss.backward()
@@ -121,15 +130,15 @@ def try_step(model: Any, length: int = max(_LENGTHS)) -> Tried:
 
 def head_kind(model: Any) -> Head:
     """Return the kind of head that a model has, tried out with a few tokens."""
-    ids, *_ = trial_batch(model).arguments(_device(model))
+    ids, *_ = trial_batch(model).arguments(device_of(model))
     assert ids is not None
-    with inference(model):
+    with inference(model), masked(plain_model(model)):
         return head_of(model, ids)
 
 
-def trial_batch(model: Any, length: int = max(_LENGTHS)) -> Batch:
+def trial_batch(model: Any, length: int = max(LENGTHS)) -> Batch:
     """Return two samples of random tokens, the first of that length."""
-    return collate(_samples(model, 0, (length, min(_LENGTHS))))
+    return collate(random_samples(model, 0, (length, min(LENGTHS))))
 
 
 def check_exportable(model: Any) -> None:
@@ -154,14 +163,14 @@ def check_causal(model: Any) -> None:
 
     Such a model is not causal, and learns to copy what it should predict.
     """
-    first, _ = _samples(model, 0)
+    first, _ = random_samples(model, 0)
 
     def ending(seed: int) -> list[Sample]:
-        return [prompted(np.concatenate([first[0], _samples(model, seed)[1][0]]), 1)]
+        return [prompted(np.concatenate([first[0], random_samples(model, seed)[1][0]]), 1)]
 
     # A state that is computed for many tokens at once changes by its last digit.
     least = max(_LEAST_EFFECT, 2 * torch.finfo(next(model.parameters()).dtype).eps)
-    logits = [_logits(model, collate(ending(seed)))[0, : len(first[0])] for seed in _TWO]
+    logits = [logits_of(model, collate(ending(seed)))[0, : len(first[0])] for seed in _TWO]
     leak = _leak(model, logits, least)
     if leak:
         raise UserError(
@@ -178,13 +187,13 @@ def check_packing(model: Any, *, num_rows: int = 1) -> None:
     transformers keeps them apart by their positions, except, silently, in recurrent models and a
     few others. A sample's logits then change with the sample before it.
     """
-    before, after = _LENGTHS
+    before, after = LENGTHS
 
     def row(seed: int) -> list[Sample]:
-        return [_samples(model, seed)[0], _samples(model, 0)[1]]
+        return [random_samples(model, seed)[0], random_samples(model, 0)[1]]
 
     try:
-        logits = [_logits(model, collate_rows([row(seed)] * num_rows)) for seed in _TWO]
+        logits = [logits_of(model, collate_rows([row(seed)] * num_rows)) for seed in _TWO]
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # any model's code may run here, and some take no positions
@@ -206,8 +215,10 @@ def _leak(model: Any, logits: Sequence[torch.Tensor], least: float = _LEAST_LEAK
     leak = _difference(logits)
     if not leak > least:
         return 0.0
-    mixed = [collate([_samples(model, seed)[0], _samples(model, 0)[1]]) for seed in _TWO]
-    noise = _difference([_logits(model, batch)[1, : _LENGTHS[1]] for batch in mixed])
+    mixed = [
+        collate([random_samples(model, seed)[0], random_samples(model, 0)[1]]) for seed in _TWO
+    ]
+    noise = _difference([logits_of(model, batch)[1, : LENGTHS[1]] for batch in mixed])
     return leak if leak > _NOISE_FACTOR * noise else 0.0
 
 
@@ -217,24 +228,5 @@ def _difference(logits: Sequence[torch.Tensor]) -> float:
     return float((one - other).abs().max() / one.abs().max())
 
 
-def _logits(model: Any, batch: Batch) -> torch.Tensor:
-    """Return logits, (rows, tokens, vocabulary), in float32."""
-    ids, positions, *_ = batch.arguments(_device(model))
-    given = {} if positions is None else {"position_ids": positions}
-    with inference(model):
-        logits: torch.Tensor = model(input_ids=ids, use_cache=False, **given).logits
-    return logits.float()
-
-
 def _not_packed(what: str) -> UserError:
     return UserError(what, do=NOT_PACKED, code=ExitCode.PREFLIGHT)
-
-
-def _samples(model: Any, seed: int, lengths: tuple[int, int] = _LENGTHS) -> list[Sample]:
-    vocab_size = vocabulary_of(model)
-    draw = np.random.default_rng(seed).integers
-    return [prompted(draw(0, vocab_size, length).astype(np.int32), 1) for length in lengths]
-
-
-def _device(model: Any) -> torch.device:
-    return next(model.parameters()).device

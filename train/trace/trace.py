@@ -61,7 +61,7 @@ def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Tra
     if is_flash:  # its kernels do not support meta; torch's, without a mask, keep the same
         config = replace(config, model=replace(config.model, attention="sdpa"))
     folder = Path(config.model.path) if config.model.path else None
-    base = grow(new_model(described, config, _META), folder)
+    base = grow(new_model(described, config, _META, for_cuda=device == "cuda"), folder)
     num_base = num_weights(base)
     with _META:  # else adapters are made on the CPU first
         model = add_method(base, config.train)
@@ -120,12 +120,13 @@ def _trainer(config: RunConfig, wrapped: Any, ranks: Ranks) -> Trainer:
 class _Full(Batch):
     """A batch in which every token but the first of each row is predicted; it has no data."""
 
-    def arguments(self, device: torch.device | str = "cpu") -> tuple[torch.Tensor | None, ...]:
+    def arguments(self, device: torch.device | str = "cpu") -> tuple[Any, ...]:
         """Return arguments like those of a batch, but on the meta device."""
         assert torch.device(device).type == "meta"
         rows, tokens = self.input_ids.shape
         where = torch.empty(rows * (tokens - 1), dtype=torch.long, device=_META)
-        return self.input_ids, self.position_ids, where, where
+        cu_seq_lens = torch.empty(rows + 1, dtype=torch.int32, device=_META)
+        return self.input_ids, self.position_ids, where, where, cu_seq_lens, tokens
 
 
 def _batches(config: RunConfig) -> list[Batch]:

@@ -336,6 +336,19 @@ def test_packed_rows_have_a_mask_besides() -> None:
     assert packed.peak_bytes > padded.peak_bytes
 
 
+def test_packed_rows_on_a_gpu_have_no_mask_of_tokens_times_tokens() -> None:
+    def activations(attention: str, length: int) -> int:
+        config = configured(
+            QWEN3, packing=True, dtype="bfloat16", max_seq_length=length, attention=attention
+        )
+        return footprint(config, "cuda").activations_bytes
+
+    short, middle, long = (activations("auto", length) for length in (1024, 2048, 4096))
+    assert long - middle == pytest.approx(2 * (middle - short), rel=0.01)
+    short, middle, long = (activations("sdpa", length) for length in (1024, 2048, 4096))
+    assert long - middle > 3 * (middle - short)
+
+
 def test_a_loss_is_predicted_from_the_trainers_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
     config = configured(QWEN3 | {"vocab_size": 3000}, method="lora")
     whole = footprint(config, "cuda").logits_bytes

@@ -1,0 +1,37 @@
+"""A model's logits of a few random tokens, for trials of what the trainer assumes about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from train.data.dataset import Sample, prompted
+from train.model.build import inference, plain_model, vocabulary_of
+from train.model.varlen import borders
+from train.step.batch import Batch
+
+LENGTHS = (5, 3)  # tokens of two samples
+
+
+def random_samples(model: Any, seed: int, lengths: tuple[int, ...] = LENGTHS) -> list[Sample]:
+    """Return samples of that many random tokens, the first of each without a label."""
+    vocab_size = vocabulary_of(model)
+    draw = np.random.default_rng(seed).integers
+    return [prompted(draw(0, vocab_size, length).astype(np.int32), 1) for length in lengths]
+
+
+def logits_of(model: Any, batch: Batch) -> torch.Tensor:
+    """Return logits, (rows, tokens, vocabulary), in float32."""
+    ids, positions, _, _, cu_seq_lens, max_length = batch.arguments(device_of(model))
+    given = {} if positions is None else {"position_ids": positions}
+    given |= borders(plain_model(model), cu_seq_lens, max_length)
+    with inference(model):
+        logits: torch.Tensor = model(input_ids=ids, use_cache=False, **given).logits
+    return logits.float()
+
+
+def device_of(model: Any) -> torch.device:
+    """Return the device of a model's weights."""
+    return next(model.parameters()).device
