@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 from transformers import AttentionInterface, PretrainedConfig
 
 from train.rank.torch_compat import flash_varlen
@@ -111,20 +112,22 @@ def _varlen(
     if not (getattr(module, "is_causal", True) if is_causal is None else is_causal):
         raise NotForVarlenError("it is not causal")
     _check_heads(query, key, value)
-    num_rows, _, num_tokens, _ = query.shape
+    num_rows, _, num_tokens, size = query.shape
+    value_size = value.shape[-1]
+    value = F.pad(value, (0, size - value_size))  # latent attention (DeepSeek) has smaller ones
     flat = [one.transpose(1, 2).flatten(0, 1) for one in (query, key, value)]
     lengths = (cu_seq_lens, cu_seq_lens, max_length, max_length)
     # transformers counts the token itself as part of its window, the kernel does not.
     window = given.get("sliding_window")
     before = -1 if window is None else window - 1
     output = kernel(*flat, *lengths, scale=given.get("scaling"), window_size=(before, 0))
-    return output.unflatten(0, (num_rows, num_tokens)), None
+    return output[..., :value_size].unflatten(0, (num_rows, num_tokens)), None
 
 
 def _check_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
     size, dtype = query.shape[-1], query.dtype
-    if key.shape[-1] != size or value.shape[-1] != size:
-        raise NotForVarlenError("its keys and values are of different sizes")
+    if key.shape[-1] != size or value.shape[-1] > size:
+        raise NotForVarlenError("its queries, keys and values are of different sizes")
     if size > _MAX_HEAD_DIM or size % _HEAD_DIM_MULTIPLE:
         raise NotForVarlenError(f"its heads have {size} dimensions")
     if not dtype == key.dtype == value.dtype or dtype not in _HALF:

@@ -15,6 +15,7 @@ import torch
 from torch.nn.attention import varlen as of_torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
+from benchmarks.small_models import causal_architectures, enlarge, small_config
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from tests.models import SMALL
@@ -24,7 +25,7 @@ from train.model.build import new_model
 from train.model.loss import SummedLoss
 from train.model.varlen import NotForVarlenError, borders, masked, why_not_varlen
 from train.step.batch import Batch, collate, collate_rows
-from train.step.random_rows import random_samples
+from train.step.random_rows import logits_of, random_samples
 from train.step.selftest import tried_of
 from train.step.try_attention import settle_attention
 
@@ -35,6 +36,13 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "fewer heads of keys": ("llama", WIDE | {"num_attention_heads": 4, "num_key_value_heads": 2}),
     "one head of keys": ("llama", WIDE | {"num_attention_heads": 4, "num_key_value_heads": 1}),
     "as many heads": ("qwen3", WIDE | {"num_attention_heads": 2, "num_key_value_heads": 2}),
+    "smaller values": (
+        "deepseek_v3",
+        SMALL
+        | {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8}
+        | {"v_head_dim": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
+        | {"first_k_dense_replace": 2},
+    ),
     "windows in all layers": ("mistral", WIDE | {"sliding_window": 4}),
     "windows in some layers": (
         "qwen2",
@@ -290,6 +298,34 @@ def test_rows_have_few_lengths_where_each_new_one_costs_time() -> None:
     assert collate_rows([samples], 256, 4000).input_ids.shape == (1, 1280)
     assert collate_rows([samples], 256, 1200).input_ids.shape == (1, 1200)
     assert collate_rows([samples], 256, 1000).input_ids.shape == (1, 1100)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("on_cpu")
+def test_no_architecture_gets_varlen_and_computes_something_else() -> None:
+    num_used, on_gpu = 0, config_with("auto", "bfloat16")
+    for kind in causal_architectures():
+        try:
+            described = small_config(kind)
+            if (
+                choose_attention(config_with("auto", "bfloat16"), described, on_cuda=True)
+                != "varlen"
+            ):
+                continue
+            model = enlarge(new_model(described, config_with("varlen"), CPU))
+        except Exception:  # noqa: BLE001, S112 - some cannot be made small
+            continue
+        if settle_attention(model, config_with("auto")) is not None:
+            continue
+        num_used += 1
+        lengths = (40, 1, 23)
+        samples = random_samples(model, 0, lengths)
+        found = logits_of(model, collate_rows([samples]))[0]
+        with masked(model):
+            alone = logits_of(model, collate(samples))
+        wanted = torch.cat([alone[i, :length] for i, length in enumerate(lengths)])
+        assert (found - wanted).norm() < 1e-4 * wanted.norm(), kind
+    assert num_used > 60
 
 
 @pytest.mark.gpu
