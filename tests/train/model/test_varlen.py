@@ -307,10 +307,7 @@ def test_no_architecture_gets_varlen_and_computes_something_else() -> None:
     for kind in causal_architectures():
         try:
             described = small_config(kind)
-            if (
-                choose_attention(config_with("auto", "bfloat16"), described, on_cuda=True)
-                != "varlen"
-            ):
+            if choose_attention(on_gpu, described, on_cuda=True) != "varlen":
                 continue
             model = enlarge(new_model(described, config_with("varlen"), CPU))
         except Exception:  # noqa: BLE001, S112 - some cannot be made small
