@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.host.address_probe import Trial, probe
 from launch.host.address_limit import rank_limit
+from launch.host.address_probe import Trial, probe
 from launch.host.address_space import Prediction, mapped_files, predict
 from launch.host.host_memory import HostMemory
 from launch.host.limits import RLIMIT_VARIABLE, apply_limits, check_limits, is_out_of_memory
