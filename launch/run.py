@@ -184,6 +184,9 @@ def show(request: Request, console: Console, environ: Mapping[str, str]) -> Exit
     lines = [
         "",
         config_text(job.config, job.sources),
+        "cores of the ranks (NUMA):",
+        *job.bindings.lines(),
+        "",
         "environment of the ranks:",
         *environment_lines(environment),
         *left_out_lines(environment, job.config.launch.keep_env),

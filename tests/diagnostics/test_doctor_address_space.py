@@ -13,8 +13,8 @@ from diagnostics.doctor.runs.run_folder import of_run
 from tests.diagnostics.run_folders import Story
 
 COUNTING = (
-    "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before "
-    "calling NumCudaDevices() that might have already set an error? Error 2: out of memory"
+    "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions "
+    "before calling NumCudaDevices() that might have already set an error? Error 2: out of memory"
 )
 AT_INIT = [
     COUNTING,
