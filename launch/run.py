@@ -135,6 +135,7 @@ class _Run:
         lines = [banner(self._job, self.folder), *left_out_lines(self._environment, keep_env)]
         if unseen := blind_spot():
             lines.append(f"airlock: {unseen}")
+        lines += self._job.bindings.complaints()
         self._console.out("\n".join(lines), highlight=False)
 
     def _made_ready(self) -> list[Path] | None:

@@ -48,6 +48,7 @@ class Bindings:
 
     ranks: tuple[Binding, ...] = ()
     why_not: str = ""
+    is_unknown: bool = False  # there are nodes, but the kernel does not know those of the GPUs
 
     @property
     def fewest_cores(self) -> int | None:
@@ -65,6 +66,13 @@ class Bindings:
         if self.why_not:
             return [f"  not bound: {self.why_not}"]
         return [f"  rank {rank}: {one.in_words()}" for rank, one in enumerate(self.ranks)]
+
+    def complaints(self) -> list[str]:
+        """Return the lines that a run starts with: for ranks that should be bound and are not."""
+        left = [line for line in self.lines() if ": not bound: " in line]
+        if self.is_unknown:
+            left = [f"ranks are not bound to NUMA nodes: {self.why_not}"]
+        return [f"airlock: {line.strip()}" for line in left]
 
 
 NOT_ASKED = Bindings(why_not="it was not asked for")
@@ -110,7 +118,7 @@ def plan(
         return Bindings(why_not="the machine has one NUMA node" if nodes else "no NUMA nodes known")
     places = [node_of(address, sys) for address in addresses]
     if not any(place in nodes for place in places):
-        return Bindings(why_not="the kernel knows no GPU's NUMA node")
+        return Bindings(why_not="the kernel knows no GPU's NUMA node", is_unknown=True)
     found: list[Binding] = []
     for index, (gpu, address, node) in enumerate(zip(gpus, addresses, places, strict=True)):
         beside = [other for other, place in enumerate(places) if place == node]

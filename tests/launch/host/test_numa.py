@@ -114,6 +114,10 @@ def test_nothing_is_bound_where_no_node_is_known(sysfs: Path) -> None:
     found = plan(GPUS, ADDRESSES, ALL, sys=sysfs)
     assert (found.value(), found.fewest_cores) == ("", None)
     assert found.lines() == ["  not bound: the kernel knows no GPU's NUMA node"]
+    (said,) = found.complaints()
+    assert said == "airlock: ranks are not bound to NUMA nodes: the kernel knows no GPU's NUMA node"
+    for silent in (Bindings(why_not="the machine has one NUMA node"), Bindings()):
+        assert silent.complaints() == []
 
 
 def test_one_node_is_the_whole_machine(tmp_path: Path) -> None:
@@ -254,8 +258,38 @@ def test_nothing_is_spread_when_all_ranks_are_on_one_node() -> None:
     assert calls == [[DEFAULT, []]]
 
 
-def test_a_refusal_is_said_with_what_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Docker's default seccomp profile refuses it without CAP_SYS_NICE."""
+# A filter as container runtimes have it: EPERM for system call `number`, anything else is allowed.
+REFUSED = """
+import ctypes, json, struct, sys
+from launch.host import binding
+number = binding._SYSCALLS[binding.platform.machine()][0]
+code = b"".join(struct.pack("HBBI", *line) for line in (
+    (0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)
+))
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_char_p)]
+program, libc = Program(4, code), ctypes.CDLL(None)
+done = libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(program), 0, 0)
+bound = binding.bind_rank({"AIRLOCK_RANK_CORES": "0:" + sys.argv[1]}, 0)
+print(json.dumps([done, bound.cores, bound.memory]))
+"""
+
+
+def test_where_a_container_refuses_memory_policies_the_cores_are_bound_all_the_same() -> None:
+    core = str(max(os.sched_getaffinity(0)))
+    done, cores, memory = in_a_process(REFUSED, core)
+    if done != 0:
+        pytest.skip("no seccomp here")
+    assert cores == core
+    assert memory == (
+        "as ever: set_mempolicy is refused: Operation not permitted; "
+        "`docker run --cap-add SYS_NICE` allows it"
+    )
+
+
+def test_a_machine_whose_system_calls_are_not_known_has_no_memory_policies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(binding, "_SYSCALLS", {})
     assert "not known on" in binding.set_memory_policy(PREFERRED, (0,))
     assert memory_policy() is None
