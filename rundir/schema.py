@@ -171,12 +171,12 @@ EVENTS: tuple[EventSpec, ...] = (
         writer="rank, zygote",
         meaning="it has bound itself to a NUMA node (launch.numa)",
         fields={
-            "node": "the node of its GPU; null for the zygote",
-            "cores": "its cores, as the kernel lists them: 0-3,8; empty for the zygote",
+            "numa_node": "the node of its GPU; null for the zygote, or if it cannot be bound",
+            "cores": "its cores, as the kernel lists them: 0-3,8; empty without a node",
             "memory": "preferred: of its node; interleaved: of all ranks' nodes in turn; else why "
             "memory is not placed",
         },
-        optional=frozenset({"node"}),
+        optional=frozenset({"numa_node"}),
     ),
     EventSpec(
         name="data.streamed",

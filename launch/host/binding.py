@@ -31,10 +31,10 @@ class Bound:
     """Where this process has been bound; the fields of the `numa` event.
 
     `memory` is `preferred` or `interleaved`, or the reason why memory is placed as ever. Without a
-    `node` the cores are those it had before.
+    `numa_node` the cores are those it had before.
     """
 
-    node: int | None
+    numa_node: int | None
     cores: str
     memory: str
 
@@ -56,9 +56,9 @@ def bind_rank(environ: Mapping[str, str], local_rank: int) -> Bound | None:
     try:
         os.sched_setaffinity(0, parse_cores(listed))
     except OSError as error:  # the cpuset has changed since `launch` looked
-        return Bound(node=None, cores="", memory=f"as ever: cores {listed}: {error.strerror}")
+        return Bound(numa_node=None, cores="", memory=f"as ever: cores {listed}: {error.strerror}")
     refused = set_memory_policy(PREFERRED, (int(node),))
-    return Bound(node=int(node), cores=listed, memory=refused or "preferred")
+    return Bound(numa_node=int(node), cores=listed, memory=refused or "preferred")
 
 
 def spread_pages(environ: Mapping[str, str]) -> Bound | None:
@@ -72,7 +72,7 @@ def spread_pages(environ: Mapping[str, str]) -> Bound | None:
     if len(nodes) < 2:  # noqa: PLR2004 - one node is no spread
         return None
     refused = set_memory_policy(INTERLEAVE, nodes)
-    return Bound(node=None, cores="", memory=refused or "interleaved")
+    return Bound(numa_node=None, cores="", memory=refused or "interleaved")
 
 
 @contextmanager

@@ -35,7 +35,7 @@ class Reporter:
         if to is None:
             return
         self.events.emit("mark", "numa", **asdict(to))
-        cores = "" if to.node is None else f"node={to.node} cores={to.cores} "
+        cores = "" if to.numa_node is None else f"node={to.numa_node} cores={to.cores} "
         self.line(f"NUMA: {cores}memory: {to.memory}")
 
     def memory(self, label: str) -> None:

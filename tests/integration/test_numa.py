@@ -77,10 +77,10 @@ def test_ranks_run_on_the_cores_of_their_node_with_all_their_threads(
             if start == "cold":  # a fork keeps the zygote's as it began
                 assert "OMP_NUM_THREADS=1" in variables
             event = numa_event(run, rank)
-            assert (event["node"], event["cores"]) == (rank, str(core))
+            assert (event["numa_node"], event["cores"]) == (rank, str(core))
         if start == "warm":
             spread = numa_event(run, None)
-            assert (spread["node"], spread["cores"]) == (None, "")
+            assert (spread["numa_node"], spread["cores"]) == (None, "")
             assert spread["memory"] == "interleaved" or "is refused" in spread["memory"]
     told = json.loads(run.environment.read_text())["variables"]
     (plan,) = [one for one in told if one["name"] == "AIRLOCK_RANK_CORES"]
@@ -147,7 +147,7 @@ def test_on_a_real_gpu_a_rank_runs_on_its_gpus_node(
         assert plan["reason"]
         assert not events_of(run, "mark", "numa")
         return
-    node = numa_event(run, 0)["node"]
+    node = numa_event(run, 0)["numa_node"]
     listed = Path(f"/sys/devices/system/node/node{node}/cpulist").read_text()
     cores = parse_cores(numa_event(run, 0)["cores"])
     assert cores <= parse_cores(listed), cores_text(cores)

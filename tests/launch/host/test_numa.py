@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,7 +146,7 @@ def test_lists_of_cores_are_read_and_written_as_the_kernel_does(listed: str) -> 
     assert parse_cores("\n") == set()
 
 
-def variables(bindings: Bindings, **launch: int) -> dict[str, str]:
+def variables(bindings: Bindings, **launch: Any) -> dict[str, str]:
     config = RunConfig(profile="32b")
     config = replace(config, launch=replace(config.launch, **launch))
     placement = Placement("cuda", 8, "a test", tuple(GPUS))
