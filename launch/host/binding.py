@@ -56,6 +56,7 @@ def bind_rank(environ: Mapping[str, str], local_rank: int) -> Bound | None:
     try:
         os.sched_setaffinity(0, parse_cores(listed))
     except OSError as error:  # the cpuset has changed since `launch` looked
+        set_memory_policy(DEFAULT, ())
         return Bound(numa_node=None, cores="", memory=f"as ever: cores {listed}: {error.strerror}")
     refused = set_memory_policy(PREFERRED, (int(node),))
     return Bound(numa_node=int(node), cores=listed, memory=refused or "preferred")
