@@ -22,6 +22,7 @@ from diagnostics.probes.gpu_links import check_links
 from diagnostics.probes.result import Findings, install_command
 from diagnostics.probes.rung import rung
 from launch.config.request import Request
+from launch.host.binding import parse_cores
 from launch.host.cores import usable_cores
 from launch.host.host_memory import HostMemory
 from launch.preflight.checks import findings_of
@@ -113,7 +114,7 @@ def check_numa(folder: Path = _NODES) -> Finding:
     for node in sorted(folder.glob("node[0-9]*"), key=lambda one: int(one.name[4:])):
         listed = (node / "cpulist").read_text(encoding="ascii").strip()
         nodes.append(f"{node.name[4:]}: cores {listed or 'none'}, {_memory_of(node)}")
-        if listed and not own & _cores_in(listed):
+        if listed and not own & parse_cores(listed):
             unused.append(node.name[4:])
     text = f"{len(nodes)} node{'s' * (len(nodes) != 1)}" + (f" ({'; '.join(nodes)})" * bool(nodes))
     warning = ""
@@ -133,12 +134,6 @@ def _memory_of(node: Path) -> str:
     lines = (node / "meminfo").read_text(encoding="ascii").splitlines()
     kib = {line.split()[2]: int(line.split()[3]) for line in lines}
     return f"{size_text(kib['MemFree:'] * 1024)} of {size_text(kib['MemTotal:'] * 1024)} free"
-
-
-def _cores_in(listed: str) -> set[int]:
-    """Parse a list of cores as the kernel writes it: 0-3,8."""
-    spans = [part.partition("-") for part in listed.split(",")]
-    return {core for first, _, last in spans for core in range(int(first), int(last or first) + 1)}
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ from launch.config.records import (
 from launch.config.request import Request
 from launch.files.model_folder import model_folder
 from launch.gate.folder import blind_spot, gate_folder
-from launch.host.address_space import mapped_files, predict, rank_limit, weight_files
+from launch.host.address_limit import rank_limit
+from launch.host.address_space import mapped_files, predict, weight_files
 from launch.host.environment_text import environment_lines, left_out_lines
 from launch.host.rank_environment import Variable
 from launch.plan.of_run import PlanOfRun, show_plan_of
@@ -134,6 +135,7 @@ class _Run:
         lines = [banner(self._job, self.folder), *left_out_lines(self._environment, keep_env)]
         if unseen := blind_spot():
             lines.append(f"airlock: {unseen}")
+        lines += self._job.bindings.complaints()
         self._console.out("\n".join(lines), highlight=False)
 
     def _made_ready(self) -> list[Path] | None:
@@ -183,6 +185,9 @@ def show(request: Request, console: Console, environ: Mapping[str, str]) -> Exit
     lines = [
         "",
         config_text(job.config, job.sources),
+        "cores of the ranks (NUMA):",
+        *job.bindings.lines(),
+        "",
         "environment of the ranks:",
         *environment_lines(environment),
         *left_out_lines(environment, job.config.launch.keep_env),
@@ -203,7 +208,8 @@ def _address_limit(job: Job, files: list[Path] | None, env: Mapping[str, str]) -
     if files is None and job.config.limits.rlimit_as_gib <= 0:
         return None
     gpus = [gpu.memory_bytes for gpu in job.placement.gpus]
-    return rank_limit(job.config.limits, predict(files or [], env["OMP_NUM_THREADS"], gpus))
+    predicted = predict(files or [], env["OMP_NUM_THREADS"], gpus)
+    return rank_limit(job.config.limits, predicted, env)
 
 
 def _tidy_up(folder: RunDir) -> None:

@@ -233,6 +233,11 @@ class LaunchConfig:
         300.0, "longest wait, seconds, for ranks to save when a stop is asked for", at_least=0
     )
     threads_per_rank: int = _field(0, "CPU threads of a rank; 0: cores ÷ ranks", at_least=0)
+    numa: Literal["auto", "off"] = _field(
+        "auto",
+        "auto: on a machine with several NUMA nodes, a rank on a GPU runs on cores of the node "
+        "that its GPU is connected to, and prefers its memory; off: the kernel chooses",
+    )
     nccl: Literal["default", "low-memory"] = _field(
         "default", "low-memory: one channel with small buffers, less GPU memory and far slower"
     )

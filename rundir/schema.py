@@ -166,6 +166,19 @@ EVENTS: tuple[EventSpec, ...] = (
         optional=frozenset({"rlimit_as_bytes", "rlimit_nofile"}),
     ),
     EventSpec(
+        name="numa",
+        kind="mark",
+        writer="rank, zygote",
+        meaning="it has bound itself to a NUMA node (launch.numa)",
+        fields={
+            "numa_node": "the node of its GPU; null for the zygote, or if it cannot be bound",
+            "cores": "its cores, as the kernel lists them: 0-3,8; empty without a node",
+            "memory": "preferred: of its node; interleaved: of all ranks' nodes in turn; else why "
+            "memory is not placed",
+        },
+        optional=frozenset({"numa_node"}),
+    ),
+    EventSpec(
         name="data.streamed",
         kind="mark",
         writer="rank 0",

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from launch.config.job import resolve_job
 from launch.config.request import Request
 from launch.files.model_folder import model_folder
-from launch.host.address_space import predict, rank_limit, weight_files
+from launch.host.address_limit import rank_limit
+from launch.host.address_space import predict, weight_files
 from launch.host.devices import Gpu, installed_gpus, visible_gpus
 from rundir.errors import UserError
 from rundir.finding import Finding
@@ -31,7 +32,7 @@ def limit_addresses(request: Request, environ: Mapping[str, str]) -> Finding:
         environ.get("OMP_NUM_THREADS", ""),
         [gpu.memory_bytes for gpu in visible],
     )
-    limit = rank_limit(config.limits, predicted)
+    limit = rank_limit(config.limits, predicted, environ)
     if limit_bytes := int(limit.value):
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, hard))

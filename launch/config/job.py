@@ -17,6 +17,7 @@ from launch.host.allocator import users_alloc_conf
 from launch.host.devices import Placement, asked_num_ranks, installed_gpus, place, visible_gpus
 from launch.host.leftover_variables import check_keep_env
 from launch.host.limits import check_limits
+from launch.host.numa import NOT_ASKED, Bindings, bind_ranks
 from launch.track.services import services_in
 from rundir.checkpoints import complete_checkpoints, step_of
 from rundir.config import RunConfig, Sources
@@ -34,6 +35,7 @@ class Job:
     placement: Placement
     resume_from: Path | None
     force: bool = False  # continue despite objections
+    bindings: Bindings = NOT_ASKED  # of ranks to NUMA nodes
 
 
 def make_job(request: Request, environ: Mapping[str, str]) -> Job:
@@ -57,6 +59,7 @@ def make_job(request: Request, environ: Mapping[str, str]) -> Job:
         if request.resume is None
         else _checkpoint_of(_run_called(request.resume), config.train.max_steps),
         force=request.force,
+        bindings=bind_ranks(launch, placement.gpus, environ),
     )
 
 

@@ -1,4 +1,4 @@
-"""RLIMIT_AS of a rank: the address space it is predicted to reserve, and the resulting limit.
+"""The address space that a rank is predicted to reserve, from which its RLIMIT_AS follows.
 
 RLIMIT_AS counts reserved addresses, not memory in use. So the limit is the sum of what a rank
 reserves without using and of all that it could use, which is the whole host. A rank that fits never
@@ -7,20 +7,13 @@ reaches it; a runaway allocation raises an exception with a traceback, in the ra
 
 from __future__ import annotations
 
-import math
 import os
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.host.address_probe import probe
-from launch.host.host_memory import HostMemory, host_swap_free_bytes
-from launch.host.limits import RLIMIT_VARIABLE
-from launch.host.rank_environment import Variable
-from rundir.config import LimitsConfig
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from launch.host.host_memory import HostMemory, host_swap_free_bytes, machine_memory_bytes
 from rundir.prepared import Prepared
 from rundir.units import GIB, MIB
 
@@ -32,9 +25,12 @@ _CUDA_LIBRARIES_MOST = 24 * GIB  # the wheels hold some 7 GiB, parts of which ar
 _OTHER_THREADS = 8  # of gloo, autograd and DDP, counted in the same rank
 _ARENA = 128 * MIB  # glibc maps twice HEAP_MAX_SIZE for a thread's arena, then trims it (arena.c)
 _STACK = 8 * MIB  # the usual `ulimit -s` on Linux
-# CUDA reserves addresses for all memory it could unify, including the host's: 65 GB on a host with
-# one 2 GB GPU (tensorflow#10040). Expandable segments reserve 9/8 of a GPU (pytorch#186213).
+# CUDA reserves addresses for all memory it could unify: that of every visible GPU and of the whole
+# machine, whatever a cgroup leaves of it; 65 GB with one 2 GB GPU (tensorflow#10040).
 _CUDA_CONTEXT = 64 * GIB
+# Expandable segments reserve 9/8 of a GPU for each pool and stream (pytorch#186213, #192269): the
+# small and the large pool of the stream that computes, and a pool of another stream or of a graph.
+NUM_POOLS = 3
 # malloc, and allocators such as Arrow's, keep the addresses of freed memory.
 _KEPT_SHARE = 0.25
 
@@ -55,6 +51,8 @@ class Prediction:
     parts: Sequence[Part]
     num_threads: int
     stack_bytes: int
+    in_use_bytes: int = 0  # the part that a rank could use, all of the host
+    on_gpus: bool = False
 
     @property
     def least_bytes(self) -> int:
@@ -109,15 +107,23 @@ def predict(files: Sequence[Path], omp_num_threads: str, gpu_bytes: Sequence[int
     if gpu_bytes:
         total = sum(gpu_bytes)
         parts += [
-            Part("for torch's CUDA allocator, 9/8 of the GPUs", 0, total * 9 // 8),
-            Part("for the CUDA driver", 0, total + host + _CUDA_CONTEXT),
+            Part(
+                f"for torch's CUDA allocator, {NUM_POOLS} pools of 9/8 of the GPUs",
+                0,
+                NUM_POOLS * total * 9 // 8,
+            ),
+            Part(
+                "for the CUDA driver, as large as the GPUs and the machine's memory",
+                0,
+                total + machine_memory_bytes() + _CUDA_CONTEXT,
+            ),
         ]
     kept = int(host * _KEPT_SHARE)
     parts += [
         Part(f"in use, all of {memory.where}", 0, host),
         Part("that allocators may keep when it is free again", 0, kept),
     ]
-    return Prediction(parts, num_threads, stack)
+    return Prediction(parts, num_threads, stack, host, on_gpus=bool(gpu_bytes))
 
 
 def mapped_files(prepared: Prepared) -> list[Path]:
@@ -136,41 +142,3 @@ def mapped_files(prepared: Prepared) -> list[Path]:
 def weight_files(folder: Path) -> list[Path]:
     """Return the weight files in a model's folder: safetensors, or torch's format if none."""
     return sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
-
-
-def rank_limit(limits: LimitsConfig, predicted: Prediction) -> Variable:
-    """Return the tested limit of each rank, as the variable that passes it on; 0 is no limit.
-
-    Raises UserError if the user has set a limit that no rank can start with.
-    """
-    if limits.rlimit_as_gib == 0:
-        return Variable(RLIMIT_VARIABLE, "0", "limits.rlimit_as_gib", "none is wanted")
-    inherited, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limits.rlimit_as_gib > 0:
-        limit, source = int(limits.rlimit_as_gib * GIB), "limits.rlimit_as_gib"
-    elif inherited != resource.RLIM_INFINITY and inherited < predicted.most_bytes:
-        limit, source = inherited, "ulimit -v"
-    else:
-        limit, source = predicted.most_bytes, "predicted"
-    failure = probe(limit, predicted.mapped_bytes, predicted.num_threads)
-    if failure is None:
-        reason = predicted.in_words() if source == "predicted" else f"{limit / GIB:.1f} GiB, as set"
-        return Variable(RLIMIT_VARIABLE, str(limit), source, reason)
-    if source == "predicted":
-        why = f"none: with {limit / GIB:.1f} GiB a trial process failed: {failure}"
-        return Variable(RLIMIT_VARIABLE, "0", source, why)
-    raise _too_low(limit, source, predicted, failure)
-
-
-def _too_low(limit: int, source: str, predicted: Prediction, failure: str) -> UserError:
-    least_gib = math.ceil((predicted.least_bytes + GIB // 4) / GIB)
-    if source == "ulimit -v":
-        do = f"ulimit -v {least_gib * GIB // 1024}, or more, or unlimited"
-    else:
-        do = f"AIRLOCK_RLIMIT_AS_GIB={least_gib}, or more; -1 is predicted, 0 is none"
-    return UserError(
-        f"{source}: no rank starts with {limit / GIB:.2f} GiB of address space ({failure}); "
-        f"before it trains, each reserves {predicted.least_bytes / GIB:.2f} GiB",
-        do=do,
-        code=ExitCode.PREFLIGHT,
-    )

@@ -18,10 +18,24 @@ class Cores:
     counted: str
 
 
+_before_binding: int | None = None
+
+
+def remember_affinity() -> None:
+    """Keep counting the cores that this process has now, when it binds itself to a share of them.
+
+    The gate compares them with what all ranks of the node compute.
+    """
+    global _before_binding  # noqa: PLW0603 - as much a state of the process as its affinity
+    if _before_binding is None:
+        _before_binding = len(os.sched_getaffinity(0))
+
+
 def usable_cores() -> Cores:
-    """Return the cores of this process. Containers often limit CPU time rather than cores."""
+    """Return the cores of this run. Containers often limit CPU time rather than cores."""
     is_linux = hasattr(os, "sched_getaffinity")
     by_affinity = len(os.sched_getaffinity(0)) if is_linux else os.cpu_count() or 1
+    by_affinity = _before_binding or by_affinity
     quota = cpu_quota()
     if quota is None or quota >= by_affinity:
         return Cores(by_affinity, f"{by_affinity} cores")

@@ -7,6 +7,8 @@ needed, so it counts as available in both.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -139,6 +141,52 @@ class HostMemory:
 def host_swap_free_bytes() -> int:
     """Return the host's free swap, in bytes."""
     return _fields(Path("/proc/meminfo")).get("SwapFree:", 0) * 1024
+
+
+def machine_memory_bytes(root: Path = Path("/")) -> int:
+    """Return memory and swap of the physical machine, in bytes, whatever a container is allowed.
+
+    Some containers show their own limit as MemTotal (lxcfs), so the kernel's other figures are
+    asked as well: sysinfo(2), NUMA nodes and memory blocks in sysfs. The largest is the machine's.
+    """
+    found = [_told_by_meminfo(root), _told_by_nodes(root), _told_by_blocks(root)]
+    if root == Path("/"):
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    swap = _fields_or_none(root / "proc/meminfo").get("SwapTotal:", 0) * 1024
+    return max(found) + swap
+
+
+def _told_by_meminfo(root: Path) -> int:
+    return _fields_or_none(root / "proc/meminfo").get("MemTotal:", 0) * 1024
+
+
+def _told_by_nodes(root: Path) -> int:
+    """Return the sum of all nodes' MemTotal, from lines such as `Node 0 MemTotal: 4096 kB`."""
+    total = 0
+    for file in (root / "sys/devices/system/node").glob("node[0-9]*/meminfo"):
+        with contextlib.suppress(OSError):
+            for line in file.read_text(encoding="ascii").splitlines():
+                words = line.split()
+                total += int(words[3]) * 1024 if words[2:3] == ["MemTotal:"] else 0
+    return total
+
+
+def _told_by_blocks(root: Path) -> int:
+    """Return the size of all memory blocks that are online (the kernel's memory-hotplug.rst)."""
+    folder = root / "sys/devices/system/memory"
+    try:
+        block_bytes = int((folder / "block_size_bytes").read_text(encoding="ascii"), 16)
+        states = [file.read_text(encoding="ascii") for file in folder.glob("memory[0-9]*/state")]
+    except (OSError, ValueError):
+        return 0
+    return block_bytes * sum(state.strip() == "online" for state in states)
+
+
+def _fields_or_none(path: Path) -> dict[str, int]:
+    try:
+        return _fields(path)
+    except OSError:
+        return {}
 
 
 def memory_groups(proc: Path = PROC) -> list[Cgroup]:

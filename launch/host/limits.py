@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from launch.host.host_memory import HostMemory
+from launch.host.own_gpu import own_gpu_free_bytes
 from rundir.config import LimitsConfig
 from rundir.errors import UserError
 from rundir.units import GIB, MIB
@@ -24,7 +25,16 @@ _OUT_OF_MEMORY = (
     "bad_alloc",
     "mps backend out of memory",
 )
+# CUDA's messages for ENOMEM in the driver. For a full GPU torch's allocator raises an error of its
+# own; these come from starting CUDA and from reserving addresses (c10/cuda/CUDAException.cpp,
+# driver_api.h).
+_CUDA_OUT_OF_MEMORY = (
+    "cuda error: out of memory",
+    "cuda driver error: out of memory",
+    "error 2: out of memory",
+)
 _GPU_ERROR = "OutOfMemoryError"  # torch's, matched by name as torch may not be imported
+_GPU_IS_FULL_BYTES = 2 * GIB  # a context and its libraries take up to 1.6 GiB
 _applied: set[int] = set()  # values that RLIMIT_AS was set to here, in bytes
 _OOM_SCORE = 500  # counts as half of all memory on top of its own (proc(5): -1000 to 1000)
 # The guard's threshold: this share of the memory, within these bounds.
@@ -84,19 +94,29 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError) or type(error).__name__ == _GPU_ERROR:
         return True
-    return any(sign in str(error).casefold() for sign in _OUT_OF_MEMORY)
+    return any(sign in str(error).casefold() for sign in (*_OUT_OF_MEMORY, *_CUDA_OUT_OF_MEMORY))
 
 
 def note_address_space(error: BaseException) -> None:
-    """Add a note on RLIMIT_AS, if it is set, to a host out-of-memory error."""
+    """Add a note on RLIMIT_AS, if it is set, to an out-of-memory error that it may have caused.
+
+    That is an error of the host, or one of CUDA that is not torch's own for a full GPU.
+    """
     limit = _soft(resource.RLIMIT_AS)
-    if limit is not None and type(error).__name__ != _GPU_ERROR:
-        reserved = psutil.Process().memory_info().vms
-        off = "AIRLOCK_RLIMIT_AS_GIB=0" if limit in _applied else "`ulimit -v unlimited`"
-        error.add_note(
-            f"RLIMIT_AS of this process is {limit / GIB:.1f} GiB, of which {reserved / GIB:.1f} "
-            f"are reserved: {off} removes the limit"
-        )
+    if limit is None or type(error).__name__ == _GPU_ERROR:
+        return
+    is_cudas = any(sign in str(error).casefold() for sign in _CUDA_OUT_OF_MEMORY)
+    free_bytes = own_gpu_free_bytes(os.environ) if is_cudas else None
+    if free_bytes is not None and free_bytes < _GPU_IS_FULL_BYTES:
+        error.add_note(f"the GPU is full: {free_bytes / MIB:.0f} MiB are free; see `nvidia-smi`")
+        return
+    reserved = psutil.Process().memory_info().vms
+    off = "AIRLOCK_RLIMIT_AS_GIB=0" if limit in _applied else "`ulimit -v unlimited`"
+    cuda = "; CUDA reserves more addresses than GPU and host have memory" if is_cudas else ""
+    error.add_note(
+        f"RLIMIT_AS of this process is {limit / GIB:.1f} GiB, of which {reserved / GIB:.1f} "
+        f"are reserved: {off} removes the limit{cuda}"
+    )
 
 
 def die_before_others() -> None:

@@ -13,9 +13,11 @@ from typing import Any
 
 from launch.host.allocator import NAME as ALLOC_CONF
 from launch.host.allocator import users_alloc_conf, with_expandable_segments
+from launch.host.binding import NUMA_VARIABLE
 from launch.host.cores import usable_cores
 from launch.host.devices import Placement
 from launch.host.leftover_variables import Leftover, find_leftovers, find_slow_settings
+from launch.host.numa import NOT_ASKED, Bindings
 from rundir.config import LaunchConfig, RunConfig
 from rundir.paths import ROOT, RunDir
 
@@ -68,9 +70,12 @@ def rank_environment(
     environ: Mapping[str, str],
     *,
     own_trainer: bool = True,
+    bindings: Bindings = NOT_ASKED,
 ) -> RankEnvironment:
     """Return the environment of the ranks, made from the user's `environ`; see `rank_variables`."""
-    variables = rank_variables(config, placement, run, environ, own_trainer=own_trainer)
+    variables = rank_variables(
+        config, placement, run, environ, own_trainer=own_trainer, bindings=bindings
+    )
     final = {variable.name: variable.value for variable in variables}
     # A variable that Airlock itself sets to the same value is passed on after all.
     left_out = [
@@ -89,15 +94,17 @@ def rank_variables(
     environ: Mapping[str, str],
     *,
     own_trainer: bool = True,
+    bindings: Bindings = NOT_ASKED,
 ) -> list[Variable]:
     """Return the variables set for the ranks. The user's values win unless Airlock needs its own.
 
     `own_trainer` is false for a script of the user's: variables that only suit our own trainer are
-    then left alone. Raises UserError if the user's settings of torch's allocator are invalid.
+    then left alone. Ranks with `bindings` have no more threads than cores. Raises UserError if the
+    user's settings of torch's allocator are invalid.
     """
     left_out = {leftover.name for leftover in find_leftovers(environ, config.launch.keep_env)}
     own = {name: value for name, value in environ.items() if name not in left_out}
-    threads = _threads(config.launch, placement)
+    threads = _threads(config.launch, placement, bindings)
     needed = [
         Variable("AIRLOCK_RUN_DIR", str(run.path), "airlock", "where a rank finds its run"),
         Variable(
@@ -117,10 +124,11 @@ def rank_variables(
         ),
         *([_visible_gpus(placement)] if own_trainer else _for_script(config, environ)),
         *(threads if config.launch.threads_per_rank else []),
+        *([_numa(bindings)] if placement.device == "cuda" or bindings.ranks else []),
     ]
     defaults = [
         *([] if config.launch.threads_per_rank else threads),
-        *_shares(placement),
+        *_shares(placement, bindings),
         Variable(
             "PYTORCH_NVML_BASED_CUDA_CHECK",
             "1",
@@ -161,19 +169,33 @@ def _though(one: Leftover, source: str, what: str) -> Variable:
     return Variable(one.name, one.value, source, f"{what}, though {one.reason}")
 
 
-def _threads(launch: LaunchConfig, placement: Placement) -> list[Variable]:
+def _threads(launch: LaunchConfig, placement: Placement, bindings: Bindings) -> list[Variable]:
     if launch.threads_per_rank:
         count, source, why = launch.threads_per_rank, "launch.threads_per_rank", "as it says"
     else:
-        cores = usable_cores()
-        count, source = max(1, cores.number // placement.num_ranks), "airlock"
+        cores, source = usable_cores(), "airlock"
+        count = _share(placement, bindings)
         why = f"{cores.counted} for {placement.num_ranks} ranks: more threads would fight for them"
+        if count == bindings.fewest_cores:
+            why = f"a rank's share of its NUMA node, of {why}"
     return [Variable(name, str(count), source, why) for name in _THREADS]
 
 
-def _shares(placement: Placement) -> list[Variable]:
+def _share(placement: Placement, bindings: Bindings) -> int:
+    """Return the number of cores that each rank has, at least one."""
+    share = max(1, usable_cores().number // placement.num_ranks)
+    return min(share, bindings.fewest_cores or share)
+
+
+def _numa(bindings: Bindings) -> Variable:
+    """Return the plan by which ranks bind themselves; empty with the reason if none does."""
+    why = bindings.why_not or "each rank's node and cores: those that its GPU is connected to"
+    return Variable(NUMA_VARIABLE, bindings.value(), "launch.numa", why)
+
+
+def _shares(placement: Placement, bindings: Bindings) -> list[Variable]:
     """Return variables that limit compiler processes to a rank's share of the cores."""
-    share = str(max(1, usable_cores().number // placement.num_ranks))
+    share = str(_share(placement, bindings))
     return [
         Variable(
             "TORCHINDUCTOR_COMPILE_THREADS",

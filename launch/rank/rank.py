@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.gate.gate import Admit, Visitor
+from launch.host.binding import bind_rank, pages_spread
 from launch.host.limits import apply_limits, die_before_others
 from launch.process.parent import die_with_parent
 from launch.process.python_compat import begin_exit_handlers_anew, run_exit_handlers
@@ -140,6 +141,7 @@ def _come_up(run: RunDir, place: RankPlace, report: Reporter, inherit: Callable[
     report.line(f"INIT: rank={place.rank}/{place.world_size} local_rank={place.local_rank}")
     die_before_others()
     report.events.emit("mark", "limits", **apply_limits(config.limits))
+    report.bound(bind_rank(os.environ, place.local_rank))
     report.memory("START")
     inherited = inherit()
     _back_off(config.launch, place.attempt, report)
@@ -172,9 +174,22 @@ def _train(
         report.memory("POST-IMPORT")
         gate.phase("loading")
         with events.span("model.load"):
+            if inherited is None and place.local_rank == 0:
+                _read_for_all(loading, place)
             model = worker.load(config, run, place.local_rank, inherited)
         report.memory("POST-MODEL")
     worker.train(config, run, model, events, is_shared=inherited is not None)
+
+
+def _read_for_all(loading: Loading, place: RankPlace) -> None:
+    """Read the weights ahead into pages on all ranks' NUMA nodes: they find them in the page cache.
+
+    Only while it reads: what CUDA allocates in this process belongs on the node of its own GPU.
+    """
+    from train.model.loading import read_ahead
+
+    with pages_spread(os.environ, place.local_rank) as is_spread:
+        read_ahead(loading.read_ahead if is_spread else ())
 
 
 def _admit(config: LaunchConfig, *, has_model: bool) -> Admit:

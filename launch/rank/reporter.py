@@ -9,6 +9,7 @@ import signal
 from dataclasses import asdict
 from pathlib import Path
 
+from launch.host.binding import Bound
 from launch.host.memory import measure
 from launch.process.stacks import answer_in
 from rundir.events import EventWriter
@@ -28,6 +29,14 @@ class Reporter:
         with contextlib.suppress(OSError):  # a full disk, or a script that has closed its output
             os.write(self._log, f"{line}\n".encode())
         self.events.emit("log", "line", text=line)
+
+    def bound(self, to: Bound | None) -> None:
+        """Write a NUMA line with the cores and memory of this process, and the mark; None: no."""
+        if to is None:
+            return
+        self.events.emit("mark", "numa", **asdict(to))
+        cores = "" if to.numa_node is None else f"node={to.numa_node} cores={to.cores} "
+        self.line(f"NUMA: {cores}memory: {to.memory}")
 
     def memory(self, label: str) -> None:
         """Write a `MEM:LABEL` line with this process's memory, and the mark of that name."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.gate.gate import Admit, Visitor
+from launch.host.binding import spread_pages
 from launch.host.limits import apply_limits
 from launch.process.parent import die_with_parent
 from launch.rank.admission import through_gate
@@ -128,6 +129,7 @@ def _import_and_build(run: RunDir, report: Reporter) -> Any:
         report.memory("POST-IMPORT")
         if not start_of(config).zygote_builds:
             return None
+        report.bound(spread_pages(os.environ))  # what is built here is read by all ranks
         gate.phase("loading")
         with events.span("zygote.build"):
             model = warm.build(config, run)
