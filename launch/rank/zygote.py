@@ -146,5 +146,6 @@ def import_libraries(
             suspects = sorted(name for name in LEFT_OUT if name in sys.modules)
             with_ = f" (with {', '.join(suspects)})" if suspects else ""
             raise UnfitError(
-                f"importing {library}{with_} has initialised CUDA in it, which no fork can use again"
+                f"importing {library}{with_} has initialised CUDA in it, "
+                "which no fork can use again"
             )

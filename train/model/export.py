@@ -25,8 +25,8 @@ from train.model.build import (
     merged,
     vocabulary_of,
 )
-from train.model.new_tokens import grow
 from train.model.hidden_packages import without_cuda_at_import
+from train.model.new_tokens import grow
 
 _NUM_COMPARED = 16  # tokens
 # Tokenizer files are copied unchanged: writing them anew could alter them.
