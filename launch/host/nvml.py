@@ -142,7 +142,7 @@ def _gpu_state(index: int) -> GpuState:
 
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        memory = _memory(handle)
+        memory = memory_of(handle)
         return GpuState(
             index=index,
             uuid=pynvml.nvmlDeviceGetUUID(handle),
@@ -160,7 +160,7 @@ def _gpu_state(index: int) -> GpuState:
         return GpuState(index=index, fault=str(error))
 
 
-def _memory(handle: Any) -> Any:
+def memory_of(handle: Any) -> Any:
     """Return total, free and used bytes; drivers before 510 count their own share as used."""
     import pynvml
 
