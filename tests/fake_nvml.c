@@ -29,12 +29,12 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
 }
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
     int index = -1;
-    if (sscanf(uuid, "GPU-%d", &index) != 1) return NOT_FOUND;
+    if (sscanf(uuid, "GPU-%d", &index) != 1 && sscanf(uuid, "MIG-%d", &index) != 1) return NOT_FOUND;
     sleep((unsigned)number("SAMPLE_SLEEP_S", index, 0));
     *handle = (void *)(long)(index + 1);
     return (int)number("LOST", index, 0);
 }
-int nvmlDeviceGetUUID(void *gpu, char *text, unsigned size) { snprintf(text, size, "GPU-%d", of(gpu)); return 0; }
+int nvmlDeviceGetUUID(void *gpu, char *text, unsigned size) { snprintf(text, size, of(gpu) < 100 ? "GPU-%d" : "MIG-%d", of(gpu)); return 0; }
 int nvmlDeviceGetName(void *gpu, char *text, unsigned size) { snprintf(text, size, "NVIDIA Pretence"); return 0; }
 int nvmlSystemGetDriverVersion(char *text, unsigned size) { snprintf(text, size, "580.95"); return 0; }
 int nvmlSystemGetCudaDriverVersion_v2(int *version) {
@@ -61,6 +61,15 @@ int nvmlDeviceGetMigMode(void *gpu, unsigned *now, unsigned *later) {
     *now = *later = (unsigned)number("MIG", of(gpu), 0);
     return 0;
 }
+/* Instance P of GPU G has the index 100 * (G + 1) + P; PARTS_G is how many it has, without number 1. */
+int nvmlDeviceGetMaxMigDeviceCount(void *gpu, unsigned *count) { *count = 7; return 0; }
+int nvmlDeviceGetMigDeviceHandleByIndex(void *gpu, unsigned part, void **handle) {
+    if (part == 1 || part > number("PARTS", of(gpu), 0)) return NOT_FOUND;
+    *handle = (void *)(long)(100 * (of(gpu) + 1) + (int)part + 1);
+    return part == 0 && !number("PARTS", of(gpu), 0) ? NOT_FOUND : 0;
+}
+int nvmlDeviceGetGpuInstanceId(void *gpu, unsigned *id) { *id = (unsigned)(of(gpu) % 100 + 1); return 0; }
+int nvmlDeviceGetComputeInstanceId(void *gpu, unsigned *id) { *id = 0; return 0; }
 int nvmlDeviceGetTotalEccErrors(void *gpu, int kind, int since, ull *count) { *count = number("ECC", of(gpu), 0); return 0; }
 int nvmlDeviceGetRemappedRows(void *gpu, unsigned *a, unsigned *b, unsigned *pending, unsigned *failed) {
     *a = *b = 0;

@@ -55,7 +55,7 @@ class Peak(NamedTuple):
 # Blackwell (2025) architectures, the columns with FP32 accumulation. A10G:
 # https://d1.awsstatic.com/product-marketing/ec2/NVIDIA_AWS_A10G_DataSheet_FINAL_02_17_2022.pdf.
 # RTX PRO 6000: the white paper "NVIDIA RTX Blackwell PRO GPU architecture" (2025); of the server's
-# https://www.nvidia.com/en-us/data-center/rtx-pro-6000-blackwell-server-edition/ gives only float32,
+# https://www.nvidia.com/en-us/data-center/rtx-pro-6000-blackwell-server-edition/ has only float32,
 # and the rest stands to it as on the workstation's, which has the same chip. AMD:
 # https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html and …/mi325x.html.
 _PEAKS: tuple[tuple[str, Peak], ...] = (
