@@ -32,7 +32,7 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
     if (sscanf(uuid, "GPU-%d", &index) != 1 && sscanf(uuid, "MIG-%d", &index) != 1) return NOT_FOUND;
     sleep((unsigned)number("SAMPLE_SLEEP_S", index, 0));
     *handle = (void *)(long)(index + 1);
-    return (int)number("LOST", index, 0);
+    return (int)number("LOST_BY_UUID", index, number("LOST", index, 0)); /* or only once a run samples it */
 }
 int nvmlDeviceGetUUID(void *gpu, char *text, unsigned size) { snprintf(text, size, of(gpu) < 100 ? "GPU-%d" : "MIG-%d", of(gpu)); return 0; }
 int nvmlDeviceGetName(void *gpu, char *text, unsigned size) { snprintf(text, size, "NVIDIA Pretence"); return 0; }

@@ -31,7 +31,7 @@ _SEE_KILLS = "sudo dmesg | grep -i -e oom -e killed   # for want of memory? if n
 _ADVICE = {
     "cpu": "GLOO_SOCKET_IFNAME=lo ./airlock check collectives   # this host's own name may stand "
     "for an address that cannot be reached: `getent hosts $(hostname)`",
-    "cuda": "NCCL_DEBUG=INFO ./airlock check collectives   # its last lines name the path; see also "
+    "cuda": "NCCL_DEBUG=INFO ./airlock check collectives   # names the path last; see also "
     "`nvidia-smi topo -p2p r` and `sudo dmesg | grep -i xid`",
 }
 

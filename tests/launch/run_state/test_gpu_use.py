@@ -71,8 +71,8 @@ def test_a_step_on_cpu_says_nothing_of_gpus(story: Story, tmp_path: Path) -> Non
 
 def test_what_a_gpu_does_not_report_is_left_out_of_the_line(story: Story) -> None:
     story.tell("mark", "train.plan", 0, **PLAN)
-    silent = ("utilization_percent", "temperature_c", "power_w", "power_limit_w", "slowed_by")
-    tell(story, **dict.fromkeys(silent))
+    null = ("utilization_percent", "temperature_c", "power_w", "power_limit_w", "slowed_by")
+    tell(story, 0, **dict[str, Any](dict.fromkeys(null)))
     assert str(plain_line(story.state, story.train(1))).endswith("tokens/s  gpu 71.0/80.0 GiB")
 
 
@@ -85,8 +85,8 @@ def test_a_gpu_that_stays_slowed_down_is_warned_of_once(story: Story) -> None:
 
 
 def test_a_moment_of_heat_and_the_usual_power_cap_are_no_warning(story: Story) -> None:
-    hot = {"slowed_by": ["too hot (driver)"]}
-    said = [plain_line(story.state, tell(story, **fields)) for fields in (hot, hot, {}, hot, {})]
+    hot: dict[str, Any] = {"slowed_by": ["too hot (driver)"]}
+    said = [plain_line(story.state, tell(story, 0, **one)) for one in (hot, hot, {}, hot, {})]
     said += [plain_line(story.state, tell(story)) for _ in range(5)]
     assert said == [None] * 10
 
