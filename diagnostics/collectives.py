@@ -3,19 +3,23 @@
 As many processes as the run would have ranks form a process group as ranks do, over gloo on CPU and
 NCCL on GPUs. They all-reduce numbers whose sum each of them knows; then every pair exchanges a
 block on its own. A rank that dies or keeps the others waiting is named, with the stage that the
-others were waiting in.
+others were waiting in. Where GPUs fail, the same is tried with each of NCCL's variables that avoid
+a path between them, and the one that mends it is named.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
+import click
+
 from diagnostics.probes.collective_rank import MEET, TYPES, pair_name
 from diagnostics.probes.collective_watch import RankGroup, group_of
-from diagnostics.probes.own_run import own_run
+from diagnostics.probes.detours import Detour, find_detour, with_detour, without_detour
+from diagnostics.probes.own_run import OwnRun, own_run
 from diagnostics.probes.result import Findings, check_device_command
 from diagnostics.probes.rung import rung
 from launch.config.request import Request
@@ -25,6 +29,8 @@ from rundir.units import MIB
 
 _GB = 1e9
 _MUCH_SLOWER = 3.0  # than the median of all pairs
+_TRY_S = 60.0  # longest for each part of a try, when all that is imported has been read before
+DEVICES = ("cuda",)  # gloo has no such variables
 
 Results = list[dict[str, dict[str, Any]]]  # by rank: the result of each stage
 
@@ -38,13 +44,40 @@ def main(findings: Findings, request: Request, timeout_s: float) -> None:
     with (
         findings.reported("ranks", check_device_command()),
         own_run(request) as run,
-        group_of(run, timeout_s) as group,
     ):
-        group.wait(findings.look, timeout_s)
-        for finding in judge(group):
+        placement = run.job.placement
+        with group_of(run, timeout_s) as group:
+            group.wait(findings.look, timeout_s)
+            found, speed, may_mend = list(judge(group)), _speed(group), group.may_be_the_path
+        if may_mend and not all(one.ok for one in found) and placement.device in DEVICES:
+            found = mended(found, run, min(timeout_s, _TRY_S), findings.look)
+        for finding in found:
             findings.add(finding)
-        over = "NCCL" if run.job.placement.device == "cuda" else "gloo"
-        findings.finish(f"{run.num_ranks} ranks over {over}{_speed(group)}")
+        over = "NCCL" if placement.device == "cuda" else "gloo"
+        findings.finish(f"{run.num_ranks} ranks over {over}{speed}")
+
+
+def mended(
+    found: Sequence[Finding], run: OwnRun, timeout_s: float, look: Callable[[], None]
+) -> list[Finding]:
+    """Return the findings, failed ones with the variable that makes all ranks exchange rightly.
+
+    Each try starts all ranks anew, and is given up after `timeout_s` without progress.
+    """
+    tried: list[Detour] = []
+
+    def works_with(detour: Detour) -> bool:
+        click.echo(f"...   the same with {detour}")
+        tried.append(detour)
+        with group_of(run, timeout_s, detour.settings) as group:
+            group.wait(look, timeout_s)
+            return all(one.ok for one in judge(group))
+
+    detour = find_detour(works_with, run.env)
+    if detour is None:
+        return [one if one.ok else without_detour(one, tried) for one in found]
+    gpus = run.job.placement.gpus
+    return [one if one.ok else with_detour(one, detour, run.config.profile, gpus) for one in found]
 
 
 def judge(group: RankGroup) -> Iterator[Finding]:

@@ -24,6 +24,7 @@ from launch.config.records import banner, make_folder
 from launch.config.request import PLAIN, RUN, Request
 from launch.host.devices import installed_gpus, visible_gpus
 from launch.host.environment_text import left_out_lines
+from launch.host.gpu_samples import GpuSampler
 from launch.process.output import Output, end_with
 from launch.process.processes import OwnProcesses
 from launch.process.signals import Interrupted, Signals
@@ -119,7 +120,9 @@ class _PlainRun:
         self.state = new_state(self.folder.run_id, job.config.profile, 1, program=PLAIN)
         self._events = EventWriter(self.folder.event_file("launch"))
         self._log = open_log(self.folder.rank_log(0, 0))
-        self._follower = Follower(self.folder, self.state, self._events)
+        self._follower = Follower(
+            self.folder, self.state, self._events, GpuSampler(job.placement.gpus)
+        )
         self._tracking = Tracking(self.folder, job.config, self._env, OwnProcesses(), console)
         self._watch = Watch(
             run=self.folder,

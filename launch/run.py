@@ -24,6 +24,7 @@ from launch.gate.folder import blind_spot, gate_folder
 from launch.host.address_limit import rank_limit
 from launch.host.address_space import mapped_files, predict, weight_files
 from launch.host.environment_text import environment_lines, left_out_lines
+from launch.host.gpu_samples import GpuSampler
 from launch.host.rank_environment import Variable
 from launch.plan.of_run import PlanOfRun, show_plan_of
 from launch.preflight.checks import find, line_of, make_sure
@@ -102,6 +103,7 @@ class _Run:
             workload=workload_of(self.folder, self.state),
             console=console,
             signals=signals,
+            gpus=GpuSampler(job.placement.gpus),
         )
         self._supervisor = Supervisor(watched, self._guard, self._tracking)
 

@@ -273,13 +273,33 @@ EVENTS: tuple[EventSpec, ...] = (
         name="gpu",
         kind="metric",
         writer="launch",
-        meaning="reserved: one GPU of the run",
+        meaning="one GPU of the run, every 5 seconds while ranks are there",
         fields={
             "index": "as nvidia-smi numbers it",
             "used_bytes": "memory in use by anyone",
             "total_bytes": "memory it has",
-            "utilization_percent": "share of time a kernel ran",
+            "utilization_percent": "share of time a kernel ran; null for this and the next ones "
+            "if the GPU does not report it, as a part of one (MIG)",
+            "temperature_c": "of its chip, °C",
+            "power_w": "what it draws, W",
+            "power_limit_w": "what it may draw, W",
+            "slowed_by": "why its clocks are lowered, a list: power cap, hardware slowdown, too "
+            "hot (hardware), too hot (driver), power brake",
         },
+        optional=frozenset(
+            {"utilization_percent", "temperature_c", "power_w", "power_limit_w", "slowed_by"}
+        ),
+    ),
+    EventSpec(
+        name="gpu.silent",
+        kind="mark",
+        writer="launch",
+        meaning="a GPU of the run, or the whole driver, does not answer any more",
+        fields={
+            "index": "as nvidia-smi numbers it; null for the driver",
+            "why": "what NVML says",
+        },
+        optional=frozenset({"index"}),
     ),
     EventSpec(
         name="line",

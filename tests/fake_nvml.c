@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 typedef unsigned long long ull;
-enum { INVALID_ARGUMENT = 2, INSUFFICIENT_SIZE = 7 };
+enum { INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
 
 static ull number(const char *what, int index, ull otherwise) {
     char name[64];
@@ -27,7 +27,14 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
     *handle = (void *)(long)(index + 1);
     return (int)number("LOST", (int)index, 0);
 }
-int nvmlDeviceGetUUID(void *gpu, char *text, unsigned size) { snprintf(text, size, "GPU-%d", of(gpu)); return 0; }
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
+    int index = -1;
+    if (sscanf(uuid, "GPU-%d", &index) != 1 && sscanf(uuid, "MIG-%d", &index) != 1) return NOT_FOUND;
+    sleep((unsigned)number("SAMPLE_SLEEP_S", index, 0));
+    *handle = (void *)(long)(index + 1);
+    return (int)number("LOST_BY_UUID", index, number("LOST", index, 0)); /* or only once a run samples it */
+}
+int nvmlDeviceGetUUID(void *gpu, char *text, unsigned size) { snprintf(text, size, of(gpu) < 100 ? "GPU-%d" : "MIG-%d", of(gpu)); return 0; }
 int nvmlDeviceGetName(void *gpu, char *text, unsigned size) { snprintf(text, size, "NVIDIA Pretence"); return 0; }
 int nvmlSystemGetDriverVersion(char *text, unsigned size) { snprintf(text, size, "580.95"); return 0; }
 int nvmlSystemGetCudaDriverVersion_v2(int *version) {
@@ -54,6 +61,15 @@ int nvmlDeviceGetMigMode(void *gpu, unsigned *now, unsigned *later) {
     *now = *later = (unsigned)number("MIG", of(gpu), 0);
     return 0;
 }
+/* Instance P of GPU G has the index 100 * (G + 1) + P; PARTS_G is how many it has, without number 1. */
+int nvmlDeviceGetMaxMigDeviceCount(void *gpu, unsigned *count) { *count = 7; return 0; }
+int nvmlDeviceGetMigDeviceHandleByIndex(void *gpu, unsigned part, void **handle) {
+    if (part == 1 || part > number("PARTS", of(gpu), 0)) return NOT_FOUND;
+    *handle = (void *)(long)(100 * (of(gpu) + 1) + (int)part + 1);
+    return part == 0 && !number("PARTS", of(gpu), 0) ? NOT_FOUND : 0;
+}
+int nvmlDeviceGetGpuInstanceId(void *gpu, unsigned *id) { *id = (unsigned)(of(gpu) % 100 + 1); return 0; }
+int nvmlDeviceGetComputeInstanceId(void *gpu, unsigned *id) { *id = 0; return 0; }
 int nvmlDeviceGetTotalEccErrors(void *gpu, int kind, int since, ull *count) { *count = number("ECC", of(gpu), 0); return 0; }
 int nvmlDeviceGetRemappedRows(void *gpu, unsigned *a, unsigned *b, unsigned *pending, unsigned *failed) {
     *a = *b = 0;
@@ -72,6 +88,14 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *gpu, unsigned *count, struct p
     *count = 1;
     return 0;
 }
+struct rates { unsigned gpu, memory; };
+int nvmlDeviceGetUtilizationRates(void *gpu, struct rates *found) {
+    found->gpu = (unsigned)number("BUSY", of(gpu), 98);
+    found->memory = 0;
+    return number("NO_RATES", of(gpu), 0) ? NOT_SUPPORTED : 0;
+}
+int nvmlDeviceGetPowerUsage(void *gpu, unsigned *mw) { *mw = (unsigned)number("POWER_MW", of(gpu), 690400); return (int)number("NO_POWER", of(gpu), 0); }
+int nvmlDeviceGetEnforcedPowerLimit(void *gpu, unsigned *mw) { *mw = 700000; return 0; }
 int nvmlDeviceGetTemperature(void *gpu, int sensor, unsigned *celsius) { *celsius = (unsigned)number("TEMPERATURE", of(gpu), 40); return 0; }
 int nvmlDeviceGetTemperatureThreshold(void *gpu, int which, unsigned *celsius) { *celsius = 87; return 0; }
 int nvmlDeviceGetCurrentClocksEventReasons(void *gpu, ull *bits) { *bits = number("SLOWED", of(gpu), 1); return 0; }

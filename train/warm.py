@@ -39,9 +39,9 @@ def _import_model_class(config: RunConfig, model_path: Path) -> None:
 
 
 def _import_peft() -> None:
-    from train.model.quantize import without_bitsandbytes
+    from train.model.hidden_packages import without_cuda_at_import
 
-    with without_bitsandbytes():
+    with without_cuda_at_import():
         import peft  # noqa: F401
 
 

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,8 @@ _SEE_KILLS = "sudo dmesg | grep -i -e oom -e killed   # for want of memory? if n
 _ADVICE = {
     "cpu": "GLOO_SOCKET_IFNAME=lo ./airlock check collectives   # this host's own name may stand "
     "for an address that cannot be reached: `getent hosts $(hostname)`",
-    "cuda": "NCCL_DEBUG=INFO ./airlock check collectives; if NCCL_P2P_DISABLE=1 mends it, an IOMMU "
-    "or PCIe ACS is in the way: nvidia-smi topo -p2p r",
+    "cuda": "NCCL_DEBUG=INFO ./airlock check collectives   # names the path last; see also "
+    "`nvidia-smi topo -p2p r` and `sudo dmesg | grep -i xid`",
 }
 
 
@@ -95,6 +95,17 @@ class RankGroup:
     def __init__(self, ranks: Sequence[Rank], device: str) -> None:
         self.ranks, self._device = ranks, device
         self.failure: Finding | None = None
+
+    @property
+    def may_be_the_path(self) -> bool:
+        """True unless a rank was ended or stopped from outside, or failed before they met."""
+        ended = (signal.SIGKILL, signal.SIGTERM)
+        return all(
+            not rank.is_stopped
+            and -(rank.process.poll() or 0) not in ended
+            and rank.stage not in ("start", "import")
+            for rank in self.ranks
+        )
 
     def wait(self, look: Callable[[], None], timeout_s: float) -> None:
         """Wait until all have ended, one has failed, or none has written a note for `timeout_s`."""
@@ -166,8 +177,13 @@ def _ranks(ranks: Sequence[Rank]) -> str:
 
 
 @contextmanager
-def group_of(run: OwnRun, timeout_s: float) -> Iterator[RankGroup]:
-    """Start the ranks of `run`, and make sure that none of them is left afterwards."""
+def group_of(
+    run: OwnRun, timeout_s: float, settings: Mapping[str, str] | None = None
+) -> Iterator[RankGroup]:
+    """Start the ranks of `run`, and make sure that none of them is left afterwards.
+
+    `settings` are variables that they get besides those of the run.
+    """
     num_ranks, ranks = run.num_ranks, list[Rank]()
     env = run.env | {
         "MASTER_ADDR": "localhost",
@@ -176,6 +192,7 @@ def group_of(run: OwnRun, timeout_s: float) -> Iterator[RankGroup]:
         "LOCAL_WORLD_SIZE": str(num_ranks),
         "GROUP_RANK": "0",
         "TORCHELASTIC_RESTART_COUNT": "0",
+        **(settings or {}),
     }
     with scratch("collectives") as folder:
         try:

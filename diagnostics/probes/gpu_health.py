@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from launch.host.gpu_samples import faults_in
 from launch.host.nvml import answer_or, open_driver
 from rundir.finding import Finding
 
@@ -85,12 +86,6 @@ def _health(index: int) -> Health:
 
     handle = nv.nvmlDeviceGetHandleByIndex(index)
     reasons = answer_or(0, nv.nvmlDeviceGetCurrentClocksEventReasons, handle)
-    known = {
-        nv.nvmlClocksEventReasonHwSlowdown: "hardware slowdown",
-        nv.nvmlClocksEventReasonHwThermalSlowdown: "too hot (hardware)",
-        nv.nvmlClocksEventReasonSwThermalSlowdown: "too hot (driver)",
-        nv.nvmlClocksEventReasonHwPowerBrakeSlowdown: "power brake",
-    }
     return Health(
         index=index,
         name=nv.nvmlDeviceGetName(handle),
@@ -101,7 +96,7 @@ def _health(index: int) -> Health:
             handle,
             nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
         ),
-        slowed_by=tuple(text for bit, text in known.items() if reasons & bit),
+        slowed_by=faults_in(reasons),
         pcie_width=answer_or(None, nv.nvmlDeviceGetCurrPcieLinkWidth, handle),
         most_pcie_width=answer_or(None, nv.nvmlDeviceGetMaxPcieLinkWidth, handle),
         remap_failed=bool(answer_or([0, 0, 0, 0], nv.nvmlDeviceGetRemappedRows, handle)[3]),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
-from launch.host import nvml
+from launch.host import mig, nvml
 from launch.host.timeouts import within
+from launch.host.torch_build import ROCM_DO, torch_build
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+
+T = TypeVar("T")
 
 DEFAULT_CPU_RANKS = 2
 _DRIVER_TIMEOUT_S = 60.0  # without persistence mode it wakes one GPU after another, seconds each
@@ -20,12 +23,17 @@ MAX_CPU_RANKS = 64  # more would only thrash, and a typo (NUM_GPUS=200) should n
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as NVML lists it. `memory_bytes` is its total memory."""
+    """A GPU as NVML lists it, or an instance of one (MIG). `memory_bytes` is its total memory."""
 
-    index: int
+    index: int  # of an instance: that of its GPU
     uuid: str
     name: str
     memory_bytes: int
+
+    @property
+    def is_part(self) -> bool:
+        """True for an instance: CUDA shows a process no more than one, and NCCL joins none."""
+        return self.uuid.startswith(mig.PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +49,15 @@ class Placement:
 def installed_gpus() -> list[Gpu]:
     """Return every NVIDIA GPU that answers, in NVML's (PCI bus) order; none without a driver.
 
-    Raises UserError if the driver does not answer within the timeout.
+    Of a GPU with a single instance to be seen (MIG), as in a container, the instance. Raises
+    UserError if the driver does not answer within the timeout.
     """
+    return _asked(_ask_for_gpus)
+
+
+def _asked(ask: Callable[[], T]) -> T:
     try:
-        return within(_DRIVER_TIMEOUT_S, _ask_for_gpus)
+        return within(_DRIVER_TIMEOUT_S, ask)
     except TimeoutError as error:
         raise UserError(
             f"the NVIDIA driver has not answered for {_DRIVER_TIMEOUT_S:.0f} s",
@@ -60,6 +73,10 @@ def _ask_for_gpus() -> list[Gpu]:
     with contextlib.suppress(pynvml.NVMLError):
         nvml.open_driver()
         for index in range(pynvml.nvmlDeviceGetCount()):
+            parts = mig.parts_of(index)
+            if len(parts) == 1:
+                found.append(_gpu(parts[0]))
+                continue
             with contextlib.suppress(pynvml.NVMLError):  # a lost GPU; preflight reports it
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
@@ -68,18 +85,36 @@ def _ask_for_gpus() -> list[Gpu]:
     return found
 
 
-def visible_gpus(installed: list[Gpu], cuda_visible_devices: str | None) -> list[Gpu]:
+def _gpu(part: mig.Part) -> Gpu:
+    return Gpu(part.index, part.uuid, part.name, part.memory_bytes)
+
+
+def _installed_parts() -> list[mig.Part]:
+    return _asked(mig.all_parts)
+
+
+def visible_gpus(
+    installed: list[Gpu],
+    cuda_visible_devices: str | None,
+    parts: Callable[[], list[mig.Part]] = _installed_parts,
+) -> list[Gpu]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES leaves visible, in its order.
 
     CUDA itself silently drops everything from the first invalid entry on; here an invalid entry
-    raises UserError. Entries are indices or UUID prefixes; "-1" or nothing hides every GPU.
+    raises UserError. Entries are indices, UUID prefixes or instances (MIG-…, found among `parts`);
+    "-1" or nothing hides every GPU.
     """
     if cuda_visible_devices is None:
         return installed
     entries = [entry.strip() for entry in cuda_visible_devices.split(",")]
     if entries in ([""], ["-1"], ["NoDevFiles"]):
         return []
-    chosen = [_find_gpu(installed, entry, cuda_visible_devices) for entry in entries]
+    chosen = [
+        _find_part(parts(), entry, cuda_visible_devices)
+        if entry.startswith(mig.PREFIX)
+        else _find_gpu(installed, entry, cuda_visible_devices)
+        for entry in entries
+    ]
     if len(set(chosen)) < len(chosen):
         raise UserError(
             f"CUDA_VISIBLE_DEVICES={cuda_visible_devices} names a GPU twice",
@@ -113,6 +148,19 @@ def _find_gpu(installed: list[Gpu], entry: str, spec: str) -> Gpu:
     )
 
 
+def _find_part(parts: list[mig.Part], entry: str, spec: str) -> Gpu:
+    found = [part for part in parts if part.is_called(entry)]
+    if len(found) == 1:
+        return _gpu(found[0])
+    there = ", ".join(part.uuid for part in parts) or "none that can be seen from here"
+    raise UserError(
+        f"CUDA_VISIBLE_DEVICES={spec}: {entry!r} names {len(found) or 'no'} "
+        f"instance{'s' * (len(found) > 1)} of a GPU (MIG); there {'is' if not parts else 'are'} "
+        f"{there}",
+        do=f"CUDA_VISIBLE_DEVICES={parts[0].uuid}" if parts else "nvidia-smi -L   # lists them",
+    )
+
+
 def place(config: RunConfig, asked: tuple[int, str] | None, visible: list[Gpu]) -> Placement:
     """Return device and number of ranks. `asked` is (number, source) if the user set a number.
 
@@ -122,8 +170,11 @@ def place(config: RunConfig, asked: tuple[int, str] | None, visible: list[Gpu]) 
     device: Literal["cuda", "cpu"] = "cuda" if visible and wants != "cpu" else "cpu"
     if device == "cpu" and (config.launch.needs_gpu or wants == "cuda"):
         fault = None if visible else nvml.driver_fault()
+        build = None if visible or fault else torch_build()
         why = "launch.device is cpu" if visible else fault.text if fault else "none is visible"
         do = "./start.sh tiny runs on CPU; on a GPU machine see what `nvidia-smi -L` prints"
+        if build is not None and build.of_rocm:
+            why, do = f"none is visible; {build.of_rocm}", ROCM_DO
         raise UserError(
             f"{config.profile} needs an NVIDIA GPU and {why}",
             do=fault.do if fault else do,
@@ -141,7 +192,23 @@ def place(config: RunConfig, asked: tuple[int, str] | None, visible: list[Gpu]) 
             f"{source} asks for {number} ranks; {there}",
             do=f"NUM_GPUS={min(max(number, 1), limit)} ./start.sh {config.profile}",
         )
-    return Placement(device, number, source, tuple(visible[:number]) if device == "cuda" else ())
+    chosen = tuple(visible[:number]) if device == "cuda" else ()
+    _check_parts(chosen, config.profile)
+    return Placement(device, number, source, chosen)
+
+
+def _check_parts(chosen: Sequence[Gpu], profile: str) -> None:
+    """Raise UserError for an instance among several GPUs, before a rank fails to find its own."""
+    part = next((gpu for gpu in chosen if gpu.is_part), None)
+    if part is None or len(chosen) == 1:
+        return
+    raise UserError(
+        f"{len(chosen)} ranks are to have a GPU each, and {part.uuid} is an instance of one (MIG): "
+        "CUDA shows a process a single instance, and NCCL cannot join them",
+        do=f"CUDA_VISIBLE_DEVICES={part.uuid} NUM_GPUS=1 ./start.sh {profile}   # on that instance "
+        f"alone; all of the GPU: sudo nvidia-smi -i {part.index} -mig 0",
+        code=ExitCode.PREFLIGHT,
+    )
 
 
 def asked_num_ranks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -47,6 +47,7 @@ class DriverState:
     version: str
     cuda: tuple[int, int] | None  # None: there is no libcuda here
     gpus: tuple[GpuState, ...]
+    parts: tuple[GpuState, ...] = ()  # the instances of those that are cut into some (MIG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +64,12 @@ def driver_state() -> DriverState | None:
 
     with contextlib.suppress(pynvml.NVMLError):
         open_driver()
+        gpus = tuple(_gpu_state(index) for index in range(pynvml.nvmlDeviceGetCount()))
         return DriverState(
             version=pynvml.nvmlSystemGetDriverVersion(),
             cuda=_cuda_version(),
-            gpus=tuple(_gpu_state(index) for index in range(pynvml.nvmlDeviceGetCount())),
+            gpus=gpus,
+            parts=tuple(part for gpu in gpus if gpu.is_mig for part in _part_states(gpu)),
         )
     return None
 
@@ -142,7 +145,7 @@ def _gpu_state(index: int) -> GpuState:
 
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        memory = _memory(handle)
+        memory = memory_of(handle)
         return GpuState(
             index=index,
             uuid=pynvml.nvmlDeviceGetUUID(handle),
@@ -160,7 +163,37 @@ def _gpu_state(index: int) -> GpuState:
         return GpuState(index=index, fault=str(error))
 
 
-def _memory(handle: Any) -> Any:
+def _part_states(gpu: GpuState) -> Iterator[GpuState]:
+    """Yield the states of the instances of a GPU, with its compute capability."""
+    import pynvml as nv
+
+    with contextlib.suppress(nv.NVMLError):
+        handle = nv.nvmlDeviceGetHandleByIndex(gpu.index)
+        for part in mig_handles(handle):
+            memory = memory_of(part)
+            yield GpuState(
+                index=gpu.index,
+                uuid=nv.nvmlDeviceGetUUID(part),
+                total_bytes=int(memory.total),
+                free_bytes=int(memory.free),
+                used_bytes=int(memory.used),
+                capability=gpu.capability,
+                users=_users(part),
+            )
+
+
+def mig_handles(gpu: Any) -> Iterator[Any]:
+    """Yield the handles of the instances of a GPU (MIG); none of a whole one."""
+    import pynvml as nv
+
+    if not answer_or([0, 0], nv.nvmlDeviceGetMigMode, gpu)[0]:
+        return
+    for number in range(nv.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+        with contextlib.suppress(nv.NVMLError_NotFound):  # not every number has an instance
+            yield nv.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number)
+
+
+def memory_of(handle: Any) -> Any:
     """Return total, free and used bytes; drivers before 510 count their own share as used."""
     import pynvml
 

@@ -122,7 +122,7 @@ def rank_variables(
             "airlock",
             "a rank that is killed has its last words in its log",
         ),
-        *([_visible_gpus(placement)] if own_trainer else _for_script(config, environ)),
+        *(_visible_gpus(placement) if own_trainer else _for_script(config, environ)),
         *(threads if config.launch.threads_per_rank else []),
         *([_numa(bindings)] if placement.device == "cuda" or bindings.ranks else []),
     ]
@@ -135,6 +135,7 @@ def rank_variables(
             "airlock",
             "is_available() asks NVML and makes no context",
         ),
+        *([_PCI_ORDER] if placement.device == "cuda" else []),
         *(_FOR_OUR_TRAINER if own_trainer else []),
         *(_for_nccl(config.launch, run) if placement.device == "cuda" else []),
     ]
@@ -214,15 +215,29 @@ def _shares(placement: Placement, bindings: Bindings) -> list[Variable]:
     ]
 
 
-def _visible_gpus(placement: Placement) -> Variable:
+def _visible_gpus(placement: Placement) -> list[Variable]:
     if placement.device == "cpu":
         return _HIDDEN_GPUS
     gpus = ",".join(gpu.uuid for gpu in placement.gpus)
     why = "by UUID: numbers mean other GPUs elsewhere"
-    return Variable("CUDA_VISIBLE_DEVICES", gpus, "airlock", why)
+    return [Variable("CUDA_VISIBLE_DEVICES", gpus, "airlock", why)]
 
 
-_HIDDEN_GPUS = Variable("CUDA_VISIBLE_DEVICES", "", "airlock", "this run is on CPU")
+# An empty value hides every GPU from CUDA and none from HIP, which takes HIP_VISIBLE_DEVICES first
+# (rocm-systems, projects/clr/rocclr/device/rocm/rocdevice.cpp, Device::init).
+_HIDDEN_GPUS = [
+    Variable("CUDA_VISIBLE_DEVICES", "", "airlock", "this run is on CPU"),
+    Variable("HIP_VISIBLE_DEVICES", "-1", "airlock", "this run is on CPU: the same for AMD GPUs"),
+]
+
+# CUDA C++ Programming Guide, "CUDA Environment Variables": the default is
+# FASTEST_FIRST, which differs from PCI_BUS_ID where GPUs are not all of one kind.
+_PCI_ORDER = Variable(
+    "CUDA_DEVICE_ORDER",
+    "PCI_BUS_ID",
+    "airlock",
+    "a GPU's number means the same one to CUDA as to nvidia-smi, and to this plan",
+)
 
 _STORE_OF_EACH_ATTEMPT = Variable(
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
@@ -246,7 +261,7 @@ def _for_script(config: RunConfig, environ: Mapping[str, str]) -> list[Variable]
             "airlock",
             "Python's variables as you have them: a rank restores them for the script",
         ),
-        *([_HIDDEN_GPUS] if config.launch.device == "cpu" else []),
+        *(_HIDDEN_GPUS if config.launch.device == "cpu" else []),
         *([_STORE_OF_EACH_ATTEMPT] if config.launch.max_restarts else []),
     ]
 

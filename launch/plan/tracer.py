@@ -170,6 +170,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
         "PYTHONPATH": python_path(environ),
         "PYTHONSAFEPATH": "1",
         "CUDA_VISIBLE_DEVICES": "",
+        "HIP_VISIBLE_DEVICES": "-1",
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
     }

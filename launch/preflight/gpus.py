@@ -8,21 +8,18 @@ is queried, the newer one.
 
 from __future__ import annotations
 
-import ast
-import importlib.util
 import os
 import shlex
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
 from launch.host import nvml
 from launch.host.devices import Gpu
 from launch.host.nvml import DriverState, GpuState, GpuUser
+from launch.host.torch_build import ROCM_DO, TorchBuild, torch_build
 from launch.preflight.context import Context, error, fine, warning
 from launch.preflight.sizes import model_size
 from launch.process.runs import run_folder_of
@@ -32,50 +29,6 @@ from rundir.units import MIB, clock_text
 GPU = "gpu"
 _MUCH_BYTES = 1024 * MIB  # a desktop takes less
 _LONGEST_COMMAND = 60
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchBuild:
-    """A version like 2.13.0+cpu, and the CUDA or ROCm that it is built for, if any."""
-
-    version: str
-    cuda: tuple[int, int] | None
-    hip: str | None = None
-
-
-def torch_build() -> TorchBuild | None:
-    """Return the torch that this Python would import; None if there is none, or it is not torch's.
-
-    Raises SyntaxError if its version.py is not valid Python.
-    """
-    found = importlib.util.find_spec("torch")  # finds the package without loading it
-    if found is None or found.origin is None:
-        return None
-    try:
-        text = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    values = dict(_assignments(text))
-    version, cuda = values.get("__version__"), values.get("cuda")
-    if version is None:
-        return None
-    numbers = None if cuda is None else cuda.split(".")
-    return TorchBuild(
-        version=version,
-        cuda=None if numbers is None else (int(numbers[0]), int(numbers[1])),
-        hip=values.get("hip"),
-    )
-
-
-def _assignments(text: str) -> list[tuple[str, str | None]]:
-    """Return the assignments `name = 'text'` and `name: type = 'text'` at the top of a module."""
-    found = []
-    for node in ast.parse(text).body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-        value = getattr(node, "value", None)
-        if isinstance(target, ast.Name) and isinstance(value, ast.Constant):
-            found.append((target.id, None if value.value is None else str(value.value)))
-    return found
 
 
 DRIVER = "driver"
@@ -88,16 +41,23 @@ _NEEDS_DRIVER = {11: 450, 12: 525, 13: 580}  # CUDA Compatibility, table 1
 
 def check_driver(context: Context) -> list[Finding]:
     """Return at most one finding: whether this torch can use these GPUs through this driver."""
+    build = torch_build()
     if context.placement.device != "cuda":
-        fault = nvml.driver_fault() if context.config.launch.device == "auto" else None
-        if fault is None:
-            return []
-        return [warning(DRIVER, f"{fault.text}; so this run is on CPU", fault.do)]
-    driver, build = context.driver(), torch_build()
-    if driver is None or build is None or build.hip:
+        return [] if context.config.launch.device == "cpu" else list(_why_cpu(build))
+    driver = context.driver()
+    if driver is None or build is None:
         return []
     uuids = {gpu.uuid for gpu in context.placement.gpus}
-    return [judge_driver(build, driver, [state for state in driver.gpus if state.uuid in uuids])]
+    states = [state for state in (*driver.gpus, *driver.parts) if state.uuid in uuids]
+    return [judge_driver(build, driver, states)]
+
+
+def _why_cpu(build: TorchBuild | None) -> Iterator[Finding]:
+    fault = nvml.driver_fault()
+    if fault is not None:
+        yield warning(DRIVER, f"{fault.text}; so this run is on CPU", fault.do)
+    elif build is not None and build.of_rocm:
+        yield warning(DRIVER, f"{build.of_rocm}; so this run is on CPU", ROCM_DO)
 
 
 def judge_driver(build: TorchBuild, driver: DriverState, gpus: list[GpuState]) -> Finding:
@@ -112,9 +72,10 @@ def judge_driver(build: TorchBuild, driver: DriverState, gpus: list[GpuState]) -
         )
     has = f"the driver {driver.version} serves CUDA {_version_text(driver.cuda)}"
     if build.cuda is None:
+        what = f"ROCm {build.hip}" if build.hip else "CPU only"
         return error(
             DRIVER,
-            f"torch {build.version} is built for CPU only; the run is to be on {len(gpus)} "
+            f"torch {build.version} is built for {what}; the run is to be on {len(gpus)} "
             f"NVIDIA GPUs, and {has}",
             install,
         )
@@ -155,7 +116,7 @@ def check_gpus(context: Context) -> list[Finding]:
     chosen, driver = context.placement.gpus, context.driver()
     if not chosen or driver is None:
         return []
-    now = {state.uuid: state for state in driver.gpus}
+    now = {state.uuid: state for state in (*driver.gpus, *driver.parts)}
     size = model_size(context.config, context.sources)
     needed_bytes = size.loaded_bytes(context.config) if size else 0
     lost = [state for state in driver.gpus if state.fault]
@@ -216,7 +177,8 @@ def _mode(state: GpuState, num_gpus: int) -> Iterator[Finding]:
         if num_gpus > 1:
             yield error(GPU, f"{text}, and NCCL cannot join them", do, gpu=index)
         else:
-            yield warning(GPU, text, do, gpu=index)
+            one = "CUDA_VISIBLE_DEVICES=MIG-…   # names one, as `nvidia-smi -L` does; or: "
+            yield warning(GPU, text, one + do, gpu=index)
 
 
 def _memory(gpu: Gpu, state: GpuState, needed_bytes: int) -> Iterator[Finding]:

@@ -42,7 +42,7 @@ def inspect(*, with_a_fork: bool = False) -> Inspection:
     deadline = time.monotonic() + _ENDING_S
     while (others := _other_threads()) and time.monotonic() < deadline:
         time.sleep(0.01)
-    touched = _cuda_touched() or (with_a_fork and not others and _forks_are_refused_cuda())
+    touched = cuda_is_touched() or (with_a_fork and not others and _forks_are_refused_cuda())
     return Inspection(
         num_threads=1 + len(others), cuda_touched=touched, other_threads=tuple(others)
     )
@@ -60,7 +60,7 @@ def _other_threads() -> list[str]:
     return names
 
 
-def _cuda_touched() -> bool:
+def cuda_is_touched() -> bool:
     """Return whether torch, or any library below it, has initialised CUDA in this process.
 
     torch knows only about its own calls. Any caller of the driver's cuInit opens the device of

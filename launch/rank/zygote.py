@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import sys
 import traceback
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -26,8 +27,9 @@ from launch.host.binding import spread_pages
 from launch.host.limits import apply_limits
 from launch.process.parent import die_with_parent
 from launch.rank.admission import through_gate
-from launch.rank.fork_safety import Inspection, inspect
+from launch.rank.fork_safety import Inspection, cuda_is_touched, inspect
 from launch.rank.reporter import Reporter, write_output_to
+from launch.rank.script_imports import LEFT_OUT
 from launch.rank.script_preload import UnfitError, import_in_zygote
 from rundir.config_file import read_config
 from rundir.events import EventWriter
@@ -123,9 +125,7 @@ def _import_and_build(run: RunDir, report: Reporter) -> Any:
             return None
         from train import warm
 
-        for library, load in warm.imports(config, run):
-            with events.span("zygote.import", what=library):
-                load()
+        import_libraries(warm.imports(config, run), events)
         report.memory("POST-IMPORT")
         if not start_of(config).zygote_builds:
             return None
@@ -135,3 +135,19 @@ def _import_and_build(run: RunDir, report: Reporter) -> Any:
             model = warm.build(config, run)
         report.memory("POST-MODEL")
         return model
+
+
+def import_libraries(
+    imports: Iterable[tuple[str, Callable[[], None]]], events: EventWriter
+) -> None:
+    """Import the libraries in order. Raises UnfitError for the first that initialises CUDA."""
+    for library, load in imports:
+        with events.span("zygote.import", what=library):
+            load()
+        if cuda_is_touched():
+            suspects = sorted(name for name in LEFT_OUT if name in sys.modules)
+            with_ = f" (with {', '.join(suspects)})" if suspects else ""
+            raise UnfitError(
+                f"importing {library}{with_} has initialised CUDA in it, "
+                "which no fork can use again"
+            )

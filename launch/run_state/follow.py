@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable
+from dataclasses import asdict
 
+from launch.host.gpu_samples import GpuSample, GpuSampler
 from launch.host.memory import tree_memory
 from launch.run_state.state import RunState
 from rundir.events import Event, EventWriter, RunEvents
@@ -19,8 +21,8 @@ _MEMORY_SHARE = 0.005  # of the time may go into measuring memory, which walks p
 class Follower:
     """The follower of one run, whose status this process writes."""
 
-    def __init__(self, run: RunDir, state: RunState, events: EventWriter) -> None:
-        self._run, self._state, self._events = run, state, events
+    def __init__(self, run: RunDir, state: RunState, events: EventWriter, gpus: GpuSampler) -> None:
+        self._run, self._state, self._events, self._gpus = run, state, events, gpus
         self._incoming = RunEvents(run.events)
         self._next_status = self._next_memory = 0.0
 
@@ -34,8 +36,13 @@ class Follower:
             self._state.add(event)
 
     def write_down(self) -> None:
-        """Write the status, and measure the host memory of the run, each when it is due."""
+        """Write the status, and measure host memory and GPUs of the run, each when it is due."""
         now = time.monotonic()
+        for found in self._gpus.new():
+            if isinstance(found, GpuSample):
+                self._events.emit("metric", "gpu", **asdict(found))
+            else:
+                self._events.emit("mark", "gpu.silent", **asdict(found))
         if now >= self._next_memory:
             memory = tree_memory()
             self._events.emit("metric", "host", **memory)
@@ -44,6 +51,10 @@ class Follower:
         if now >= self._next_status:
             self._next_status = now + _STATUS_EVERY_S
             self.write_status()
+
+    def stop_sampling(self) -> None:
+        """Ask for no more samples of the GPUs."""
+        self._gpus.stop()
 
     def write_status(self) -> None:
         """Write status.json now; a full disk is no reason to end a run."""

@@ -10,6 +10,7 @@ from typing import Any
 from launch.config.request import RUN
 from launch.run_state import out_of_memory
 from launch.run_state.blame import Blame, Failure, blame_of_exception, blame_of_exit, root_of
+from launch.run_state.gpu_use import GpuUse
 from rundir.events import Event
 from rundir.exit_codes import ExitCode
 from rundir.status import RankStatus, Status
@@ -52,6 +53,7 @@ class RunState:
     evals: list[Event] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     peak_pss_bytes: int = 0
+    gpus: dict[int, GpuUse] = field(default_factory=dict)  # by index
     last_checkpoint: int | None = None
     ended_by_us: set[int] = field(default_factory=set)  # ranks that the launcher had to kill
     restarts: list[str] = field(default_factory=list)  # what ended each earlier attempt
@@ -156,6 +158,10 @@ class RunState:
     def _on_host(self, event: Event) -> None:
         self.peak_pss_bytes = max(self.peak_pss_bytes, event["pss_bytes"])
 
+    def _on_gpu(self, event: Event) -> None:
+        gpu = self.gpus.setdefault(event["index"], GpuUse(event))
+        gpu.add(event, is_training=self.status.phase == "training")
+
     def _on_exception(self, event: Event) -> None:
         text = f"{event['exception']}: {event['message']}"
         blame, code = blame_of_exception(text), event["exit_code"]
@@ -253,6 +259,7 @@ _HANDLERS = {
     ("metric", "train"): RunState._on_train,
     ("metric", "eval"): RunState._on_eval,
     ("metric", "host"): RunState._on_host,
+    ("metric", "gpu"): RunState._on_gpu,
     ("end", "checkpoint"): RunState._on_checkpoint,
     ("error", "rank.exception"): RunState._on_exception,
     ("error", "rank.exit"): RunState._on_exit,

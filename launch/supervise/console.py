@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
+from launch.run_state.gpu_use import now_text, warning_of
 from launch.run_state.state import RunState
 from rundir.events import Event
 from rundir.units import MIB, clock_text
@@ -66,7 +67,16 @@ def plain_line(state: RunState, event: Event) -> str | None:
             left = "" if eta is None else f"  eta {clock_text(eta)}"
             text = (
                 f"step {event['step']}/{state.status.total_steps}  loss {event['loss']:.4f}  "
-                f"lr {event['lr']:.2e}  {speed(event['tokens_per_s'], event['mfu'])}{left}"
+                f"lr {event['lr']:.2e}  {speed(event['tokens_per_s'], event['mfu'])}"
+                f"{_gpus(state)}{left}"
+            )
+        case "metric", "gpu" if state.gpus[event["index"]].warned_of is event:
+            text = warning_of(state.gpus[event["index"]])
+        case "mark", "gpu.silent":
+            who = "the NVIDIA driver" if event["index"] is None else f"GPU {event['index']}"
+            text = (
+                f"airlock: {who} does not answer any more: {event['why']}\n"
+                "  → sudo dmesg | grep -i -e xid -e nvrm   # what the driver says of it"
             )
         case "metric", "eval":
             match_ = event["exact_match"]
@@ -80,6 +90,14 @@ def plain_line(state: RunState, event: Event) -> str | None:
 def speed(tokens_per_s: float, mfu: float | None) -> str:
     """Return tokens per second, and, if known, the share of the GPUs' peak FLOPS (MFU), as text."""
     return f"{tokens_per_s:,.0f} tokens/s" + ("" if mfu is None else f"  MFU {mfu:.1%}")
+
+
+def _gpus(state: RunState) -> str:
+    text = now_text(state.gpus.values())
+    return f"  {text}" if text else ""
+
+
+_ABOVE = ("eval", "checkpoint", "train.plan", "start", "gpu", "gpu.silent")
 
 
 class LiveView:
@@ -98,9 +116,9 @@ class LiveView:
         self._live.start()
 
     def show(self, state: RunState, events: list[Event]) -> None:
-        """Print evaluations and checkpoints above the view, and redraw it from `state`."""
+        """Print evaluations, checkpoints and warnings above the view, redrawn from `state`."""
         for event in events:
-            if event["name"] in ("eval", "checkpoint", "train.plan", "start"):
+            if event["name"] in _ABOVE:
                 text = plain_line(state, event)
                 if text:
                     self._live.console.out(text, highlight=False)
@@ -140,6 +158,8 @@ def _figures(state: RunState) -> str:
         parts.append(f"loss {status.loss:.4f}")
     if status.tokens_per_s is not None:
         parts.append(speed(status.tokens_per_s, status.mfu))
+    if state.gpus:
+        parts.append(now_text(state.gpus.values()))
     if status.exact_match is not None:
         parts.append(f"exact match {status.exact_match:.1%}")
     if status.eta_s is not None:

@@ -90,6 +90,7 @@ def verdict_text(run: RunDir, state: RunState, verdict: Verdict | None, folder: 
         "Attempts": _attempts(state, events),
         "Ranks": _ranks(run, state),
         "Host memory": _memory(state, events),
+        "GPUs": _gpus(state),
         "Stacks": _texts(folder.glob("stacks/rank*.txt"), _NUM_STACK_LINES),
         "Ends of the logs": _texts(
             [*_logs(run, state.status.attempt), run.zygote_log, run.agent_log], -_NUM_LOG_LINES
@@ -206,6 +207,26 @@ def _memory(state: RunState, events: Sequence[Event]) -> list[str]:
     head = ["after", "processes", "PSS, MiB", "anonymous, MiB", "available on the host, MiB"]
     peak = f"Peak of the run: {state.peak_pss_bytes // MIB:,} MiB."
     return [*_table(head, rows), "", peak] if rows else []
+
+
+def _gpus(state: RunState) -> list[str]:
+    """Return a table of the last sample of each GPU, with its peak over the run."""
+    head = ["GPU", "used, MiB", "peak, MiB", "has, MiB", "busy, %", "°C", "W", "slowed by"]
+    rows = [
+        [
+            index,
+            f"{gpu.last['used_bytes'] // MIB:,}",
+            f"{gpu.peak_used_bytes // MIB:,}",
+            f"{gpu.last['total_bytes'] // MIB:,}",
+            *("" if gpu.last[key] is None else gpu.last[key] for key in _GPU_FIGURES),
+            ", ".join(gpu.last["slowed_by"] or ()),
+        ]
+        for index, gpu in sorted(state.gpus.items())
+    ]
+    return _table(head, rows) if rows else []
+
+
+_GPU_FIGURES = ("utilization_percent", "temperature_c", "power_w")
 
 
 def _end_of_events(run: RunDir) -> Iterator[Event]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from launch.host.gpu_samples import GpuSampler
 from launch.process.processes import OwnProcesses, is_pid_alive
 from launch.process.signals import Signals
 from launch.run_state.hang import Hang, HangWatch
@@ -41,6 +42,7 @@ class Watched:
     workload: Workload
     console: Console
     signals: Signals
+    gpus: GpuSampler
 
     def say(self, text: str) -> None:
         """Print one or more lines on the console."""

@@ -13,6 +13,7 @@ from rich.console import Console
 from launch.process.signals import Signals
 from launch.run_state import out_of_memory
 from launch.run_state.blame import Failure
+from launch.run_state.gpu_use import over_the_run
 from launch.run_state.state import RunState
 from launch.supervise.console import speed
 from rundir.exit_codes import ExitCode
@@ -71,6 +72,8 @@ def _summary(console: Console, run: RunDir, state: RunState) -> None:
     if tokens_per_s:
         rows.append(("speed", speed(tokens_per_s, state.result["mfu"])))
     rows.append(("host memory", f"peak {state.peak_pss_bytes // MIB:,} MiB, all processes"))
+    if state.gpus:
+        rows.append(("GPUs", over_the_run(state.gpus.values())))
     rows += [(one.name, shown(one)) for one in (run.adapter, run.model) if one.is_dir()]
     for name, text in rows:
         _out(console, f"  {name:<13} {text}")

@@ -26,7 +26,7 @@ class Supervisor:
 
     def __init__(self, watched: Watched, guard: MemoryGuard, tracking: Tracking) -> None:
         self._watched, self._guard, self._tracking = watched, guard, tracking
-        self._follower = Follower(watched.run, watched.state, watched.events)
+        self._follower = Follower(watched.run, watched.state, watched.events, watched.gpus)
         self._stop = StopPolicy(watched)
         self._restarts = RestartPolicy(watched)
         self._survivors = SurvivorPolicy(watched)
@@ -64,6 +64,7 @@ class Supervisor:
             agent.wait()
             keeper.communicate()  # it is gone too, or ends now that its pipe is closed
             self._follow(view, agent.returncode)
+            self._follower.stop_sampling()
             view.close()
         return agent.returncode
 

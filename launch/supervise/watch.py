@@ -54,6 +54,7 @@ class Watch:
         self._is_over.set()
         self._thread.join()
         self._look()
+        self._follower.stop_sampling()
 
     def _look(self) -> None:
         """Take in and show new events."""

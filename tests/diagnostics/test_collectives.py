@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from launch.host.devices import installed_gpus
 from tests.diagnosing import Ended, diagnose
 from tests.launch.preflight.conftest import in_namespace
 from tests.running import hooked, limit_s
@@ -130,6 +131,83 @@ def test_a_rank_that_fails_says_why(on_cpu: dict[str, str], tmp_path: Path) -> N
     )
 
 
+ON_CPU_TOO = ("diagnostics.collectives", "module.DEVICES = ('cuda', 'cpu')")
+BROKEN_PATH = """
+import time, torch.distributed as dist
+if not {mended}:
+    {does}
+"""
+HANGS = "dist.recv = lambda *_: time.sleep(3600)"
+CORRUPTS = (
+    "real = dist.recv; dist.recv = lambda tensor, *more: (real(tensor, *more), tensor[7:8].add_(1))"
+)
+
+
+def on_broken_path(
+    on_cpu: dict[str, str], folder: Path, mended: str, does: str, *args: str, **own: str
+) -> Ended:
+    """Run the rung where `does` happens to each rank, unless its variables are as `mended` says."""
+    body = BROKEN_PATH.format(mended=mended, does=does)
+    env = on_cpu | hooked(on_cpu, folder, "train.rank.group", body)
+    # Run as a program, the rung is __main__: imported under its name, it is found by the hook.
+    hooked(on_cpu, folder, *ON_CPU_TOO)
+    code = (
+        "import sys; from diagnostics.collectives import main; "
+        f"sys.argv[1:] = ['--json', *{list(args)!r}]; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env=env | own,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    last = done.stdout.strip().rpartition("\n")[2]
+    return Ended(done.returncode, done.stdout + done.stderr, json.loads(last))
+
+
+P2P_OFF = "os.environ.get('NCCL_P2P_DISABLE') == '1'"
+SHM_OFF = "os.environ.get('NCCL_SHM_DISABLE') == '1'"
+
+
+def test_a_pair_that_hangs_is_tried_again_and_the_variable_that_mends_it_named(
+    on_cpu: dict[str, str], tmp_path: Path
+) -> None:
+    limit = ("--timeout-s", str(limit_s(6)))
+    ended = on_broken_path(on_cpu, tmp_path, P2P_OFF, HANGS, *limit)
+    assert ended.code == 4, ended.output
+    assert red(ended) == ["pair 0-1"]
+    found = ended.finding("pair 0-1")
+    assert found["text"].startswith(
+        "ranks 0 and 1 do not reach each other by direct copies between GPUs (P2P); "
+        "with NCCL_P2P_DISABLE=1 they do. Without: nothing has happened for"
+    )
+    assert found["do"].startswith("NCCL_P2P_DISABLE=1 ./start.sh tiny   # slower; better: PCIe ACS")
+    assert "NCCL_SHM_DISABLE" not in ended.output
+
+
+def test_numbers_that_arrive_wrong_lead_to_the_variable_too_whichever_it_is(
+    on_cpu: dict[str, str], tmp_path: Path
+) -> None:
+    ended = on_broken_path(on_cpu, tmp_path, SHM_OFF, CORRUPTS)
+    assert ended.code == 4, ended.output
+    found = ended.finding("pair 0-1")
+    assert "by the host's shared memory; with NCCL_SHM_DISABLE=1 they do" in found["text"]
+    assert "numbers arrived changed" in found["text"]
+    assert found["do"].startswith("NCCL_SHM_DISABLE=1 ./start.sh tiny")
+
+
+@pytest.mark.long
+def test_what_no_variable_mends_says_what_was_tried_besides_what_the_user_has_set(
+    on_cpu: dict[str, str], tmp_path: Path
+) -> None:
+    ended = on_broken_path(on_cpu, tmp_path, "False", CORRUPTS, NCCL_P2P_DISABLE="1")
+    assert ended.code == 4, ended.output
+    text = ended.finding("pair 0-1")["text"]
+    three = "NCCL_SHM_DISABLE=1, NCCL_IB_DISABLE=1, NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1: "
+    assert text.startswith(f"also with {three}rank 0: 1 of")
+
+
 def test_a_loopback_that_is_down_is_red(on_cpu: dict[str, str]) -> None:
     command = [sys.executable, "-P", "-m", "diagnostics.collectives", "--json"]
     done = subprocess.run(
@@ -143,6 +221,20 @@ def test_a_loopback_that_is_down_is_red(on_cpu: dict[str, str]) -> None:
     (found,) = json.loads(done.stdout.strip().splitlines()[-1])["findings"]
     assert found["check"] == "localhost"
     assert "ip link set lo up" in found["do"]
+
+
+@pytest.mark.gpu
+def test_gpus_that_hang_over_p2p_are_mended_by_the_variable(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    if len(installed_gpus()) < 2:
+        pytest.skip("one GPU exchanges with nobody")
+    body = BROKEN_PATH.format(mended=P2P_OFF, does=HANGS)
+    env = environ | hooked(environ, tmp_path, "train.rank.group", body)
+    ended = diagnose("collectives", "--num-gpus", "2", "--timeout-s", str(limit_s(20)), env=env)
+    found = ended.finding("pair 0-1")
+    assert "GPUs 0 and 1 do not reach each other" in found["text"]
+    assert found["do"].startswith("NCCL_P2P_DISABLE=1 ./start.sh tiny")
 
 
 @pytest.mark.gpu

@@ -79,10 +79,8 @@ def test_another_failure_has_nobody_looked_at() -> None:
     assert not story.run.incident(0).exists()
 
 
-@pytest.mark.parametrize(("lines", "late"), [((7, 7, 9), 2), ((7, 9), None)])
-def test_ranks_that_wait_at_different_lines_are_in_different_collectives(
-    lines: tuple[int, ...], late: int | None
-) -> None:
+def hung_at(*lines: int) -> Path:
+    """Return the incident of a run whose ranks hang in an all-reduce, each at its own line."""
     folder = Story().run.incident(0)
     (folder / "stacks").mkdir(parents=True)
     rows = [
@@ -104,11 +102,27 @@ def test_ranks_that_wait_at_different_lines_are_in_different_collectives(
             '  File "/x/torch/distributed/distributed_c10d.py", line 3252 in all_reduce\n'
             f'  File "/home/u/train.py", line {line} in main\n'
         )
+    return folder
+
+
+@pytest.mark.parametrize(("lines", "late"), [((7, 7, 9), 2), ((7, 9), None)])
+def test_ranks_that_wait_at_different_lines_are_in_different_collectives(
+    lines: tuple[int, ...], late: int | None
+) -> None:
+    folder = hung_at(*lines)
     verdict = of_hang(folder)
     assert verdict is not None
     assert (verdict.cause, verdict.rank) == ("collective-mismatch", late)
     assert "train.py:7 in main" in verdict.why
     assert "train.py:9 in main" in verdict.why
+
+
+def test_where_all_ranks_wait_alike_the_way_between_them_is_to_be_checked() -> None:
+    folder = hung_at(7, 7)
+    verdict = of_hang(folder)
+    assert verdict is not None
+    assert (verdict.cause, verdict.rank) == ("hang", None)
+    assert "./airlock check collectives" in verdict.fix
 
 
 def test_where_each_rank_waited_is_told_from_a_log_alone(tmp_path: Path) -> None:

@@ -296,6 +296,10 @@ def test_a_gpu_run_takes_every_visible_gpu_over_nccl_and_measures_its_memory(
     assert all(mark["gpu_used_bytes"] > 0 for mark in marks)
     (result,) = events_of(run, "mark", "train.result")
     assert 0 < result["gpu_peak_bytes"] < 2 * 1024**3
+    samples = events_of(run, "metric", "gpu")
+    assert {one["index"] for one in samples} == {gpu.index for gpu in installed_gpus()}
+    assert all(0 < one["used_bytes"] < one["total_bytes"] for one in samples)
+    assert "GPUs          peak " in out
     peak = peak_of(installed_gpus()[0].name)
     is_known = peak is not None and (peak.bfloat16 is not None or not options)
     for metric in events_of(run, "metric", "train"):

@@ -8,7 +8,6 @@ dtype.
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,10 @@ from torch import nn
 from rundir.config import TrainConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from train.model.hidden_packages import without_cuda_at_import
 from train.model.lora_targets import targets_of
 from train.model.new_tokens import end_names
-from train.model.quantize import weights_in, without_bitsandbytes
+from train.model.quantize import weights_in
 
 _MATRIX_DIMS = 2
 _WELL_COVERED = 0.995
@@ -31,7 +31,7 @@ def add_adapters(model: Any, config: TrainConfig) -> Any:
     """Return `model` with adapters on a frozen base. Raises UserError for missing targets."""
     torch.manual_seed(config.seed)  # adapters are initialised at random, the same on every rank
     model.enable_input_require_grads()  # else checkpointed blocks of a frozen base get no gradient
-    with nullcontext() if config.method == "qlora" else without_bitsandbytes():
+    with without_cuda_at_import(but="bitsandbytes" if config.method == "qlora" else ""):
         from peft import LoraConfig, get_peft_model
 
         if config.adapter:

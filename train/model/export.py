@@ -26,8 +26,8 @@ from train.model.build import (
     plain_model,
     vocabulary_of,
 )
+from train.model.hidden_packages import without_cuda_at_import
 from train.model.new_tokens import grow
-from train.model.quantize import without_bitsandbytes
 from train.model.varlen import masked
 
 _NUM_COMPARED = 16  # tokens
@@ -121,7 +121,7 @@ def on_whole_base(config: RunConfig, base: Path, adapter: Path) -> Any:
     """
     unquantized = replace(config, train=replace(config.train, method="lora"))
     plain = grow(load_model(unquantized, base, torch.device("cpu")), base)
-    with without_bitsandbytes():
+    with without_cuda_at_import():
         from peft import PeftModel
 
         return PeftModel.from_pretrained(plain, adapter)

@@ -7,9 +7,6 @@ is a GPU, so nothing here may run in the zygote.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,17 +28,21 @@ def quantization(dtype: torch.dtype) -> BitsAndBytesConfig:
 def quantize(model: Any, dtype: torch.dtype) -> None:
     """Replace a model's linear layers, where they are, by those that `quantization` would load.
 
-    One after the other, so that no more than one exists twice. On the meta device only shapes and
-    dtypes are made, for a plan.
+    One after the other, each original released as soon as its replacement is there, so that no more
+    than one exists twice. On the meta device only shapes and dtypes are made, for a plan.
     """
     from bitsandbytes.functional import quantize_blockwise
 
     # Its table of values stays, for the whole process, on the device that needs it first: not meta.
     quantize_blockwise(torch.zeros(1))
     head = model.get_output_embeddings()
-    for name, module in list(model.named_modules()):
-        if isinstance(module, nn.Linear | Conv1D) and module is not head:
-            model.set_submodule(name, _in_four_bits(module, dtype))
+    names = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) and module is not head
+    ]
+    for name in names:  # not modules: a list of them would keep every original to the end
+        model.set_submodule(name, _in_four_bits(model.get_submodule(name), dtype))
     model.is_loaded_in_4bit = True  # set as transformers does; peft reads it
 
 
@@ -84,20 +85,3 @@ def weights_in(parameter: torch.Tensor) -> int:
     """Return the number of weights in a parameter; in four bits a byte holds two."""
     state = getattr(parameter, "quant_state", None)
     return parameter.numel() if state is None else state.shape.numel()
-
-
-@contextmanager
-def without_bitsandbytes() -> Iterator[None]:
-    """Make peft believe that bitsandbytes is not installed, as it imports it if it can.
-
-    The import is not needed, and would initialise CUDA in a process that others are forked from.
-    """
-    if "bitsandbytes" in sys.modules:
-        yield
-        return
-    modules: dict[str, Any] = sys.modules
-    modules["bitsandbytes"] = None  # the import system's own way to mark a module as missing
-    try:
-        yield
-    finally:
-        del modules["bitsandbytes"]

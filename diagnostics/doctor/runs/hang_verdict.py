@@ -51,7 +51,7 @@ def of_hang(folder: Path) -> Verdict | None:
         "makes no progress",
         "No rank can be told from the others.",
         ranks=(),
-        fix=seen.show_all(),
+        fix=f"{seen.show_all()}; ./airlock check collectives   # do the ranks reach each other?",
         confidence=_UNSURE,
     )
 

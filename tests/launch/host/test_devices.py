@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +21,11 @@ from launch.host.devices import (
     place,
     visible_gpus,
 )
+from launch.host.mig import Part
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from tests import fake_nvml
 
 UUIDS = ("GPU-aaa0", "GPU-aab1", "GPU-b2c2", "GPU-d3e3", "GPU-f404", "GPU-f515", "GPU-c6", "GPU-d7")
 NODE = [Gpu(i, uuid, "NVIDIA H100", 80 << 30) for i, uuid in enumerate(UUIDS)]
@@ -59,6 +64,85 @@ def test_an_entry_that_names_no_gpu_is_an_error_that_says_which_there_are(spec: 
         visible_gpus(NODE, spec)
     assert f"CUDA_VISIBLE_DEVICES={spec}" in str(raised.value)
     assert raised.value.do == "CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7"
+
+
+PARTS = [
+    Part(
+        index=2,
+        uuid=f"MIG-{letter}1b2",
+        old_name=f"MIG-GPU-b2c2/{number}/0",
+        name="NVIDIA H100 MIG 3g.40gb",
+        memory_bytes=40 << 30,
+    )
+    for number, letter in ((1, "a"), (2, "b"))
+]
+
+
+@pytest.mark.parametrize(
+    ("spec", "uuids"),
+    [
+        ("MIG-a1b2", ["MIG-a1b2"]),
+        ("MIG-b", ["MIG-b1b2"]),
+        ("MIG-GPU-b2c2/2/0", ["MIG-b1b2"]),
+        ("MIG-a1b2,MIG-GPU-b2c2/2/0", ["MIG-a1b2", "MIG-b1b2"]),
+    ],
+)
+def test_an_instance_of_a_gpu_is_a_device_with_memory_of_its_own(
+    spec: str, uuids: list[str]
+) -> None:
+    for installed in (NODE, []):  # a container may see the instance and not its GPU
+        chosen = visible_gpus(installed, spec, lambda: PARTS)
+        assert [gpu.uuid for gpu in chosen] == uuids
+        assert all(gpu.is_part and gpu.memory_bytes == 40 << 30 for gpu in chosen)
+    alone = place(config(), None, chosen[:1])
+    assert (alone.device, alone.num_ranks, alone.gpus[0].index) == ("cuda", 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("MIG-zzz", "names no instance of a GPU (MIG); there are MIG-a1b2, MIG-b1b2"),
+        ("MIG-", "names no instance"),
+        ("MIG-GPU-b2c2/3/0", "names no instance"),
+    ],
+)
+def test_an_entry_that_names_no_instance_is_an_error_that_says_which_there_are(
+    spec: str, says: str
+) -> None:
+    with pytest.raises(UserError, match=re.escape(says)) as raised:
+        visible_gpus(NODE, spec, lambda: PARTS)
+    assert raised.value.do == "CUDA_VISIBLE_DEVICES=MIG-a1b2"
+    with pytest.raises(UserError, match="there is none that can be seen"):
+        visible_gpus(NODE, spec, list)
+
+
+@pytest.mark.parametrize("spec", ["MIG-a,MIG-b", "0,MIG-a"])
+def test_several_ranks_get_no_instances_for_cuda_shows_a_process_one(spec: str) -> None:
+    visible = visible_gpus(NODE, spec, lambda: PARTS)
+    with pytest.raises(UserError, match="NCCL cannot join them") as raised:
+        place(config(), None, visible)
+    assert "CUDA_VISIBLE_DEVICES=MIG-a1b2 NUM_GPUS=1 ./start.sh 32b" in raised.value.do
+    assert place(config(), (1, "NUM_GPUS=1"), visible).num_ranks == 1
+
+
+def test_the_driver_is_asked_for_the_instances(tmp_path: Path, environ: dict[str, str]) -> None:
+    """A GPU with one instance stands for that; of one with several, each has to be named."""
+    program = """
+from launch.host.devices import installed_gpus, visible_gpus
+for gpu in (*installed_gpus(), *visible_gpus([], "MIG-202"), *visible_gpus([], "MIG-GPU-1/1/0")):
+    print(gpu.index, gpu.uuid, gpu.memory_bytes >> 20)
+"""
+    env = {"NVML_MIG_0": "1", "NVML_PARTS_0": "1", "NVML_TOTAL_MIB_100": "20000"}
+    env |= {"NVML_MIG_1": "1", "NVML_PARTS_1": "2", "NVML_TOTAL_MIB_202": "40000"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        env=environ | fake_nvml.build(tmp_path) | env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    seen = ["0 MIG-100 20000", "1 GPU-1 81559", "1 MIG-202 40000", "1 MIG-200 81559"]
+    assert done.stdout.splitlines() == seen
 
 
 @pytest.mark.parametrize("spec", ["0,0", "1,GPU-aab1", "GPU-b,GPU-b2"])

@@ -104,7 +104,20 @@ def test_every_variable_says_where_it_is_from_and_why(
 def test_ranks_on_gpus_see_theirs_by_uuid_and_ranks_on_cpu_see_none() -> None:
     seen = variables({"CUDA_VISIBLE_DEVICES": "3,1"}, placement=ON_GPUS)
     assert seen["CUDA_VISIBLE_DEVICES"].value == "GPU-3,GPU-1"
-    assert variables({"CUDA_VISIBLE_DEVICES": "3,1"})["CUDA_VISIBLE_DEVICES"].value == ""
+    own = {"CUDA_VISIBLE_DEVICES": "3,1", "HIP_VISIBLE_DEVICES": "0,1"}
+    hidden = variables(own)
+    assert hidden["CUDA_VISIBLE_DEVICES"].value == ""
+    assert hidden["HIP_VISIBLE_DEVICES"].value == "-1"  # to HIP nothing means all
+    assert "HIP_VISIBLE_DEVICES" not in variables(own, placement=ON_GPUS)
+
+
+@pytest.mark.parametrize("own_trainer", [True, False])
+def test_a_gpus_number_means_the_same_one_to_cuda_as_to_nvidia_smi(own_trainer: bool) -> None:
+    on_gpus = variables({}, placement=ON_GPUS, own_trainer=own_trainer)["CUDA_DEVICE_ORDER"]
+    assert (on_gpus.value, on_gpus.source) == ("PCI_BUS_ID", "airlock")
+    assert "CUDA_DEVICE_ORDER" not in variables({}, own_trainer=own_trainer)
+    own = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+    assert variables(own, placement=ON_GPUS)["CUDA_DEVICE_ORDER"].value == "FASTEST_FIRST"
 
 
 @pytest.mark.parametrize(

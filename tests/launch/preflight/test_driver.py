@@ -7,14 +7,17 @@ from pathlib import Path
 import pytest
 
 from launch.host.nvml import DriverState, GpuState
-from launch.preflight.gpus import TorchBuild, judge_driver, torch_build
+from launch.host.torch_build import TorchBuild, torch_build
+from launch.preflight.gpus import judge_driver
 from tests.conftest import HAS_GPU, ROOT
 from tests.launch.preflight.conftest import Machine, Row
 
 pretended = pytest.mark.skipif(HAS_GPU, reason="here the real ones are tested")
 
 
-def installed(folder: Path, cuda: str | None, version: str = "2.13.0") -> dict[str, str]:
+def installed(
+    folder: Path, cuda: str | None, version: str = "2.13.0", hip: str | None = None
+) -> dict[str, str]:
     """Return an environment with such a torch build, which ends any process that imports it."""
     package = folder / "site" / "torch"
     package.mkdir(parents=True, exist_ok=True)
@@ -23,7 +26,7 @@ def installed(folder: Path, cuda: str | None, version: str = "2.13.0") -> dict[s
         "from typing import Optional",
         f"__version__ = {version!r}",
         f"cuda: Optional[str] = {cuda!r}",
-        "hip: Optional[str] = None",
+        f"hip: Optional[str] = {hip!r}",
     )
     (package / "version.py").write_text("\n".join(lines))
     return {"PYTHONPATH": f"{ROOT}:{package.parent}"}
@@ -45,6 +48,25 @@ def test_a_build_for_cpu_on_a_node_with_gpus_is_an_error_with_the_install_comman
     assert "the driver 580.95 serves CUDA 13.0" in row["text"]
     assert " -m pip install torch==2.13.0+cu130 --extra-index-url https://" in row["do"]
     assert row["do"].endswith("/whl/cu130")
+
+
+@pretended
+def test_a_build_for_amd_gpus_is_told_what_is_missing(
+    machine: Machine, nvml: dict[str, str], tmp_path: Path
+) -> None:
+    rocm = installed(tmp_path, None, "2.13.0+rocm7.1", hip="7.1.25424")
+    no_gpus = nvml | rocm | {"NVML_COUNT": "0"}
+    (row,) = machine.rows(profile="32b", env=no_gpus)["gpu"]
+    assert not row["ok"]
+    assert "32b needs an NVIDIA GPU and none is visible; torch 2.13.0+rocm7.1 is" in row["text"]
+    assert "Airlock knows of no AMD GPU" in row["text"]
+    assert "./start.sh my_train.py" in row["do"]
+    (row,) = machine.rows(profile="tiny", env=no_gpus)["driver"]
+    assert row["ok"]
+    assert row["warning"].endswith("so this run is on CPU")
+    row = driver_row(machine, nvml, rocm)
+    assert not row["ok"]
+    assert row["text"].startswith("torch 2.13.0+rocm7.1 is built for ROCm 7.1.25424; the run is to")
 
 
 @pretended

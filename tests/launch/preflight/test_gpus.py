@@ -113,6 +113,22 @@ def test_what_one_rank_alone_can_live_with_is_no_error(
 
 
 @pretended
+def test_an_instance_of_a_gpu_is_judged_by_its_own_memory(
+    machine: Machine, nvml: dict[str, str]
+) -> None:
+    parts = {"NVML_MIG_0": "1", "NVML_PARTS_0": "2", "NVML_TOTAL_MIB_102": "40000"}
+    chosen = parts | {"CUDA_VISIBLE_DEVICES": "MIG-102"}
+    (row,) = gpu_rows(machine, nvml, **chosen, NVML_FREE_MIB_102="39000")
+    assert (row["ok"], row["warning"]) == (True, "")
+    assert "1 GPUs, at least 39,000 MiB free" in row["text"]
+    (row,) = gpu_rows(machine, nvml, **chosen, NVML_FREE_MIB_102="20000")
+    assert "20,000 of 40,000 MiB are free" in row["warning"]
+    (row,) = gpu_rows(machine, nvml, **parts | {"CUDA_VISIBLE_DEVICES": "MIG-100,MIG-102"})
+    assert "NCCL cannot join them" in row["text"]
+    assert "CUDA_VISIBLE_DEVICES=MIG-100 NUM_GPUS=1" in row["do"]
+
+
+@pretended
 def test_memory_errors_are_a_warning(machine: Machine, nvml: dict[str, str]) -> None:
     (row,) = gpu_rows(machine, nvml, NVML_ECC_1="3", NVML_PENDING_1="1")
     assert row["ok"]

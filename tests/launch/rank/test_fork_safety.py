@@ -6,8 +6,11 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tests.conftest import ROOT
 
 LOOK = """
 import dataclasses, json
@@ -102,3 +105,24 @@ def test_cuda_is_found_whoever_initialised_it(
 ) -> None:
     environ = environ | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
     assert look(environ, before)["cuda_touched"] is touched
+
+
+def test_the_import_that_initialises_cuda_is_named(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "apex.py").write_text("import torch; torch.cuda._initialized = True\n")
+    program = """
+from pathlib import Path
+from launch.rank.script_preload import UnfitError
+from launch.rank.zygote import import_libraries
+from rundir.events import EventWriter
+libraries = [(name, lambda name=name: __import__(name)) for name in ("torch", "apex", "never")]
+try:
+    import_libraries(libraries, EventWriter(Path("/dev/null")))
+except UnfitError as error:
+    print(error)
+"""
+    env = environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], env=env, capture_output=True, text=True, check=True
+    )
+    said = "importing apex (with apex) has initialised CUDA in it, which no fork can use again\n"
+    assert done.stdout == said

@@ -72,13 +72,23 @@ def test_figures_of_the_host_belong_to_the_last_step_trained(made: MadeRun) -> N
 def test_each_gpu_has_names_of_its_own(made: MadeRun) -> None:
     for index in (0, 3):
         made.launch.emit(
-            "metric", "gpu", index=index, used_bytes=index, total_bytes=8, utilization_percent=50
+            "metric",
+            "gpu",
+            index=index,
+            used_bytes=index,
+            total_bytes=8,
+            utilization_percent=50,
+            temperature_c=60,
+            power_w=None,
+            power_limit_w=700.0,
+            slowed_by=["power cap"],
         )
     track(made)
     found = scalars(made.run.tensorboard)
     assert found["gpu/3/used_bytes"][0][2] == 3
     assert "gpu/3/index" not in found
-    assert len(found) == 6
+    assert found["gpu/0/power_limit_w"][0][2] == 700
+    assert len(found) == 10  # neither what is null nor what is no figure
 
 
 def test_what_is_repeated_after_a_restart_takes_the_place_of_what_it_repeats(

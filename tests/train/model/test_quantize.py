@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from rundir.config import ModelConfig, RunConfig, TrainConfig
 from rundir.config_file import config_text
 from tests.conftest import ROOT
 from tests.train.model.test_models import SHAPES, assert_same, found, samples
+from train.model import quantize as quantize_module
 from train.model.build import add_method, load_architecture, load_model, new_model, num_weights
 from train.model.export import difference, export, export_adapter, logits_of_some, on_whole_base
 from train.model.make_checkpoint import make_checkpoint
@@ -134,12 +137,31 @@ def test_adapters_are_merged_into_the_weights_as_they_were_before(tmp_path: Path
     assert {p.dtype for p in merged.parameters()} == {torch.float32}
 
 
+def test_an_original_is_gone_when_the_next_layer_is_quantized(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, seen, left = quantize_module._in_four_bits, list[Any](), list[int]()
+
+    def watched(module: Any, dtype: torch.dtype) -> Any:
+        left.append(sum(one() is not None for one in seen))
+        seen.append(weakref.ref(module))
+        return real(module, dtype)
+
+    monkeypatch.setattr(quantize_module, "_in_four_bits", watched)
+    model = as_random(configured("qwen3"), tmp_path / "base")
+    assert len(seen) == len(in_four_bits(model)) > 2
+    assert not any(left), f"originals that were still there at each layer: {left}"
+
+
 @pytest.mark.parametrize("method", ["lora", "qlora"])
 @pytest.mark.runs
-def test_what_is_imported_before_ranks_are_forked_leaves_bitsandbytes_out(
+def test_what_is_imported_before_ranks_are_forked_leaves_out_what_initialises_cuda(
     method: str, tmp_path: Path
 ) -> None:
-    """It would initialise CUDA, and peft imports it wherever it is installed."""
+    """As bitsandbytes and transformer_engine do; peft imports them wherever they are installed."""
+    engine = tmp_path / "packages" / "transformer_engine"
+    engine.mkdir(parents=True)
+    (engine / "__init__.py").write_text("import torch; torch.cuda._initialized = True\n")
     config = configured("qwen3", method=method)
     make_checkpoint(config, tmp_path / "base")
     (tmp_path / "config.toml").write_text(config_text(config, {}), encoding="utf-8")
@@ -151,11 +173,16 @@ from train import warm
 folder = Path({str(tmp_path)!r})
 warm._import_torch(); warm._import_peft(); warm._import_trainer()
 assert "bitsandbytes" not in sys.modules, "imported by what the zygote imports"
+assert "transformer_engine" not in sys.modules, "imported by what the zygote imports"
 import torch
 from train.model.build import load_model, add_method
 config = read_config(folder / "config.toml")
 model = add_method(load_model(config, folder / "base", torch.device("cpu")), config.train)
 assert ("bitsandbytes" in sys.modules) == ({method!r} == "qlora"), "imported by the model"
+assert "transformer_engine" not in sys.modules, "imported by the model"
+assert not torch.cuda.is_initialized()
+import transformer_engine  # it is there for those who ask
 assert sum(p.requires_grad for p in model.parameters()) > 0
 """
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=120)
+    env = os.environ | {"PYTHONPATH": str(engine.parent)}
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=120, env=env)
