@@ -6,7 +6,7 @@ command again goes on with those that are left. `--case` names some, `--list` sh
 they need, and `--table FOLDER` prints what there is as Markdown. What cannot be measured is noted
 with the reason; a failure does not stop the rest. docs/gpu-benchmarks.md has the order of commands.
 
-On CPU (`--device cpu`) the same cases train `tiny`: that proves the benchmark, and measures nothing.
+On CPU (`--device cpu`) the same cases train `tiny`, which proves the benchmark and no more.
 """
 
 from __future__ import annotations

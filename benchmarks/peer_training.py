@@ -4,8 +4,8 @@ A program: `torchrun … peer_training.py bare|accelerate|trainer FOLDER`. Each 
 own documentation, and gets what Airlock has as well: fused AdamW with the same betas, no cache, a
 loss per token of the whole step, and samples in the same order.
 
-Of FOLDER/settings.json, `device`, `dtype`, `model` (a folder), `adapter` (of LoRA, to begin from) and
-`checkpointing` may be absent: then it is full training of FOLDER/model in float32 on CPU.
+In FOLDER/settings.json `device`, `dtype`, `model` (a folder), `adapter` (of LoRA, to begin from)
+and `checkpointing` may be absent: then it is full training of FOLDER/model in float32 on CPU.
 """
 
 from __future__ import annotations

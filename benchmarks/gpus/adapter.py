@@ -1,6 +1,6 @@
-"""Adapters for all who are compared to begin from: `python -m benchmarks.gpus.adapter MODEL FOLDER`.
+"""Adapters for all who are compared to begin from: random, and the same each time.
 
-Random, the same each time, and made without the model's weights, which need not be read for it.
+A program: `python -m benchmarks.gpus.adapter MODEL FOLDER`. The model's weights are not read.
 """
 
 from __future__ import annotations

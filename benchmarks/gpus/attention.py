@@ -81,8 +81,9 @@ def _ways(ends: list[int], row: int, device: str) -> dict[str, Attend]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
-    sample = torch.bucketize(torch.arange(row, device=device), torch.tensor(ends, device=device) - 1)
-    mask = (sample[:, None] == sample) & torch.ones_like(sample[:, None] == sample).tril()
+    last = torch.tensor(ends, device=device) - 1
+    sample = torch.bucketize(torch.arange(row, device=device), last)
+    mask = (sample[:, None] == sample).tril()
 
     def masked(backends: list[SDPBackend]) -> Attend:
         def attend(q: Any, k: Any, v: Any) -> Any:

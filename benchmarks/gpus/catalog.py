@@ -1,4 +1,4 @@
-"""Every case of `python -m benchmarks.gpu`: what it needs, what it shows, and how it is measured."""
+"""Every case of `python -m benchmarks.gpu`: what it needs and shows, and how it is measured."""
 
 from __future__ import annotations
 
@@ -209,9 +209,7 @@ ENTRIES = (
         shows="warm and cold losses of `tiny`, full, bit by bit; CUDA in the zygote",
         gpu_gib=2,
         minutes=1,
-        measure=lambda place, _steps, timeout_s: compare_starts(
-            place, timeout_s, name="tiny-fork"
-        ),
+        measure=lambda place, _steps, timeout_s: compare_starts(place, timeout_s, name="tiny-fork"),
     ),
     Entry(
         name="tiny-fork-lora",

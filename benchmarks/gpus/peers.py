@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import shutil
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from benchmarks.gpus.files import folder_of, write_files
 from benchmarks.gpus.memory import GpuMemory
@@ -47,9 +44,9 @@ def compare(case: Case, place: Place, steps: Steps, timeout_s: float) -> Iterato
         if number and ends - time.monotonic() < 1.2 * round_s:
             break
         begun = time.monotonic()
-        for who in found:
+        for who, rounds in found.items():
             left_s = ends - time.monotonic()
-            found[who].append(_one(who, case, place, work, steps, left_s))
+            rounds.append(_one(who, case, place, work, steps, left_s))
             yield _summary(found)
         round_s = time.monotonic() - begun
 
@@ -82,9 +79,7 @@ def _adapter(work: Work) -> str:
     return str(work.folder / "adapter")
 
 
-def _one(
-    who: str, case: Case, place: Place, work: Work, steps: Steps, timeout_s: float
-) -> Figures:
+def _one(who: str, case: Case, place: Place, work: Work, steps: Steps, timeout_s: float) -> Figures:
     """Train once; return seconds, tokens/s after the first steps, peaks, and each step's loss."""
     with GpuMemory(place.gpu) as memory:
         if who == OURS:

@@ -1,6 +1,6 @@
 """Programs of the benchmark's own, each in a process of its own, so that its GPU memory is freed.
 
-They print one JSON object per line: figures, as soon as they are known.
+They print a marked line of JSON for figures, as soon as they are known; libraries print others.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from benchmarks.gpus.run import Figures, FailedError, OutOfTimeError, Done, Place, last_lines
+from benchmarks.gpus.run import Done, FailedError, Figures, OutOfTimeError, Place, last_lines
 from benchmarks.tree import Tree
 
 _POLL_S = 0.1
+_MARK = "FIGURES "
 
 
 def figures_of(
@@ -53,11 +54,11 @@ def figures_of(
 
 
 def _figures(log: Path) -> list[Figures]:
-    """Return the complete lines that are JSON objects; a program's libraries may print others."""
+    """Return what the complete lines tell."""
     whole = log.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-    return [json.loads(line) for line in whole if line.startswith("{") and line.endswith("}")]
+    return [json.loads(line.removeprefix(_MARK)) for line in whole if line.startswith(_MARK)]
 
 
 def tell(**figures: object) -> None:
     """Print figures, in such a program."""
-    print(json.dumps(figures), flush=True)  # noqa: T201
+    print(_MARK + json.dumps(figures), flush=True)  # noqa: T201

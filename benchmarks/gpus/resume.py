@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from benchmarks.gpus.figures import nvml_peaks
 from benchmarks.gpus.fork import differences
 from benchmarks.gpus.memory import GpuMemory, used_bytes
 from benchmarks.gpus.run import Done, FailedError, Figures, Place, follow
@@ -24,8 +25,8 @@ def resumed(case: Case, place: Place, timeout_s: float) -> Iterator[Figures]:
     """
     case, each_s = case.on(place), timeout_s * _SHARE
     case = replace(case, settings=(*case.settings, f"train.checkpoint_every_steps={_EVERY}"))
-    whole = _watched(place, lambda: run_steps(case, place, _TOTAL, each_s))
-    yield {f"whole_{key}": value for key, value in whole.figures.items()}
+    whole, figures = _watched(place, lambda: run_steps(case, place, _TOTAL, each_s))
+    yield {f"whole_{key}": value for key, value in figures.items()}
     cut = replace(case, name=f"{case.name}-killed")
     before = used_bytes(place.gpu)
     killed = run_steps(cut, place, _KILLED_AFTER, each_s, ending="kill")
@@ -33,11 +34,12 @@ def resumed(case: Case, place: Place, timeout_s: float) -> Iterator[Figures]:
         "killed_after_steps": max(killed.losses()),
         "nvml_before_bytes": before,
         "nvml_after_kill_bytes": used_bytes(place.gpu),
-        **{f"repeated_{key}": value for key, value in differences(killed, whole.done).items()},
+        **{f"repeated_{key}": value for key, value in differences(killed, whole).items()},
     }
+    assert killed.run is not None, "it has reported steps"
     kept = complete_checkpoints(killed.run.checkpoints)
     if not kept:
-        raise FailedError(f"{killed.run.path} has no complete checkpoint")
+        raise FailedError(f"no checkpoint was complete after {max(killed.losses())} steps")
     yield {"resumed_from_step": step_of(kept[-1])}
     arguments = [
         cut.profile,
@@ -46,25 +48,20 @@ def resumed(case: Case, place: Place, timeout_s: float) -> Iterator[Figures]:
         f"--data={write_rows(cut, place)}",
         "--force",
     ]
-    again = _watched(
+    again, figures = _watched(
         place, lambda: follow(cut.name, arguments, place, timeout_s=each_s, stop_after=_TOTAL)
     )
-    yield {f"resumed_{key}": value for key, value in again.figures.items()}
-    yield differences(again.done, whole.done)
+    yield {f"resumed_{key}": value for key, value in figures.items()}
+    yield differences(again, whole)
 
 
-class _Watched:
-    def __init__(self, done: Done, memory: GpuMemory) -> None:
-        (result,) = done.of("mark", "train.result")
-        self.done = done
-        self.figures = {
-            "gpu_peak_bytes": result["gpu_peak_bytes"],
-            "nvml_peak_bytes": memory.peak_bytes,
-            "first_step_s": done.first_step_s,
-        }
-
-
-def _watched(place: Place, run) -> _Watched:  # type: ignore[no-untyped-def]
+def _watched(place: Place, run: Callable[[], Done]) -> tuple[Done, Figures]:
+    """Return the run, and its figures of memory."""
     with GpuMemory(place.gpu) as memory:
         done = run()
-    return _Watched(done, memory)
+    (result,) = done.of("mark", "train.result")
+    return done, {
+        "gpu_peak_bytes": result["gpu_peak_bytes"],
+        "first_step_s": done.first_step_s,
+        **nvml_peaks(memory, done),
+    }

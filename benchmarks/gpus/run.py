@@ -89,7 +89,7 @@ class Done:
 
     started: float
     events: Sequence[Event]
-    run: RunDir = RunDir(Path())
+    run: RunDir | None = None
 
     def of(self, kind: str, name: str) -> list[Event]:
         """Return the events of that kind and name, in the order in which they were read."""
@@ -118,7 +118,7 @@ class _Run:
         self.tree, self._latest, self._before = tree, runs / "latest", before
         self._events: RunEvents | None = None
         self._all: list[Event] = []
-        self.run = RunDir(before)
+        self.run: RunDir | None = None
 
     def look(self) -> None:
         """Read what is new."""
@@ -172,6 +172,7 @@ def follow(
             if stop_after and run.num_steps >= least:
                 if ending == "kill":
                     return run.done()  # leaving the block kills it
+                assert run.run is not None, "it has reported steps"
                 ask(run.run, "stop")
         run.look()
         expected = ExitCode.INTERRUPTED_SAVED if stop_after else ExitCode.DONE

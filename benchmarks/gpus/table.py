@@ -69,7 +69,9 @@ def _machine(found: Mapping[str, Any]) -> str:
         words.append(f"{gib(found['gpu_memory_bytes'])} GiB, driver {found['driver']}")
     words.append(f"{found.get('cores', '?')} cores, {gib(found.get('memory_bytes'))} GiB")
     names = ("python", "torch", "transformers")
-    return "; ".join([*words, ", ".join(f"{name} {found[name]}" for name in names if name in found)])
+    return "; ".join(
+        [*words, ", ".join(f"{name} {found[name]}" for name in names if name in found)]
+    )
 
 
 def _training(one: Record) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-import statistics
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.gpus.data import model_folder, write_mixed_rows
+from benchmarks.gpus.figures import measured, nvml_peaks
 from benchmarks.gpus.memory import GpuMemory
 from benchmarks.gpus.run import (
     Done,
@@ -32,7 +32,6 @@ from rundir.exit_codes import ExitCode
 from rundir.units import size_text
 
 _NO_PLAN = (ExitCode.USAGE, ExitCode.PREFLIGHT)  # as for a method that this version does not have
-_PARTS = ("data", "forward", "backward", "comm", "optimizer")
 _CPU_ROW_TOKENS = 64
 # Weights in bfloat16, and two states of AdamW in float32 with a master copy of the weights.
 _CHECKPOINT_BYTES_PER_WEIGHT = 14
@@ -218,61 +217,3 @@ def _ending(case: Case, place: Place, planned: Figures) -> tuple[Ending, str]:
         return "stop", ""
     text = f"a checkpoint may take {size_text(needed)}, and {size_text(free)} of the disk are free"
     return "kill", f"{text}: so the allocator's own peak is not known"
-
-
-def measured(case: Case, done: Done, num_warm: int) -> Figures:
-    """Return the figures of the steps after the first `num_warm`; none raise FailedError."""
-    metrics = done.of("metric", "train")
-    ends = [one["mono"] for one in metrics]
-    counted = metrics[num_warm:]
-    if num_warm < 1 or not counted:
-        raise FailedError(f"{len(metrics)} steps were trained, no more")
-    speed, mfu = _speed(case, counted, ends[num_warm - 1 :])
-    results = done.of("mark", "train.result")  # none if it was killed
-    return {
-        "tokens_per_s": round(speed, 1),
-        "mfu": None if mfu is None else round(mfu, 4),
-        "gpu_peak_bytes": results[-1]["gpu_peak_bytes"] if results else None,
-        "first_step_s": done.first_step_s,  # since the exec of the command
-        "num_steps": len(counted),
-        "row_tokens": case.row_tokens,
-        "rows_per_step": case.num_rows,
-        "last_loss": counted[-1]["loss"],
-        **{f"time_{part}_s": _median(counted, f"time_{part}_s") for part in _PARTS},
-    }
-
-
-def _speed(case: Case, counted: list[Any], ends: list[float]) -> tuple[float, float | None]:
-    """Return (tokens per second, MFU) of the steps between these ends."""
-    total_s = ends[-1] - ends[0]
-    last = counted[-1]
-    if case.rows == "full":
-        tokens_per_s = len(counted) * case.num_rows * case.row_tokens / total_s
-        if last["mfu"] is None:
-            return tokens_per_s, None
-        # Its MFU and its speed are of the same seconds.
-        return tokens_per_s, last["mfu"] * tokens_per_s / last["tokens_per_s"]
-    # Steps differ in length, and each has reported what it did in its own time.
-    seconds = [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
-    parts = list(zip(counted, seconds, strict=True))
-    tokens_per_s = sum(one["tokens_per_s"] * took for one, took in parts) / total_s
-    if last["mfu"] is None:
-        return tokens_per_s, None
-    return tokens_per_s, sum(one["mfu"] * took for one, took in parts) / total_s
-
-
-def nvml_peaks(memory: GpuMemory, done: Done) -> Figures:
-    """Return what NVML has seen: in the whole run, and once the model was loaded.
-
-    Loading may take more for a moment, as when weights become four bits, which no plan is about.
-    """
-    loaded = [one["mono"] for one in done.of("mark", "mem.post_model")]
-    return {
-        "nvml_peak_bytes": memory.peak_bytes,
-        "nvml_loaded_peak_bytes": memory.peak_since(max(loaded)) if loaded else None,
-    }
-
-
-def _median(metrics: list[Any], key: str) -> float | None:
-    values = [one[key] for one in metrics if one[key] is not None]
-    return statistics.median(values) if values else None
