@@ -39,7 +39,8 @@ from rundir.paths import ROOT
 
 _QUICK, _STEPS = Steps(warm=2, measured=3), Steps(warm=3, measured=8)
 _LIMIT_S = 540.0  # a command that may take ten minutes then ends by itself
-_LEAST_S = 20.0  # with less time left, no case is started
+# A case is started only with this share of its expected time left: a shorter one may fit.
+_LEAST_S, _LEAST_SHARE = 20.0, 0.6
 _CLEAN_UP_S = 15.0  # of the limit: processes are ended, files removed
 _KEPT = ("cache", "gate")  # of the scratch folder, besides models
 
@@ -62,7 +63,7 @@ def measure_all(
             _say(f"{entry.name}: done before, on {before.date}; --again measures it once more")
             continue
         left_s = ends - time.monotonic()
-        if left_s < _LEAST_S:
+        if left_s < max(_LEAST_S, _LEAST_SHARE * entry.minutes * 60):
             left.append(entry.name)
             continue
         keep_earlier(out, entry.name)

@@ -19,8 +19,9 @@ def main(model_path: Path, folder: Path) -> None:
     from safetensors.torch import save_file
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    make: Any = AutoModelForCausalLM  # its methods have no types
     with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model_path))
+        model = make.from_config(AutoConfig.from_pretrained(model_path))
     adapters = LoraConfig(
         r=_RANK, lora_alpha=_ALPHA, target_modules="all-linear", task_type="CAUSAL_LM"
     )

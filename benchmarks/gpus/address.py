@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from benchmarks.gpus.program import figures_of, tell
 from benchmarks.gpus.run import Figures, Place
@@ -62,7 +63,8 @@ def _communicate(device: str) -> None:
     import torch
     import torch.distributed as dist
 
-    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
+    group: Any = dist  # torch's types leave the stores out
+    store = group.TCPStore("127.0.0.1", 0, 1, is_master=True)
     is_gpu = device == "cuda"
     dist.init_process_group(
         "nccl" if is_gpu else "gloo",
@@ -88,7 +90,8 @@ def _step(device: str) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     inputs = torch.randn(1, _LENGTH, _WIDTH, device=device, dtype=torch.bfloat16)
     heads = model(inputs).view(1, _LENGTH, _NUM_HEADS, -1).transpose(1, 2)
-    scaled_dot_product_attention(heads, heads, heads, is_causal=True).float().sum().backward()
+    loss: Any = scaled_dot_product_attention(heads, heads, heads, is_causal=True).float().sum()
+    loss.backward()
     optimizer.step()
     if device == "cuda":
         torch.cuda.synchronize()

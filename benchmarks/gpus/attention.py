@@ -91,7 +91,7 @@ def _ways(ends: list[int], row: int, device: str) -> dict[str, Attend]:
             wide = (q, k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1))
             ready = [one.transpose(0, 1)[None] for one in wide]
             with sdpa_kernel(backends):
-                out = scaled_dot_product_attention(*ready, attn_mask=mask[None, None])
+                out = scaled_dot_product_attention(*ready, mask[None, None])
             return out[0].transpose(0, 1)
 
         return attend

@@ -72,8 +72,9 @@ def _model(architecture: dict[str, Any], device: Any) -> Any:
     described = CONFIG_MAPPING[architecture["model_type"]](
         **{key: value for key, value in architecture.items() if key != "model_type"}
     )
+    make: Any = AutoModelForCausalLM  # its methods have no types
     with device:
-        model: Any = AutoModelForCausalLM.from_config(described, dtype=torch.bfloat16)
+        model = make.from_config(described, dtype=torch.bfloat16)
     model = model.to(device)
     model.config.use_cache = False
     enable = getattr(model, "activation_checkpointing_enable", None)

@@ -104,7 +104,7 @@ def cudnn_setting(*, is_on: bool) -> str:
 
 def _compiled(place: Place, steps: Steps, timeout_s: float) -> Iterator[Figures]:
     """Train the mixed rows without and with model.compile; the first step compiles."""
-    speeds = {}
+    speeds: Figures = {}
     for name, value in (("eager", "false"), ("compiled", "true")):
         case = replace(_MIXED, name=f"14b-compile-{name}", settings=(f"model.compile={value}",))
         for found in prefixed(name, train(case, place, steps, timeout_s / 2)):
@@ -161,7 +161,7 @@ ENTRIES = (
     Entry(
         name="attention-kernels",
         shows="milliseconds of attention alone: mask with cuDNN on and off, varlen, flash",
-        gpu_gib=6,
+        gpu_gib=16,
         minutes=0.5,
         measure=lambda place, _steps, timeout_s: attention(place, timeout_s),
     ),

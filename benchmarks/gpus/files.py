@@ -24,7 +24,7 @@ _MARKER = "written.json"
 _INDEX = "model.safetensors.index.json"
 _BYTES_PER_WEIGHT = 2
 _LEFT_FREE_BYTES = 2 * 1024**3
-_SHARD_BYTES = 2 * 1024**3  # half of what Hugging Face's are at most: a thread holds two copies
+_SHARD_BYTES = 4.6 * 1024**3  # as Hugging Face's, 5 GB at most; a thread holds two copies
 _NUM_THREADS = 4
 _STD = 0.02  # initializer_range of Qwen2's config
 
@@ -73,8 +73,9 @@ def _tensors(architecture: dict[str, Any]) -> dict[str, Any]:
     described = CONFIG_MAPPING[architecture["model_type"]](
         **{key: value for key, value in architecture.items() if key != "model_type"}
     )
+    make: Any = AutoModelForCausalLM  # its methods have no types
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(described, dtype=torch.bfloat16)
+        model = make.from_config(described, dtype=torch.bfloat16)
     return dict(model.named_parameters())  # names each once, by its first name
 
 

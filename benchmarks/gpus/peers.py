@@ -26,7 +26,14 @@ _LEARNING_RATE, _WARMUP_STEPS = 1e-4, 2
 _PEER_MICRO_BATCH = 2  # samples, padded to the longer one; more would not fit beside their logits
 
 
-def compare(case: Case, place: Place, steps: Steps, timeout_s: float) -> Iterator[Figures]:
+def compare(
+    case: Case,
+    place: Place,
+    steps: Steps,
+    timeout_s: float,
+    *,
+    most_rounds: int = _MOST_ROUNDS,
+) -> Iterator[Figures]:
     """Train with each in turn, as often as there is time for; yield what is known after each.
 
     Raises SkippedError if the files do not fit the disk, FailedError when one fails.
@@ -40,7 +47,7 @@ def compare(case: Case, place: Place, steps: Steps, timeout_s: float) -> Iterato
     )
     found: dict[str, list[Figures]] = {who: [] for who in (OURS, *PEERS)}
     round_s = 0.0
-    for number in range(_MOST_ROUNDS):
+    for number in range(most_rounds):
         if number and ends - time.monotonic() < 1.2 * round_s:
             break
         begun = time.monotonic()

@@ -105,7 +105,8 @@ def _pinned(content: Any, target: Any, device: str) -> Callable[[], None]:
     is_gpu = device == "cuda"
     size = max(1, content.numel() // _BUFFER_SHARE)
     buffers = [torch.empty(size, dtype=torch.uint8, pin_memory=is_gpu) for _ in range(2)]
-    sent = [torch.cuda.Event() if is_gpu else None for _ in range(2)]
+    event_of: Any = torch.cuda.Event  # it has no types
+    sent = [event_of() if is_gpu else None for _ in range(2)]
 
     def copy() -> None:
         pieces = zip(content.split(size), target.split(size), strict=True)

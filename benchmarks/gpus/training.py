@@ -27,6 +27,7 @@ from benchmarks.gpus.run import (
     follow,
 )
 from benchmarks.training import write_full_rows
+from launch.config.resolve import load_profile
 from launch.plan.fit import Fit
 from rundir.exit_codes import ExitCode
 from rundir.units import size_text
@@ -43,7 +44,7 @@ class Case:
     """A profile with random weights, on one rank.
 
     Its rows are full, one sample in each, or `mixed`: samples of many lengths, packed.
-    `architecture` replaces the profile's. On CPU the profile is `tiny`, with short rows.
+    `architecture` replaces the profile's. On CPU both are those of `tiny`, and rows are short.
     """
 
     name: str
@@ -64,7 +65,7 @@ class Case:
             self,
             profile="tiny",
             row_tokens=min(self.row_tokens, _CPU_ROW_TOKENS),
-            architecture=None,
+            architecture=self.architecture and load_profile("tiny")["architecture"],
             # Two threads would wait for each other.
             settings=("launch.threads_per_rank=1", *self.settings, *place.settings),
         )

@@ -20,6 +20,7 @@ from benchmarks.gpu import as_json, measure_all
 from benchmarks.gpus.catalog import BY_NAME, ENTRIES, TRAININGS, Entry, cudnn_setting
 from benchmarks.gpus.claims import claims
 from benchmarks.gpus.data import mixed_lengths
+from benchmarks.gpus.figures import measured, nvml_peaks
 from benchmarks.gpus.memory import GpuMemory
 from benchmarks.gpus.record import Record, keep_earlier, read_records
 from benchmarks.gpus.run import (
@@ -31,7 +32,7 @@ from benchmarks.gpus.run import (
     SkippedError,
 )
 from benchmarks.gpus.table import markdown
-from benchmarks.gpus.training import Case, Steps, measured, nvml_peaks
+from benchmarks.gpus.training import Case, Steps
 from tests import fake_nvml
 from tests.conftest import ROOT
 
@@ -47,6 +48,7 @@ TRAINED: Figures = {
     "nvml_peak_bytes": 110,
     "plan_most_bytes": 120,
     "first_step_s": 40.0,
+    "last_loss": 2.5,
 }
 FORKED: Figures = {"num_different": 0, "zygote_touched_cuda": False}
 RESERVED: Figures = {"allocated_bytes": 50, "limit_bytes": 100}
@@ -54,7 +56,9 @@ RESERVED: Figures = {"allocated_bytes": 50, "limit_bytes": 100}
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    return Place(folder=tmp_path, device="cpu")
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    return Place(folder=folder, device="cpu")
 
 
 def benchmark(environ: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
@@ -110,6 +114,7 @@ def test_the_list_names_every_case_and_what_it_needs(environ: dict[str, str]) ->
 
 _WATCH = """
 import os, pathlib, time
+from benchmarks.gpus.figures import measured, nvml_peaks
 from benchmarks.gpus.memory import GpuMemory
 from benchmarks.gpus.run import Place
 os.environ["NVML_USED_MIB_0"] = "1000"
@@ -138,7 +143,7 @@ def test_memory_is_that_of_a_loaded_model_where_the_events_say_when_it_was() -> 
     memory = GpuMemory(None)
     memory.before_bytes, memory._samples = 10, [(1.0, 90), (3.0, 60), (4.0, 50)]
     marks = [{"kind": "mark", "name": "mem.post_model", "mono": at} for at in (0.5, 2.0)]
-    found = nvml_peaks(memory, Done(started=0.0, events=marks))  # type: ignore[arg-type]
+    found = nvml_peaks(memory, Done(started=0.0, events=marks))
     assert found == {"nvml_peak_bytes": 80, "nvml_loaded_peak_bytes": 50}
 
 
