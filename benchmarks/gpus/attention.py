@@ -89,9 +89,9 @@ def _ways(ends: list[int], row: int, device: str) -> dict[str, Attend]:
         def attend(q: Any, k: Any, v: Any) -> Any:
             groups = q.shape[1] // k.shape[1]
             wide = (q, k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1))
-            ready = [one.transpose(0, 1)[None] for one in wide]
+            q, k, v = (one.transpose(0, 1)[None] for one in wide)
             with sdpa_kernel(backends):
-                out = scaled_dot_product_attention(*ready, mask[None, None])
+                out = scaled_dot_product_attention(q, k, v, attn_mask=mask[None, None])
             return out[0].transpose(0, 1)
 
         return attend

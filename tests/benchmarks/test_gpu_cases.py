@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -17,6 +21,7 @@ from benchmarks.gpus.autocast import autocast
 from benchmarks.gpus.catalog import TRAININGS
 from benchmarks.gpus.fork import compare_starts
 from benchmarks.gpus.peers import compare
+from benchmarks.gpus.record import read_records
 from benchmarks.gpus.resume import resumed
 from benchmarks.gpus.run import (
     FailedError,
@@ -30,6 +35,8 @@ from benchmarks.gpus.staging import staging
 from benchmarks.gpus.start import starts
 from benchmarks.gpus.training import Case, Steps, train
 from tests import fake_nvml
+from tests.conftest import ROOT
+from tests.running import wait_for
 
 ALONE = ("launch.threads_per_rank=1",)  # two threads would wait for each other
 TINY = Case(name="tiny-lora", profile="tiny", method="lora", row_tokens=64)
@@ -99,6 +106,21 @@ def _told(process: psutil.Process) -> str:
     with contextlib.suppress(psutil.Error):
         return process.environ().get("AIRLOCK_CACHE_DIR", "")
     return ""
+
+
+@pytest.mark.runs
+def test_a_benchmark_that_is_terminated_notes_it_and_leaves_nothing_running(tmp_path: Path) -> None:
+    options = ["--device", "cpu", "--case", "tiny-fork", "--out", str(tmp_path)]
+    command = [sys.executable, "-P", "-m", "benchmarks.gpu", *options]
+    with subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}) as process:
+        log = tmp_path / "airlock-gpu/work-tiny-fork-warm/launcher.log"
+        wait_for(lambda: log.exists() and log.stat().st_size > 0, why="a run")
+        process.terminate()
+        assert process.wait(LONG_S) == 128 + signal.SIGTERM
+    found = read_records(tmp_path)["tiny-fork"]
+    assert (found.status, found.reason) == ("stopped", "the benchmark was ended from outside")
+    assert not [one for one in psutil.process_iter() if str(tmp_path) in _told(one)]
+    assert not list(tmp_path.glob("airlock-gpu/tiny-fork*"))
 
 
 @pytest.mark.runs
