@@ -1,222 +1,208 @@
-"""The measurements that need a GPU, on one NVIDIA GPU, without a network.
+"""The measurements that need a GPU, on one NVIDIA GPU, without a network, within ten minutes.
 
-`python -m benchmarks.gpu [--quick] [--json]` trains Qwen2.5-14B and -32B in their real shapes, with
-random weights, LoRA and QLoRA on rows of 4,096 tokens: tokens/s, MFU, and peak memory compared with
-the plan's. Before that it measures how much address space CUDA reserves, and whether ranks forked
-from a zygote train like those that start alone. What cannot be measured is listed with the reason;
-a failure does not stop the rest.
+`python -m benchmarks.gpu --out FOLDER` measures the cases in the order of their worth until
+`--limit-s` is up, and each result is a file as soon as it is known: FOLDER/CASE.json. The same
+command again goes on with those that are left. `--case` names some, `--list` shows all with what
+they need, and `--table FOLDER` prints what there is as Markdown. What cannot be measured is noted
+with the reason; a failure does not stop the rest. docs/gpu-benchmarks.md has the order of commands.
+
+On CPU (`--device cpu`) the same cases train `tiny`, which proves the benchmark and no more.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import shutil
+import signal
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.gpus.address import address_space
-from benchmarks.gpus.fork import compare_starts
-from benchmarks.gpus.run import FailedError, Place, SkippedError
-from benchmarks.gpus.training import CASES, Figures, Steps, train
-from benchmarks.report import Ratio, machine
+from benchmarks.gpus.catalog import BY_NAME, ENTRIES, Entry
+from benchmarks.gpus.claims import claims
+from benchmarks.gpus.record import Record, keep_earlier, read_records
+from benchmarks.gpus.run import Figures, Place, SkippedError
+from benchmarks.gpus.table import markdown
+from benchmarks.gpus.training import Steps
+from benchmarks.report import machine
 from benchmarks.training import has_gpu
 from launch.host.nvml import driver_state
+from rundir.paths import ROOT
 
-_GIB = 1024**3
-_QUICK = (Steps(warm=2, measured=3), 150.0, 540.0)  # seconds: at most per case, and in total
-_FULL = (Steps(warm=3, measured=12), 600.0, 3600.0)
-_LEAST_S = 20.0  # with less time left, no case is started
-_OFF_AT_MOST = 0.05  # the plan's peak, as in benchmarks/plan.py for small models
-
-Measure = Callable[[float], Figures]  # given the seconds that it may take
-
-
-@dataclass(slots=True)
-class Found:
-    """The results of the cases: figures or a reason. A failed one is in `failed` only."""
-
-    cases: dict[str, Figures] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
+_QUICK, _STEPS = Steps(warm=2, measured=3), Steps(warm=3, measured=8)
+_LIMIT_S = 540.0  # a command that may take ten minutes then ends by itself
+# A case is started only with this share of its expected time left: a shorter one may fit.
+_LEAST_S, _LEAST_SHARE = 20.0, 0.6
+_CLEAN_UP_S = 15.0  # of the limit: processes are ended, files removed
+_KEPT = ("cache", "gate")  # of the scratch folder, besides models
 
 
-def measures(place: Place, steps: Steps) -> dict[str, Measure]:
-    """Return every case by name, in the order in which they are given time."""
-    half = ("model.dtype=bfloat16", "train.method=lora")
-    return {
-        "addresses": partial(address_space, place, expandable=False),
-        "addresses, expandable segments": partial(address_space, place, expandable=True),
-        "warm fork, tiny, full": partial(compare_starts, place, name="full"),
-        **{case.name: partial(train, case, place, steps) for case in CASES},
-        "warm fork, tiny, LoRA in bfloat16": partial(
-            compare_starts, place, name="lora", settings=half
-        ),
-    }
-
-
-def measure_all(todo: Mapping[str, Measure], case_s: float, total_s: float) -> Found:
-    """Measure the cases that there is time for."""
-    found, begun = Found(), time.monotonic()
-    for name, measure in todo.items():
-        left_s = total_s - (time.monotonic() - begun)
-        if left_s < _LEAST_S:
-            found.skipped[name] = f"no time was left of {total_s:.0f} s"
+def measure_all(
+    entries: Sequence[Entry],
+    place: Place,
+    out: Path,
+    steps: Steps,
+    limit_s: float,
+    *,
+    again: bool = False,
+) -> list[str]:
+    """Measure the cases that there is time for; return the names of those that were not begun."""
+    ends = time.monotonic() + limit_s - _CLEAN_UP_S
+    found_here, left = describe(), []
+    for entry in entries:
+        before = read_records(out).get(entry.name)
+        if before is not None and before.status == "done" and not again:
+            _say(f"{entry.name}: done before, on {before.date}; --again measures it once more")
             continue
+        left_s = ends - time.monotonic()
+        if left_s < max(_LEAST_S, _LEAST_SHARE * entry.minutes * 60):
+            left.append(entry.name)
+            continue
+        keep_earlier(out, entry.name)
+        record = Record(
+            case=entry.name,
+            shows=entry.shows,
+            date=time.strftime("%Y-%m-%d %H:%M:%S"),
+            command=shlex.join(["python", "-m", "benchmarks.gpu", *sys.argv[1:]]),
+            settings=place.settings,
+            machine=found_here,
+        )
+        _say(f"{entry.name}: begun; about {entry.minutes:g} minutes, at most {left_s / 60:.1f}")
         try:
-            found.cases[name] = measure(min(case_s, left_s))
-            _say(f"{name}: {json.dumps(found.cases[name])}")
-        except SkippedError as why:
-            found.skipped[name] = str(why)
-            _say(f"{name}: skipped: {why}")
-        except FailedError as why:
-            found.failed[name] = str(why)
-            _say(f"{name}: FAILED: {why}")
-        # A driver, disk or library may fail in any way; that must not lose the other results.
-        except Exception as error:  # noqa: BLE001
-            found.failed[name] = f"{type(error).__name__}: {error}"
-            _say(f"{name}: FAILED: {found.failed[name]}")
-    return found
+            record.fill(_parts(entry, place, steps, left_s), out)
+        finally:
+            _tidy(place.folder)
+        _say(f"{entry.name}: {record.status} in {record.seconds:.0f} s: {_told(record)}")
+    for name in left:
+        _say(f"{name}: not begun, as no time was left of {limit_s:.0f} s: the same command goes on")
+    return left
 
 
-def claims(cases: Mapping[str, Figures]) -> dict[str, dict[str, float | bool]]:
-    """Return the claims about those cases that have the figures for them."""
-    made: dict[str, Ratio] = {}
-    for name, one in cases.items():
-        if one.get("gpu_peak_bytes"):
-            off = abs(one["plan_peak_bytes"] / one["gpu_peak_bytes"] - 1)
-            made[f"{name}: peak of the allocator, the plan's off by"] = Ratio([off], _OFF_AT_MOST)
-        if one.get("nvml_peak_bytes") and one.get("plan_most_bytes"):
-            share = one["nvml_peak_bytes"] / one["plan_most_bytes"]
-            made[f"{name}: memory of the GPU / the plan's most"] = Ratio([share], 1.0)
-        if "num_different" in one:
-            made[f"{name}: losses that are not a cold start's"] = Ratio([one["num_different"]], 0)
-            touched = float(one["zygote_touched_cuda"])
-            made[f"{name}: zygotes that have touched CUDA"] = Ratio([touched], 0)
-        if "limit_bytes" in one:
-            share = one["allocated_bytes"] / one["limit_bytes"]
-            made[f"{name}: VmPeak / the limit of a rank"] = Ratio([share], 1.0)
-    return {name: ratio.as_dict() for name, ratio in made.items()}
+def _parts(entry: Entry, place: Place, steps: Steps, timeout_s: float) -> Iterator[Figures]:
+    if why := why_not_here(place):
+        raise SkippedError(why)
+    yield from entry.measure(place, steps, timeout_s)
 
 
-def holds(found: Found, ratios: Mapping[str, Mapping[str, Any]], *, is_quick: bool) -> bool | str:
-    """Return whether all claims hold; "incomplete" if they do but something was left out."""
-    if found.failed or not all(ratio["holds"] for ratio in ratios.values()):
-        return False
-    return "incomplete" if found.skipped or is_quick else True
+def _told(record: Record) -> str:
+    return record.reason or json.dumps(record.figures)
 
 
-def as_json(found: Found, *, is_quick: bool) -> dict[str, Any]:
-    """Return the object that `--json` prints."""
-    ratios = claims(found.cases)
-    failed = {name: {"failed": why} for name, why in found.failed.items()}
-    return {
-        "machine": machine() | _gpu(),
-        "cases": found.cases | failed,
-        "ratios": ratios,
-        "skipped": found.skipped,
-        "holds": holds(found, ratios, is_quick=is_quick),
-    }
+def _tidy(folder: Path) -> None:
+    """Remove what the case has written; written models and caches are for the next ones too."""
+    for path in folder.iterdir():
+        if path.is_dir() and path.name not in _KEPT and not path.name.startswith("model-"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
-def _gpu() -> dict[str, Any]:
-    """Describe the device, in words and bytes; empty if there is none."""
+def why_not_here(place: Place) -> str | None:
+    """Return the reason that nothing can be measured on this machine, or None."""
+    if place.device == "cpu":
+        return None
+    if place.gpu is None:
+        return "no NVIDIA GPU is visible here"
+    return None if has_gpu() else "this torch cannot use the GPU that is here"
+
+
+def describe() -> dict[str, Any]:
+    """Describe the machine, its GPU and the versions."""
+    import transformers
+
+    found = machine() | {"transformers": transformers.__version__}
     gpu, driver = Place(folder=Path()).gpu, driver_state()
     if gpu is None or driver is None:
-        return {}
-    return {"gpu": gpu.name, "gpu_memory_bytes": gpu.memory_bytes, "driver": driver.version}
+        return found
+    return found | {
+        "gpu": gpu.name,
+        "gpu_memory_bytes": gpu.memory_bytes,
+        "driver": driver.version,
+    }
 
 
-def print_tables(result: Mapping[str, Any]) -> None:
-    """Print trainings, addresses, forks, claims, and what is missing."""
-    console = Console(width=120)
-    trainings = Table(
-        "training",
-        "tokens/s",
-        "MFU",
-        "peak, GiB",
-        "the plan's",
-        "NVML",
-        "most",
-        "first step, s",
-        title=result["machine"].get("gpu", "no GPU"),
-    )
-    others = Table("case", "figures")
-    for name, one in result["cases"].items():
-        if "tokens_per_s" in one:
-            sizes = ("gpu_peak_bytes", "plan_peak_bytes", "nvml_peak_bytes", "plan_most_bytes")
-            trainings.add_row(
-                name,
-                f"{one['tokens_per_s']:,.0f}",
-                "" if one["mfu"] is None else f"{one['mfu']:.1%}",
-                *(_gib(one[key]) for key in sizes),
-                f"{one['first_step_s']:.0f}",
-            )
-        else:
-            others.add_row(name, _in_words(one))
-    claimed = Table("claim", "value", "limit", "")
-    for name, ratio in result["ratios"].items():
-        verdict = "holds" if ratio["holds"] else "FAILS"
-        claimed.add_row(name, f"{ratio['median']:.3f}", f"{ratio['at_most']:g}", verdict)
-    left_out = Table("skipped", "why")
-    for name, why in result["skipped"].items():
-        left_out.add_row(name, why)
-    for table in (trainings, others, claimed, left_out):
-        if table.row_count:
-            console.print(table)
+def as_json(records: Mapping[str, Record], names: Sequence[str]) -> dict[str, Any]:
+    """Return the object that `--json` prints, about the cases of those names."""
+    chosen = {name: records[name] for name in names if name in records}
+    cases = {name: one.figures for name, one in chosen.items() if one.figures}
+    made = {name: claim.as_dict() for name, claim in claims(cases).items()}
+    by_status: dict[str, dict[str, str]] = {"skipped": {}, "failed": {}, "stopped": {}}
+    for name in names:
+        one = chosen.get(name)
+        if one is None:
+            by_status["skipped"][name] = "not begun"
+        elif one.status in by_status:
+            by_status[one.status][name] = one.reason
+    holds: bool | str = not by_status["failed"] and all(one["holds"] for one in made.values())
+    if holds and (by_status["skipped"] or by_status["stopped"]):
+        holds = "incomplete"
+    return {"machine": describe(), "cases": cases, "ratios": made, **by_status, "holds": holds}
 
 
-def _in_words(figures: Figures) -> str:
-    if "failed" in figures:
-        return f"FAILED: {figures['failed']}"
-    return "\n".join(
-        f"{key.removesuffix('_bytes')} {_gib(value)} GiB"
-        if key.endswith("_bytes")
-        else f"{key} {value}"
-        for key, value in figures.items()
-    )
+def print_list() -> None:
+    """Print every case in the order in which they are measured, with what it needs."""
+    table = Table("case", "GPU, GiB", "disk, GiB", "minutes", "shows")
+    for one in ENTRIES:
+        needs = (f"{value:g}" for value in (one.gpu_gib, one.disk_gib, one.minutes))
+        table.add_row(one.name, *needs, one.shows)
+    Console(width=130).print(table)
 
 
-def _gib(num_bytes: int | None) -> str:
-    return "" if num_bytes is None else f"{num_bytes / _GIB:,.2f}"
+def _end(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 def _say(text: str) -> None:
     print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def why_not_here() -> str | None:
-    """Return the reason that nothing can be measured on this machine, or None."""
-    if Place(folder=Path()).gpu is None:
-        return "no NVIDIA GPU is visible here"
-    return None if has_gpu() else "this torch cannot use the GPU that is here"
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu")
+    add = parser.add_argument
+    add("--case", action="append", choices=list(BY_NAME), metavar="NAME", help="one, or several")
+    add("--list", action="store_true", help="show all cases and what they need")
+    add("--out", type=Path, default=ROOT / "runs" / "gpu", help="of the results; runs/gpu")
+    add("--scratch", type=Path, help="where models and runs are kept, in airlock-gpu; OUT")
+    add("--table", type=Path, metavar="OUT", help="print the results in OUT as Markdown")
+    add("--limit-s", type=float, default=_LIMIT_S, help="everything ends by then; 540")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="for every run")
+    add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: `tiny`, to try it out")
+    add("--quick", action="store_true", help="5 steps of each training instead of 11")
+    add("--again", action="store_true", help="measure also what is done; results are kept")
+    add("--json", action="store_true", help="one JSON object as the last line")
+    return parser.parse_args()
 
 
 def main() -> None:
-    """Measure, print the tables, and with --json one object as the last line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu")
-    parser.add_argument("--quick", action="store_true", help="few steps, all within 9 minutes")
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
-    options = parser.parse_args()
-    steps, case_s, total_s = _QUICK if options.quick else _FULL
-    with tempfile.TemporaryDirectory(prefix="gpu-") as folder:
-        todo = measures(Place(folder=Path(folder)), steps)
-        why = why_not_here()
-        found = (
-            Found(skipped=dict.fromkeys(todo, why)) if why else measure_all(todo, case_s, total_s)
-        )
-    result = as_json(found, is_quick=options.quick)
-    print_tables(result)
+    """Measure, print the table, and with --json one object as the last line."""
+    options = _options()
+    if options.list:
+        print_list()
+        return
+    if options.table:
+        print(markdown(read_records(options.table)), end="")  # noqa: T201
+        return
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)  # so that no process is left
+    out = options.out.absolute()
+    scratch = (options.scratch or out).absolute() / "airlock-gpu"
+    for folder in (out, scratch):
+        folder.mkdir(parents=True, exist_ok=True)
+    place = Place(folder=scratch, device=options.device, settings=tuple(options.set))
+    names = options.case or list(BY_NAME)
+    chosen = [BY_NAME[name] for name in names]
+    steps = _QUICK if options.quick else _STEPS
+    measure_all(chosen, place, out, steps, options.limit_s, again=options.again)
+    records = {name: one for name, one in read_records(out).items() if name in names}
+    print(markdown(records), end="")  # noqa: T201
     if options.json:
-        print(json.dumps(result))  # noqa: T201
+        print(json.dumps(as_json(records, names)))  # noqa: T201
 
 
 if __name__ == "__main__":

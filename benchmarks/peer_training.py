@@ -3,6 +3,9 @@
 A program: `torchrun … peer_training.py bare|accelerate|trainer FOLDER`. Each is written as in its
 own documentation, and gets what Airlock has as well: fused AdamW with the same betas, no cache, a
 loss per token of the whole step, and samples in the same order.
+
+In FOLDER/settings.json `device`, `dtype`, `model` (a folder), `adapter` (of LoRA, to begin from)
+and `checkpointing` may be absent: then it is full training of FOLDER/model in float32 on CPU.
 """
 
 from __future__ import annotations
@@ -38,11 +41,15 @@ def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 
 class Told:
-    """Records the end time and the loss of each step, one line per step, on rank 0."""
+    """Records the end time and the loss of each step, one line per step, on rank 0.
+
+    At the end also the peak of torch's allocator on a GPU, in a file of its own.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         is_first = os.environ.get("RANK", "0") == "0"
         self._file = (folder / f"{name}.steps").open("a") if is_first else None
+        self._peak = folder / f"{name}.peak"
 
     def step(self, loss: float) -> None:
         """Record that a step has ended."""
@@ -50,19 +57,44 @@ class Told:
             self._file.write(f"{time.monotonic()} {loss}\n")
             self._file.flush()
 
+    def end(self) -> None:
+        """Record that all steps are done."""
+        if self._file is not None and torch.cuda.is_available():
+            self._peak.write_text(str(torch.cuda.max_memory_allocated()), encoding="ascii")
+
 
 def load(folder: Path) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
     """Return (model, samples in their order, settings)."""
-    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
+    settings = {"device": "cpu", "dtype": "float32", "model": str(folder / "model")}
+    settings |= json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+    is_gpu = settings["device"] == "cuda"
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        settings["model"],
+        dtype=getattr(torch, settings["dtype"]),
+        **({"device_map": {"": 0}} if is_gpu else {}),
+    )
     model.config.use_cache = False
+    if settings.get("adapter"):
+        from peft import PeftModel
+
+        model.enable_input_require_grads()
+        model = PeftModel.from_pretrained(model, settings["adapter"], is_trainable=True)
     samples = json.loads((folder / "samples.json").read_text(encoding="utf-8"))
-    return model.train(), samples, json.loads((folder / "settings.json").read_text("utf-8"))
+    return model.train(), samples, settings
+
+
+def _checkpoint(model: Any) -> None:
+    """Have blocks recomputed in backward, as each library's guide does by one call."""
+    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    enable = getattr(plain, "activation_checkpointing_enable", None)  # transformers 5.23 and later
+    (enable or plain.gradient_checkpointing_enable)({"use_reentrant": False})
 
 
 def optimizer_of(model: Any, settings: dict[str, Any]) -> torch.optim.AdamW:
     """Return the same optimizer as Airlock's, with a weight decay of 0."""
+    trained = [one for one in model.parameters() if one.requires_grad]
     return torch.optim.AdamW(
-        model.parameters(), lr=settings["learning_rate"], betas=BETAS, weight_decay=0.0, fused=True
+        trained, lr=settings["learning_rate"], betas=BETAS, weight_decay=0.0, fused=True
     )
 
 
@@ -118,7 +150,14 @@ def with_accelerate(folder: Path) -> None:
     model, samples, settings = load(folder)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     num_accumulated = settings["global_batch"] // (settings["micro_batch"] * world)
-    accelerator = Accelerator(gradient_accumulation_steps=num_accumulated, cpu=True)
+    is_gpu = settings["device"] == "cuda"
+    accelerator = Accelerator(
+        gradient_accumulation_steps=num_accumulated,
+        cpu=not is_gpu,
+        mixed_precision="bf16" if settings["dtype"] == "bfloat16" else "no",
+    )
+    if settings.get("checkpointing"):
+        _checkpoint(model)
     loader: Any = DataLoader(
         samples,  # type: ignore[arg-type]
         batch_size=settings["micro_batch"],
@@ -129,9 +168,12 @@ def with_accelerate(folder: Path) -> None:
     told, batches = Told(folder, "accelerate"), iter(loader)
     for _ in range(settings["steps"]):
         waiting = [next(batches) for _ in range(num_accumulated)]
-        own = torch.tensor(sum(int((one["labels"][:, 1:] != IGNORE).sum()) for one in waiting))
+        own = torch.tensor(
+            sum(int((one["labels"][:, 1:] != IGNORE).sum()) for one in waiting),
+            device=accelerator.device,
+        )
         count = accelerator.gather(own).sum()
-        total = torch.zeros(())
+        total = torch.zeros((), device=accelerator.device)
         for i, one in enumerate(waiting):
             with accelerator.no_sync(model) if i < num_accumulated - 1 else torch.enable_grad():
                 loss = model(**one, num_items_in_batch=count).loss
@@ -143,6 +185,7 @@ def with_accelerate(folder: Path) -> None:
         schedule.step()
         optimizer.zero_grad()
         told.step(float(accelerator.reduce(total)))
+    told.end()
     accelerator.wait_for_everyone()
 
 
@@ -170,7 +213,10 @@ def with_trainer(folder: Path) -> None:
         save_strategy="no",
         report_to="none",
         remove_unused_columns=False,
-        use_cpu=True,
+        use_cpu=settings["device"] == "cpu",
+        bf16=settings["dtype"] == "bfloat16",
+        gradient_checkpointing=bool(settings.get("checkpointing")),
+        gradient_checkpointing_kwargs={"use_reentrant": False},
         train_sampling_strategy="sequential",
         disable_tqdm=True,
         dataloader_pin_memory=False,
@@ -183,6 +229,7 @@ def with_trainer(folder: Path) -> None:
         data_collator=collate,
         optimizers=(optimizer, schedule_of(optimizer, settings)),
     ).train()
+    told.end()
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,21 +84,33 @@ def tiny() -> Recipe:
 
 
 class Work:
-    """A recipe in a folder: its model, and its samples in Airlock's order."""
+    """A recipe in a folder: its model, and its samples in Airlock's order.
 
-    def __init__(self, folder: Path, recipe: Recipe) -> None:
+    With `model`, the peers train a model that is there already, as `settings` say
+    (benchmarks/peer_training.py).
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        recipe: Recipe,
+        *,
+        model: Path | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         from train.data.dataset import SampleFile
         from train.data.prepare_path import prepare_file
         from train.model.make_checkpoint import make_checkpoint
         from train.step.epoch_order import Order
 
-        self.folder, self.recipe, self.model = folder, recipe, folder / "model"
+        self.folder, self.recipe, self.model = folder, recipe, model or folder / "model"
         described = RunConfig(
             profile="throughput",
             architecture=recipe.architecture,
             model=ModelConfig(dtype="float32"),
         )
-        make_checkpoint(described, self.model)
+        if model is None:
+            make_checkpoint(described, self.model)
         samples = SampleFile(prepare_file(recipe.data, self.model, 0, recipe.row_tokens))
         order = Order(len(samples), recipe.global_batch, 0)
         steps = [[samples[i] for i in order.step_indices(step)] for step in range(recipe.steps)]
@@ -108,11 +121,10 @@ class Work:
             for tokens, ranges in step
         ]
         (folder / "samples.json").write_text(json.dumps(in_order), encoding="utf-8")
-        settings = {
-            name: getattr(recipe, name)
-            for name in ("steps", "global_batch", "micro_batch", "learning_rate", "warmup_steps")
-        }
-        (folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+        shared = ("steps", "global_batch", "micro_batch", "learning_rate", "warmup_steps")
+        told = {name: getattr(recipe, name) for name in shared} | {"model": str(self.model)}
+        text = json.dumps(told | dict(settings or {}))
+        (folder / "settings.json").write_text(text, encoding="utf-8")
 
 
 def _row(draw: np.random.Generator, length: int) -> str:
