@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import get_args, get_type_hints
 
 from benchmarks.gpus.address import address_space
 from benchmarks.gpus.attention import attention
@@ -14,11 +13,10 @@ from benchmarks.gpus.files import write_files
 from benchmarks.gpus.fork import compare_starts
 from benchmarks.gpus.peers import compare
 from benchmarks.gpus.resume import resumed
-from benchmarks.gpus.run import Figures, Place, SkippedError, prefixed
+from benchmarks.gpus.run import Figures, Place, prefixed
 from benchmarks.gpus.staging import staging
 from benchmarks.gpus.start import starts
 from benchmarks.gpus.training import Case, Steps, train
-from rundir.config import SECTIONS
 
 Measure = Callable[[Place, Steps, float], Iterator[Figures]]  # the last: seconds that it may take
 
@@ -72,34 +70,17 @@ def _training(case: Case, shows: str, gpu_gib: float, minutes: float = 1.5) -> E
     )
 
 
-def _attention(name: str, value: str, shows: str, cudnn: bool | None = None) -> Entry:
-    """Return the mixed rows with one implementation of attention, whatever knows of it."""
+def _attention(name: str, value: str, shows: str) -> Entry:
+    """Return the mixed rows with one implementation of attention."""
 
     def measure(place: Place, steps: Steps, timeout_s: float) -> Iterator[Figures]:
-        settings = [f"model.attention={value}"]
-        if cudnn is not None:
-            settings.append(cudnn_setting(is_on=cudnn))
         # flash_attention_2 takes no weights of float32, which `tiny` has.
-        case = replace(_MIXED, name=name, settings=(*settings, "model.dtype=bfloat16"))
+        case = replace(
+            _MIXED, name=name, settings=(f"model.attention={value}", "model.dtype=bfloat16")
+        )
         yield from train(case, place, steps, timeout_s)
 
     return Entry(name=name, shows=shows, gpu_gib=40, minutes=1.5, measure=measure)
-
-
-def cudnn_setting(*, is_on: bool) -> str:
-    """Return the setting that turns cuDNN's attention on or off, if this version has one.
-
-    Raises SkippedError.
-    """
-    for section, cls in SECTIONS.items():
-        for item in fields(cls):
-            if "cudnn" not in item.name:
-                continue
-            hint = get_type_hints(cls)[item.name]
-            words = [one for one in get_args(hint) if one in ("on", "off")]
-            value = ("on" if is_on else "off") if words else str(is_on).lower()
-            return f"{section}.{item.name}={value}"
-    raise SkippedError("this version has no setting for cuDNN: attention-kernels has both ways")
 
 
 def _compiled(place: Place, steps: Steps, timeout_s: float) -> Iterator[Figures]:
@@ -183,11 +164,10 @@ ENTRIES = (
         ),
     ),
     _training(_QLORA_14B, "goal: the plan within 5 % for QLoRA, of what is used once loaded", 16),
-    _attention("14b-mixed-mask", "sdpa", "mixed lengths with a mask, torch's own choice"),
+    _attention("14b-mixed-mask", "sdpa", "mixed lengths with a mask, cuDNN off"),
     _attention("14b-mixed-varlen", "varlen", "mixed lengths, sample by sample, torch's own"),
     _attention("14b-mixed-flash", "flash_attention_2", "the same by the package flash-attn"),
-    _attention("14b-mixed-cudnn-on", "sdpa", "mixed lengths with a mask, cuDNN on", cudnn=True),
-    _attention("14b-mixed-cudnn-off", "sdpa", "the same, cuDNN off", cudnn=False),
+    _attention("14b-mixed-cudnn", "cudnn", "mixed lengths with a mask, cuDNN on"),
     Entry(
         name="14b-staging",
         shows="seconds from mmap to the device, from disk and memory; pageable, pinned",

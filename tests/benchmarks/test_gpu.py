@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from benchmarks.gpu import as_json, measure_all
-from benchmarks.gpus.catalog import BY_NAME, ENTRIES, TRAININGS, Entry, cudnn_setting
+from benchmarks.gpus.catalog import BY_NAME, ENTRIES, TRAININGS, Entry
 from benchmarks.gpus.claims import claims
 from benchmarks.gpus.data import mixed_lengths
 from benchmarks.gpus.figures import measured, nvml_peaks
@@ -349,21 +349,6 @@ def test_what_is_asked_for_reaches_every_run_after_the_settings_of_its_case() ->
     case = dataclasses.replace(TINY, settings=("model.attention=sdpa",))
     told = [one for one in case.on(place).options() if "attention" in one]
     assert told == ["--set=model.attention=sdpa", "--set=model.attention=eager"]
-
-
-def test_cudnn_is_chosen_by_a_setting_only_where_there_is_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    @dataclasses.dataclass
-    class Switched:
-        cudnn: bool = True
-
-    monkeypatch.setattr("benchmarks.gpus.catalog.SECTIONS", {"model": Switched})
-    monkeypatch.setattr("benchmarks.gpus.catalog.get_type_hints", lambda _: {"cudnn": bool})
-    assert cudnn_setting(is_on=False) == "model.cudnn=false"
-    monkeypatch.setattr("benchmarks.gpus.catalog.SECTIONS", {})
-    with pytest.raises(SkippedError, match="no setting for cuDNN"):
-        cudnn_setting(is_on=True)
 
 
 @pytest.mark.gpu

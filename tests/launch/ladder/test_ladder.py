@@ -170,7 +170,7 @@ def test_a_rung_that_cannot_even_end_itself_is_given_up(ladder: Ladder) -> None:
     ladder.put("model", "os.kill(os.getpid(), 19)")
     code, out = ladder.check("model", "--timeout-s", "1")
     assert code == 4
-    assert "it said nothing any more" in out
+    assert "it printed nothing any more" in out
 
 
 def sleeping(ladder: Ladder) -> tuple[subprocess.Popen[str], psutil.Process]:
