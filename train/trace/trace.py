@@ -101,6 +101,7 @@ def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Tra
         trainer = _trainer(config, wrapped, ranks)
         trainer.warm_up()
         before = {f"{WARM_UP}{stage}": parts for stage, parts in storages.restart().items()}
+        storages.enter("optimizer")
         trainer.update(0.0)  # makes the optimizer's states
         storages.restart()
         trainer.gradients(_batches(config), 1.0)
