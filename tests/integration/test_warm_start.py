@@ -228,7 +228,10 @@ def test_ranks_go_on_sharing_frozen_weights_in_ddp_forked_with_them_or_not(
     assert not run.model.exists()
     assert re.search(rf"^  adapter +.*{run.run_id}/adapter$", out, re.MULTILINE)
     written_to = [int((tmp_path / f"dirty{rank}").read_text()) for rank in (0, 1)]
-    assert written_to == [0, 0]  # what each rank has loaded itself is compared, not sent
+    if start == "warm":
+        assert written_to == [0, 0]
+    else:  # what each rank has loaded itself is compared, not sent; loading wrote to a few pages
+        assert max(written_to) < 100  # kB, of 3,200
 
 
 @pytest.mark.gpu

@@ -183,9 +183,7 @@ def measured(case: str, num_ranks: int = 1) -> dict[str, float]:
     }
     command = [sys.executable, "-P", __file__, case]
     ranks = [
-        subprocess.Popen(
-            command, env=env | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True
-        )
+        subprocess.Popen(command, env=env | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
         for rank in range(num_ranks)
     ]
     said = [rank.communicate()[0] for rank in ranks]

@@ -18,7 +18,7 @@ def buffers_watched(model: Any) -> Iterator[list[str]]:
     Buffers on the meta device have none, and are taken not to change.
     """
     changed: list[str] = []
-    before = {
+    before: dict[str, tuple[torch.Tensor, torch.Tensor]] = {
         name: (buffer, buffer.detach().clone())
         for name, buffer in model.named_buffers()
         if not buffer.is_meta

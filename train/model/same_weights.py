@@ -9,6 +9,7 @@ import torch
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from train.model.quantize import states_of
 from train.rank.group import Ranks
 
 _CHUNK_NUMEL = 1 << 22  # summed at once: 32 MiB as int64
@@ -31,19 +32,22 @@ def check_same_weights(model: Any, ranks: Ranks) -> None:
         raise UserError(
             f"the weights of rank {rank} are not those of rank 0: {names[0]} differs, of "
             f"{len(names)} of {len(own)} tensors",
-            do="have the same model files on every node; or, to have rank 0 send its own: "
-            "--set launch.start=cold --set launch.load=broadcast",
+            do="have the same model files on every node; or, unless it is QLoRA, have rank 0 send "
+            "its own: --set launch.start=imports --set launch.load=broadcast",
             code=ExitCode.PREFLIGHT,
         )
 
 
 @torch.no_grad()
 def checksums(model: Any) -> dict[str, tuple[Any, ...]]:
-    """Return dtype, shape and the sum of the bits of every parameter and buffer, by name.
+    """Return dtype, shape and the sum of the bits of every parameter, scale and buffer, by name.
 
     The bits are read as integers, so that NaN is equal to itself and no sum is rounded.
     """
-    named = dict(chain(model.named_parameters(), model.named_buffers()))
+    named: dict[str, torch.Tensor] = dict(chain(model.named_parameters(), model.named_buffers()))
+    for name, parameter in model.named_parameters():
+        of_four_bits = enumerate(states_of(parameter))  # which DDP would not send
+        named |= {f"{name} (scales {i})": tensor for i, tensor in of_four_bits}
     sums = [_sum_of_bits(tensor) for tensor in named.values()]
     values = torch.stack(sums).tolist() if sums else []
     return {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import pytest
 
-from launch.plan.table import Case, answers, cases, plans_table
+from launch.plan.table import TABLES, Case, answers, cases
+from rundir.docs import renewed
 from rundir.footprint import Footprint
 from tests.conftest import ROOT
 from tests.launch.plan.arithmetic import (
@@ -131,5 +131,4 @@ def test_a_trace_has_to_the_byte_what_arithmetic_says(
 @pytest.mark.timeout(1800)
 def test_the_table_is_up_to_date(traced: dict[Case, Footprint]) -> None:
     assert traced  # so that it is answered from the cache
-    said = re.sub(r".*<!-- table: plans -->\n\n|\n\n<!-- end of table.*", "", PAGE.read_text(), flags=re.S)
-    assert said == plans_table(), "run: python -P -m launch.plan.table"
+    assert renewed(PAGE, TABLES) == PAGE.read_text(), "run: python -P -m launch.plan.table"

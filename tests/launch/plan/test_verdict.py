@@ -48,7 +48,6 @@ def test_from_hopper_on_context_and_nccl_take_more() -> None:
     assert context_need(8, gpu_kind("B200")).most_bytes == int(2.9 * GIB)  # NCCL's are 2
 
 
-
 def test_what_is_stored_for_good_is_exact_and_what_is_computed_is_not() -> None:
     stored = replace(FOOTPRINT, activations_bytes=0, logits_bytes=0, peak_bytes=21_600_000_000)
     context = context_need(8, A100)

@@ -91,3 +91,17 @@ def test_a_buffer_that_is_replaced_has_changed() -> None:
     with buffers_watched(made) as changed:
         made.positions = torch.zeros(4)
     assert changed == ["positions"]
+
+
+def test_scales_of_four_bit_weights_are_compared_too() -> None:
+    functional = pytest.importorskip("bitsandbytes.functional")
+    made: Any = nn.Module()
+    made.weight = nn.Parameter(torch.zeros(64, 1, dtype=torch.uint8), requires_grad=False)
+    _, state = functional.quantize_4bit(torch.randn(64, 64), quant_type="nf4")
+    made.weight.quant_state = state
+    same = checksums(made)
+    assert len(same) > 1
+    state.absmax[0] += 1
+    assert [name for name, value in checksums(made).items() if same[name] != value] == [
+        "weight (scales 0)"
+    ]

@@ -37,6 +37,7 @@ class Averaging(nn.Module):
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer
+        self.average: torch.Tensor
         self.register_buffer("average", torch.zeros(()))
 
     def forward(self, *given: Any, **more: Any) -> Any:

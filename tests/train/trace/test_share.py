@@ -80,9 +80,7 @@ def states_after_a_step(parameters: list[Any]) -> list[torch.Tensor]:
     for one in parameters:
         one.grad = torch.empty_like(one)
     with kernels_of("cuda"):
-        optimizer = make_optimizer(
-            parameters, learning_rate=1.0, weight_decay=0.1, is_sharded=True
-        )
+        optimizer = make_optimizer(parameters, learning_rate=1.0, weight_decay=0.1, is_sharded=True)
         optimizer.step()
     states = with_own_states(optimizer).state.values()
     return [value for state in states for value in state.values()]
