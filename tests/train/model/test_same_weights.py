@@ -22,6 +22,7 @@ class Three(Alone):
         super().__init__(torch.device("cpu"))
         self.other: Any
         object.__setattr__(self, "other", other)
+        object.__setattr__(self, "world_size", 3)
 
     def gather(self, value: Any) -> list[Any]:
         return [value, value, checksums(self.other)]
