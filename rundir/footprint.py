@@ -13,7 +13,7 @@ from typing import Literal
 
 from rundir.atomic import write_text
 
-Moment = Literal["forward", "loss", "backward", "optimizer"]
+Moment = Literal["warm-up", "forward", "loss", "backward", "optimizer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Footprint:
     num_trainable: int
     weights_bytes: int  # parameters and buffers, trained or not
     gradients_bytes: int
-    optimizer_bytes: int  # the optimizer's states
+    optimizer_bytes: int  # the optimizer's states; if sharded, those of the rank that has most
     ddp_bytes: int  # buckets that DDP keeps beside the gradients; 0 with one rank
     activations_bytes: int  # tensors saved for backward, and the temporaries of one layer
     logits_bytes: int  # of the head and the loss, gradients of both included

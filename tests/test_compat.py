@@ -40,6 +40,7 @@ def is_set_by(owner: type, name: str) -> bool:
     return any(f"self.{name}" in inspect.getsource(one) for one in classes)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch.distributed.optim's
 @pytest.mark.parametrize("name", of_python.PRIVATE + of_training.PRIVATE + of_agent.PRIVATE)
 def test_what_is_private_and_used_is_there(name: str) -> None:
     assert is_there(name), f"{name} has gone: see the compat module that names it"

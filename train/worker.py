@@ -33,10 +33,12 @@ from train.model.head import Head
 from train.model.loading import make_room, read_ahead
 from train.model.loss import SummedLoss
 from train.model.new_tokens import grow
+from train.model.same_weights import check_same_weights
 from train.rank.forks import watch_forks
 from train.rank.group import Alone, Ranks, meet, part, rank_device
 from train.rank.threads import num_threads
 from train.rank.watchdog import start_watchdog
+from train.step.buckets import bucket_cap_mib
 from train.step.evaluate import Evaluator
 from train.step.loop import Trainer, Undistributed
 from train.step.selftest import Tried, try_out
@@ -107,7 +109,10 @@ def train(
         tried = try_out(model, config, ranks, events)
         if config.model.compile:
             compile_blocks(model)
-        wrapped = wrap(model, ranks, init_sync=not is_shared, tried=tried)
+        is_sent = prepared.loading.load == "broadcast" and not is_shared
+        wrapped = wrap(model, ranks, init_sync=is_sent, tried=tried)
+        if not is_sent:
+            check_same_weights(model, ranks)
     # The same state however the model was loaded, but another one on each rank, for dropout.
     torch.manual_seed(config.train.seed + ranks.rank)
     samples = _samples(config, run, ranks, events)
@@ -150,18 +155,25 @@ def wrap(
     """Wrap the model and its loss in DDP, or in `Undistributed` for a plain run.
 
     With `init_sync` all ranks get rank 0's weights; weights that are written are no longer shared.
+    Buffers are sent before a forward pass only if the model changes them: for constants, as those
+    of rotary positions, that would be a broadcast a step for nothing.
     """
     tried = tried or Tried()
     loss = SummedLoss(model, head=tried.head)
     if isinstance(ranks, Alone):
         return Undistributed(loss)
-    return DistributedDataParallel(
+    wrapped = DistributedDataParallel(
         loss,
         device_ids=[ranks.device] if ranks.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
         init_sync=init_sync,
         find_unused_parameters=bool(tried.unused),
+        bucket_cap_mb=bucket_cap_mib(model, ranks.world_size),
     )
+    # The constructor's arguments differ: `broadcast_buffers=False` of torch 2.11 and 2.12 also
+    # keeps `init_sync` from sending buffers, and 2.13 has `forward_sync_buffers` for this one.
+    wrapped.broadcast_buffers = bool(tried.changed_buffers)
+    return wrapped
 
 
 def _samples(

@@ -13,6 +13,9 @@ from rundir.units import GIB
 # GiB, of an L40S's 46,068 MiB 44.5 GiB. For GPUs of this machine the figure comes from NVML, so
 # this is taken off.
 VISIBLE_SHARE = 0.99
+# Hopper: H20, H100, H200, H800, GH200. Blackwell: B100 to B300, GB200, GB300, RTX 5050 to 5090, and
+# those that say so (developer.nvidia.com/cuda-gpus).
+_HOPPER_OR_LATER = re.compile(r"\bG?H\d00\b|\bH20\b|\bG?B\d00\b|\b50[5-9]0\b|blackwell", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,11 @@ class GpuKind:
     memory_bytes: int
     source: str  # of that figure
     others: tuple[str, ...] = ()  # other names for it
+
+    @property
+    def is_hopper_or_later(self) -> bool:
+        """Whether its name is that of a GPU of compute capability 9.0 or more."""
+        return _HOPPER_OR_LATER.search(self.name) is not None
 
 
 def _kind(name: str, gib: float, source: str, *others: str) -> GpuKind:

@@ -45,6 +45,7 @@ def groups_of(plan: Plan, settings: Sequence[str], environ: Mapping[str, str]) -
     is_host_short = plan.target.is_here and plan.host_verdict is not Fit.FITS
     if is_host_short:
         found.append(_warm_start(config))
+    found.append(_shared_states(config))
     if not plan.is_hopeless:
         found += _smaller_steps(config)
     found += _adapters(config, plan.target.device)
@@ -61,6 +62,15 @@ def _warm_start(config: RunConfig) -> Group:
         {} if config.launch.load in ("auto", "mmap") else {"launch.load": "auto"}
     )
     return [_changed(config, "one copy of imports and model for all ranks", wanted)]
+
+
+def _shared_states(config: RunConfig) -> Group:
+    train = config.train
+    is_whole = train.optimizer == "adamw" and not train.shard_optimizer
+    if train.method != "full" or not is_whole or config.launch.num_ranks == 1:
+        return []
+    what = "AdamW's states shared among the ranks"
+    return [_changed(config, what, {"train.shard_optimizer": "true"})]
 
 
 def _smaller_steps(config: RunConfig) -> list[Group]:

@@ -52,11 +52,12 @@ class Plan:
     @property
     def gpu_need(self) -> Need:
         """The GPU memory that a rank needs."""
-        return gpu_need(self.footprint, self.target.num_ranks)
+        return gpu_need(self.footprint, self.target.num_ranks, self.target.gpu)
 
     def on_gpu(self, kind: GpuKind) -> Fit:
         """Return whether a rank fits on a GPU of that kind."""
-        return self.gpu_need.verdict(kind.memory_bytes)
+        need = gpu_need(self.footprint, self.target.num_ranks, kind)
+        return need.verdict(kind.memory_bytes)
 
     @property
     def gpu_verdict(self) -> Fit | None:
@@ -87,13 +88,13 @@ class Plan:
         """True if what is stored permanently does not fit, however small the steps are."""
         one = self.footprint
         stored = one.weights_bytes + one.gradients_bytes + one.optimizer_bytes + one.ddp_bytes
-        stored += context_need(self.target.num_ranks).least_bytes
+        stored += context_need(self.target.num_ranks, self.target.gpu).least_bytes
         return self.target.gpu is not None and stored > self.target.gpu.memory_bytes
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan as in `--json` and in plan.json; docs/plan.md explains the fields."""
         target, launch = self.target, self.config.launch
-        context, gpu = context_need(target.num_ranks), target.gpu
+        context, gpu = context_need(target.num_ranks, target.gpu), target.gpu
         on_gpu: dict[str, Any] = {}
         if target.device == "cuda":
             on_gpu = {

@@ -49,7 +49,8 @@ def question_of(config: RunConfig, device: Device, model_folder: Path | None = N
     share = math.ceil(train.global_batch_size / num_ranks)
     at_once = min(train.micro_batch_size, share)
     accumulates = math.ceil(share / train.micro_batch_size) > 1
-    few_ranks = min(num_ranks, 2)  # only whether there are others matters
+    # Only whether there are others matters, unless the optimizer's states are divided among them.
+    counted_ranks = num_ranks if train.shard_optimizer else min(num_ranks, 2)
     folder, architecture = _shape(config, model_folder)
     asked = RunConfig(
         profile=config.profile,
@@ -61,9 +62,9 @@ def question_of(config: RunConfig, device: Device, model_folder: Path | None = N
             micro_batch_size=at_once,
             optimizer=train.optimizer,
             shard_optimizer=train.shard_optimizer,
-            global_batch_size=at_once * few_ranks * (2 if accumulates else 1),
+            global_batch_size=at_once * counted_ranks * (2 if accumulates else 1),
         ),
-        launch=LaunchConfig(num_ranks=few_ranks, device=device, needs_gpu=device == "cuda"),
+        launch=LaunchConfig(num_ranks=counted_ranks, device=device, needs_gpu=device == "cuda"),
         limits=LimitsConfig(),
         architecture=architecture,
     )

@@ -66,7 +66,8 @@ def _rank_table(plan: Plan) -> Table:
     for name, key in _PARTS:
         table.add_row(name, size_text(getattr(footprint, key)))
     if on_gpu:
-        table.add_row("context, NCCL", "about " + span(context_need(plan.target.num_ranks)))
+        context = context_need(plan.target.num_ranks, plan.target.gpu)
+        table.add_row("context, NCCL", f"about {span(context)}")
     total = span(plan.gpu_need) if on_gpu else size_text(footprint.peak_bytes)
     table.add_row(f"together, in {footprint.peak_moment}", total)
     if gpu := plan.target.gpu:

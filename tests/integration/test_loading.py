@@ -75,3 +75,33 @@ def test_a_warm_start_that_turns_cold_has_rank_0_read_for_all_where_that_is_chea
     run = run_folder(environ)
     assert "received" in run.rank_log(1, 0).read_text()
     assert_nothing_left(run)
+
+
+# Rank 1 reads other files than rank 0, as on a node with an older copy of them.
+_OTHER_FILES = """
+load = module.load
+def load_another(*args, **options):
+    model = load(*args, **options)
+    if os.environ["RANK"] == "1":
+        next(p for p in model.parameters() if not p.requires_grad).data[0, 0] += 1
+    return model
+module.load = load_another
+"""
+
+
+@pytest.mark.parametrize("load", ["mmap", pytest.param("broadcast", marks=pytest.mark.long)])
+def test_a_rank_with_other_weights_than_rank_0_is_named_unless_rank_0_sends_its_own(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, load: str
+) -> None:
+    env = hooked(environ, tmp_path, "train.worker", _OTHER_FILES)
+    settings = ("launch.start=cold", f"launch.load={load}", "train.method=lora")
+    options = [part for one in settings for part in ("--set", one)]
+    code, out, err = finish(airlock(*SHORT, *options, env=env))
+    if load == "broadcast":
+        assert code == 0, out + err
+        return
+    assert code != 0
+    log = run_folder(environ).rank_log(0, 0).read_text()
+    assert "the weights of rank 1 are not those of rank 0" in log
+    assert "1 of " in log
+    assert "--set launch.load=broadcast" in log

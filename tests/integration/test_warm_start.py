@@ -209,7 +209,7 @@ module.wrap = wrap_and_tell
 
 
 @pytest.mark.parametrize("start", ["warm", pytest.param("imports", marks=pytest.mark.long)])
-def test_forks_of_the_zygote_go_on_sharing_frozen_weights_in_ddp(
+def test_ranks_go_on_sharing_frozen_weights_in_ddp_forked_with_them_or_not(
     airlock: Start, environ: dict[str, str], tmp_path: Path, start: str
 ) -> None:
     env = hooked(environ, tmp_path, "train.worker", _WRITTEN_TO)
@@ -230,8 +230,8 @@ def test_forks_of_the_zygote_go_on_sharing_frozen_weights_in_ddp(
     written_to = [int((tmp_path / f"dirty{rank}").read_text()) for rank in (0, 1)]
     if start == "warm":
         assert written_to == [0, 0]
-    else:  # what each rank has loaded itself is made equal, by writing
-        assert max(written_to) > 0
+    else:  # what each rank has loaded itself is compared, not sent; loading wrote to a few pages
+        assert max(written_to) < 100  # kB, of 3,200
 
 
 @pytest.mark.gpu

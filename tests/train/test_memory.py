@@ -70,11 +70,10 @@ def peak_of(action: Callable[[], Any]) -> int:
 
 
 def steps(*, warm: bool) -> dict[str, float]:
-    """Return the peak bytes of gradients and optimizer over three steps of two micro-batches."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "1"}
+    """Return the peaks of gradients, optimizer and warm-up over three steps of two micro-batches.
+
+    In units of the weights. The environment says which rank this is.
+    """
     events = EventWriter(Path(os.devnull))
     ranks = meet(torch.device("cpu"), events, 60.0)
     torch.set_num_threads(1)
@@ -96,8 +95,8 @@ def steps(*, warm: bool) -> dict[str, float]:
     )
     ids = torch.ones((2, 8), dtype=torch.long)
     batches = [Batch(ids, ids, 16)] * 2
-    if warm:
-        trainer.warm_up()
+    before = held_bytes() - started
+    in_warm_up = before + peak_of(trainer.warm_up) if warm else 0
     in_backward = in_optimizer = 0
     for step in range(3):
         holds = 2 * weights_bytes(layers) if step else 0  # the states of AdamW
@@ -111,6 +110,7 @@ def steps(*, warm: bool) -> dict[str, float]:
     return {
         "gradients": in_backward / weights_bytes(layers),
         "optimizer": in_optimizer / weights_bytes(layers),
+        "warm-up": in_warm_up / weights_bytes(layers),
     }
 
 
@@ -167,16 +167,28 @@ CASES: dict[str, Callable[[], dict[str, float]]] = {
 }
 
 
-def measured(case: str) -> dict[str, float]:
+def measured(case: str, num_ranks: int = 1) -> dict[str, float]:
+    """Run the case on so many real ranks; return what the last of them has found."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
     env = os.environ | {
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "MALLOC_MMAP_THRESHOLD_": "65536",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": str(num_ranks),
     }
     command = [sys.executable, "-P", __file__, case]
-    done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    ranks = [
+        subprocess.Popen(command, env=env | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(num_ranks)
+    ]
+    said = [rank.communicate()[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * num_ranks
+    found: dict[str, float] = json.loads(said[-1].splitlines()[-1])
     return found
 
 
@@ -184,6 +196,11 @@ def test_gradients_take_the_memory_of_one_and_the_optimizer_no_more() -> None:
     found = measured("steps")
     assert 0.95 < found["gradients"] < 1.2  # one layer's gradient is being computed
     assert found["optimizer"] < 0.1
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_the_warm_up_itself_holds_one_gradient_and_never_two(num_ranks: int) -> None:
+    assert measured("steps", num_ranks)["warm-up"] < 1.3  # one layer's, and buffers of gloo
 
 
 def test_without_the_warm_up_they_take_that_of_two() -> None:

@@ -17,6 +17,7 @@ PRIVATE = (  # module:attribute
     "torch._C:_distributed_c10d._dump_fr_trace",
     "torch._dynamo:config",
     "torch.cuda:_is_in_bad_fork",
+    "torch.distributed.optim:ZeroRedundancyOptimizer._partition_parameters",
     "torch.distributed.distributed_c10d:_get_default_group",
     "torch.nn.attention.varlen:varlen_attn",  # a prototype: its arguments grow
     "torch.testing._internal.distributed.fake_pg:FakeStore",
@@ -29,6 +30,12 @@ def fake_store() -> Any:
     from torch.testing._internal.distributed.fake_pg import FakeStore  # no rank should load it
 
     return FakeStore()
+
+
+def shares_of(optimizer: Any) -> list[list[torch.Tensor]]:
+    """Return the parameters that each rank updates, in a ZeroRedundancyOptimizer."""
+    partition: list[list[dict[str, Any]]] = optimizer._partition_parameters()
+    return [[one for group in groups for one in group["params"]] for groups in partition]
 
 
 def default_group() -> Any:

@@ -88,12 +88,15 @@ class Trainer:
     def warm_up(self) -> None:
         """Move every gradient into DDP's buckets before anything else is in memory.
 
-        DDP reallocates its buckets after the first pass, in the order in which gradients arrived;
-        gradients accumulated without it have memory of their own until they have been in a bucket
-        once. Both cost a second copy of all gradients. After two passes that add nothing, this copy
-        is never needed again as long as gradients are zeroed and not freed.
+        DDP starts with one bucket for all gradients and, after the first pass, allocates buckets
+        in the order in which gradients arrived (torch/nn/parallel/distributed.py,
+        `_ddp_init_helper`). Gradients that are still views of the first one would keep it alive
+        beside them, so they are freed in between. Gradients accumulated without communication have
+        memory of their own until they have been in a bucket once. After two passes that add
+        nothing, neither happens again as long as gradients are zeroed and not freed.
         """
         for _ in range(2):
+            self.optimizer.zero_grad(set_to_none=True)
             self.gradients([collate_rows([])], 0.0)
         self.optimizer.zero_grad(set_to_none=False)
 

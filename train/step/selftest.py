@@ -18,6 +18,7 @@ from train.data.architecture import why_not_apart
 from train.data.dataset import Sample, prompted
 from train.model.adapters import coverage_line
 from train.model.attention import attention_line
+from train.model.buffers import buffers_watched
 from train.model.build import has_adapters, inference, plain_model
 from train.model.head import Head, head_of
 from train.model.loss import SummedLoss
@@ -44,6 +45,7 @@ class Tried:
     head: Head = "matrix"  # see train/model/head.py
     unused: tuple[str, ...] = ()  # names of trainable parameters that got no gradient
     why_masked: str | None = None  # the reason that it cannot use varlen attention
+    changed_buffers: tuple[str, ...] = ()  # names of buffers that a training step changes
 
 
 def try_out(model: Any, config: RunConfig, ranks: Ranks, events: EventWriter) -> Tried:
@@ -103,6 +105,11 @@ def _lines(model: Any, config: RunConfig, tried: Tried) -> Iterator[str]:
         lines.append(coverage_line(model))
     if tried.head == "whole":
         lines.append("LOSS: this model's head is run at once: a whole batch's logits are held")
+    if tried.changed_buffers:
+        lines.append(
+            f"BUFFERS: {len(tried.changed_buffers)} are changed by a training step, and follow "
+            f"rank 0's: {', '.join(tried.changed_buffers[:_MAX_NAMES])}"
+        )
     if tried.unused:
         ends = {".".join(name.split(".")[-_NAME_PARTS:]) for name in tried.unused}
         shown = ", ".join(sorted(ends)[:_MAX_NAMES])
@@ -116,16 +123,18 @@ def _lines(model: Any, config: RunConfig, tried: Tried) -> Iterator[str]:
 def try_step(model: Any, length: int = max(LENGTHS)) -> Tried:
     """Run a forward and backward pass of `length` tokens, and of fewer; they may be on meta.
 
-    No gradients are left. Raises whatever the model's own code raises.
+    No gradients are left, and buffers are as they were. Raises whatever the model's own code
+    raises.
     """
     head, device = head_kind(model), device_of(model)
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    random = torch.random.fork_rng([device] if device.type == "cuda" else [])
+    with random, buffers_watched(model) as changed:
         loss = SummedLoss(model, head=head)(*trial_batch(model, length).arguments(device))
         loss.backward()
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     unused = tuple(name for name, parameter in trained if parameter.grad is None)
     model.zero_grad()
-    return Tried(head=head, unused=unused)
+    return Tried(head=head, unused=unused, changed_buffers=tuple(changed))
 
 
 def head_kind(model: Any) -> Head:

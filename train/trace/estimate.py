@@ -24,10 +24,10 @@ from rundir.config_file import read_config
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.footprint import Footprint, Moment, write_footprints
-from train.model.build import load_architecture, new_model, num_weights
+from train.model.build import add_method, load_architecture, new_model, num_weights
 from train.model.new_tokens import grow
 from train.trace.kernels import Device
-from train.trace.trace import Trace, trace
+from train.trace.trace import WARM_UP, Trace, share_of, trace
 
 _MOMENTS: dict[str, Moment] = {
     "wrap": "forward",
@@ -46,7 +46,12 @@ def footprint(config: RunConfig, device: Device) -> Footprint:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of transformers and peft; a run shows them again
-            return _footprint(_traced(_described(config), config, device))
+            described = _described(config)
+            found = _traced(described, config, device)
+            if config.train.shard_optimizer and config.launch.num_ranks > 1:
+                whole = add_method(_whole(described, config), config.train)
+                found = found.with_share(share_of(whole, config, found.states))
+            return _footprint(found)
     except UserError:
         raise
     # Any model's code runs here, on shapes that a person has written: it may raise anything.
@@ -111,11 +116,13 @@ def _extrapolated(described: PretrainedConfig, config: RunConfig, device: Device
         trace(_shortened(described, num), config, device) for num in (first, first + period)
     )
     found = small.plus(large, (num_layers - first) // period)
+    return found if found.counts["num_base"] == num_weights(_whole(described, config)) else None
+
+
+def _whole(described: PretrainedConfig, config: RunConfig) -> Any:
+    """Return the whole model without memory, as it is before anything is added to it."""
     folder = Path(config.model.path) if config.model.path else None
-    whole = grow(new_model(described, config, torch_device("meta")), folder)
-    if found.counts["num_base"] != num_weights(whole):
-        return None
-    return found
+    return grow(new_model(described, config, torch_device("meta")), folder)
 
 
 def _period(described: PretrainedConfig) -> int:
@@ -156,18 +163,20 @@ def _footprint(found: Trace) -> Footprint:
     counts, peak_bytes = found.counts, sum(parts.values())
     # DDP has buckets for all gradients from the start: anything more is held beside them.
     ddp = max(0, parts["gradients"] - counts["gradients"])
-    exact = counts["weights"] + counts["gradients"] + ddp + counts["optimizer"]
+    is_warm_up = stage.startswith(WARM_UP)  # the optimizer has no states yet
+    optimizer = 0 if is_warm_up else counts["optimizer"]
+    exact = counts["weights"] + counts["gradients"] + ddp + optimizer
     return Footprint(
         num_parameters=counts["num_parameters"],
         num_trainable=counts["num_trainable"],
         weights_bytes=counts["weights"],
         gradients_bytes=counts["gradients"],
-        optimizer_bytes=counts["optimizer"],
+        optimizer_bytes=optimizer,
         ddp_bytes=ddp,
         activations_bytes=peak_bytes - exact - parts["logits"],
         logits_bytes=parts["logits"],
         peak_bytes=peak_bytes,
-        peak_moment=_MOMENTS[stage],
+        peak_moment="warm-up" if is_warm_up else _MOMENTS[stage],
     )
 
 

@@ -51,9 +51,10 @@ class Storages(TorchDispatchMode):
         self._stage = stage
         self._look()
 
-    def restart(self) -> None:
-        """Forget the peaks; what is held stays held."""
-        self._highest, self.peaks = {}, {}
+    def restart(self) -> dict[str, dict[str, int]]:
+        """Return the peaks so far and forget them; what is held stays held."""
+        peaks, self._highest, self.peaks = self.peaks, {}, {}
+        return peaks
 
     def assign(self, tensors: Iterable[torch.Tensor], part: Part) -> None:
         """Count these tensors as that part, whenever they were made."""
@@ -84,9 +85,12 @@ class Storages(TorchDispatchMode):
                     self._add(storage, STAGES[self._stage])
         return result
 
+    def held_bytes(self, storage: torch.UntypedStorage) -> int:
+        """Return the bytes that the device's allocator takes for `storage`: whole blocks."""
+        return -(-storage.nbytes() // self._block_bytes) * self._block_bytes
+
     def _add(self, storage: torch.UntypedStorage, part: str) -> None:
-        key, blocks = id(storage), -(-storage.nbytes() // self._block_bytes)
-        num_bytes = blocks * self._block_bytes
+        key, num_bytes = id(storage), self.held_bytes(storage)
 
         def freed(_: Any) -> None:
             _, part, num_bytes = self._live.pop(key)

@@ -25,22 +25,30 @@ from train.model.quantize import states_of
 from train.rank.group import Ranks
 from train.rank.torch_compat import default_group, fake_store
 from train.step.batch import Batch
-from train.step.loop import Trainer
+from train.step.loop import Trainer, Undistributed
 from train.step.optimizer import with_own_states
 from train.step.selftest import try_step
 from train.trace.kernels import Device, kernels_of
+from train.trace.share import ALL, Bytes, Shape, largest_share, states_by_shape
 from train.trace.storages import Storages
 from train.worker import wrap
 
+WARM_UP = "warm-up, "  # before the name of a stage
 _META = torch.device("meta")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Counts and bytes of one model; `peaks` is that of `Storages`, for the second step."""
+    """Counts and bytes of one model.
+
+    `peaks` are those of `Storages` for the second step, and, with WARM_UP before their names, for
+    what comes before the first one. The optimizer's states are whole, and `states` are those of a
+    parameter of each shape.
+    """
 
     counts: dict[str, int]
     peaks: dict[str, dict[str, int]]
+    states: dict[Shape, Bytes]
 
     def plus(self, other: Trace, times: int) -> Trace:
         """Return this trace plus `times` what `other` has more than it."""
@@ -49,14 +57,30 @@ class Trace:
             return {key: one[key] + times * (more[key] - one[key]) for key in one}
 
         peaks = {stage: add(parts, other.peaks[stage]) for stage, parts in self.peaks.items()}
-        return Trace(counts=add(self.counts, other.counts), peaks=peaks)
+        states = self.states | other.states
+        return Trace(counts=add(self.counts, other.counts), peaks=peaks, states=states)
+
+    def with_share(self, share: Bytes) -> Trace:
+        """Return this trace with only a share of the optimizer's states."""
+        exact, held = share
+        whole = self.counts["optimizer_held"]
+        counts = self.counts | {"optimizer": exact, "optimizer_held": held}
+        peaks = {
+            stage: parts
+            if stage.startswith(WARM_UP)
+            else parts | {"optimizer": parts["optimizer"] - whole + held}
+            for stage, parts in self.peaks.items()
+        }
+        return replace(self, counts=counts, peaks=peaks)
 
 
 def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Trace:
     """Trace a model of that architecture as `config` trains it, with the largest possible batch.
 
-    Raises whatever the model's code raises: some of it looks at values, and there are none.
+    A sharded optimizer is traced whole: see `Trace.with_share`. Raises whatever the model's code
+    raises: some of it looks at values, and there are none.
     """
+    config = replace(config, train=replace(config.train, shard_optimizer=False))
     is_flash = config.model.attention == "flash_attention_2"
     if is_flash:  # its kernels do not support meta; torch's, without a mask, keep the same
         config = replace(config, model=replace(config.model, attention="sdpa"))
@@ -76,24 +100,35 @@ def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Tra
         _tell(wrapped, storages)
         trainer = _trainer(config, wrapped, ranks)
         trainer.warm_up()
+        before = {f"{WARM_UP}{stage}": parts for stage, parts in storages.restart().items()}
+        storages.enter("optimizer")
         trainer.update(0.0)  # makes the optimizer's states
         storages.restart()
         trainer.gradients(_batches(config), 1.0)
         storages.enter("optimizer")
         trainer.update(0.0)
-        states = with_own_states(trainer.optimizer).state.values()
-        counts = _counts(model, [value for state in states for value in state.values()])
-    return Trace(counts=counts | {"num_base": num_base}, peaks=storages.peaks)
+        states = states_by_shape(with_own_states(trainer.optimizer), storages)
+    exact, held = states.pop(ALL)
+    counts = _counts(model) | {"num_base": num_base, "optimizer": exact, "optimizer_held": held}
+    return Trace(counts=counts, peaks=before | storages.peaks, states=states)
 
 
-def _counts(model: Any, states: list[Any]) -> dict[str, int]:
+def share_of(model: Any, config: RunConfig, states: dict[Shape, Bytes]) -> Bytes:
+    """Return the share of a sharded optimizer's states that the fullest of all ranks has.
+
+    `model` is the whole model on the meta device, with what is trained.
+    """
+    with _group(config.launch.num_ranks) as ranks, kernels_of("cuda"):
+        return largest_share(_trainer(config, Undistributed(model), ranks).optimizer, states)
+
+
+def _counts(model: Any) -> dict[str, int]:
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return {
         "num_parameters": num_weights(model),
         "num_trainable": sum(parameter.numel() for parameter in trainable),
         "weights": sum(tensor.nbytes for tensor in _weights(model)),
         "gradients": sum(parameter.nbytes for parameter in trainable),
-        "optimizer": sum(state.nbytes for state in states if isinstance(state, torch.Tensor)),
     }
 
 

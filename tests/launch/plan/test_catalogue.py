@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launch.plan.catalogue import CATALOGUE, column_kinds, gpu_kind
+from launch.plan.catalogue import CATALOGUE, GpuKind, column_kinds, gpu_kind
 from rundir.errors import UserError
 from rundir.units import GIB
 
@@ -62,3 +62,31 @@ def test_no_name_is_used_for_two_gpus() -> None:
 def test_the_columns_go_from_small_to_large() -> None:
     sizes = [kind.memory_bytes for kind in column_kinds()]
     assert sizes == sorted(sizes)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_newer"),
+    [
+        ("NVIDIA H100 80GB HBM3", True),
+        ("NVIDIA H200", True),
+        ("NVIDIA H20", True),
+        ("NVIDIA GH200 480GB", True),
+        ("NVIDIA B200", True),
+        ("NVIDIA GB200", True),
+        ("NVIDIA GeForce RTX 5090", True),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", True),
+        ("NVIDIA A100-SXM4-80GB", False),
+        ("NVIDIA A40", False),
+        ("NVIDIA L40S", False),
+        ("NVIDIA GeForce RTX 4090", False),
+        ("NVIDIA RTX 5000 Ada Generation", False),
+        ("Tesla V100-SXM2-32GB", False),
+    ],
+)
+def test_hopper_and_later_are_known_by_nvmls_names(name: str, is_newer: bool) -> None:
+    assert GpuKind(name, 1, "a test").is_hopper_or_later is is_newer
+
+
+def test_of_the_catalogue_these_are_hopper_or_later() -> None:
+    newer = {kind.name for kind in CATALOGUE if kind.is_hopper_or_later}
+    assert newer == {"5090", "H100-80G", "H200-141G", "B200-180G"}

@@ -53,8 +53,24 @@ def test_what_is_so_already_is_not_proposed() -> None:
 def test_where_the_weights_alone_are_too_much_smaller_steps_are_not_tried() -> None:
     plan = replace(on_gpus("V100-16G"), config=FULL)
     keys = [sorted(one) for group in settings_of(plan) for one in group]
-    assert keys[0] == ["train.method"]
+    assert keys[:2] == [["train.shard_optimizer"], ["train.method"]]
     assert ["data.max_seq_length"] not in keys
+
+
+def test_states_are_shared_only_where_there_are_some_and_others_to_share_them_with() -> None:
+    shared = {"train.shard_optimizer": "true"}
+    alone = replace(FULL, launch=LaunchConfig(num_ranks=1))
+    is_so = replace(FULL, train=replace(FULL.train, shard_optimizer=True))
+    in_8_bits = replace(FULL, train=replace(FULL.train, optimizer="adamw-8bit"))
+    for config, is_proposed in (
+        (FULL, True),
+        (CONFIG, False),
+        (alone, False),
+        (is_so, False),
+        (in_8_bits, False),
+    ):
+        found = settings_of(replace(on_gpus("H100"), config=config))
+        assert ([shared] in found) is is_proposed
 
 
 def test_for_a_host_that_is_too_small_a_warm_start_is_the_first_and_fewer_ranks_come_late() -> None:

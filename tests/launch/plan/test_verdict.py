@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from launch.plan.catalogue import gpu_kind
 from launch.plan.fit import Fit, Need, context_need, gpu_need, host_need
 from launch.plan.host import Phase
 from rundir.units import GIB
 from tests.launch.plan.made import FOOTPRINT, on_gpus
+
+A100 = gpu_kind("A100")
 
 
 @pytest.mark.parametrize(
@@ -30,14 +33,26 @@ def test_between_the_least_and_the_most_it_is_not_known(
 
 
 def test_a_rank_alone_has_no_buffers_of_nccl() -> None:
-    assert context_need(1).most_bytes < context_need(2).most_bytes == context_need(8).most_bytes
+    alone, two, eight = (context_need(num_ranks, A100).most_bytes for num_ranks in (1, 2, 8))
+    assert alone < two == eight
+
+
+def test_from_hopper_on_context_and_nccl_take_more() -> None:
+    for num_ranks in (1, 8):
+        older, newer = (context_need(num_ranks, gpu_kind(name)) for name in ("A100", "H100"))
+        assert older.least_bytes < newer.least_bytes
+        assert older.most_bytes < newer.most_bytes
+        unknown = context_need(num_ranks, None)
+        assert unknown == Need(older.least_bytes, newer.most_bytes)
+    assert context_need(1, gpu_kind("H100")) == Need(int(0.6 * GIB), int(0.9 * GIB))
+    assert context_need(8, gpu_kind("B200")).most_bytes == int(2.9 * GIB)  # NCCL's are 2
 
 
 def test_what_is_stored_for_good_is_exact_and_what_is_computed_is_not() -> None:
     stored = replace(FOOTPRINT, activations_bytes=0, logits_bytes=0, peak_bytes=21_600_000_000)
-    context = context_need(8)
-    assert gpu_need(stored, 8).least_bytes == stored.peak_bytes + context.least_bytes
-    need = gpu_need(FOOTPRINT, 8)
+    context = context_need(8, A100)
+    assert gpu_need(stored, 8, A100).least_bytes == stored.peak_bytes + context.least_bytes
+    need = gpu_need(FOOTPRINT, 8, A100)
     assert need.least_bytes < FOOTPRINT.peak_bytes + context.least_bytes
     assert need.most_bytes > FOOTPRINT.peak_bytes + context.most_bytes
 
