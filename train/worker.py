@@ -111,7 +111,7 @@ def train(
             compile_blocks(model)
         is_sent = prepared.loading.load == "broadcast" and not is_shared
         wrapped = wrap(model, ranks, init_sync=is_sent, tried=tried)
-        if not is_sent:
+        if not (is_sent or is_shared):  # forks have one copy of the weights
             check_same_weights(model, ranks)
     # The same state however the model was loaded, but another one on each rank, for dropout.
     torch.manual_seed(config.train.seed + ranks.rank)
