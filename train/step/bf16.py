@@ -32,9 +32,7 @@ _PIECE = 2**24
 class Remedied:
     """What both optimizers below have in common: where the update goes, and how it is rounded."""
 
-    def prepare(
-        self, parameters: Sequence[torch.nn.Parameter], remedy: Remedy, seed: int
-    ) -> None:
+    def prepare(self, parameters: Sequence[torch.nn.Parameter], remedy: Remedy, seed: int) -> None:
         """Take the order of all `parameters`, of every rank, and the seed, for the noise."""
         self.remedy, self._seed = remedy, seed
         self._numbers = {id(p): number for number, p in enumerate(parameters)}

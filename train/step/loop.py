@@ -20,8 +20,8 @@ from train.data.dataset import SampleFile
 from train.model.build import num_weights
 from train.rank.group import Ranks
 from train.step import checkpoint
-from train.step.bf16 import num_without_master
 from train.step.batch import Batch, Work, collate_rows
+from train.step.bf16 import num_without_master
 from train.step.evaluate import Evaluator
 from train.step.feed import Feed
 from train.step.mfu import model_flops
