@@ -58,7 +58,7 @@ class ExactNorm(DoraLinearLayer):
         return found
 
     def begin_at(self, base: nn.Module) -> None:
-        """Set the magnitudes to the norms of the base's own rows; peft's are rounded to bfloat16."""
+        """Set the magnitudes to the norms of the base's rows; peft rounds them to bfloat16."""
         weight = dequantize_module_weight(base).detach()
         with torch.no_grad():
             self.weight.copy_(self.get_weight_norm(weight, weight.new_zeros(()), 0.0))

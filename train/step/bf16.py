@@ -25,6 +25,7 @@ from train.step.rounding import round_at_random
 Remedy = Literal["master", "stochastic"]
 MASTER = "master"  # the key of the copy in float32, among a parameter's states
 _COUNT = "num_rounded"  # the key of the number of updates so far, which the noise depends on
+_EPS = 1e-8  # torch's own, and bitsandbytes'
 # Weights updated at once: temporaries take 20 bytes for each, 320 MiB together.
 _PIECE = 2**24
 
@@ -88,11 +89,10 @@ class Bf16AdamW(torch.optim.Optimizer, Remedied):
         order: Sequence[torch.nn.Parameter],
         remedy: Remedy,
         seed: int,
-        eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
         """Take torch's own arguments, and those of `Remedied.prepare`."""
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        defaults = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
         super().__init__(params, defaults)
         self.prepare(order, remedy, seed)
 
@@ -144,7 +144,7 @@ class Bf16AdamW(torch.optim.Optimizer, Remedied):
             beta2=group["betas"][1],
             lr=group["lr"],
             weight_decay=group["weight_decay"],
-            eps=group["eps"],
+            eps=_EPS,
             maximize=False,
         )
         for average, updated in zip(averages, in_float, strict=True):

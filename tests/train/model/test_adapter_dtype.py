@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -227,12 +226,12 @@ def test_no_input_is_kept_in_float32() -> None:
 
 
 @pytest.fixture
-def activations() -> Iterator[Any]:
+def activations() -> Any:
     def found(**options: Any) -> int:
         config = traced_config(QWEN3 | {"hidden_size": 128}, method="lora", **options)
         return footprint(config, "cuda").activations_bytes
 
-    yield found
+    return found
 
 
 def test_the_plan_sees_the_smaller_activations(
