@@ -31,7 +31,6 @@ _NUM_STEPS, _NUM_QUICK = 200, 20
 _LEAST_OF_FALL = 0.9
 _SHOWN = (1, 50, 100, 150, 200)
 
-Curve = list[float]  # the loss of each step
 Cases = dict[str, dict[str, Any]]
 
 
@@ -100,38 +99,31 @@ def fall(case: dict[str, Any]) -> float:
     return float(case["eval_before"] - case["eval_after"])
 
 
+def share(cases: Cases, way: str, rate: float) -> float:
+    """Return the share of the fall in float32 that a way has reached at that rate."""
+    return fall(cases[name_of(way, rate)]) / fall(cases[name_of("float32", rate)])
+
+
 def claims(cases: Cases) -> tuple[dict[str, float], bool]:
     """Return each way's share of the fall in float32, and whether the remedies learn as much."""
     found = {
-        name_of(way, rate): round(
-            fall(cases[name_of(way, rate)]) / fall(cases[name_of("float32", rate)]), 4
-        )
-        for rate in RATES
-        for way in WAYS[1:]
+        name_of(way, rate): round(share(cases, way, rate), 4) for rate in RATES for way in WAYS[1:]
     }
-    remedies = [share for name, share in found.items() if not name.startswith("plain")]
-    return found, all(share >= _LEAST_OF_FALL for share in remedies)
+    remedies = [one for name, one in found.items() if not name.startswith("plain")]
+    return found, all(one >= _LEAST_OF_FALL for one in remedies)
 
 
 def table(cases: Cases) -> Table:
     """Return the losses of some steps, and on held-out data."""
-    made = Table(
-        "learning rate",
-        "updates",
-        *(f"step {step}" for step in _SHOWN),
-        "held out",
-        "of the fall in float32",
-    )
+    steps = [f"step {step}" for step in _SHOWN]
+    made = Table("learning rate", "updates", *steps, "held out", "of the fall in float32")
     for rate in RATES:
         for way in WAYS:
             case = cases[name_of(way, rate)]
-            losses = [
-                f"{case['losses'][step - 1]:.3f}" if step <= len(case["losses"]) else ""
-                for step in _SHOWN
-            ]
-            share = fall(case) / fall(cases[name_of("float32", rate)])
+            curve = case["losses"]
+            losses = [f"{curve[step - 1]:.3f}" if step <= len(curve) else "" for step in _SHOWN]
             held_out = f"{case['eval_before']:.3f} → {case['eval_after']:.3f}"
-            made.add_row(f"{rate:g}", way, *losses, held_out, f"{share:.1%}")
+            made.add_row(f"{rate:g}", way, *losses, held_out, f"{share(cases, way, rate):.1%}")
     return made
 
 

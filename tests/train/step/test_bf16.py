@@ -290,7 +290,8 @@ def test_no_temporary_is_as_large_as_a_large_parameter(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("updates", WAYS)
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-def test_copies_are_shared_out_with_the_states(updates: Any, ranks: Ranks) -> None:
+@pytest.mark.usefixtures("ranks")
+def test_copies_are_shared_out_with_the_states(updates: Any) -> None:
     """With one rank, that rank has all; the construction is that of many."""
     shared, whole = Training(updates, is_sharded=True), Training(updates)
     assert same(shared.steps(3), whole.steps(3))
