@@ -8,7 +8,7 @@ autocast would do; why not autocast itself: docs/decisions/0020-adapters-in-bflo
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft.tuners.lora import LoraLayer
@@ -77,7 +77,7 @@ def compute_in_dtype_of_layers(model: nn.Module, *, is_new: bool) -> int:
         layer.cast_input_dtype_enabled = False  # what peft.helpers.disable_input_dtype_casting sets
         for pair in (layer.lora_A, layer.lora_B):
             for name, adapter in pair.items():
-                pair[name] = LowLinear(adapter, torch.bfloat16)
+                pair[name] = LowLinear(cast("nn.Linear", adapter), torch.bfloat16)
         for name, magnitudes in layer.lora_magnitude_vector.items():
             layer.lora_magnitude_vector[name] = exact = ExactNorm(magnitudes)
             if is_new:

@@ -174,7 +174,7 @@ def eight_bit_kind() -> type[torch.optim.Optimizer]:
     """
     from bitsandbytes.optim.adamw import AdamW8bit
 
-    class Bf16AdamW8bit(AdamW8bit, Remedied):  # type: ignore[misc]
+    class Bf16AdamW8bit(AdamW8bit, Remedied):
         """AdamW with states of a byte, in blocks (Dettmers et al. 2022), with a remedy."""
 
         def __init__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -40,7 +40,7 @@ def make_optimizer(
     ]
     options: dict[str, Any] = {"lr": learning_rate, "betas": _BETAS}
     remedy = "master" if bf16_updates == "auto" else bf16_updates
-    kind: Callable[..., torch.optim.Optimizer]
+    kind: Any  # a class, or what makes an optimizer as one would
     if remedy != "plain" and any(p.dtype == torch.bfloat16 for p in parameters):
         name: Literal["adamw", "adamw-8bit"] = "adamw-8bit" if in_8_bits else "adamw"
         kind = remedied(name, parameters, remedy, seed)
@@ -57,7 +57,8 @@ def make_optimizer(
 
         some = [group for group in groups if group["params"]]
         return ZeroRedundancyOptimizer(some, kind, **options)
-    return kind(groups, **options)
+    made: torch.optim.Optimizer = kind(groups, **options)
+    return made
 
 
 def with_own_states(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

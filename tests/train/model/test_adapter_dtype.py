@@ -28,11 +28,11 @@ pytestmark = [
 ]
 
 
-class Products(TorchDispatchMode):
+class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the dtypes of the matrices that are multiplied."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.dtypes: list[torch.dtype] = []
 
     def __torch_dispatch__(
@@ -82,7 +82,8 @@ def as_peft_has_them(model: Any) -> Any:
         if isinstance(layer, LoraLayer):
             layer.cast_input_dtype_enabled = True
             for pair in (layer.lora_A, layer.lora_B):
-                for name, low in pair.items():
+                made: dict[str, Any] = dict(pair.items())
+                for name, low in made.items():
                     plain = nn.Linear(low.in_features, low.out_features, bias=False)
                     plain.weight = low.weight
                     pair[name] = plain

@@ -30,7 +30,7 @@ WAYS: list[Any] = ["master", "stochastic"]
 
 
 def main(folder: Path) -> None:
-    """Train with states whole and shared out; stop on two ranks, and go on with two and with one."""
+    """Train with states whole and shared out; stop two ranks, and go on with two and with one."""
     config = configured(folder)
     config = replace(
         config,

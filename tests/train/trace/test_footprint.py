@@ -209,7 +209,7 @@ def test_states_for_weights_in_bfloat16_are_those_of_a_real_step(
     if optimizer == "adamw-8bit":
         pytest.importorskip("bitsandbytes")
     config = configured(QWEN3, dtype="bfloat16", bf16_updates=updates, optimizer=optimizer)
-    shape = dict(QWEN3)
+    shape: dict[str, Any] = dict(QWEN3)
     described = CONFIG_MAPPING[shape.pop("model_type")](**shape)
     model = new_model(described, config, torch.device("cpu"))
     made = make_optimizer(
