@@ -6,6 +6,7 @@ A resumed run must have the samples of the run that it resumes.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -19,7 +20,7 @@ from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
-from rundir.prepared import Loading, Prepared, PreparedData, read_prepared
+from rundir.prepared import Loading, Prepared, PreparedData, read_prepared, write_prepared
 
 _CHANGED = {
     "files": "their files have changed",
@@ -82,6 +83,9 @@ def make_ready(
     _run_tests(job, env, signals)
     prepared = have_prepared(job, folder, console, env, events, signals)
     plan.begin(prepared)
+    if (updates := plan.updates()) != prepared.bf16_updates:
+        prepared = replace(prepared, bf16_updates=updates)
+        write_prepared(folder, prepared)
     return prepared
 
 

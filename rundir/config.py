@@ -130,6 +130,13 @@ class TrainConfig:
     optimizer: Literal["adamw", "adamw-8bit"] = _field(
         "adamw", "adamw-8bit: its states take a byte each (bitsandbytes)"
     )
+    bf16_updates: Literal["auto", "master", "stochastic", "plain"] = _field(
+        "auto",
+        "how weights in bfloat16, which lose changes below 1/512 of themselves, are updated, for "
+        "method = full. master: in float32 copies, 4 bytes a weight, shared out where states are; "
+        "stochastic: rounded up or down at random, right on average; plain: rounded to the "
+        "nearest; auto: master where the plan says that it fits, else stochastic",
+    )
     shard_optimizer: bool = _field(
         False, "share AdamW's states out among the ranks (ZeRO stage 1): for method = full"
     )

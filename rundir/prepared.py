@@ -66,6 +66,7 @@ class Prepared:
     evaluation: PreparedData | None
     resume_from: str | None  # a complete checkpoint folder
     loading: Loading = field(default_factory=Loading)
+    bf16_updates: Literal["master", "stochastic", "plain"] = "master"  # for train.bf16_updates=auto
 
 
 def write_prepared(run: RunDir, prepared: Prepared) -> None:

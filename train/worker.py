@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,8 @@ def train(
     ranks = meet(device, events, config.launch.collective_timeout_s, pulse)
     watch_forks(lambda text: events.emit("log", "line", text=f"[Rank {ranks.rank}] {text}"))
     prepared = read_prepared(run)
+    if config.train.bf16_updates == "auto":  # the launcher's choice, by the plan
+        config = replace(config, train=replace(config.train, bf16_updates=prepared.bf16_updates))
     if device.type == "cuda":  # the peak of loading is not that of training
         torch.cuda.reset_peak_memory_stats(device)
     with events.span("ddp.wrap"):

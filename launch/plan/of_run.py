@@ -18,13 +18,15 @@ from launch.config.request import RUN, Request
 from launch.plan.fit import Fit
 from launch.plan.instead import Instead, what_fits_instead
 from launch.plan.plan import Plan, this_host
-from launch.plan.planning import make_plan, plan_text
+from launch.plan.planning import make_plan, plan_of_ways, plan_text
 from launch.plan.question import question_of
-from launch.plan.show import show_plan, verdict_lines
+from launch.plan.show import show_plan, updates_lines, verdict_lines
 from launch.plan.target import target_of_placement
 from launch.plan.tracer import Tracer
+from launch.plan.updates import Way, chosen, way_of, ways_of, with_ways
 from launch.process.signals import Interrupted, Signals
 from rundir.atomic import write_text
+from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
@@ -60,6 +62,7 @@ class PlanOfRun:
         self._signals, self._host = signals, this_host()  # before the run itself takes any memory
         self._prepared: Prepared | None = None
         self._tracer: Tracer | None = None
+        self._plan: Plan | None = None
         self._is_told = job.config.script is not None
 
     def begin(self, prepared: Prepared | None = None) -> None:
@@ -74,11 +77,18 @@ class PlanOfRun:
 
     def _ask(self) -> None:
         try:
-            question = question_of(self._config, self._target.device, self._model_folder)
-            self._tracer = Tracer([question], self._environ)
+            questions = [
+                question_of(one, self._target.device, self._model_folder) for one in self._ways()
+            ]
+            self._tracer = Tracer(questions, self._environ)
         except UserError as error:
             if self._prepared is not None:  # else the model may still be fetched
                 self._say_none(error)
+
+    def _ways(self) -> list[RunConfig]:
+        """Return the configuration for each way to update weights that is still open."""
+        found = with_ways(self._config)
+        return found if self._target.gpu else found[:1]
 
     @property
     def _model_folder(self) -> Path | None:
@@ -92,8 +102,13 @@ class PlanOfRun:
         if self._is_told or self._tracer is None or not self._tracer.poll():
             return
         try:
-            (footprint,) = self._tracer.answers()
-            plan = make_plan(self._config, self._target, footprint, self._host, self._model_folder)
+            pairs = zip(self._ways(), self._tracer.answers(), strict=True)
+            plan = chosen(
+                [
+                    make_plan(config, self._target, footprint, self._host, self._model_folder)
+                    for config, footprint in pairs
+                ]
+            )
         except (UserError, OSError) as error:
             self._say_none(error)
             return
@@ -105,12 +120,25 @@ class PlanOfRun:
             if self._ask_with_own_length(self._prepared.train.longest):
                 self.look(has_trained=has_trained)
                 return
-        self._is_told = True
+        self._is_told, self._plan = True, plan
         self._keep(plan, None)
         if is_refused:
             raise DoesNotFitError(plan, self._request)
-        lines = "\n".join(f"plan: {line}" for line in verdict_lines(plan))
-        self._console.out(lines, highlight=False)
+        found = [*verdict_lines(plan), *updates_lines(plan)]
+        self._console.out("\n".join(f"plan: {line}" for line in found), highlight=False)
+
+    def updates(self) -> Way:
+        """Return how weights in bfloat16 are to be updated; waits for the plan if that decides.
+
+        Called when model and data are prepared. Raises DoesNotFitError, and Interrupted when a stop
+        was requested.
+        """
+        best, *others = ways_of(self._config)
+        while others and self._target.gpu and self._tracer is not None and not self._is_told:
+            with contextlib.suppress(UserError):  # `look` reports it
+                self._tracer.wait(self._signals)
+            self.look(has_trained=False)
+        return best if self._plan is None else way_of(self._plan)
 
     def _say_early(self, plan: Plan) -> None:
         """Report a plan that does not fit before the model is fetched, which may take long.
@@ -166,8 +194,7 @@ def show_plan_of(job: Job, console: Console, environ: Mapping[str, str]) -> Exit
     signals = Signals()
     signals.listen()
     try:
-        (footprint,) = Tracer([question_of(job.config, target.device)], environ).wait(signals)
-        show_plan(console, make_plan(job.config, target, footprint, this_host()))
+        show_plan(console, plan_of_ways(job.config, target, environ, signals))
     except Interrupted:
         return ExitCode.INTERRUPTED_UNSAVED
     except (UserError, OSError) as error:

@@ -33,6 +33,28 @@ def this_host() -> Host:
     return Host(memory.now(), memory.now(with_swap=True).available_bytes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updates:
+    """One way to update weights in bfloat16 (train.bf16_updates), and what a rank needs with it."""
+
+    way: str
+    need: Need
+    peak_bytes: int  # of that, what the trace found
+    verdict: Fit | None  # None where no GPU is known
+    is_taken: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the way as it is in the plan."""
+        return {
+            "way": self.way,
+            "least_bytes": self.need.least_bytes,
+            "most_bytes": self.need.most_bytes,
+            "peak_bytes": self.peak_bytes,
+            "verdict": self.verdict,
+            "is_taken": self.is_taken,
+        }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """The plan for one configuration on one target."""
@@ -43,6 +65,7 @@ class Plan:
     weights: Weights
     host: Host
     model_folder: Path | None = None  # of a model that was fetched, or is in the Hub's cache
+    updates: tuple[Updates, ...] = ()  # if there was a choice
 
     @functools.cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -112,6 +135,7 @@ class Plan:
             "longest_sample_tokens": self.config.data.max_seq_length,
             "verdict": self.verdict,
             "rank": asdict(self.footprint) | on_gpu,
+            "bf16_updates": [one.as_json() for one in self.updates],
             "gpu": None if gpu is None else _gpu_json(gpu, self.on_gpu(gpu)),
             "gpus": [
                 _gpu_json(kind, self.on_gpu(kind))

@@ -22,6 +22,7 @@ from launch.plan.question import question_of
 from launch.plan.show import show_instead, show_plan
 from launch.plan.target import Target, choose_target, with_ranks
 from launch.plan.tracer import Tracer
+from launch.plan.updates import chosen, with_ways
 from launch.process.signals import Interrupted, Signals
 from rundir.config import RunConfig
 from rundir.errors import UserError
@@ -48,8 +49,7 @@ def plan(
     target = choose_target(config, asked, request.gpu, environ)
     config = with_ranks(config, target.num_ranks)
     try:
-        (footprint,) = Tracer([question_of(config, target.device)], environ).wait(signals)
-        made = make_plan(config, target, footprint, this_host())
+        made = plan_of_ways(config, target, environ, signals)
         if not as_json:
             show_plan(console, made)
         instead = None
@@ -62,6 +62,20 @@ def plan(
     elif instead is not None:
         show_instead(console, instead)
     return ExitCode.DOES_NOT_FIT if made.verdict is Fit.DOES_NOT_FIT else ExitCode.DONE
+
+
+def plan_of_ways(
+    config: RunConfig, target: Target, environ: Mapping[str, str], signals: Signals
+) -> Plan:
+    """Trace the ways in which weights may be updated, and return the plan of the one to take.
+
+    Raises UserError if they cannot be traced, and Interrupted when a stop was requested.
+    """
+    configs, host = with_ways(config), this_host()
+    questions = [question_of(one, target.device) for one in configs]
+    footprints = Tracer(questions, environ).wait(signals)
+    pairs = zip(configs, footprints, strict=True)
+    return chosen([make_plan(one, target, footprint, host) for one, footprint in pairs])
 
 
 def make_plan(

@@ -62,6 +62,7 @@ def question_of(config: RunConfig, device: Device, model_folder: Path | None = N
             micro_batch_size=at_once,
             optimizer=train.optimizer,
             shard_optimizer=train.shard_optimizer,
+            bf16_updates=_updates(config),
             global_batch_size=at_once * counted_ranks * (2 if accumulates else 1),
         ),
         launch=LaunchConfig(num_ranks=counted_ranks, device=device, needs_gpu=device == "cuda"),
@@ -69,6 +70,14 @@ def question_of(config: RunConfig, device: Device, model_folder: Path | None = N
         architecture=architecture,
     )
     return Question(asked, device, _key(asked, device))
+
+
+def _updates(config: RunConfig) -> Literal["auto", "master", "stochastic", "plain"]:
+    """Return the way of updating weights in bfloat16; auto where there are none."""
+    way = config.train.bf16_updates
+    if config.train.method != "full" or config.model.dtype != "bfloat16":
+        return "auto"
+    return "master" if way == "auto" else way
 
 
 def _shape(config: RunConfig, model_folder: Path | None) -> tuple[str, dict[str, object]]:

@@ -21,6 +21,7 @@ _PARTS = (
     ("activations", "activations_bytes"),
     ("logits", "logits_bytes"),
 )
+_WAYS = {"master": "float32 copies", "stochastic": "stochastic rounding"}
 _PHASES = {
     "imports": "imports",
     "model": "the model is built",
@@ -36,6 +37,9 @@ def show_plan(console: Console, plan: Plan) -> None:
     what = f"{footprint.num_parameters:,} parameters, {footprint.num_trainable:,} trained"
     console.out(f"{plan.config.profile}: {what}; {_ranks(plan)}\n", highlight=False)
     console.print(_rank_table(plan), highlight=False)
+    if plan.updates:
+        console.out("\nweights in bfloat16 may be updated in these ways:", highlight=False)
+        console.print(_updates_table(plan), highlight=False)
     if plan.target.device == "cuda" and plan.target.gpu is None:
         console.out("\nno GPU here, and none named (--gpu H100-80G); on one of:", highlight=False)
         console.print(_catalogue_table(plan))
@@ -73,6 +77,27 @@ def _rank_table(plan: Plan) -> Table:
     if gpu := plan.target.gpu:
         table.add_row(gpu.name, size_text(gpu.memory_bytes))
     return table
+
+
+def _updates_table(plan: Plan) -> Table:
+    on_gpu = plan.target.device == "cuda"
+    table = _table("train.bf16_updates", "a rank needs", "fits", "")
+    for one in plan.updates:
+        need = span(one.need) if on_gpu else size_text(one.peak_bytes)
+        taken = "taken" if one.is_taken else ""
+        table.add_row(f"{one.way}: {_WAYS[one.way]}", need, one.verdict or "", taken)
+    return table
+
+
+def updates_lines(plan: Plan) -> list[str]:
+    """Return a line about how weights in bfloat16 are updated; none if there was no choice."""
+    needs = [f"{span(one.need)} with {_WAYS[one.way]}" for one in plan.updates]
+    return [
+        f"weights in bfloat16 are updated by {_WAYS[one.way]} (train.bf16_updates={one.way}): "
+        f"a rank needs {', '.join(needs)}"
+        for one in plan.updates
+        if one.is_taken
+    ]
 
 
 def _catalogue_table(plan: Plan) -> Table:

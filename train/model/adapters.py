@@ -2,7 +2,8 @@
 
 Experts are stacks of matrices that are not layers of their own. peft adapts such a parameter by
 adding the product of its adapters to a copy of it, in each forward pass and in the parameter's
-dtype.
+dtype. Adapters of layers multiply in the layer's dtype (train/model/adapter_dtype.py); their
+weights, gradients and optimizer states are float32.
 """
 
 from __future__ import annotations
@@ -32,23 +33,31 @@ def add_adapters(model: Any, config: TrainConfig) -> Any:
     torch.manual_seed(config.seed)  # adapters are initialised at random, the same on every rank
     model.enable_input_require_grads()  # else checkpointed blocks of a frozen base get no gradient
     with without_cuda_at_import(but="bitsandbytes" if config.method == "qlora" else ""):
-        from peft import LoraConfig, get_peft_model
+        from train.model.adapter_dtype import compute_in_dtype_of_layers
 
-        if config.adapter:
-            return _with_those_of(model, Path(config.adapter))
-        found = targets_of(model, config)
-        adapters = LoraConfig(
-            r=config.lora_rank,
-            lora_alpha=config.lora_alpha,
-            lora_dropout=config.lora_dropout,
-            use_dora=config.lora_dora,
-            use_rslora=config.lora_rslora,
-            target_modules=found.modules,
-            target_parameters=found.parameters or None,
-            trainable_token_indices=_new_tokens(model) if config.lora_new_tokens else None,
-            task_type="CAUSAL_LM",
-        )
-        return get_peft_model(model, adapters)
+        folder = Path(config.adapter)
+        made = _with_those_of(model, folder) if config.adapter else _with_new(model, config)
+        compute_in_dtype_of_layers(made, is_new=not config.adapter)
+        return made
+
+
+def _with_new(model: Any, config: TrainConfig) -> Any:
+    """Return `model` with new adapters. Raises UserError for missing targets."""
+    from peft import LoraConfig, get_peft_model
+
+    found = targets_of(model, config)
+    adapters = LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=config.lora_dropout,
+        use_dora=config.lora_dora,
+        use_rslora=config.lora_rslora,
+        target_modules=found.modules,
+        target_parameters=found.parameters or None,
+        trainable_token_indices=_new_tokens(model) if config.lora_new_tokens else None,
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(model, adapters)
 
 
 def _with_those_of(model: Any, folder: Path) -> Any:

@@ -29,6 +29,7 @@ from rundir.checkpoints import (
 from rundir.errors import UserError
 from rundir.space import require_space
 from train.rank.group import Ranks
+from train.step.bf16 import fitted
 from train.step.optimizer import with_own_states
 
 
@@ -119,7 +120,7 @@ def _own_states(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
 def _load_states(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Give this rank's optimizer the states of its parameters, whichever rank saved them.
 
-    Hyperparameters are not included: those of the resumed run apply.
+    Hyperparameters are not included: those of the resumed run apply, train.bf16_updates too.
     """
     inner = with_own_states(optimizer)
     own = {id(p) for group in inner.param_groups for p in group["params"]}
@@ -132,7 +133,7 @@ def _load_states(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer)
             p = parameters[name]
             inner.state[p] = {
                 key: value.to(p.device, copy=True) if isinstance(value, torch.Tensor) else value
-                for key, value in saved[name].items()
+                for key, value in fitted(inner, saved[name]).items()
             }
 
 

@@ -22,10 +22,11 @@ from train.model.build import num_weights, plain_model
 from train.rank.group import Ranks
 from train.step import checkpoint
 from train.step.batch import Batch, Work, collate_rows
+from train.step.bf16 import num_without_master
 from train.step.evaluate import Evaluator
 from train.step.feed import Feed
 from train.step.mfu import model_flops
-from train.step.optimizer import make_optimizer
+from train.step.optimizer import make_optimizer, with_own_states
 from train.step.progress import StepProgress
 from train.step.schedule import learning_rate, num_steps
 from train.stream.stream import Stream
@@ -75,6 +76,8 @@ class Trainer:
             weight_decay=config.train.weight_decay,
             is_sharded=config.train.shard_optimizer and ranks.world_size > 1,
             in_8_bits=config.train.optimizer == "adamw-8bit",
+            bf16_updates=config.train.bf16_updates,
+            seed=config.train.seed,
         )
         order = samples if isinstance(samples, Stream) else None
         multiple = row_lengths(config, plain_model(model.module.model), ranks.device)
@@ -106,6 +109,12 @@ class Trainer:
             self._step = checkpoint.load(
                 Path(resume_from), self._model.module, self.optimizer, self._ranks
             )
+            if self._ranks.is_first and num_without_master(with_own_states(self.optimizer)):
+                text = (
+                    "[Rank 0] RESUME: the checkpoint has no float32 copies of its weights in "
+                    "bfloat16 (train.bf16_updates=master): they are made from these"
+                )
+                self._events.emit("log", "line", text=text)
         if isinstance(self._samples, Stream):
             self._samples.begin(self._step)
         if self._ranks.is_first:

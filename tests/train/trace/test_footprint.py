@@ -15,6 +15,7 @@ from rundir.config import DataConfig, LaunchConfig, ModelConfig, RunConfig, Trai
 from rundir.footprint import Footprint
 from tests.conftest import ROOT
 from train.model.build import add_method, new_model
+from train.step.optimizer import make_optimizer
 from train.trace.estimate import footprint
 from train.trace.trace import Trace, trace
 
@@ -134,8 +135,9 @@ def assert_has_the_bytes_of(found: Footprint, model: Any) -> None:
     assert found.num_trainable == sum(one.numel() for one in trained)
     assert found.weights_bytes == sum(one.nbytes for one in (*parameters, *model.buffers()))
     assert found.gradients_bytes == sum(one.nbytes for one in trained)
-    # Two averages of its own dtype, and a float32 that counts steps.
-    assert found.optimizer_bytes == sum(2 * one.nbytes + 4 for one in trained)
+    # Two averages of its own dtype, a float32 that counts steps, and the copy of what is bfloat16.
+    copies = sum(4 * one.numel() for one in trained if one.dtype == torch.bfloat16)
+    assert found.optimizer_bytes == copies + sum(2 * one.nbytes + 4 for one in trained)
 
 
 @pytest.mark.parametrize(
@@ -197,6 +199,44 @@ def test_in_four_bits_a_real_model_takes_what_the_format_says(
     four_bits = num_in_blocks * (0.5 + 1 / 64 + 4 / (64 * 256))
     rest = 2 * (num_parameters - num_in_blocks) + 4 * num_adapters
     assert found.weights_bytes == pytest.approx(four_bits + rest, rel=1e-4)
+
+
+@pytest.mark.parametrize("updates", ["master", "stochastic", "plain"])
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw-8bit"])
+def test_states_for_weights_in_bfloat16_are_those_of_a_real_step(
+    updates: Any, optimizer: Any
+) -> None:
+    if optimizer == "adamw-8bit":
+        pytest.importorskip("bitsandbytes")
+    config = configured(QWEN3, dtype="bfloat16", bf16_updates=updates, optimizer=optimizer)
+    shape: dict[str, Any] = dict(QWEN3)
+    described = CONFIG_MAPPING[shape.pop("model_type")](**shape)
+    model = new_model(described, config, torch.device("cpu"))
+    made = make_optimizer(
+        list(model.parameters()),
+        learning_rate=1e-3,
+        weight_decay=0.0,
+        in_8_bits=optimizer == "adamw-8bit",
+        bf16_updates=updates,
+    )
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    made.step()
+    held = [one for state in made.state.values() for one in state.values()]
+    tensors = [one.nbytes for one in held if isinstance(one, torch.Tensor)]
+    assert footprint(config, "cpu").optimizer_bytes == sum(tensors)
+
+
+def test_copies_take_four_bytes_a_weight_and_updates_no_more_than_a_piece() -> None:
+    shape = QWEN3 | {"vocab_size": 30_000}
+    sizes = {
+        updates: footprint(configured(shape, dtype="bfloat16", bf16_updates=updates), "cuda")
+        for updates in ("master", "stochastic", "plain")
+    }
+    plain = sizes["plain"]
+    assert sizes["stochastic"].optimizer_bytes == plain.optimizer_bytes
+    copies = sizes["master"].optimizer_bytes - plain.optimizer_bytes
+    assert copies == pytest.approx(4 * plain.num_parameters, rel=0.01)
 
 
 def test_states_of_8_bits_take_a_byte_and_a_scale_for_every_256() -> None:

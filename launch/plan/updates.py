@@ -1,0 +1,65 @@
+"""The choice of how weights in bfloat16 are updated (train.bf16_updates): what learns and fits.
+
+Copies in float32 learn as well as training in float32 does, and take 4 bytes a weight, divided
+among the ranks where the optimizer's states are. Stochastic rounding takes nothing. So the first is
+chosen where it fits, or where no limit is known. (docs/decisions/0021-updates-in-bfloat16.md)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from launch.plan.fit import Fit
+from launch.plan.plan import Plan, Updates
+from rundir.config import RunConfig
+
+Way = Literal["master", "stochastic", "plain"]
+_FROM_BEST: tuple[Way, ...] = ("master", "stochastic")
+
+
+def ways_of(config: RunConfig) -> tuple[Way, ...]:
+    """Return the ways in which this run may update its weights, the best first."""
+    train = config.train
+    if train.bf16_updates != "auto":
+        return (train.bf16_updates,)
+    is_a_choice = train.method == "full" and config.model.dtype == "bfloat16"
+    return _FROM_BEST if is_a_choice else _FROM_BEST[:1]
+
+
+def with_ways(config: RunConfig) -> list[RunConfig]:
+    """Return the configuration once for each of `ways_of` it."""
+    return [
+        dataclasses.replace(config, train=dataclasses.replace(config.train, bf16_updates=way))
+        for way in ways_of(config)
+    ]
+
+
+def chosen(plans: Sequence[Plan]) -> Plan:
+    """Return the first of `plans` that fits, else the last; it lists all of them.
+
+    They are for `with_ways`, in order. Where no GPU is known, the first is taken.
+    """
+    fits = (one for one in plans if one.gpu_verdict in (None, Fit.FITS))
+    taken = next(fits, plans[-1])
+    if len(plans) == 1:
+        return taken
+    found = tuple(
+        Updates(
+            way=one.config.train.bf16_updates,
+            need=one.gpu_need,
+            peak_bytes=one.footprint.peak_bytes,
+            verdict=one.gpu_verdict,
+            is_taken=one is taken,
+        )
+        for one in plans
+    )
+    return dataclasses.replace(taken, updates=found)
+
+
+def way_of(plan: Plan) -> Way:
+    """Return the way that a plan is for."""
+    way = plan.config.train.bf16_updates
+    assert way in get_args(Way)
+    return way  # type: ignore[return-value]
