@@ -30,7 +30,7 @@ def choose_attention(
     the flash-attn package for models that torch's cannot compute. `on_cuda` says where the model
     will run, if that is not this machine.
     """
-    asked = config.model.attention
+    asked: str | None = config.model.attention
     if asked == "auto":
         asked = _best(config, described, on_cuda=on_cuda)
     if asked == VARLEN:

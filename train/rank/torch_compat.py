@@ -74,5 +74,6 @@ def flash_varlen() -> Callable[..., torch.Tensor]:
     """
     from torch.nn.attention.varlen import varlen_attn
 
-    has_option = "enable_gqa" in inspect.signature(varlen_attn).parameters
-    return partial(varlen_attn, enable_gqa=True) if has_option else varlen_attn
+    kernel: Callable[..., Any] = varlen_attn
+    has_option = "enable_gqa" in inspect.signature(kernel).parameters
+    return partial(kernel, enable_gqa=True) if has_option else kernel

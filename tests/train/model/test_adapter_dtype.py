@@ -17,7 +17,7 @@ from train.model.build import add_method, compile_blocks, inference, merged, new
 from train.model.loss import SummedLoss
 from train.rank.torch_compat import TorchDispatchMode
 from train.step.batch import collate
-from train.step.selftest import _samples
+from train.step.random_rows import random_samples
 from train.trace.estimate import _described, footprint
 
 CPU = torch.device("cpu")
@@ -66,7 +66,7 @@ def made(config: RunConfig) -> Any:
 def step(model: Any) -> tuple[float, dict[str, torch.Tensor]]:
     """Return the loss of some samples, and the gradients by name."""
     torch.manual_seed(2)  # of dropout
-    loss = SummedLoss(model)(*collate(_samples(model, 0, (24, 9))).arguments())
+    loss = SummedLoss(model)(*collate(random_samples(model, 0, (24, 9))).arguments())
     loss.backward()
     found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
