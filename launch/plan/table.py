@@ -15,6 +15,7 @@ from launch.plan.fit import Fit, gpu_need
 from launch.plan.question import Question, question_of
 from launch.plan.target import with_ranks
 from launch.plan.tracer import Tracer
+from launch.plan.updates import BY_PREFERENCE, Way
 from launch.process.signals import Signals
 from rundir.config import RunConfig
 from rundir.docs import Tables, write
@@ -25,25 +26,30 @@ _PROFILES = ("14b", "32b")
 _METHODS = ("lora", "qlora", "full")
 _NUM_RANKS = (1, 2, 4, 8)
 _GPUS = ("A100-40G", "A100-80G", "H100-80G", "H200-141G", "B200-180G")
-_HEAD = ("model", "method", "ranks", "optimizer", "weights", "gradients", "states", "step", "peak")
+_WORDS_FIRST = ("model", "method", "ranks", "optimizer", "updates")
+_SIZES = ("weights", "gradients", "states", "step", "peak")
 _WORDS = {Fit.FITS: "fits", Fit.UNCERTAIN: "perhaps", Fit.DOES_NOT_FIT: "no"}
 _TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row: a profile as it is, but for the method, the ranks and how states are kept."""
+    """One row: a profile as it is, but for method, ranks, how states are kept and used.
+
+    Only with full training, where weights are bfloat16, do updates differ (`way`).
+    """
 
     profile: str
     method: str
     num_ranks: int
     is_sharded: bool
+    way: Way = "master"
 
     @property
     def config(self) -> RunConfig:
         """The resolved configuration, by the profile alone: no environment changes it."""
         config = with_ranks(resolve(self.profile, [f"train.method={self.method}"], {})[0], 1)
-        train = replace(config.train, shard_optimizer=self.is_sharded)
+        train = replace(config.train, shard_optimizer=self.is_sharded, bf16_updates=self.way)
         return with_ranks(replace(config, train=train), self.num_ranks)
 
     @property
@@ -55,11 +61,12 @@ class Case:
 def cases() -> list[Case]:
     """Return all rows in order. A rank that is alone has nobody to share states with."""
     return [
-        Case(profile, method, num_ranks, is_sharded)
+        Case(profile, method, num_ranks, is_sharded, way)
         for profile in _PROFILES
         for method in _METHODS
         for num_ranks in _NUM_RANKS
         for is_sharded in ((False, True) if num_ranks > 1 else (False,))
+        for way in (BY_PREFERENCE if method == "full" else BY_PREFERENCE[:1])
     ]
 
 
@@ -73,6 +80,7 @@ def row(case: Case, footprint: Footprint) -> Iterator[str]:
     """Yield the cells of a row; sizes in GiB, of one rank."""
     yield from (case.profile, case.method, str(case.num_ranks))
     yield "shared" if case.is_sharded else "whole"
+    yield case.way if case.method == "full" else ""
     step_bytes = footprint.ddp_bytes + footprint.activations_bytes + footprint.logits_bytes
     for size in (
         footprint.weights_bytes,
@@ -91,7 +99,8 @@ def plans_table() -> str:
     """Return the table as Markdown."""
     asked = cases()
     found = answers(asked)
-    lines = [_HEAD + _GPUS, ("---",) * 4 + ("---:",) * 5 + ("---",) * len(_GPUS)]
+    rules = ("---",) * len(_WORDS_FIRST) + ("---:",) * len(_SIZES) + ("---",) * len(_GPUS)
+    lines = [_WORDS_FIRST + _SIZES + _GPUS, rules]
     lines += [tuple(row(case, one)) for case, one in zip(asked, found, strict=True)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 

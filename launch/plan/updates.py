@@ -16,7 +16,7 @@ from launch.plan.plan import Plan, Updates
 from rundir.config import RunConfig
 
 Way = Literal["master", "stochastic", "plain"]
-_FROM_BEST: tuple[Way, ...] = ("master", "stochastic")
+BY_PREFERENCE: tuple[Way, ...] = ("master", "stochastic")
 
 
 def ways_of(config: RunConfig) -> tuple[Way, ...]:
@@ -25,7 +25,7 @@ def ways_of(config: RunConfig) -> tuple[Way, ...]:
     if train.bf16_updates != "auto":
         return (train.bf16_updates,)
     is_a_choice = train.method == "full" and config.model.dtype == "bfloat16"
-    return _FROM_BEST if is_a_choice else _FROM_BEST[:1]
+    return BY_PREFERENCE if is_a_choice else BY_PREFERENCE[:1]
 
 
 def with_ways(config: RunConfig) -> list[RunConfig]:

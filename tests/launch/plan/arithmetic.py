@@ -83,22 +83,24 @@ def gradients_bytes(shape: Shape, method: str) -> int:
     return BF16 * shape.num_parameters if method == "full" else FP32 * sum(shape.adapters())
 
 
-def states_bytes(shape: Shape, method: str, num_ranks: int) -> int:
+def states_bytes(shape: Shape, method: str, num_ranks: int, *, has_copies: bool) -> int:
     """Return the states of the fullest of `num_ranks` ranks that share them.
 
-    Two averages like the weight and a float32 that counts steps, for each tensor. Matrices are
-    dealt out first, then vectors, the largest first, to the rank that has least.
+    Two averages like the weight and a float32 that counts steps, for each tensor, and a copy in
+    float32 of weights in bfloat16. Matrices are dealt out first, then vectors, the largest first,
+    to the rank that has least.
     """
     if method == "full":
         in_order = [sorted(shape.matrices(), reverse=True), sorted(shape.vectors(), reverse=True)]
     else:
         in_order = [sorted(shape.adapters(), reverse=True)]
-    item_bytes = BF16 if method == "full" else FP32
+    weight_bytes = 2 * (BF16 if method == "full" else FP32)
+    weight_bytes += FP32 if method == "full" and has_copies else 0
     numel, states = [0] * num_ranks, [0] * num_ranks
     for size in (one for sizes in in_order for one in sizes):
         rank = numel.index(min(numel))
         numel[rank] += size
-        states[rank] += 2 * item_bytes * size + 4
+        states[rank] += weight_bytes * size + 4
     return max(states)
 
 
@@ -109,6 +111,4 @@ def step_bytes(shape: Shape, method: str) -> int:
         head = BF16 * VOCABULARY * HIDDEN
         chunk = LOGITS_CHUNK_BYTES * 3 // 2  # in float32, and in bfloat16
         return kept + head + chunk + 6 * BF16 * HIDDEN * TOKENS  # around the last norm
-    # Highest in a block's backward. Adapters, in float32, keep their inputs in float32.
-    inputs_of_adapters = FP32 * sum(inputs for inputs, _ in shape.linears)
-    return kept + (shape.layer_bytes + inputs_of_adapters) * TOKENS
+    return kept + shape.layer_bytes * TOKENS  # highest in a block's backward

@@ -33,7 +33,8 @@ each_row = pytest.mark.parametrize(
     "case",
     cases(),
     ids=lambda case: (
-        f"{case.profile} {case.method} {case.num_ranks} {'shared' if case.is_sharded else 'whole'}"
+        f"{case.profile} {case.method} {case.num_ranks} "
+        f"{'shared' if case.is_sharded else 'whole'} {case.way}"
     ),
 )
 
@@ -46,20 +47,22 @@ def rows() -> list[dict[str, str]]:
 
 def row_of(case: Case) -> dict[str, str]:
     optimizer = "shared" if case.is_sharded else "whole"
-    wanted = (case.profile, case.method, str(case.num_ranks), optimizer)
-    names = ("model", "method", "ranks", "optimizer")
+    way = case.way if case.method == "full" else ""
+    wanted = (case.profile, case.method, str(case.num_ranks), optimizer, way)
+    names = ("model", "method", "ranks", "optimizer", "updates")
     (found,) = (row for row in rows() if tuple(row[name] for name in names) == wanted)
     return found
 
 
 def states_of(case: Case) -> int:
     sharing = case.num_ranks if case.is_sharded else 1
-    return states_bytes(SHAPES[case.profile], case.method, sharing)
+    has_copies = case.way == "master"
+    return states_bytes(SHAPES[case.profile], case.method, sharing, has_copies=has_copies)
 
 
 def test_the_table_has_each_model_method_and_number_of_ranks_and_each_gpu() -> None:
     found = rows()
-    assert len(found) == len(cases()) == 2 * 3 * (1 + 3 * 2)
+    assert len(found) == len(cases()) == 2 * (2 + 2) * (1 + 3 * 2)  # full training in two ways
     assert {row["ranks"] for row in found} == {"1", "2", "4", "8"}
     assert all(row.keys() >= VISIBLE_GIB.keys() for row in found)
 
