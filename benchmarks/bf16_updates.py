@@ -1,7 +1,7 @@
 """What becomes of small updates: `tiny`, trained whole in bfloat16, by each way to update weights.
 
-`python -m benchmarks.bf16_updates [--quick] [--json] [--out FILE]` trains the same bfloat16
-checkpoint, with the same data and seed, in float32 and in bfloat16 with each setting of
+`python -m benchmarks.bf16_updates [--quick] [--json] [--out FILE] [--picture FILE]` trains the same
+bfloat16 checkpoint, with the same data and seed, in float32 and in bfloat16 with each setting of
 train.bf16_updates, at a learning rate that is too low for bfloat16 and at the profile's own. A way
 learns if the loss on held-out data falls as far as in float32, within a tenth of the fall.
 """
@@ -20,6 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.loss_picture import curves_svg
 from benchmarks.report import machine
 from launch.config.resolve import resolve
 from rundir.events import read_events
@@ -40,6 +41,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help=f"{_NUM_QUICK} steps only")
     parser.add_argument("--json", action="store_true", help="one object as the last line")
     parser.add_argument("--out", type=Path, help="a file for the curves, JSON")
+    parser.add_argument("--picture", type=Path, help="a file for the curves, SVG")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         cases = measured(Path(folder), _NUM_QUICK if options.quick else _NUM_STEPS)
@@ -48,6 +50,8 @@ def main() -> None:
     whole = {"machine": machine(), "cases": cases, "ratios": found, "holds": holds}
     if options.out:
         options.out.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    if options.picture:
+        options.picture.write_text(picture(cases), encoding="utf-8")
     if options.json:
         print(json.dumps(whole))  # noqa: T201
 
@@ -111,6 +115,15 @@ def claims(cases: Cases) -> tuple[dict[str, float], bool]:
     }
     remedies = [one for name, one in found.items() if not name.startswith("plain")]
     return found, all(one >= _LEAST_OF_FALL for one in remedies)
+
+
+def picture(cases: Cases) -> str:
+    """Return the curves as an SVG, a panel for each rate."""
+    panels = {
+        f"learning rate {rate:g}": {way: cases[name_of(way, rate)]["losses"] for way in WAYS}
+        for rate in RATES
+    }
+    return curves_svg(panels, "Training loss of tiny by the way in which weights are updated")
 
 
 def table(cases: Cases) -> Table:
