@@ -163,7 +163,8 @@ def test_samples_in_a_row_begin_anew_and_are_not_predicted_from_each_other() -> 
 
 def test_a_model_gets_the_tokens_that_predict_and_what_they_predict() -> None:
     batch = collate([sample([1, 2, 3, 4], 2), sample([5, 6], 1)])
-    ids, positions, where, targets = batch.arguments()
+    ids, positions, where, targets, cu_seq_lens, max_length = batch.arguments()
+    assert (cu_seq_lens.tolist(), max_length) == ([0, 4, 6, 8], 256)
     assert ids is not None and where is not None and targets is not None  # noqa: PT018
     assert positions is None
     assert (where.tolist(), targets.tolist()) == ([1, 2, 4], [3, 4, 6])
