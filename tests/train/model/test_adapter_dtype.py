@@ -29,7 +29,10 @@ pytestmark = [
 
 
 class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the dtypes of the matrices that are multiplied."""
+    """Notes the dtypes of the matrices that are multiplied, but for columns with rows.
+
+    The latter are how earlier versions of transformers compute rotary positions, in float32.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -39,7 +42,9 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, op: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if op.__name__.partition(".")[0] in PRODUCTS:
-            self.dtypes += [one.dtype for one in args if isinstance(one, torch.Tensor)]
+            tensors = [one for one in args if isinstance(one, torch.Tensor)]
+            if tensors[0].shape[-1] > 1:
+                self.dtypes += [one.dtype for one in tensors]
         return op(*args, **(kwargs or {}))
 
 
