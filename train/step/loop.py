@@ -17,8 +17,7 @@ from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train.data.dataset import SampleFile
-from train.model.attention import row_lengths
-from train.model.build import num_weights, plain_model
+from train.model.build import num_weights
 from train.rank.group import Ranks
 from train.step import checkpoint
 from train.step.batch import Batch, Work, collate_rows
@@ -66,7 +65,9 @@ class Trainer:
         model: DistributedDataParallel | Undistributed,
         samples: SampleFile | Stream,
         evaluator: Evaluator | None,
+        row_multiple: int = 1,
     ) -> None:
+        """Make the optimizer and the feed; `row_multiple` is that of `Feed`."""
         self._config, self._run, self._ranks, self._events = config.train, run, ranks, events
         self._model, self._samples, self._evaluator = model, samples, evaluator
         self._trainable = [p for p in model.parameters() if p.requires_grad]
@@ -80,8 +81,7 @@ class Trainer:
             seed=config.train.seed,
         )
         order = samples if isinstance(samples, Stream) else None
-        multiple = row_lengths(config, plain_model(model.module.model), ranks.device)
-        self._feed = Feed(samples, config, ranks.rank, ranks.world_size, order, multiple)
+        self._feed = Feed(samples, config, ranks.rank, ranks.world_size, order, row_multiple)
         self._longest = config.data.max_seq_length
         self._total_steps = num_steps(config.train, len(samples))
         self._step = 0  # steps done

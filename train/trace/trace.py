@@ -20,7 +20,6 @@ from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train.model.build import add_method, new_model, num_weights, plain_model
 from train.model.head import layers_of
-from train.model.loss import SummedLoss
 from train.model.new_tokens import grow
 from train.model.quantize import states_of
 from train.rank.group import Ranks
@@ -120,8 +119,7 @@ def share_of(model: Any, config: RunConfig, states: dict[Shape, Bytes]) -> Bytes
     `model` is the whole model on the meta device, with what is trained.
     """
     with _group(config.launch.num_ranks) as ranks, kernels_of("cuda"):
-        whole: Any = Undistributed(SummedLoss(model))
-        return largest_share(_trainer(config, whole, ranks).optimizer, states)
+        return largest_share(_trainer(config, Undistributed(model), ranks).optimizer, states)
 
 
 def _counts(model: Any) -> dict[str, int]:
