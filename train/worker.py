@@ -20,7 +20,7 @@ from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
 from train.data.dataset import SampleFile
-from train.model.attention import allow_cudnn, row_lengths
+from train.model.attention import allow_cudnn
 from train.model.build import (
     add_method,
     compile_blocks,
@@ -28,7 +28,6 @@ from train.model.build import (
     load_model,
     load_tokenizer,
     new_model,
-    plain_model,
 )
 from train.model.export import write_results
 from train.model.head import Head
@@ -128,7 +127,6 @@ def train(
         model=wrapped,
         samples=samples,
         evaluator=_evaluator(config, run, ranks, events, model, head=tried.head),
-        row_multiple=row_lengths(config, plain_model(model), device),
     )
     trainer.warm_up()
     if ranks.is_first:

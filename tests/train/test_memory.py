@@ -46,7 +46,7 @@ class Layers(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(DEPTH))
 
     def forward(
-        self, input_ids: torch.Tensor, _positions: Any, where: torch.Tensor, _targets: Any
+        self, input_ids: torch.Tensor, _positions: Any, where: torch.Tensor, *_rest: Any
     ) -> torch.Tensor:
         """Return a sum that every weight contributes to."""
         hidden = input_ids.float() @ torch.ones(input_ids.shape[1], WIDTH)

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PretrainedConfig
+from torch import nn
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PretrainedConfig, PreTrainedModel
 from transformers.utils.import_utils import is_flash_attn_2_available
 
 from rundir.config import RunConfig
@@ -58,14 +59,17 @@ def allow_cudnn(config: RunConfig) -> None:
     torch.backends.cuda.enable_cudnn_sdp(config.model.attention == "cudnn")
 
 
-def row_lengths(config: RunConfig, plain: Any, device: torch.device) -> int:
+def row_lengths(config: RunConfig, model: nn.Module, device: torch.device) -> int:
     """Return the number that rows' lengths should be a multiple of, in tokens; 1 if any will do.
 
     On a GPU torch.compile, and attention by mask, prepare for each new length. So there are 16 of
     them at most, and at most a sixteenth of the longest row is padding.
     """
-    is_told = plain.config._attn_implementation in TOLD_BORDERS
-    if device.type != "cuda" or (is_told and not config.model.compile):
+    if device.type != "cuda":
+        return 1
+    of_hugging_face: Any = next(one for one in model.modules() if isinstance(one, PreTrainedModel))
+    is_told = of_hugging_face.config._attn_implementation in TOLD_BORDERS
+    if is_told and not config.model.compile:
         return 1
     step = config.data.max_seq_length / _NUM_LENGTHS
     return max(1, math.ceil(step / _LENGTH_MULTIPLE)) * _LENGTH_MULTIPLE

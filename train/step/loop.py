@@ -17,6 +17,7 @@ from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train.data.dataset import SampleFile
+from train.model.attention import row_lengths
 from train.model.build import num_weights
 from train.rank.group import Ranks
 from train.step import checkpoint
@@ -65,9 +66,7 @@ class Trainer:
         model: DistributedDataParallel | Undistributed,
         samples: SampleFile | Stream,
         evaluator: Evaluator | None,
-        row_multiple: int = 1,
     ) -> None:
-        """Make the optimizer and the feed; `row_multiple` is that of `Feed`."""
         self._config, self._run, self._ranks, self._events = config.train, run, ranks, events
         self._model, self._samples, self._evaluator = model, samples, evaluator
         self._trainable = [p for p in model.parameters() if p.requires_grad]
@@ -81,7 +80,8 @@ class Trainer:
             seed=config.train.seed,
         )
         order = samples if isinstance(samples, Stream) else None
-        self._feed = Feed(samples, config, ranks.rank, ranks.world_size, order, row_multiple)
+        multiple = row_lengths(config, model.module, ranks.device)
+        self._feed = Feed(samples, config, ranks.rank, ranks.world_size, order, multiple)
         self._longest = config.data.max_seq_length
         self._total_steps = num_steps(config.train, len(samples))
         self._step = 0  # steps done
