@@ -18,6 +18,8 @@ _LENGTHS = (9, 1, 6)  # tokens of three samples in a row
 # Of the root mean square of all logits. Two kernels round differently in each layer: 2 % in
 # bfloat16 for 128 sums, each off by 2⁻⁹. Attention to other tokens, or other heads, makes 30 %.
 _MOST_DIFFERENT = 0.1
+# The same kernels compute a sample wherever it stands, unless its positions do not begin anew.
+_MOST_MOVED = 0.005
 
 
 def settle_attention(model: Any, config: RunConfig) -> str | None:
@@ -52,11 +54,20 @@ def _why_not(model: Any, num_rows: int) -> str | None:
     wanted = torch.cat([alone[i, :length] for i, length in enumerate(_LENGTHS)])
     try:
         found = logits_of(model, collate_rows([samples] * num_rows))[-1]
+        reversed_row = logits_of(model, collate_rows([samples[::-1]] * num_rows))[-1]
     except (torch.OutOfMemoryError, torch.AcceleratorError):
         raise
     except Exception as error:  # noqa: BLE001 - any model's code runs here, and a kernel of a GPU's
         return (str(error).strip() or type(error).__name__).splitlines()[0]
-    different = float((found - wanted).square().mean().sqrt() / wanted.square().mean().sqrt())
-    if different < _MOST_DIFFERENT:  # false for NaN
-        return None
-    return f"its logits differ by {different:.1%} from those with a mask"
+    different = _difference(found, wanted)
+    if not different < _MOST_DIFFERENT:  # so that NaN is different
+        return f"its logits differ by {different:.1%} from those with a mask"
+    moved = torch.cat(reversed_row.split(_LENGTHS[::-1])[::-1])
+    if not (different := _difference(moved, found)) < _MOST_MOVED:
+        return f"its logits change by {different:.1%} with the place of a sample in its row"
+    return None
+
+
+def _difference(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Return the difference as a share of `wanted`, both by their root mean squares."""
+    return float((found - wanted).square().mean().sqrt() / wanted.square().mean().sqrt())
