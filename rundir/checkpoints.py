@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import tempfile
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
@@ -47,16 +49,26 @@ def note_evaluation(checkpoint: Path, loss: float) -> None:
     write_text(checkpoint / _EVALUATION, json.dumps({"loss": loss}) + "\n")
 
 
+def held_out_loss(checkpoint: Path) -> float | None:
+    """Return a checkpoint's loss on held-out data; None if it was not evaluated, or diverged."""
+    try:
+        found = json.loads((checkpoint / _EVALUATION).read_text(encoding="utf-8"))
+        loss = float(found["loss"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return loss if math.isfinite(loss) else None
+
+
+def best_of(checkpoints: Iterable[Path]) -> Path | None:
+    """Return the one with the lowest held-out loss, of equal ones the latest; None without any."""
+    losses = ((held_out_loss(path), path) for path in checkpoints)
+    found = [(loss, -step_of(path), path) for loss, path in losses if loss is not None]
+    return min(found)[-1] if found else None
+
+
 def best_checkpoint(folder: Path) -> Path | None:
     """Return the complete checkpoint with the lowest held-out loss; None if none was evaluated."""
-    losses: list[tuple[float, Path]] = []
-    for path in complete_checkpoints(folder):
-        try:
-            found = json.loads((path / _EVALUATION).read_text(encoding="utf-8"))["loss"]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        losses.append((float(found), path))
-    return min(losses)[1] if losses else None
+    return best_of(complete_checkpoints(folder))
 
 
 def remove_checkpoint(path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+Packing = Literal["auto", True, False, "by_length"]
 Sources = dict[str, str]  # "section.key" → where its value came from
 
 
@@ -30,6 +31,11 @@ class ModelConfig:
         "or flash_attention_2, a package, for models beyond it; else sdpa, torch's own, or eager "
         "for a model that has no other; cudnn: sdpa by NVIDIA's cuDNN",
     )
+    towers: Literal["skip", "keep"] = _field(
+        "skip",
+        "vision and audio towers of a multimodal model, which is trained on text; skip: they are "
+        "not loaded, and exported from its files; keep: they are loaded, frozen",
+    )
     gradient_checkpointing: bool = _field(
         False, "recompute activations in backward: slower, far smaller"
     )
@@ -37,6 +43,9 @@ class ModelConfig:
         False, "torch.compile for each block: faster steps, after minutes for the first"
     )
     trust_remote_code: bool = _field(False, "run Python code that comes with the model")
+
+
+DEFAULT_HELD_OUT = 0.02  # the share that data.eval_fraction = -1 stands for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +59,13 @@ class DataConfig:
     )
     eval_path: str = _field("", "held-out data, as path; empty: eval_fraction of path, or none")
     eval_fraction: float = _field(
-        0.0, "share of path that is held out, the same rows each time; below 1", at_least=0
+        0.0,
+        "share of path that is held out, the same rows each time; below 1; -1: 0.02, and none of "
+        "data with fewer than 8 such rows, or streamed",
+        at_least=-1,
+    )
+    max_eval_samples: int = _field(
+        0, "evaluate so many of the held-out samples, spread evenly; 0: all", at_least=0
     )
     columns: str = _field(
         "",
@@ -91,9 +106,27 @@ class DataConfig:
         "streaming: rows within so much of the data, MiB, are shuffled with each other",
         at_least=1,
     )
-    packing: bool = _field(
-        True, "rows of up to max_seq_length tokens, of several samples that do not see each other"
+    packing: Literal["auto", True, False, "by_length"] = _field(
+        "auto",
+        "true: rows of up to max_seq_length tokens, of several samples that do not see each other; "
+        "by_length: a row for each, and samples of like length computed at once, up to as many "
+        "tokens; false: a row for each, micro_batch_size at once; auto: true, or by_length for a "
+        "model in which samples of one row see each other",
     )
+
+    @property
+    def may_share_rows(self) -> bool:
+        """Whether several samples may stand in one row, unless a trial of the model denies it."""
+        return self.packing in (True, "auto")
+
+    @property
+    def held_out_share(self) -> float:
+        """The share of path to hold out: none of streamed data by default, or beside eval_path."""
+        if self.eval_path:
+            return 0.0
+        if self.eval_fraction >= 0:
+            return self.eval_fraction
+        return 0.0 if self.streaming else DEFAULT_HELD_OUT
 
 
 # The settings of adapters that change the memory they take; their scaling does not.
@@ -166,10 +199,43 @@ class TrainConfig:
     seed: int = _field(0, "of the data order, of new weights and of dropout", at_least=0)
     log_every_steps: int = _field(1, "steps between two metrics", at_least=1)
     eval_every_steps: int = _field(0, "steps between evaluations; 0: before and after", at_least=0)
+    evolution_prompts: int = _field(
+        32, "held-out prompts that are answered at steps 0, 10, 25, 50, 100 …; 0: none", at_least=0
+    )
+    evolution_share: float = _field(
+        0.02, "of the run's time that these answers may take: others are left out", at_least=0
+    )
     eval_generate: bool = _field(False, "evaluations also generate answers and count exact matches")
     checkpoint_every_steps: int = _field(0, "steps between checkpoints; 0: at the end", at_least=0)
     keep_checkpoints: int = _field(
         2, "how many of the last checkpoints are kept, beside the best", at_least=1
+    )
+    export: Literal["best", "last"] = _field(
+        "best",
+        "which checkpoint becomes the model. best: of those kept after an evaluation, the one with "
+        "the lowest held-out loss, and without held-out data the last; last: the last",
+    )
+    evaluate: bool = _field(
+        True, "false: no evaluation at all, before, during and after, whatever is held out"
+    )
+    early_stop_evaluations: int = _field(
+        0,
+        "stop when the held-out loss has not improved for so many evaluations of "
+        "eval_every_steps, and export the best checkpoint; 0: never",
+        at_least=0,
+    )
+    on_bad_loss: Literal["warn", "stop", "skip", "rollback"] = _field(
+        "warn",
+        "what becomes of a step whose loss is no number, or has jumped (docs/decisions/0027). "
+        "warn: a jump is said, with the step's samples, and a loss that is no number ends the run; "
+        "stop: the run saves the weights before that step, and ends; skip: the step changes no "
+        "weight; rollback: back to the last checkpoint, and on without that step, at most 3 "
+        "times. stop and skip add up each loss before its update: a wait each step",
+    )
+    memory_history: bool = _field(
+        True,
+        "on a GPU, note the line of each allocation, some 2 µs each: if memory runs out, the "
+        "incident has the ten largest with their lines",
     )
     report_to: str = _field(
         "", "where metrics go besides TensorBoard files: wandb, trackio, or both with a comma"
@@ -228,7 +294,8 @@ class LaunchConfig:
         -1.0,
         "seconds without progress of any rank after which the run counts as hung, six times that "
         "for the start, the first step, evaluations, checkpoints and the export; -1: 20 times the "
-        "usual step, at least 300 (of a script: 1800 without output or computation); 0: never",
+        "usual step, at least 300; 0: never. Of a script: seconds that a rank waits for others, "
+        "of which none moves (six times that if none waits), -1: 300 and 1800",
         at_least=-1,
     )
     on_hang: Literal["auto", "end", "warn"] = _field(
@@ -247,6 +314,14 @@ class LaunchConfig:
     )
     nccl: Literal["default", "low-memory"] = _field(
         "default", "low-memory: one channel with small buffers, less GPU memory and far slower"
+    )
+    on_event: str = _field(
+        "",
+        "shell command, run when the run ends, fails or hangs, with the facts as JSON on its "
+        "standard input (docs/watching.md)",
+    )
+    monitor: bool = _field(
+        False, "serve the run's pages while it lasts (--monitor; docs/monitor.md)"
     )
     keep_env: str = _field(
         "", "variables, separated by commas, to pass on to the ranks although they may do harm"
@@ -276,15 +351,38 @@ class ScriptConfig:
     """A training script of the user's own, run in place of Airlock's trainer."""
 
     path: str  # absolute
-    args: tuple[str, ...] = ()  # as typed after the path
+    module: str = ""  # its name, if it is run as a module, like `python -m`: found at `path`
+    args: tuple[str, ...] = ()  # as typed after the path or the name
     preload: tuple[str, ...] = ()  # modules to import besides those it names; "-NAME" drops one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationConfig:
+    """A named set of held-out data, `[evaluation.NAME]`, with a curve of its own."""
+
+    path: str = _field("", "the data, as data.path")
+    columns: str = _field("", "as data.columns, of this set; empty: data.columns")
+    max_samples: int = _field(
+        0, "evaluate so many of its samples, spread evenly; 0: all", at_least=0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoringConfig:
+    """An evaluation without training, of the sets in `evaluation`: `airlock evaluate`."""
+
+    model: str  # as it was typed
+    checkpoint: str = ""  # a folder whose weights the model gets
+    generate: bool = True  # answers, and count exact matches
+    per_example: bool = False  # keep the loss of each sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """One run, resolved; `architecture` is the model's Hugging Face config (field: value).
 
-    With a `script` only the sections of `SCRIPT_SECTIONS` have a meaning.
+    With `scoring` nothing is trained. With a `script` only the sections of `SCRIPT_SECTIONS` have a
+    meaning.
     """
 
     profile: str
@@ -294,6 +392,8 @@ class RunConfig:
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     architecture: dict[str, Any] = field(default_factory=dict)
+    evaluation: dict[str, EvaluationConfig] = field(default_factory=dict)  # by name
+    scoring: ScoringConfig | None = None
     script: ScriptConfig | None = None
 
 

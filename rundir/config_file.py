@@ -10,7 +10,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rundir.config import SCRIPT_SECTIONS, SECTIONS, RunConfig, ScriptConfig, Sources
+from rundir.atomic import write_text
+from rundir.config import (
+    SCRIPT_SECTIONS,
+    SECTIONS,
+    EvaluationConfig,
+    RunConfig,
+    ScoringConfig,
+    ScriptConfig,
+    Sources,
+)
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -18,7 +27,10 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 def config_text(config: RunConfig, sources: Sources) -> str:
     """Return the configuration as TOML."""
     lines = [f"profile = {_toml(config.profile)}"]
-    for section, values in asdict(config).items():
+    tables = asdict(config)
+    named = tables.pop("evaluation")
+    tables |= {f"evaluation.{_key(name)}": values for name, values in named.items()}
+    for section, values in tables.items():
         if not isinstance(values, dict):
             continue
         if config.script is not None and section not in (*SCRIPT_SECTIONS, "script"):
@@ -26,9 +38,12 @@ def config_text(config: RunConfig, sources: Sources) -> str:
         lines.append(f"\n[{section}]")
         for key, value in values.items():
             source = sources.get(f"{section}.{key}", "profile")
-            name = key if _BARE_KEY.fullmatch(key) else json.dumps(key)
-            lines.append(f"{name} = {_toml(value)}  # {source}")
+            lines.append(f"{_key(key)} = {_toml(value)}  # {source}")
     return "\n".join(lines) + "\n"
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else json.dumps(name)
 
 
 def _toml(value: Any) -> str:
@@ -55,10 +70,34 @@ def read_config(path: Path) -> RunConfig:
             script = {key: _frozen(value) for key, value in table["script"].items()}
             return RunConfig(profile=table["profile"], script=ScriptConfig(**script), **sections)
         sections = {name: cls(**table[name]) for name, cls in SECTIONS.items()}
-        return RunConfig(profile=table["profile"], architecture=table["architecture"], **sections)
+        named = table.get("evaluation", {})
+        return RunConfig(
+            profile=table["profile"],
+            architecture=table["architecture"],
+            evaluation={name: EvaluationConfig(**one) for name, one in named.items()},
+            scoring=ScoringConfig(**table["scoring"]) if "scoring" in table else None,
+            **sections,
+        )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is not whole, or of another version: {error}") from error
 
 
 def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
+
+
+def change_setting(path: Path, key: str, value: Any, source: str) -> None:
+    """Change the line of `section.name` in a config.toml, and its source; replaces the file.
+
+    Raises OSError, or ValueError if it has no such line.
+    """
+    section, _, name = key.partition(".")
+    lines, within = path.read_text(encoding="utf-8").split("\n"), ""
+    for place, line in enumerate(lines):
+        if line.startswith("["):
+            within = line.strip("[]")
+        elif within == section and line.startswith(f"{name} = "):
+            lines[place] = f"{name} = {_toml(value)}  # {source}"
+            write_text(path, "\n".join(lines))
+            return
+    raise ValueError(f"{path} has no {key}")

@@ -10,10 +10,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-from rundir.config import SECTIONS
+from rundir.config import SECTIONS, EvaluationConfig
+from rundir.event_table.spec import EventSpec
 from rundir.exit_codes import ExitCode
 from rundir.paths import ROOT
-from rundir.schema import EVENTS, EventSpec
+from rundir.schema import EVENTS
 from rundir.starts import STARTS
 
 _BEGIN, _END = "<!-- table: {} -->", "<!-- end of table -->"
@@ -46,11 +47,12 @@ def exit_codes_table() -> str:
 def settings_table() -> str:
     """Return every key of a profile as Markdown."""
     rows = ["| key | default | meaning |", "|---|---|---|"]
-    for section, cls in SECTIONS.items():
+    for section, cls in {**SECTIONS, "evaluation.NAME": EvaluationConfig}.items():
         hints = get_type_hints(cls)
         for item in fields(cls):
             choices = get_args(hints[item.name])
-            among = f" One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else ""
+            spelt = [str(one).lower() if one in (True, False) else one for one in choices]
+            among = f" One of {', '.join(f'`{choice}`' for choice in spelt)}." if spelt else ""
             default = f"`{item.default}`" if item.default != "" else ""
             meaning = item.metadata["help"]
             rows.append(f"| `{section}.{item.name}` | {default} | {meaning}.{among} |")

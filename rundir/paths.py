@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}"  # what a run may be called
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -29,7 +31,7 @@ class RunDir:
 
     @property
     def run_id(self) -> str:
-        """The folder's name, unique on this machine: time, profile, four random hex digits."""
+        """The folder's name, unique on this machine: time, name or profile, 4 hex digits."""
         return self.path.name
 
     @property
@@ -48,9 +50,19 @@ class RunDir:
         return self.path / "command.txt"
 
     @property
+    def owner(self) -> Path:
+        """The process that started the run: host, pid, time, command; locked while it lives."""
+        return self.path / "owner.json"
+
+    @property
     def environment(self) -> Path:
         """The variables set for the ranks, and those not passed on, each with its reason."""
         return self.path / "environment.json"
+
+    @property
+    def made_with(self) -> Path:
+        """The versions of the libraries, and the commit of the clone."""
+        return self.path / "made_with.json"
 
     @property
     def status(self) -> Path:
@@ -64,7 +76,7 @@ class RunDir:
 
     @property
     def control(self) -> Path:
-        """Requests to the run: files named stop, pause, resume or trace."""
+        """Requests to the run: files named stop, pause, save, … (rundir/control.py)."""
         return self.path / "control"
 
     @property
@@ -92,6 +104,11 @@ class RunDir:
         """Data for people to look at: some samples, and the rows left out."""
         return self.path / "data"
 
+    @property
+    def data_files(self) -> Path:
+        """The files that were trained and evaluated on, with size and SHA-256."""
+        return self.data / "files.json"
+
     def data_of_hub(self, field: str, number: int = 0) -> Path:
         """Return the folder of links to a dataset of the Hub, the `number`-th in data.`field`."""
         return self.path / (f"base_data_{field}_{number}" if number else f"base_data_{field}")
@@ -109,6 +126,11 @@ class RunDir:
     def incident_archive(self) -> Path:
         """All incidents in one file, to attach to a bug report; secrets are masked in it."""
         return self.incidents / f"{self.run_id}-incident.zip"
+
+    @property
+    def traces(self) -> Path:
+        """What `airlock trace` has recorded: for each rank a trace, and its longest operations."""
+        return self.path / "traces"
 
     def pulse(self, rank: int) -> Path:
         """Return the file with the progress of rank `rank` (rundir/pulse.py)."""
@@ -132,6 +154,16 @@ class RunDir:
         """The output of the zygote."""
         return self.path / "logs" / "zygote.log"
 
+    @property
+    def run_log(self) -> Path:
+        """The lines of the run's console, as plain text; secrets are masked."""
+        return self.path / "logs" / "run.log"
+
+    @property
+    def monitor_log(self) -> Path:
+        """The output of the monitor beside the run, with its token: for this user alone."""
+        return self.path / "logs" / "monitor.log"
+
     def track_log(self, tracker: str) -> Path:
         """Return the log of tracking with `tracker`: `tensorboard`, `wandb` or `trackio`."""
         return self.path / "logs" / f"track-{tracker}.log"
@@ -154,14 +186,14 @@ class RunDir:
         return self.path / "evolution" / dataset / f"step_{step:08d}.json"
 
 
-def create_run(profile: str) -> RunDir:
-    """Create a new run folder and point `latest` at it.
+def create_run(name: str, *, is_latest: bool = True) -> RunDir:
+    """Create a new run folder, with `name` in its own name, and point `latest` at it if asked to.
 
     Raises OSError when the folder cannot be created (no space, no permission).
     """
     parent = runs_folder()
     parent.mkdir(parents=True, exist_ok=True)
-    run = _new_run(parent, profile)
+    run = _new_run(parent, name)
     for folder in (
         run.events,
         run.control,
@@ -170,15 +202,16 @@ def create_run(profile: str) -> RunDir:
         run.agent_log.parent,
     ):
         folder.mkdir()
-    _point_latest_at(run)
+    if is_latest:
+        _point_latest_at(run)
     return run
 
 
-def _new_run(parent: Path, profile: str) -> RunDir:
+def _new_run(parent: Path, name: str) -> RunDir:
     """Create a folder of its own; retry, as two runs of one second may draw the same name."""
     for is_last in (False, False, True):
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        run = RunDir(parent / f"{stamp}-{profile}-{secrets.token_hex(2)}")
+        run = RunDir(parent / f"{stamp}-{name}-{secrets.token_hex(2)}")
         try:
             run.path.mkdir()
         except FileExistsError:
@@ -196,16 +229,38 @@ def _point_latest_at(run: RunDir) -> None:
 
 
 def find_run(name: str) -> RunDir:
-    """Return the run called `name`: a path, a run id, or `latest`.
+    """Return the run called `name`: a path, a run id, `latest`, or a name that one run was given.
 
-    Raises ValueError, naming what was tried, when there is none.
+    Raises ValueError, naming what was tried, when there is none, or several were given that name.
     """
     for path in (Path(name), runs_folder() / name):
         if (path / "config.toml").is_file():
             return RunDir(path.resolve())
+    given = _given(name)
+    if len(given) == 1:
+        return given[0]
+    if given:
+        ids = ", ".join(run.run_id for run in given)
+        raise ValueError(f"{len(given)} runs are called {name}: {ids}")
     raise ValueError(f"no run {name!r}: neither a run folder nor a run in {runs_folder()}")
+
+
+def _given(name: str) -> list[RunDir]:
+    """Return the runs that were given `name`: TIME-NAME-XXXX is what their folders are called."""
+    if not re.fullmatch(NAME, name):
+        return []
+    found = runs_folder().glob(f"2*-{name}-????")
+    is_its = re.compile(rf"\d{{8}}-\d{{6}}-{re.escape(name)}-[0-9a-f]{{4}}")
+    return [
+        RunDir(path.resolve())
+        for path in sorted(found)
+        if is_its.fullmatch(path.name) and (path / "config.toml").is_file()
+    ]
 
 
 def shown(path: Path) -> str:
     """Return `path` relative to the working directory if it is below it, else as it is."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, FileNotFoundError):  # the latter: that directory has been removed
+        return str(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rundir.atomic import write_text
 from rundir.paths import RunDir
@@ -66,6 +66,7 @@ class Prepared:
     evaluation: PreparedData | None
     resume_from: str | None  # a complete checkpoint folder
     loading: Loading = field(default_factory=Loading)
+    evaluations: dict[str, PreparedData] = field(default_factory=dict)  # named sets
     bf16_updates: Literal["master", "stochastic", "plain"] = "master"  # for train.bf16_updates=auto
 
 
@@ -79,7 +80,12 @@ def read_prepared(run: RunDir) -> Prepared:
     table = json.loads(Path(run.path / "prepared.json").read_text(encoding="utf-8"))
     table["loading"] = Loading(**table["loading"])
     for name in ("train", "evaluation"):
-        if (data := table[name]) is not None:
-            data["parts"] = [PreparedPart(**part) for part in data.get("parts", ())]
-            table[name] = PreparedData(**data)
+        table[name] = None if table[name] is None else _data_of(table[name])
+    named = table.get("evaluations", {})
+    table["evaluations"] = {name: _data_of(data) for name, data in named.items()}
     return Prepared(**table)
+
+
+def _data_of(data: dict[str, Any]) -> PreparedData:
+    parts = [PreparedPart(**part) for part in data.get("parts", ())]
+    return PreparedData(**data | {"parts": parts})

@@ -45,6 +45,7 @@ class Status:
     eta_s: float | None = None
     exit_code: int | None = None
     error: str | None = None
+    waiting: str | None = None  # which rank has waited long for which, in words; no fault as such
     ranks: list[RankStatus] = field(default_factory=list)
 
 

@@ -1,0 +1,61 @@
+"""The curves of a run as a small SVG: training loss and held-out loss by step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rundir.events import Event
+
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _MARGIN = 640, 280, 56, 32, 16
+_MOST_POINTS = 400
+_LINES = (("train", "training loss", "#4e79a7"), ("eval", "held-out loss", "#e15759"))
+
+Point = tuple[float, float]
+
+
+def curves_svg(events: Sequence[Event]) -> str:
+    """Return the picture; "" if no loss was measured at two steps."""
+    curves = [(label, color, _points(events, name)) for name, label, color in _LINES]
+    every = [point for _, _, points in curves for point in points]
+    steps, losses = {step for step, _ in every}, [loss for _, loss in every]
+    if min(steps, default=0) == max(steps, default=0):
+        return ""
+    low, high, last = min(losses), max(losses), max(steps)
+    span = (high - low) or 1.0
+
+    def place(point: Point) -> str:
+        x = _LEFT + point[0] / last * (_WIDTH - _LEFT - _MARGIN)
+        y = _MARGIN + (high - point[1]) / span * (_HEIGHT - _BOTTOM - _MARGIN)
+        return f"{x:.1f},{y:.1f}"
+
+    floor = _HEIGHT - _BOTTOM
+    font = 'font-family="sans-serif" font-size="12"'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" {font}>',
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+        f'<path d="M{_LEFT},{_MARGIN}V{floor}H{_WIDTH - _MARGIN}" fill="none" stroke="#888"/>',
+        f'<text x="{_LEFT - 6}" y="{_MARGIN + 4}" text-anchor="end">{high:.3g}</text>',
+        f'<text x="{_LEFT - 6}" y="{floor}" text-anchor="end">{low:.3g}</text>',
+        f'<text x="{_WIDTH - _MARGIN}" y="{floor + 18}" text-anchor="end">step {last:g}</text>',
+    ]
+    for number, (label, color, points) in enumerate(one for one in curves if one[2]):
+        x = _LEFT + 10 + 130 * number
+        line = " ".join(map(place, points))
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="2"/>')
+        parts.append(f'<text x="{x}" y="{floor + 18}" fill="{color}">{label}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _points(events: Sequence[Event], name: str) -> list[Point]:
+    """Return (step, loss) of each measurement, the last one of a step, thinned out evenly."""
+    found = {
+        float(one["step"]): float(one["loss"])
+        for one in events
+        if (one["kind"], one["name"]) == ("metric", name) and math.isfinite(float(one["loss"]))
+    }
+    points = sorted(found.items())
+    if len(points) <= _MOST_POINTS:
+        return points
+    last = len(points) - 1
+    return [points[i * last // (_MOST_POINTS - 1)] for i in range(_MOST_POINTS)]

@@ -1,0 +1,211 @@
+"""Rows about what is trained, measured and saved."""
+
+from __future__ import annotations
+
+from rundir.event_table.spec import EventSpec
+
+EVENTS: tuple[EventSpec, ...] = (
+    EventSpec(
+        name="data.streamed",
+        kind="mark",
+        writer="rank 0",
+        meaning="with data.streaming, what has become of the rows of this attempt's steps",
+        fields={
+            "num_rows": "rows read, over all ranks",
+            "num_bad": "of these, rows that could not be used",
+            "num_unwanted": "of these, rows that data.only_where has left out",
+            "num_too_long": "samples left out for more than data.max_seq_length tokens",
+            "num_truncated": "samples cut off there",
+            "num_split": "rows that were cut into pieces",
+            "num_rewritten": "conversations that became a sample for each answer",
+        },
+    ),
+    EventSpec(
+        name="train.plan",
+        kind="mark",
+        writer="rank 0",
+        meaning="what will be trained",
+        fields={
+            "total_steps": "steps in all",
+            "first_step": "steps already done by the run that is resumed, else 0",
+            "num_parameters": "parameters of the model",
+            "num_trainable": "parameters that get gradients",
+            "num_train_samples": "training samples",
+            "num_eval_samples": "held-out samples",
+        },
+    ),
+    EventSpec(
+        name="train.result",
+        kind="mark",
+        writer="rank 0",
+        meaning="the loop has ended well",
+        fields={
+            "result": "done or stopped",
+            "step": "steps trained",
+            "tokens_per_s": "input tokens of all ranks per second, start to end of the loop",
+            "mfu": "model FLOPs utilisation over the loop, evaluations and checkpoints included",
+            "gpu_peak_bytes": "most that torch's allocator has handed out on a rank's GPU, from "
+            "when its model was loaded to the end of the loop; null without CUDA",
+            "checkpoint": "folder of the last checkpoint, below the run folder",
+        },
+        optional=frozenset({"tokens_per_s", "mfu", "gpu_peak_bytes", "checkpoint"}),
+    ),
+    EventSpec(
+        name="export.choice",
+        kind="mark",
+        writer="rank 0",
+        meaning="which weights are exported (train.export)",
+        fields={
+            "step": "steps trained when they were saved",
+            "loss": "their held-out loss; null if they were not evaluated",
+            "of_run": "the run that saved them, which may be one that this run goes on from",
+            "last_step": "steps trained in all",
+            "last_loss": "the held-out loss then, or null",
+            "is_best": "whether no evaluated checkpoint that is kept has a lower loss",
+            "num_evaluated": "how many of these there are",
+        },
+        optional=frozenset({"loss", "last_loss"}),
+    ),
+    EventSpec(
+        name="control",
+        kind="mark",
+        writer="rank 0",
+        meaning="a request in control/ has been answered, between two steps",
+        fields={
+            "request": "pause, resume, save, evaluate, set or profile",
+            "ids": "of the files that asked for it, in their names; empty for one made by hand",
+            "step": "steps trained",
+            "done": "whether it was done",
+            "said": "what was done, or why it was not, as printed",
+        },
+    ),
+    EventSpec(
+        name="trace",
+        kind="mark",
+        writer="rank",
+        meaning="the steps that `airlock trace` asked for are recorded, or why they are not",
+        fields={
+            "step": "steps trained before the first of them",
+            "num_steps": "how many",
+            "file": "the trace, below the run folder; null without one",
+            "table": "its ten longest operations, as text; null without a trace",
+            "why": "what kept it from being written, or null",
+        },
+        optional=frozenset({"file", "table", "why"}),
+    ),
+    EventSpec(
+        name="train",
+        kind="metric",
+        writer="rank 0",
+        meaning="progress, every log_every_steps",
+        fields={
+            "step": "steps trained",
+            "loss": "mean loss per answer token, over all ranks and the steps since the last",
+            "lr": "learning rate",
+            "grad_norm": "gradient norm before clipping",
+            "tokens_per_s": "input tokens per second, all ranks, padding left out",
+            "mfu": "model FLOPs utilisation: the share of what all GPUs could compute that the "
+            "model needed; null on CPU, and for a GPU or a model of which it is not known",
+            "time_data_s": "mean seconds a step: batches",
+            "time_forward_s": "mean seconds a step, the GPU's own where there is one: forward and "
+            "loss; null for this and the next two on a device that cannot be timed",
+            "time_backward_s": "the same: backward, with its overlapped all-reduce",
+            "time_comm_s": "mean seconds a step: collectives outside backward",
+            "time_optimizer_s": "as forward: clipping and the optimizer",
+        },
+        optional=frozenset({"mfu", "time_forward_s", "time_backward_s", "time_optimizer_s"}),
+    ),
+    EventSpec(
+        name="train.rank",
+        kind="metric",
+        writer="rank",
+        meaning="what a rank itself spends its time on, every log_every_steps; of several ranks",
+        fields={
+            "step": "steps trained",
+            "num_steps": "since its last such event",
+            "time_data_s": "mean seconds a step: batches",
+            "time_compute_s": "the same: forward, backward and the optimizer, the GPU's own time "
+            "where there is one, without waiting for other ranks",
+            "time_wait_s": "the same: waiting for other ranks and exchanging gradients with them, "
+            "as far as nothing is computed meanwhile",
+        },
+    ),
+    EventSpec(
+        name="eval",
+        kind="metric",
+        writer="rank 0",
+        meaning="held-out data, every sample once",
+        fields={
+            "step": "steps trained",
+            "loss": "mean loss per answer token",
+            "exact_match": "share of answers generated exactly; null if none are generated",
+        },
+        optional=frozenset({"exact_match"}),
+    ),
+    EventSpec(
+        name="evolution",
+        kind="metric",
+        writer="rank 0",
+        meaning="a few held-out prompts have been answered (train.evolution_prompts)",
+        fields={
+            "step": "steps trained",
+            "loss": "mean over the prompts of the loss of the expected answer",
+            "accuracy": "share of answers that are exactly the expected ones",
+            "similarity": "mean similarity to the expected answers, 0 to 1 (difflib)",
+            "num_prompts": "prompts answered",
+            "time_s": "what it took, until all ranks had answered",
+        },
+    ),
+    EventSpec(
+        name="evolution.missing",
+        kind="mark",
+        writer="rank 0",
+        meaning="answers were due and are not there; training goes on",
+        fields={"step": "steps trained", "why": "the error"},
+    ),
+    EventSpec(
+        name="loss.bad",
+        kind="mark",
+        writer="rank 0",
+        meaning="a loss that is no number, or has jumped (train.on_bad_loss)",
+        fields={
+            "step": "the step, from 1",
+            "loss": "its mean loss per label, or the norm of its gradient if that is no number",
+            "usual": "the median of the losses before it; null if it is no number",
+            "limit": "the loss above which it has jumped, or null",
+            "answer": "warn, stop, skip or rollback",
+            "text": "the same in words",
+            "num_samples": "samples of that step, over all ranks",
+            "samples": "up to 64 of them, that with the highest loss first: file, row, loss (null "
+            "if it is no number, or for streamed data)",
+        },
+        optional=frozenset({"usual", "limit"}),
+    ),
+    EventSpec(
+        name="early_stop",
+        kind="mark",
+        writer="rank 0",
+        meaning="the held-out loss has not improved for train.early_stop_evaluations evaluations",
+        fields={
+            "step": "steps trained",
+            "best_step": "steps trained at the best evaluation",
+            "best_loss": "the held-out loss then",
+            "num_evaluations": "evaluations since",
+        },
+    ),
+    EventSpec(
+        name="eval.set",
+        kind="metric",
+        writer="rank 0",
+        meaning="a named set of held-out data (evaluation.NAME), every sample once",
+        fields={
+            "set": "its name",
+            "step": "steps trained",
+            "loss": "mean loss per label token",
+            "exact_match": "share of answers generated exactly; null if none are generated",
+            "num_samples": "samples, over all ranks",
+            "num_labels": "tokens with loss",
+        },
+        optional=frozenset({"exact_match"}),
+    ),
+)
