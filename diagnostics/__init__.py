@@ -2,3 +2,10 @@
 
 Each runs in its own process; probes/ holds the shared code, doctor/ diagnoses failed runs.
 """
+
+import sys
+
+if sys.argv[:1] == ["-m"]:  # typed so, perhaps outside an environment
+    from launch.setup.typed_module import leave_unless_complete
+
+    leave_unless_complete()

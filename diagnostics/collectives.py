@@ -50,7 +50,7 @@ def main(findings: Findings, request: Request, timeout_s: float) -> None:
             group.wait(findings.look, timeout_s)
             found, speed, may_mend = list(judge(group)), _speed(group), group.may_be_the_path
         if may_mend and not all(one.ok for one in found) and placement.device in DEVICES:
-            found = mended(found, run, min(timeout_s, _TRY_S), findings.look)
+            found = mended(found, run, request, min(timeout_s, _TRY_S), findings.look)
         for finding in found:
             findings.add(finding)
         over = "NCCL" if placement.device == "cuda" else "gloo"
@@ -58,7 +58,11 @@ def main(findings: Findings, request: Request, timeout_s: float) -> None:
 
 
 def mended(
-    found: Sequence[Finding], run: OwnRun, timeout_s: float, look: Callable[[], None]
+    found: Sequence[Finding],
+    run: OwnRun,
+    request: Request,
+    timeout_s: float,
+    look: Callable[[], None],
 ) -> list[Finding]:
     """Return the findings, failed ones with the variable that makes all ranks exchange rightly.
 
@@ -77,7 +81,7 @@ def mended(
     if detour is None:
         return [one if one.ok else without_detour(one, tried) for one in found]
     gpus = run.job.placement.gpus
-    return [one if one.ok else with_detour(one, detour, run.config.profile, gpus) for one in found]
+    return [one if one.ok else with_detour(one, detour, request, gpus) for one in found]
 
 
 def judge(group: RankGroup) -> Iterator[Finding]:

@@ -77,8 +77,8 @@ def check_batches(
     run: OwnRun, samples: Any, vocab_size: int | None, looked: Looked
 ) -> Iterator[str]:
     """Yield all that is wrong with the batches of the first steps; count them in `looked`."""
-    from train.step.feed import Feed, order_of
-    from train.step.schedule import num_steps
+    from train.batches.feed import Feed, order_of
+    from train.update.schedule import num_steps
 
     config, ranks = run.config, range(run.num_ranks)
     order = order_of(samples, config)
@@ -105,7 +105,7 @@ def _samples_in(shares: list[Any]) -> Counter[int]:
 
 def check_batch(batch: Any, config: RunConfig, vocab_size: int | None) -> Iterator[str]:
     """Yield everything that is wrong with one micro-batch."""
-    from train.step.batch import IGNORE
+    from train.batches.batch import IGNORE
 
     ids, labels = batch.input_ids, batch.labels
     if ids.shape != labels.shape:

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
@@ -72,7 +73,6 @@ def check_imports(
     """
     with scratch("imports") as folder:
         progress, log = folder / "progress.jsonl", folder / "output.log"
-        progress.touch()
         with log.open("wb") as output:
             child = children.start(
                 "diagnostics.probes.import_child",
@@ -87,25 +87,30 @@ def check_imports(
             while num_done < len(names):
                 look()
                 has_ended = child.poll() is not None  # asked first: what it wrote is then complete
-                whole_lines = progress.read_text(encoding="utf-8").split("\n")[:-1]
-                for line in whole_lines[num_done:]:
+                for line in _whole_lines(progress)[num_done:]:
                     yield judge(Imported(**json.loads(line)))
                     num_done, begun = num_done + 1, time.monotonic()
                 is_late = time.monotonic() - begun > timeout_s + _GRACE_S
                 if num_done < len(names) and (has_ended or is_late):
                     how = how_it_ended(child.returncode) if has_ended else None
-                    yield _cut_short(
-                        names,
-                        num_done,
-                        how or f"hangs: no end after {timeout_s:g} s",
-                        log.read_text(encoding="utf-8", errors="replace"),
-                    )
+                    how = how or f"hangs: no end after {timeout_s:g} s"
+                    words = quoted(last_words(log.read_text(encoding="utf-8", errors="replace")))
+                    if progress.exists():
+                        yield _cut_short(names, num_done, how, words)
+                    else:
+                        yield _never_begun(how, words)
                     return
                 time.sleep(_POLL_S)
         finally:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
+
+
+def _whole_lines(progress: Path) -> list[str]:
+    if not progress.exists():  # the child makes it
+        return []
+    return progress.read_text(encoding="utf-8").split("\n")[:-1]
 
 
 def judge(imported: Imported) -> Finding:
@@ -136,17 +141,29 @@ def _advice(name: str) -> str:
     return install_command()
 
 
-def _cut_short(names: Sequence[str], index: int, how: str, log: str) -> Finding:
-    """Return the finding of the module during whose import the process hung or ended."""
+def _never_begun(how: str, words: str) -> Finding:
+    """Return the finding of a process that hung or ended before it imported any module."""
+    return Finding(
+        check="the importing process",
+        ok=False,
+        text=f"{how}, before it imported anything{words}",
+        do=f"{install_command()}   # and `git status`: is this clone as it was?",
+    )
+
+
+def _cut_short(names: Sequence[str], index: int, how: str, words: str) -> Finding:
+    """Return the finding of the module during whose import the process hung or ended.
+
+    `words` are the last lines of its output.
+    """
     name, left = names[index], names[index + 1 :]
-    output = quoted(last_words(log))
     not_reached = f"; not reached: {', '.join(left)}" if left else ""
     code = name if not name.startswith(MODEL_TYPE) else "transformers"
     shell = f"cd {shlex.quote(str(ROOT))} && {shlex.quote(sys.executable)}"
     return Finding(
         check=name,
         ok=False,
-        text=how + not_reached + output,
+        text=how + not_reached + words,
         do=f"{shell} -X faulthandler -X importtime -c 'import {code}'   # shows how far it gets",
         figures={"not_reached": list(left)},
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 
 from diagnostics.probes.result import Findings
 from diagnostics.probes.rung import rung
@@ -33,7 +32,7 @@ def main(findings: Findings, request: Request, timeout_s: float) -> None:
         findings.finish()
     short = smaller(config, batch_size=_SAMPLES_PER_RANK * num_ranks, num_steps=_NUM_STEPS)
     command = request.command(RUN, short)
-    args = ["run", *shlex.split(command.removeprefix(RUN))]
+    args = ["run", *request.arguments(RUN, short)]
     with trial("launch", args, timeout_s, findings.look) as ran:
         findings.add(judge_end(ran, command))
         if findings.all_ok:

@@ -18,7 +18,7 @@ import click
 
 from diagnostics.probes.result import Findings, check_device_command, install_command
 from diagnostics.probes.rung import rung
-from launch.config.job import resolve_job
+from launch.config.job import place_job, resolve_job
 from launch.config.request import Request
 from launch.config.resolve import resolve
 from launch.host.peaks import high_water
@@ -61,7 +61,9 @@ class Training:
 @rung("single_gpu")
 def main(findings: Findings, request: Request, _timeout_s: float, learning_rate: float) -> None:
     """Train a small model for a few steps on one device; exits with 4 if something is off."""
-    config, _ = resolve_job(request, os.environ)
+    config, sources = resolve_job(request, os.environ)
+    with findings.reported("device", check_device_command()):  # a test on CPU would say nothing
+        placed = place_job(replace(request, num_gpus=1), config, sources, os.environ).device
     if not config.architecture:
         tiny, _ = resolve("tiny", (), os.environ)
         config = replace(config, architecture=tiny.architecture)
@@ -72,6 +74,9 @@ def main(findings: Findings, request: Request, _timeout_s: float, learning_rate:
     with scratch("single-gpu") as folder:
         with findings.reported("model", mend):
             device = rank_device(0)
+            if placed == "cuda" != device.type:
+                findings.add(not_on_gpu(device))
+                findings.finish()
             model, batch = build(config, folder / "model", device)
             findings.add(describe(config, model, device))
         with findings.reported("steps", check_device_command()):
@@ -82,6 +87,16 @@ def main(findings: Findings, request: Request, _timeout_s: float, learning_rate:
             if config.model.gradient_checkpointing and training.num_parts:
                 findings.add(judge_recomputing(training))
     findings.finish(f"{device}: {loss.text}")
+
+
+def not_on_gpu(device: Any) -> Finding:
+    """Return the finding of a run that is for GPUs, where torch can use none of them."""
+    return Finding(
+        check="device",
+        ok=False,
+        text=f"ranks are to run on NVIDIA GPUs, and torch would train on {device}",
+        do=check_device_command(),
+    )
 
 
 def miniature(architecture: dict[str, Any]) -> dict[str, Any]:
@@ -119,11 +134,11 @@ def build(config: RunConfig, folder: Path, device: Any) -> tuple[Any, Any]:
     """Return the model on `device` as a rank gets it, and a batch of three samples (on CPU)."""
     import numpy as np
 
+    from train.batches.batch import collate
     from train.data.dataset import prompted
     from train.data.template import Template
     from train.model.build import add_method, load_model, load_tokenizer
     from train.model.make_checkpoint import make_checkpoint
-    from train.step.batch import collate
     from train.step.try_attention import settle_attention
 
     make_checkpoint(config, folder)
@@ -165,8 +180,8 @@ def train(model: Any, batch: Any, learning_rate: float) -> Training:
     import torch
 
     from train.model.loss import SummedLoss
-    from train.step.optimizer import make_optimizer
     from train.step.selftest import head_kind
+    from train.update.optimizer import make_optimizer
 
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimizer = make_optimizer(

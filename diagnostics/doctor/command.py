@@ -1,4 +1,4 @@
-"""`airlock doctor [RUN | FILE | FOLDER | -]... [--json]`."""
+"""`airlock doctor [RUN | FILE | FOLDER | -]... [--pid PID] [--json]`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,42 @@ from rich.console import Console
 from diagnostics.doctor.logs.diagnosis import diagnose
 from diagnostics.doctor.logs.rules import RuleError
 from diagnostics.doctor.logs.verdict import Verdict
+from diagnostics.doctor.outside.judge import of_process
 from diagnostics.doctor.runs.hang_verdict import of_hang
-from diagnostics.doctor.runs.run_folder import find_folder, of_run
+from diagnostics.doctor.runs.run_folder import find_folder, of_run, read_state
+from launch.process.runs import processes_of, run_folder_of
+from launch.run_state.try_next import tries_after, tries_lines
 from rundir.errors import UserError
-from rundir.paths import runs_folder
+from rundir.events import read_events
+from rundir.paths import RunDir, runs_folder
 
 
-def doctor(names: Sequence[str], console: Console, *, as_json: bool) -> None:
-    """Print the verdict on `names`, or on the latest run if there are none. Raises UserError."""
+def doctor(
+    names: Sequence[str], console: Console, *, as_json: bool, pid: int | None = None
+) -> None:
+    """Print the verdict on `names`, or on the job of process `pid`, or else on the latest run.
+
+    Raises UserError.
+    """
+    if names and pid is not None:
+        raise UserError(
+            f"--pid {pid} and {names[0]} are two things to look at",
+            do=f"./airlock doctor --pid {pid}",
+        )
     try:
-        verdict = _verdict(names)
+        verdict = _verdict(names) if pid is None else _of_pid(pid)
     except RuleError as error:
         raise UserError(str(error), do="fix that rule: docs/doctor.md") from error
-    text = json.dumps(verdict.as_json()) if as_json else "\n".join(verdict.lines())
-    console.out(text, highlight=False)
+    is_run = pid is None and len(names) <= 1
+    run = find_folder(names[0] if names else "latest") if is_run else None
+    state = None if run is None else read_state(run, read_events(run.events))
+    if as_json:
+        tries = [] if run is None or state is None else tries_after(run, state)
+        told = verdict.as_json() | ({"try_next": tries} if tries else {})
+        console.out(json.dumps(told), highlight=False)
+        return
+    more = [] if run is None or state is None else tries_lines(run, state)
+    console.out("\n".join([*verdict.lines(), *([""] if more else []), *more]), highlight=False)
 
 
 def _verdict(names: Sequence[str]) -> Verdict:
@@ -35,6 +57,14 @@ def _verdict(names: Sequence[str]) -> Verdict:
         return of_run(run)
     if not names:
         raise UserError(
-            f"there is no run in {runs_folder()}", do="airlock doctor RUN, FILE, FOLDER or -"
+            f"there is no run in {runs_folder()}", do="./airlock doctor RUN, FILE, FOLDER or -"
         )
     return diagnose(names)
+
+
+def _of_pid(pid: int) -> Verdict:
+    """Return the verdict on a live process; if it is of a run of Airlock's own, on that run."""
+    folder = run_folder_of(pid)
+    if folder is not None and processes_of(RunDir(folder)).launcher is not None:
+        return of_run(RunDir(folder))
+    return of_process(pid)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from launch.config.request import RUN, Request
 from launch.host.devices import Gpu
 from rundir.finding import Finding
 
@@ -53,13 +54,13 @@ def find_detour(works_with: Callable[[Detour], bool], environ: Mapping[str, str]
     return None
 
 
-def with_detour(finding: Finding, detour: Detour, profile: str, gpus: Sequence[Gpu]) -> Finding:
+def with_detour(finding: Finding, detour: Detour, request: Request, gpus: Sequence[Gpu]) -> Finding:
     """Return a failed finding with the way round it; `gpus` are those of the ranks, in order."""
     return replace(
         finding,
         text=f"{_who(finding.check, gpus)} do not reach each other by {detour.path}; with {detour} "
         f"they do. Without: {finding.text}",
-        do=f"{detour} ./start.sh {profile}   # slower; better: {detour.mend} ({_GUIDE})",
+        do=f"{detour} {request.command(RUN, {})}   # slower; better: {detour.mend} ({_GUIDE})",
     )
 
 

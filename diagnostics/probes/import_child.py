@@ -38,6 +38,7 @@ class Imported:
 def import_each(names: Sequence[str], progress: Path, timeout_s: float) -> None:
     """Import `names` one after the other and record each in `progress` as a line of JSON."""
     faulthandler.enable()
+    progress.touch()  # this process has begun: what ends it from here on is an import
     for name in names:
         faulthandler.dump_traceback_later(timeout_s)  # stacks go to the log; the parent ends us
         threads = _threads()  # by id, including faulthandler's, which takes a moment to end

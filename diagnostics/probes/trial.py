@@ -18,10 +18,10 @@ from pathlib import Path
 
 import psutil
 
-from launch.host.rank_environment import python_path
 from launch.ladder.climb import TRIALS
 from launch.ladder.ended import how_it_ended, last_words, quoted
 from launch.process import children
+from launch.process.children import python_path
 from rundir.config import RunConfig
 from rundir.events import Event, read_events
 from rundir.finding import Finding

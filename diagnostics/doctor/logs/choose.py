@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from diagnostics.doctor.logs.got_over import without_got_over
 from diagnostics.doctor.logs.rules import ROLES, Rule
 from diagnostics.doctor.logs.search import Found
 from diagnostics.doctor.logs.sightings import Sighting
+from diagnostics.doctor.logs.suspect import EXCEPTION, Suspect
 
-EXCEPTION = "python-exception"
 _SURVIVED = 10  # signs of progress that a log shows after its last trouble
 _WARNED = 3  # the same after a mere logger warning, even if other trouble follows
 
@@ -38,14 +38,6 @@ _RAISED = Rule(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
-    """A sighting with its rule; exceptions that no rule knows get a rule of their own."""
-
-    sighting: Sighting
-    rule: Rule
-
-
 def suspects(found: Found) -> list[Suspect]:
     """Return everything that may be the cause, the likeliest first.
 
@@ -55,7 +47,9 @@ def suspects(found: Found) -> list[Suspect]:
     named = [
         Suspect(one, one.rule)
         for one in found.sightings
-        if one.rule is not None and _holds(one.rule, found)
+        if one.rule is not None
+        and _holds(one.rule, found)
+        and (not one.rule.at_end or found.ends_with_it(one.log))
     ]
     raised = [
         Suspect(one, _RAISED)
@@ -64,7 +58,7 @@ def suspects(found: Found) -> list[Suspect]:
     ]
     named = [one for one in named if one.rule.cause != EXCEPTION or not _is_told(one, named)]
     everything = [one for one in (*named, *raised) if not _is_survived(one, found)]
-    unbeaten = _unbeaten(everything)
+    unbeaten = _unbeaten(without_got_over(everything))
     role = min((ROLES.index(one.rule.role) for one in unbeaten), default=0)
     timed = _has_times([one for one in unbeaten if one.rule.role == ROLES[role]])
     return sorted(unbeaten, key=lambda one: _order(one, timed=timed))

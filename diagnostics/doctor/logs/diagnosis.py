@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from diagnostics.doctor.logs.choose import EXCEPTION, Suspect, suspects
-from diagnostics.doctor.logs.lagging import who_lags
+from diagnostics.doctor.logs.choose import suspects
+from diagnostics.doctor.logs.frozen_start import frozen_start
+from diagnostics.doctor.logs.lagging import where_each_was, who_lags
 from diagnostics.doctor.logs.reading import Log, find_logs
 from diagnostics.doctor.logs.rules import Rule, filled, load_rules
 from diagnostics.doctor.logs.search import Found, Search
+from diagnostics.doctor.logs.suspect import EXCEPTION, Suspect
 from diagnostics.doctor.logs.verdict import Evidence, Verdict
 
 _MOST_EVIDENCE = 4
@@ -18,7 +20,7 @@ UNKNOWN = Verdict(
     cause="unknown",
     title="No known problem in this log",
     why="No rule matches a line of it, and it has no traceback.",
-    fix="airlock doctor FOLDER   # with the logs of all ranks and of the launcher",
+    fix="./airlock doctor FOLDER   # with the logs of all ranks and of the launcher",
     confidence=0.0,
 )
 
@@ -43,6 +45,8 @@ def search(logs: Sequence[Log], rules: Sequence[Rule] | None = None) -> Found:
 def verdict_of(ordered: Sequence[Suspect], found: Found) -> Verdict:
     """Return the verdict on the first suspect."""
     if not ordered:
+        if found.num_logs == 1 and found.ends_at_begin is not None:  # of several, one may go on
+            return frozen_start(found.ends_at_begin)
         return UNKNOWN
     first = ordered[0]
     seen, rule = first.sighting, first.rule
@@ -52,6 +56,9 @@ def verdict_of(ordered: Sequence[Suspect], found: Found) -> Verdict:
         lag = who_lags([one.sighting for one in ordered])
         confidence, rank = min(confidence, _OF_CASCADE), rank if lag.rank is None else lag.rank
         why = f"{why} The root cause is not in this log. {lag.told}".strip()
+    if rule.tells_lines:
+        told, show = where_each_was(found.sightings, rank)
+        why, fix = f"{why} {told}".strip(), f"{show}   # {fix}" if show else fix
     if seen.rule is None:
         title = seen.exception
         fix = seen.own.show if seen.own else "look at the traceback above this line"
@@ -79,11 +86,23 @@ def _rank(first: Suspect, ordered: Sequence[Suspect], found: Found) -> int | Non
 
 
 def _evidence(first: Suspect, ordered: Sequence[Suspect]) -> list[Evidence]:
-    """Return the line itself, the user's line that led to it, then the same line of other ranks."""
+    """Return the line itself, the user's line that led to it, and what else shows the same cause.
+
+    That is the line of another rule, then the same line of other ranks.
+    """
     seen = first.sighting
     found = [Evidence(seen.log.name, seen.line, seen.text)]
     if seen.own is not None:
         found.append(Evidence(seen.log.name, seen.own.line, seen.own.text))
+    proofs = (one.sighting for one in ordered if one.rule.cause == first.rule.cause)
+    lines = [(one.file, one.line) for one in found]
+    proof = next((one for one in proofs if one.rule is not first.rule), None)
+    if (
+        proof is not None
+        and first.rule.role == "root"
+        and (proof.log.name, proof.line) not in lines
+    ):
+        found.append(Evidence(proof.log.name, proof.line, proof.text))
     ranks = {seen.rank}
     alike = () if first.rule.cause == EXCEPTION else ordered
     for other in (one.sighting for one in alike if one.rule is first.rule):

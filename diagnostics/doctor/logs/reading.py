@@ -64,10 +64,10 @@ def find_logs(name: str) -> list[Log]:
     if path.is_dir():
         found = [Log(str(one), one, rank_of_name(one)) for one in _logs_below(path)]
         if not found:
-            raise UserError(f"no logs found below {name}", do="airlock doctor FILE")
+            raise UserError(f"no logs found below {name}", do="./airlock doctor FILE")
         return found
     if not path.exists():
-        raise UserError(f"there is no {name}", do="airlock doctor RUN, FILE, FOLDER or -")
+        raise UserError(f"there is no {name}", do="./airlock doctor RUN, FILE, FOLDER or -")
     return [Log(name, path, rank_of_name(path))]
 
 

@@ -16,9 +16,14 @@ from diagnostics.doctor.logs.segments import Segment
 FOLDER = Path(__file__).resolve().parent.parent / "rules"
 ROLES = ("root", "symptom", "cascade", "benign")  # the first three by decreasing weight
 
-_TEXTS = ("cause", "title", "role", "why", "fix", "example")
+_TEXTS = ("cause", "title", "role", "why", "fix", "fix_in_profile", "example")
 _LISTS = ("match", "needs", "unless", "beats", "source")
-_OPTIONAL = {"needs", "unless", "beats", "source", "example"}
+_OPTIONAL = {"fix_in_profile", "needs", "unless", "beats", "source", "example"}
+_FLAGS_OF_ROLE = {
+    "covers_traceback": ("benign",),
+    "tells_lines": ("root",),
+    "at_end": ("root", "symptom", "cascade"),
+}
 _MAY_BE_EMPTY_IF_BENIGN = {"why", "fix"}
 _CAUSE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
@@ -68,6 +73,7 @@ class Rule:
     match: tuple[Pattern, ...]
     why: str = ""
     fix: str = ""
+    fix_in_profile: str = ""
     confidence: float = 0.9
     needs: tuple[Pattern, ...] = ()
     unless: tuple[Pattern, ...] = ()
@@ -75,6 +81,8 @@ class Rule:
     source: tuple[str, ...] = ()
     example: str = ""
     covers_traceback: bool = False
+    tells_lines: bool = False
+    at_end: bool = False
 
 
 def filled(text: str, groups: dict[str, str | None]) -> str:
@@ -134,17 +142,20 @@ def _rule(row: dict[str, Any]) -> Rule:
         role=row["role"],
         why=" ".join(row.get("why", "").split()),
         fix=row.get("fix", "").strip(),
+        fix_in_profile=row.get("fix_in_profile", "").strip(),
         confidence=float(row.get("confidence", 0.9)),
         beats=frozenset(row.get("beats", ())),
         source=tuple(row.get("source", ())),
         example=row.get("example", ""),
         covers_traceback=row.get("covers_traceback", False),
+        tells_lines=row.get("tells_lines", False),
+        at_end=row.get("at_end", False),
         **patterns,
     )
 
 
 def _check_fields(row: dict[str, Any]) -> None:
-    known = {*_TEXTS, *_LISTS, "confidence", "covers_traceback"}
+    known = {*_TEXTS, *_LISTS, *_FLAGS_OF_ROLE, "confidence"}
     if unknown := row.keys() - known:
         raise ValueError(
             f"unknown field {sorted(unknown)[0]!r}; there are {', '.join(sorted(known))}"
@@ -167,8 +178,9 @@ def _check_values(row: dict[str, Any]) -> None:
         raise ValueError(f"role {row['role']!r} is none of {', '.join(ROLES)}")
     if row["role"] == "benign" and (set(row) & {"needs", "unless", "beats"}):
         raise ValueError("a benign rule masks its lines always: no needs, unless or beats")
-    if row.get("covers_traceback", False) not in (False, row["role"] == "benign"):
-        raise ValueError("covers_traceback is true or false, and of a benign rule")
+    for flag, roles in _FLAGS_OF_ROLE.items():
+        if row.get(flag, False) not in (False, row["role"] in roles):
+            raise ValueError(f"{flag} is true or false, and of a {' or '.join(roles)} rule")
     confidence = row.get("confidence", 0.9)
     if not (isinstance(confidence, int | float) and 0 < confidence <= 1):
         raise ValueError(f"confidence {confidence!r} is not above 0 and at most 1")

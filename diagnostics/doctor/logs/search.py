@@ -8,12 +8,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from diagnostics.doctor.logs.ending import MOST_AFTER, num_lines_after
+from diagnostics.doctor.logs.frozen_start import last_begin
+from diagnostics.doctor.logs.own_report import lines_of_own_report
 from diagnostics.doctor.logs.prefilter import Prefilter, holds
 from diagnostics.doctor.logs.reading import Log, blocks
 from diagnostics.doctor.logs.rules import Pattern, Rule
 from diagnostics.doctor.logs.segments import Segment, Segments
 from diagnostics.doctor.logs.sightings import Groups, Sighting, first_failed_rank, sighting_of
 from diagnostics.doctor.logs.tracebacks import Traceback, tracebacks
+from diagnostics.doctor.logs.verdict import Evidence
 
 _MOST_OF_A_RULE = 200  # lines of one log that are kept; later ones add nothing new
 _PROGRESS = re.compile(rb"(?:it/s|s/it|loss)[^\r\n]*")  # to the end of the line or bar state
@@ -34,8 +38,15 @@ class Found:
     sightings: list[Sighting] = field(default_factory=list)
     seen: set[Pattern] = field(default_factory=set)  # those of `needs` and `unless`
     first_failed_rank: int | None = None  # according to torch elastic's summary
+    num_logs: int = 0
+    ends_at_begin: Evidence | None = None  # the line, if the last log ends where training begins
     num_progress: Counter[str] = field(default_factory=Counter)  # signs since the last trouble
     num_signs: Counter[str] = field(default_factory=Counter)  # of progress since the first warning
+    num_after: Counter[str] = field(default_factory=Counter)  # lines after the last of `at_end`
+
+    def ends_with_it(self, log: Log) -> bool:
+        """Return whether hardly a line follows the last one in `log` that counts at its end."""
+        return self.num_after[log.name] <= MOST_AFTER
 
 
 class Search:
@@ -45,6 +56,7 @@ class Search:
         self.found = Found()
         self._rules = {pattern: rule for rule in rules for pattern in rule.match}
         self._benign = {pattern for pattern, rule in self._rules.items() if rule.role == "benign"}
+        self._order = {pattern: number for number, pattern in enumerate(self._rules)}
         self._conditions = {one for rule in rules for one in (*rule.needs, *rule.unless)}
         self._prefilter = Prefilter([*self._rules, *self._conditions])
         self._num_seen: Counter[Rule | None] = Counter()
@@ -54,6 +66,7 @@ class Search:
         """Search one more log. Raises UserError if it cannot be read."""
         self._num_seen.clear()
         self._has_warned = False
+        self.found.num_logs += 1
         for index, block in enumerate(blocks(log)):
             self._search(log, (number, index), Segments(block))
 
@@ -64,13 +77,17 @@ class Search:
         owners = {line.start: stack for stack in stacks for line in stack.rest} | raised
         masked = self._covered(segments, stacks, candidates)
         masked |= {start for stack in stacks for start in stack.not_evidence}
+        masked |= lines_of_own_report(segments)
         last = counted = 0
+        ending: Segment | None = None
         for start in sorted((candidates.keys() | raised.keys()) - masked):
             segment, patterns = self._told(segments, start, raised, candidates)
             rules = self._matched(segment, patterns - self._benign)
             if start in raised and not raised[start].is_wrapper:
                 rules[None] = {}
-            if not rules or self._matched(segment, patterns & self._benign):
+            if self._matched(segment, patterns & self._benign):
+                rules = {rule: groups for rule, groups in rules.items() if rule and rule.at_end}
+            if not rules:
                 continue
             counted = self._count_signs(log, segments, counted, start)
             for rule, groups in rules.items():
@@ -88,8 +105,13 @@ class Search:
                     seen = replace(seen, num_signs=self.found.num_signs[log.name])
                     self.found.sightings.append(seen)
                     self._has_warned |= seen.is_warning
-            last = segment.end
+            if any(rule is not None and rule.at_end for rule in rules):
+                ending = segment
+            else:
+                last = segment.end
         self._count_signs(log, segments, counted, len(segments.lower))
+        before = 0 if ending else self.found.num_after[log.name]
+        self.found.num_after[log.name] = before + num_lines_after(segments, ending)
         self._look_around(log, segments, last)
 
     def _count_signs(self, log: Log, segments: Segments, start: int, end: int) -> int:
@@ -100,7 +122,11 @@ class Search:
 
     def _look_around(self, log: Log, segments: Segments, last: int) -> None:
         """Note the rank that failed first, and the progress after the last trouble, at `last`."""
-        found = self.found
+        found, begin = self.found, last_begin(segments)
+        found.ends_at_begin = None
+        if begin is not None:
+            at = segments.line_of(begin)
+            found.ends_at_begin = Evidence(log.name, at, begin.raw.strip())
         if found.first_failed_rank is None:
             found.first_failed_rank = first_failed_rank(segments)
         if last:
@@ -134,7 +160,7 @@ class Search:
     def _matched(self, segment: Segment, patterns: Iterable[Pattern]) -> dict[Rule | None, Groups]:
         """Return the rules whose patterns match, with or without the line's prefixes."""
         found: dict[Rule | None, Groups] = {}
-        for pattern in patterns:
+        for pattern in sorted(patterns, key=lambda one: self._order.get(one, -1)):
             match = None if pattern in self.found.seen else pattern.search(segment)
             if match is None:
                 continue

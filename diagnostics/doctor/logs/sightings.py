@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from diagnostics.doctor.logs.crash import call_at_crash
 from diagnostics.doctor.logs.prefix import Time
 from diagnostics.doctor.logs.reading import Log
 from diagnostics.doctor.logs.rules import Rule
@@ -35,6 +36,14 @@ class Call:
     show: str  # a command that shows that code
 
 
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The first line of a traceback: its position, like that of a sighting, and its number."""
+
+    position: tuple[int, int, int]
+    line: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
     """A line that `rule` matches, or (no rule) an exception; `own` is the user's call above it."""
@@ -52,6 +61,7 @@ class Sighting:
     last_line: int = 0  # where the message of an exception ends
     is_warning: bool = False  # a logger's, not an exception's
     num_signs: int = 0  # of progress, before this line in its log
+    begin: Begin | None = None  # of the traceback that it is in, or of what that is chained to
 
 
 def sighting_of(
@@ -81,15 +91,22 @@ def sighting_of(
         rank=log.rank if rank is None else rank,
         time=_time(segments, segment),
         groups=groups,
-        own=_own_call(segments, stack),
+        own=_own_call(segments, segment, stack),
         exception=_shortened(segment.stripped.text),
         last_line=segments.line_of(end),
         is_warning=stack is None and _WARNING.search(segment.raw) is not None,
+        begin=_begin(place, segments, stack),
     )
 
 
-def _own_call(segments: Segments, stack: Traceback | None) -> Call | None:
-    frame = stack.own_frame if stack is not None else None
+def _begin(place: tuple[int, int], segments: Segments, stack: Traceback | None) -> Begin | None:
+    if stack is None:
+        return None
+    return Begin((*place, stack.begin.start), segments.line_of(stack.begin))
+
+
+def _own_call(segments: Segments, segment: Segment, stack: Traceback | None) -> Call | None:
+    frame = call_at_crash(segments, segment) if stack is None else stack.own_frame
     if frame is None:
         return None
     code = f"{frame.file}, line {frame.line}" + (f", in {frame.where}" if frame.where else "")

@@ -31,7 +31,8 @@ _WRAPPED = re.compile(r"^Caught \w+ in ")  # by DataLoader, for what a worker ra
 _SPAWNED = re.compile(r"^-- Process (\d+) terminated with the following error")  # torch's spawn
 _NOT_OWN = re.compile(
     r"site-packages/|dist-packages/|/lib(?:64)?/python\d|^<|/torch/|/bin/[\w.-]+$|"
-    r"(?:conda\d?|envs/[^/]+|Python3\d+)/lib/|/runpy\.py$",
+    r"(?:conda\d?|envs/[^/]+|Python3\d+)/lib/|/runpy\.py$|"
+    r"/launch/rank/(?:rank|zygote|script\w*)\.py$",  # Airlock's, below the user's script
     re.IGNORECASE,
 )
 
@@ -77,6 +78,7 @@ class Traceback:
     next_is: str = ""  # how the next traceback is chained to this one, if it is
     around: Traceback | None = None  # the rank's traceback, if this one is its worker's
     rank_told: int | None = None  # from the traceback above, if its lines carry no rank
+    first: Segment | None = None  # the header of the first traceback that this one is chained to
     num_between: int = 0  # unrelated lines since the last call
 
     @property
@@ -84,6 +86,11 @@ class Traceback:
         """The innermost call in the user's own code."""
         frames = [*(self.around.frames if self.around else ()), *self.frames]
         return next((frame for frame in reversed(frames) if frame.is_own), None)
+
+    @property
+    def begin(self) -> Segment:
+        """The header of the first traceback that it is chained to, or its own."""
+        return self.first or self.header
 
     @property
     def not_evidence(self) -> set[int]:
@@ -137,6 +144,8 @@ def tracebacks(segments: Segments) -> list[Traceback]:
     for around, inner in pairwise(found):
         if _WRAPPED.match(around.message) and around.rank == inner.rank:
             inner.around = around
+        if (inner.around or around.next_is) and around.rank == inner.rank:
+            inner.first = around.first or around.header
         if inner.rank is None:
             inner.rank_told = around.rank_told if inner.around else around.spawned
     return found

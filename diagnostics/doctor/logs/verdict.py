@@ -66,6 +66,7 @@ class Verdict:
         return {
             "cause": self.cause,
             "title": self.title,
+            "why": self.why,
             "rank": self.rank,
             "evidence": [
                 {"file": one.file, "line": one.line, "text": one.text} for one in self.evidence

@@ -1,102 +1,168 @@
-"""The ranks that missed a collective, from the last ones that each rank has recorded."""
+"""The collectives that each rank has called last: where the ranks' records begin to differ."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import Any
 
-from diagnostics.doctor.logs.tracebacks import is_own
-
-Entry = dict[str, Any]  # as train/rank/watchdog.py writes it
+_SAME_SIZES = ("all_reduce", "broadcast", "barrier", "reduce", "allreduce_coalesced")
+_FEWEST_BATCHES = 3  # so many equal calls in a row are a loop over batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
-    """A collective that `others` called and `ranks` did not, or called a different one instead."""
+class Entry:
+    """One collective that a rank has called."""
+
+    group: str
+    number: int  # in its group, from 1
+    name: str
+    sizes: str
+    place: str  # the frames that led to it, told apart by file and line; "" if not known
+
+    @property
+    def kind(self) -> tuple[str, str, str]:
+        """What it has in common with the call of the same line in another step, or rank."""
+        return self.group, self.name, self.place or (self.sizes if self.is_sized else "")
+
+    @property
+    def is_sized(self) -> bool:
+        """True if every rank must bring the same sizes."""
+        return self.name in _SAME_SIZES
+
+    @property
+    def told(self) -> str:
+        """The call with its number and sizes, as `all_reduce #4 of [[8]]`."""
+        return f"{self.name} #{self.number}" + (f" of {self.sizes}" if self.sizes else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The last collectives of one rank, the oldest first; without send and receive."""
+
+    entries: tuple[Entry, ...]
+
+    @property
+    def last(self) -> Entry | None:
+        """The last one of all groups."""
+        return self.entries[-1] if self.entries else None
+
+    def last_of(self) -> dict[str, Entry]:
+        """Return the last one of each group."""
+        return {entry.group: entry for entry in self.entries}
+
+    def in_a_row(self, kind: tuple[str, str, str]) -> int:
+        """Return how often `kind` was called at the end; another call after that is allowed."""
+        kinds = [entry.kind for entry in reversed(self.entries)]
+        begin = 0 if kinds and kinds[0] == kind else 1
+        return len(list(takewhile(lambda one: one == kind, kinds[begin:])))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Differing:
+    """A collective that `others` have called, and `ranks` have not or in another way."""
 
     ranks: tuple[int, ...]
     others: tuple[int, ...]
-    called: str  # for example, all_reduce #4
-    where: str  # the others called it: file:line in function
-    instead: str = ""  # what `ranks` called under the same number; "" if nothing
+    called: Entry  # by the others
+    instead: Entry | None  # by `ranks`, under the same number; None if nothing
 
 
-def read_records(folder: Path) -> dict[int, list[Entry]]:
+def read_records(folder: Path) -> dict[int, Record]:
     """Read the entries of the ranks that recorded any, from `flight/rankN.json` below `folder`."""
     found = {}
     for path in sorted((folder / "flight").glob("rank*.json")):
         try:
-            found[int(path.stem.removeprefix("rank"))] = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError):
+            entries = json.loads(path.read_text("utf-8"))
+            rank = int(path.stem.removeprefix("rank"))
+            found[rank] = Record(tuple(_entry(one) for one in entries))
+        except (OSError, ValueError, KeyError, TypeError):
             continue
     return found
 
 
-def missing(records: Mapping[int, list[Entry]]) -> Missing | None:
+def differing(records: Mapping[int, Record]) -> Differing | None:
     """Find where the ranks' last collectives differ; None if they do not, or nothing is known."""
-    last = {rank: _last_of_groups(entries) for rank, entries in records.items()}
+    last = {rank: record.last_of() for rank, record in records.items()}
     groups = sorted({group for one in last.values() for group in one})
-    behind = (_behind(group, last, records) for group in groups)
-    if (found := next((one for one in behind if one), None)) is not None:
-        return found
-    differing = (_differing(group, last) for group in groups)
-    return next((one for one in differing if one), None)
+    for find in (_behind, _different):
+        for group in groups:
+            if found := find(group, last, records):
+                return found
+    return None
 
 
-def _last_of_groups(entries: list[Entry]) -> dict[str, Entry]:
-    return {str(entry["group"]): entry for entry in entries}
+def uneven(records: Mapping[int, Record], rank: int, other: int) -> tuple[int, int] | None:
+    """Return how many batches `other` and `rank` had, if one of them had fewer in a loop."""
+    if rank not in records or other not in records or (last := records[other].last) is None:
+        return None
+    kinds = [entry.kind for one in (records[rank], records[other]) for entry in one.entries[-2:]]
+    for kind in dict.fromkeys([last.kind, *kinds]):
+        counts = records[other].in_a_row(kind), records[rank].in_a_row(kind)
+        if min(counts) >= _FEWEST_BATCHES and counts[0] != counts[1]:
+            return counts
+    return None
 
 
 def _behind(
-    group: str, last: Mapping[int, dict[str, Entry]], records: Mapping[int, list[Entry]]
-) -> Missing | None:
-    numbers = {rank: one[group]["number"] for rank, one in last.items() if group in one}
+    group: str, last: Mapping[int, dict[str, Entry]], records: Mapping[int, Record]
+) -> Differing | None:
+    numbers = {rank: one[group].number if group in one else 0 for rank, one in last.items()}
     least = min(numbers.values())
     ranks = tuple(rank for rank, number in numbers.items() if number == least)
     others = tuple(rank for rank in numbers if rank not in ranks)
-    if not others:
+    if not others or not any(group in last[rank] for rank in ranks):  # it may not be a member
         return None
-    entry = next(
-        (one for one in records[others[0]] if one["group"] == group and one["number"] > least),
-        last[others[0]][group],
-    )
-    return Missing(ranks=ranks, others=others, called=_named(entry), where=_where(entry))
+    of_group = (one for one in records[others[0]].entries if one.group == group)
+    called = next((one for one in of_group if one.number > least), last[others[0]][group])
+    return Differing(ranks=ranks, others=others, called=called, instead=None)
 
 
-def _differing(group: str, last: Mapping[int, dict[str, Entry]]) -> Missing | None:
-    """Find ranks that called another collective under the same number; the minority is blamed."""
-    kinds: dict[str, list[int]] = {}
+def _different(
+    group: str, last: Mapping[int, dict[str, Entry]], records: Mapping[int, Record]
+) -> Differing | None:
+    """Find ranks that called another collective under the same number.
+
+    The minority is blamed; between as many, those whose records show that call in that place for
+    the first time.
+    """
+    kinds: dict[tuple[str, str], list[int]] = {}
     entries = {rank: one[group] for rank, one in last.items() if group in one}
     for rank, entry in entries.items():
-        sizes = entry["sizes"] if entry["name"] in _SAME_SIZES else None
-        kinds.setdefault(json.dumps([entry["name"], sizes]), []).append(rank)
+        kinds.setdefault((entry.name, entry.sizes if entry.is_sized else ""), []).append(rank)
     if len(kinds) < 2:  # noqa: PLR2004 - one kind is no difference
         return None
-    *_, ranks = sorted(kinds.values(), key=lambda some: (-len(some), some))
+    new = _ranks_that_do_something_new(records)
+    ordered = sorted(kinds.values(), key=lambda some: (-len(some), set(some) <= new, some))
+    ranks = ordered[-1]
     others = [rank for rank in entries if rank not in ranks]
-    theirs, ours = entries[others[0]], entries[ranks[0]]
-    return Missing(
+    return Differing(
         ranks=tuple(ranks),
         others=tuple(others),
-        called=_named(theirs, with_sizes=True),
-        where=_where(theirs),
-        instead=f"{_named(ours, with_sizes=True)} at {_where(ours)}",
+        called=entries[others[0]],
+        instead=entries[ranks[0]],
     )
 
 
-_SAME_SIZES = ("all_reduce", "broadcast", "barrier", "reduce", "allreduce_coalesced")
+def _ranks_that_do_something_new(records: Mapping[int, Record]) -> set[int]:
+    """Return the ranks whose last call has followed on the one before it for the first time."""
+    steps = {
+        rank: list(pairwise(entry.kind for entry in record.entries))
+        for rank, record in records.items()
+    }
+    usual = {one for some in steps.values() for one in some[:-1]}
+    return {rank for rank, some in steps.items() if some and some[-1] not in usual}
 
 
-def _named(entry: Entry, *, with_sizes: bool = False) -> str:
-    sizes = f" of {entry['sizes']}" if with_sizes and entry["sizes"] else ""
-    return f"{entry['name']} #{entry['number']}{sizes}"
-
-
-def _where(entry: Entry) -> str:
-    """Return the innermost call in the user's own code that led to the entry."""
-    frames = entry["frames"] or [["?", 0, "?"]]
-    file, line, name = next((one for one in frames if is_own(one[0])), frames[0])
-    return f"{file}:{line} in {name}"
+def _entry(one: Mapping[str, object]) -> Entry:
+    frames = one["frames"]
+    assert isinstance(frames, list)
+    return Entry(
+        group=str(one["group"]),
+        number=int(str(one["number"])),
+        name=str(one["name"]),
+        sizes=str(one["sizes"] or ""),
+        place=";".join(f"{file}:{line}" for file, line, _ in frames),
+    )

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import psutil
 
 from diagnostics.doctor.logs.verdict import Evidence, Verdict
+from diagnostics.doctor.runs.hang_seen import places, rows_of
 from diagnostics.doctor.runs.hang_verdict import of_hang
+from diagnostics.doctor.runs.may_be_well import may_end, not_known, waits_for
 from diagnostics.doctor.runs.rank_progress import (
+    JOINS,
     TRAINS,
     RankProgress,
     behind,
@@ -30,6 +35,8 @@ from rundir.paths import RunDir, shown
 from rundir.units import clock_text
 
 _SHARE = 0.5  # of the hang timeout: whoever asks has seen something odd
+_LOOK_S = 30.0  # silent for so long, the ranks are asked where they are
+_WAITS_S = 10.0  # a rank that waits for others less long than this may be in any step
 _START_S = 120.0  # for a rank that is starting and neither computes nor reads
 _SAMPLE_S = 0.5
 _NUM_INTERVALS = 20
@@ -42,16 +49,55 @@ def of_live(run: RunDir, state: RunState, events: Sequence[Event]) -> Verdict:
     if state.status.phase == "preparing" or not any(one.pid for one in found):
         return _goes_on(state, _before_ranks(state, now_t))
     late = behind(found)
+    look_s = _look_s(run)
+    is_warned = _is_warned(state, events)
     if late or any(one.stage != TRAINS for one in found):
-        stuck = [one for one in late or found if _is_stuck(one, now_t)]
-        if stuck:
-            return _stuck(run, stuck, found, now_t)
-        whom = f": the others wait for {ranks_of(late)}" if late else ""
-        return _goes_on(state, f"{told(found, now_t)}{whom}")
+        return _of_start(run, state, found, late, now_t, is_warned=is_warned)
     silent_s, limit_s = _silence(run, state, events, now_t)
-    if silent_s > limit_s:
-        return _silent(run, state, found, silent_s, limit_s)
-    return _goes_on(state, f"{told(found, now_t)}; it last reported {clock_text(silent_s)} ago")
+    if silent_s <= look_s:
+        last = f"it last reported {clock_text(silent_s)} ago"
+        return _goes_on(state, f"{told(found, now_t)}; {last}")
+    return _silent(run, state, found, silent_s, limit_s, is_warned=is_warned)
+
+
+def _is_warned(state: RunState, events: Sequence[Event]) -> bool:
+    """Return whether the launcher has said that the run hangs, and has not taken it back."""
+    names = [one["name"] for one in events if one["attempt"] == state.status.attempt]
+    said = [name for name in names if name in ("hang", "hang.over")]
+    return said[-1:] == ["hang"]
+
+
+def _look_s(run: RunDir) -> float:
+    """Return the seconds of silence after which the ranks are asked where they are."""
+    asked_s = read_config(run.config).launch.hang_timeout_s
+    return min(_LOOK_S, _SHARE * asked_s) if asked_s > 0 else _LOOK_S
+
+
+def _of_start(
+    run: RunDir,
+    state: RunState,
+    found: Sequence[RankProgress],
+    late: Sequence[RankProgress],
+    now_t: float,
+    *,
+    is_warned: bool,
+) -> Verdict:
+    """Judge a run whose ranks are not all training yet."""
+    joining_s = [now_t - one.since_t for one in found if one.stage == JOINS]
+    look_s = _look_s(run)
+    if joining_s and max(joining_s) > look_s:
+        hang = Hang(still_s=max(joining_s), limit_s=look_s)
+        folder = _collected(run, state, found, hang)
+        verdict = of_hang(folder)
+        if verdict is not None and not is_warned and may_end(run, verdict, rows_of(folder)):
+            return waits_for(run, state, verdict)
+        if verdict is not None and verdict.cause != "hang":
+            return _hangs(run, verdict, "The run hangs")
+    stuck = [one for one in late or found if _is_stuck(one, now_t)]
+    if stuck:
+        return _stuck(run, stuck, found, now_t)
+    whom = f": the others wait for {ranks_of(late)}" if late else ""
+    return _goes_on(state, f"{told(found, now_t)}{whom}")
 
 
 def _before_ranks(state: RunState, now_t: float) -> str:
@@ -99,7 +145,7 @@ def _silence(
     if state.of_script:
         logs = [run.rank_log(row.rank, state.status.attempt) for row in state.status.ranks]
         last_t = max([last_t, *(log.stat().st_mtime for log in logs if log.exists())])
-        return now_t - last_t, _SHARE * allowed_s(asked_s, of_script=True)
+        return now_t - last_t, _SHARE * allowed_s(asked_s, is_aside=True, of_script=True)
     last = max(ours, key=lambda event: float(event["mono"]), default=None)
     times = [event["t"] for event in ours if event["name"] == "train"][-_NUM_INTERVALS:]
     intervals_s = [b - a for a, b in pairwise(times)][1:]  # the first includes compilation
@@ -109,28 +155,57 @@ def _silence(
 
 
 def _silent(
-    run: RunDir, state: RunState, found: Sequence[RankProgress], silent_s: float, limit_s: float
+    run: RunDir,
+    state: RunState,
+    found: Sequence[RankProgress],
+    silent_s: float,
+    limit_s: float,
+    *,
+    is_warned: bool,
 ) -> Verdict:
     """Judge a run that has trained and reports nothing any more, by the stacks of its ranks."""
-    ours = {process.pid for process in processes_of(run).processes}
-    pids = {one.rank: one.pid for one in found if one.pid in ours and one.pid is not None}
-    hang = Hang(still_s=silent_s, limit_s=limit_s)
-    verdict = of_hang(collect(run, state.status.attempt, pids, hang))
+    folder = _collected(run, state, found, Hang(still_s=silent_s, limit_s=limit_s))
+    verdict = of_hang(folder)
     step = f" since step {state.status.step}" if state.status.step else ""
     if verdict is None:
-        return Verdict(
-            cause="hang",
-            title=f"The run hangs: no progress{step}",
-            confidence=0.4,
-            why=f"Nothing was reported for {clock_text(silent_s)}; "
-            f"more than {clock_text(limit_s)} is unusual.",
-            fix=_stop(run),
-            evidence=_last_event(run, 0),
-            role="symptom",
-        )
+        return not_known(state, silent_s, "its ranks do not show where they are", ())
+    rows = rows_of(folder)
+    is_told = verdict.cause not in ("hang", "rank-behind", "collective-mismatch")
+    waits = [row["waits_s"] for row in rows if row.get("waits_s") is not None]
+    waits_long = not waits or max(waits) > min(_WAITS_S, _look_s(run))
+    if not is_told and (not waits_long or _is_healthy(state, rows, silent_s, limit_s)):
+        return not_known(state, silent_s, places(folder), verdict.evidence)
+    if verdict.cause == "hang" and not waits and silent_s <= limit_s:
+        return not_known(state, silent_s, places(folder), verdict.evidence)
+    if state.of_script and not is_warned and may_end(run, verdict, rows):
+        return waits_for(run, state, verdict)
+    return _hangs(run, verdict, f"The run hangs{step}")
+
+
+def _is_healthy(
+    state: RunState, rows: Sequence[Mapping[str, Any]], silent_s: float, limit_s: float
+) -> bool:
+    """Return whether a step of our trainer may take as long, with a rank that waits or not."""
+    has_left = any(row.get("left") for row in rows)
+    return not state.of_script and silent_s <= limit_s and not has_left
+
+
+def _collected(run: RunDir, state: RunState, found: Sequence[RankProgress], hang: Hang) -> Path:
+    """Ask the ranks where they are; return the folder of the evidence."""
+    ours = {process.pid for process in processes_of(run).processes}
+    # One that has ended is not ours any more, and its pid not anybody else's yet.
+    pids = {
+        one.rank: one.pid
+        for one in found
+        if one.pid is not None and (one.pid in ours or not psutil.pid_exists(one.pid))
+    }
+    return collect(run, state.status.attempt, pids, hang)
+
+
+def _hangs(run: RunDir, verdict: Verdict, title: str) -> Verdict:
     is_stopped = verdict.cause == "rank-stopped"  # it continues as if nothing had happened
     fix = verdict.fix if is_stopped else f"{verdict.fix}\n  {_stop(run)}"
-    return replace(verdict, title=f"The run hangs{step}: {verdict.title}", fix=fix)
+    return replace(verdict, title=f"{title}: {verdict.title}", fix=fix)
 
 
 def _stuck(
@@ -143,7 +218,7 @@ def _stuck(
         rank=first.rank,
         role="symptom",
         confidence=0.6,
-        title=f"The run hangs: {ranks_of(stuck)} got no farther than the others",
+        title=f"The run hangs: {told(stuck, now_t)}",
         why=f"{told(found, now_t)}. In that time it has neither computed nor read anything.",
         fix=_stop(run),
         evidence=_last_event(run, first.rank),

@@ -10,15 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from diagnostics.doctor.logs.choose import Suspect, suspects
+from diagnostics.doctor.logs.choose import suspects
 from diagnostics.doctor.logs.diagnosis import search, verdict_of
 from diagnostics.doctor.logs.reading import STDIN, Log, natural, rank_of_name
 from diagnostics.doctor.logs.rules import ROLES
 from diagnostics.doctor.logs.search import Found
+from diagnostics.doctor.logs.suspect import Suspect
 from diagnostics.doctor.logs.verdict import Evidence, Verdict
 from diagnostics.doctor.runs.hang_verdict import of_hang
+from diagnostics.doctor.runs.left_early import left_early
 from diagnostics.doctor.runs.live import of_live
 from launch.process.runs import OVER, processes_of
+from launch.process.typed_run import typed_run
 from launch.run_state.blame import Failure
 from launch.run_state.state import RunState, new_state
 from rundir.config_file import read_config
@@ -29,11 +32,14 @@ from rundir.status import read_status
 
 _ATTEMPT = re.compile(r'"attempt": (\d+)')
 _REFUSALS = {
-    ExitCode.USAGE: ("wrong-usage", "mend what it names, and start again"),
-    ExitCode.DOES_NOT_FIT: ("does-not-fit", "./airlock plan {profile}   # says what would fit"),
-    ExitCode.PREFLIGHT: ("machine-not-ready", "./airlock preflight {profile}"),
-    ExitCode.DATA: ("data-unusable", "mend what it names: docs/data.md says what data may be"),
-    ExitCode.OUT_OF_MEMORY: ("memory-guard", "--set data.max_samples=N, or a machine with more"),
+    ExitCode.USAGE: ("wrong-usage", "{typed}   # once what it names is mended"),
+    ExitCode.DOES_NOT_FIT: ("does-not-fit", "{plan}   # says what would fit"),
+    ExitCode.PREFLIGHT: ("machine-not-ready", "{preflight}"),
+    ExitCode.DATA: ("data-unusable", "{typed}   # once the data are as docs/data.md says"),
+    ExitCode.OUT_OF_MEMORY: (
+        "memory-guard",
+        "{typed} --set data.max_samples=1000   # say; or a machine with more memory",
+    ),
 }
 
 
@@ -72,7 +78,14 @@ def of_failed(run: RunDir, state: RunState, most_bytes: int | None = None) -> Ve
     if ordered and ordered[0].rule.cause == "gloo-timeout" and (late := _waited_for(run, attempt)):
         return late
     if ordered and (root is not None or ordered[0].rule.role == "root"):
-        return _with_state(verdict_of(ordered, found), root)
+        verdict = verdict_of(ordered, found)
+        if left := left_early(run, state, verdict):
+            return left
+        if ordered[0].rule.fix_in_profile and not state.of_script:
+            typed = typed_run(run, state.status.profile).again()
+            fix = ordered[0].rule.fix_in_profile.replace("{typed}", typed)
+            verdict = replace(verdict, fix=fix)
+        return _with_state(verdict, root)
     if state.status.phase not in OVER:
         return _cut_off(run, state)
     return _refused(run, state) if state.status.error else _agent_ended(run, ordered, found)
@@ -134,14 +147,21 @@ def _follows(one: Suspect, root: Failure) -> bool:
     """Return whether a suspect merely follows from the root failure, like another rank's end.
 
     If the root's rank was killed from outside, everything that other ranks say follows from that.
-    If a rank raised an exception, the fact that it ended adds nothing.
+    If a rank raised an exception, the fact that it ended adds nothing, and what the zygote printed
+    was got over: the rank was forked after it.
     """
+    if root.traceback is not None and root.rank is not None and _is_zygotes(one):
+        return True
     is_other = one.sighting.rank not in (None, root.rank)
     is_end = _is_event(one) and one.rule.role == "symptom"
     is_bare = one.rule.cause in ("rank-exited", "rank-ended-early")
     if _is_event(one) and is_bare and root.traceback is not None:
         return True
     return (is_other and is_end) or (_was_killed(root) and is_other)
+
+
+def _is_zygotes(one: Suspect) -> bool:
+    return one.sighting.log.path is not None and one.sighting.log.path.stem == "zygote"
 
 
 def _was_killed(root: Failure) -> bool:
@@ -213,11 +233,13 @@ def _refused(run: RunDir, state: RunState) -> Verdict:
     status = state.status
     code = ExitCode(status.exit_code or ExitCode.RANK_FAILED)
     cause, fix = _REFUSALS.get(code, ("run-failed", f"less {shlex.quote(shown(run.agent_log))}"))
+    typed = typed_run(run, status.profile)
+    words = {"typed": typed.again(), "plan": typed.question("plan")}
     return Verdict(
         cause=cause,
         title=status.error or "",
         why=f"Exit code {int(code)}: {code.meaning}.",
-        fix=fix.format(profile=status.profile or "PROFILE"),
+        fix=fix.format(**words, preflight=typed.question("preflight")),
         confidence=0.9,
         is_proven=True,
         evidence=_lines_of(run.status, '"error"'),
@@ -246,10 +268,10 @@ def _fine(title: str, fix: str) -> Verdict:
 
 
 def _resume(run: RunDir, state: RunState) -> str:
-    if state.of_script:
-        return f"cat {shown(run.command)}   # what was typed: once more"
-    line = f"{state.program} {state.status.profile or 'PROFILE'}"
-    return line if state.last_checkpoint is None else f"{line} --resume {shown(run.path)}"
+    typed = typed_run(run, state.status.profile)
+    if state.of_script or state.last_checkpoint is None:
+        return typed.again()
+    return state.resume_command or typed.resumed(run)
 
 
 def _lines_of(path: Path, text: str) -> tuple[Evidence, ...]:

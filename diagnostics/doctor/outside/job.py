@@ -1,0 +1,211 @@
+"""The ranks of the job that a process belongs to, from the environment of running processes."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from rundir.errors import UserError
+from rundir.paths import ROOT
+
+_SAME_JOB = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+_NO_RANK = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+_SPAWNED = "multiprocessing.spawn"  # in the command of a process started by torch's or Python's
+_ADDRESS_OPTIONS = (
+    "rdzv-endpoint",
+    "rdzv_endpoint",
+    "master-addr",
+    "master_addr",
+    "main_process_ip",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The processes of a training on this machine, by rank.
+
+    `by_order` says that their environment has no rank, so that they are numbered as they were
+    started. `missing` are the ranks that should run on this machine and do not. `address` is where
+    the ranks meet, "" if that is not known.
+    """
+
+    ranks: dict[int, psutil.Process]
+    world_size: int
+    missing: tuple[int, ...] = ()
+    address: str = ""
+    by_order: bool = False
+
+    @property
+    def is_alone(self) -> bool:
+        """True for a training of one process."""
+        return self.world_size == 1 and len(self.ranks) == 1
+
+    def who(self, rank: int) -> str:
+        """Return "rank N", or "process PID" for the only process of a training."""
+        return f"process {self.ranks[rank].pid}" if self.is_alone else f"rank {rank}"
+
+
+def find_job(pid: int) -> Job:
+    """Return the job that `pid` is a rank, a worker or the launcher of. Raises UserError."""
+    try:
+        process = psutil.Process(pid)
+        environ = process.environ()
+        if process.status() == psutil.STATUS_ZOMBIE:
+            raise psutil.ZombieProcess(pid)
+        below = process.children(recursive=True)
+    except psutil.ZombieProcess as error:
+        what = f"process {pid} has ended, and its parent has not taken note of it"
+        raise UserError(what, do="./airlock doctor LOG   # of what it has printed") from error
+    except psutil.NoSuchProcess as error:
+        what = f"there is no process {pid}"
+        raise UserError(what, do="pgrep -af python   # shows the processes, with their pids") from (
+            error
+        )
+    except psutil.AccessDenied as error:
+        who = _user(pid)
+        raise UserError(
+            f"process {pid} is of {who}, and may not be looked at",
+            do=f"cd {shlex.quote(str(ROOT))} && sudo {shlex.quote(sys.executable)} -P -m launch "
+            f"doctor --pid {pid}",
+        ) from error
+    if _rank(environ) is not None:
+        return _of_environment(environ, list(psutil.process_iter()))
+    for one in below:
+        if _rank(above := _environ(one)) is not None and _is_python(one):
+            return _of_environment(above, below)
+    return _without_ranks(process, below)
+
+
+def _of_environment(environ: Mapping[str, str], among: Sequence[psutil.Process]) -> Job:
+    """Return the job whose environment is like `environ`."""
+    found: dict[int, psutil.Process] = {}
+    taken: dict[int, int] = {}  # rank by pid, of a rank's children as well
+    for process in sorted(among, key=_started):
+        own = _environ(process)
+        rank = _rank(own)
+        if rank is None or any(own.get(name) != environ.get(name) for name in _SAME_JOB):
+            continue
+        if not _is_python(process) or not _is_there(process):
+            continue
+        taken[process.pid] = rank
+        if taken.get(_parent(process)) != rank:
+            found.setdefault(rank, process)
+    world_size = _number(environ, "WORLD_SIZE") or len(found)
+    num_local = _number(environ, "LOCAL_WORLD_SIZE") or 0
+    first = (_number(environ, "GROUP_RANK") or 0) * num_local
+    expected = range(first, min(first + num_local, world_size))
+    address = environ.get("MASTER_ADDR", "")
+    port = environ.get("MASTER_PORT", "")
+    return Job(
+        ranks=dict(sorted(found.items())),
+        world_size=world_size,
+        missing=tuple(rank for rank in expected if rank not in found),
+        address=f"{address}:{port}" if port else address,
+    )
+
+
+def _without_ranks(process: psutil.Process, below: Sequence[psutil.Process]) -> Job:
+    """Return a job that keeps no rank in its environment: spawned ranks, or one process."""
+    programs = [one for one in (process, *below) if _is_python(one) and not _has(one, _NO_RANK)]
+    if not programs:
+        name = " ".join(_command(process))[:60] or "a kernel thread"
+        raise UserError(
+            f"process {process.pid} ({name}) is no Python program, and has none below it",
+            do="pgrep -af python   # shows the processes, with their pids",
+        )
+    spawned = sorted((one for one in programs if _has(one, (_SPAWNED,))), key=_started)
+    if len(spawned) > 1 and process not in spawned:
+        ranks = dict(enumerate(spawned))
+        return Job(ranks=ranks, world_size=len(ranks), by_order=True)
+    last = programs[0]
+    while len(next_ones := [one for one in _below(last, programs) if not _is_fork(one, last)]) == 1:
+        last = next_ones[0]  # accelerate launch, a wrapper: what they start is meant
+    return Job(ranks={0: last}, world_size=1, address=_address_option(_command(last)))
+
+
+def _below(process: psutil.Process, among: Sequence[psutil.Process]) -> list[psutil.Process]:
+    return [one for one in among if _parent(one) == process.pid]
+
+
+def _is_fork(process: psutil.Process, parent: psutil.Process) -> bool:
+    """Return whether a process is a fork of its parent or its helper, as a DataLoader's worker."""
+    return _has(process, (_SPAWNED,)) or _command(process) == _command(parent)
+
+
+def _address_option(command: Sequence[str]) -> str:
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        name, _, value = word.lstrip("-").partition("=")
+        if word.startswith("-") and name in _ADDRESS_OPTIONS:
+            return value or following
+    return ""
+
+
+def _rank(environ: Mapping[str, str]) -> int | None:
+    return None if "WORLD_SIZE" not in environ else _number(environ, "RANK")
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _environ(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except (psutil.Error, OSError):
+        return []
+
+
+def _has(process: psutil.Process, words: Sequence[str]) -> bool:
+    text = " ".join(_command(process))
+    return any(word in text for word in words)
+
+
+def _is_python(process: psutil.Process) -> bool:
+    """Return whether a process is an interpreter, or has one built in."""
+    with contextlib.suppress(psutil.Error, OSError):
+        if "python" in Path(process.exe()).name.lower():
+            return True
+    with contextlib.suppress(OSError):
+        return b"libpython" in Path(f"/proc/{process.pid}/maps").read_bytes()
+    return False
+
+
+def _is_there(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    return False
+
+
+def _parent(process: psutil.Process) -> int:
+    try:
+        return process.ppid()
+    except psutil.Error:
+        return 0
+
+
+def _started(process: psutil.Process) -> tuple[float, int]:
+    try:
+        return process.create_time(), process.pid
+    except psutil.Error:
+        return 0.0, process.pid
+
+
+def _user(pid: int) -> str:
+    try:
+        return f"user {psutil.Process(pid).username()}"
+    except (psutil.Error, KeyError):
+        return "another user"
