@@ -1,0 +1,136 @@
+"""One attempt at a job: what is typed for it, its run, and what its end means."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from inbox.jobs import Attempt, Job
+from inbox.layout import Layout, entries
+from inbox.settings import HELD_OUT, Settings
+from rundir.checkpoints import complete_checkpoints, step_of
+from rundir.exit_codes import ExitCode
+from rundir.paths import RunDir
+from rundir.status import read_status
+
+_STOPPED = (ExitCode.INTERRUPTED_SAVED, ExitCode.INTERRUPTED_UNSAVED)
+
+How = Literal["trained", "failed", "hopeless", "stopped", "misconfigured"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What the end of an attempt means, and why. `hopeless`: another would end the same."""
+
+    how: How
+    reason: str
+    exit_code: int | None
+
+
+def new_attempt(job: Job, layout: Layout) -> Attempt:
+    """Return the next attempt: it goes on from the last checkpoint, or anew.
+
+    Anew if there is none, or if an attempt that went on from it has failed before the next one.
+    """
+    found = Attempt(number=len(job.attempts) + 1, started_t=time.time())
+    for earlier in reversed(job.attempts):
+        run = run_of(job, earlier, layout)
+        saved = complete_checkpoints(run.checkpoints) if run else []
+        if run and saved and step_of(saved[-1]) > earlier.resumed_step:
+            found.resumed, found.resumed_step = str(run.path), step_of(saved[-1])
+            break
+        if earlier.counts:
+            break
+    return found
+
+
+def command_of(
+    settings: Settings, job: Job, attempt: Attempt, model: str | None
+) -> tuple[str, ...]:
+    """Return the command of an attempt, as a person would type it."""
+    start = (str(settings.clone / "start.sh"), job.profile)
+    name = ("--name", name_of(job, attempt))
+    if attempt.resumed:  # with that run's settings; the number of ranks is not among them
+        ranks = job.options.index("--num-gpus") if "--num-gpus" in job.options else None
+        num_ranks = () if ranks is None else job.options[ranks : ranks + 2]
+        return (*start, "--resume", attempt.resumed, *name, *num_ranks)
+    base = () if model is None else ("--set", f"model.path={model}")
+    return (*start, "--data", str(job.data), *name, *HELD_OUT, *base, *job.options)
+
+
+def name_of(job: Job, attempt: Attempt) -> str:
+    """Return the name of an attempt's run, which no other has."""
+    return f"{job.id}.{attempt.number}"
+
+
+def run_of(job: Job, attempt: Attempt, layout: Layout) -> RunDir | None:
+    """Return the run folder of an attempt, once it has one."""
+    its = re.compile(rf"\d{{8}}-\d{{6}}-{re.escape(name_of(job, attempt))}-[0-9a-f]{{4}}")
+    found = [entry.path for entry in entries(layout.runs) if its.fullmatch(entry.name)]
+    return RunDir(Path(found[-1])) if found else None
+
+
+def status_of(run: RunDir | None) -> dict[str, Any]:
+    """Return the status of a run; {} before there is one."""
+    try:
+        return {} if run is None else read_status(run)
+    except (OSError, ValueError):
+        return {}
+
+
+def judge(attempt: Attempt, run: RunDir | None, code: int | None, *, is_stopped: bool) -> Ended:
+    """Return what the end of an attempt means; `code` is its exit code, None if nobody saw it.
+
+    The run's own record comes first: it knows the end of a process that another daemon started.
+    """
+    status = status_of(run)
+    kept = status.get("exit_code")
+    code = kept if isinstance(kept, int) else code
+    step = status.get("step") or 0
+    if code == ExitCode.DONE:
+        how, reason = _of_success(step, run)
+    elif is_stopped and (code is None or code in _STOPPED or code < 0):
+        how, reason = "stopped", f"stopped on request after step {step}"
+    else:
+        how, reason = _of_failure(attempt, code)
+    return Ended(how=how, reason=reason, exit_code=code)
+
+
+def _of_success(step: int, run: RunDir | None) -> tuple[How, str]:
+    if step < 1:
+        return "failed", "it ended well after 0 optimizer steps: nothing was trained"
+    if run is None or not (run.model.is_dir() or run.adapter.is_dir()):
+        return "failed", f"it trained {step} steps, and left no model"
+    return "trained", f"trained {step} steps"
+
+
+def _of_failure(attempt: Attempt, code: int | None) -> tuple[How, str]:
+    if code is None:
+        return "failed", "its process is gone without a word: it, or the machine, was ended"
+    if code == ExitCode.DATA:
+        return "hopeless", ExitCode.DATA.meaning
+    if code == ExitCode.USAGE and not attempt.resumed:
+        return "misconfigured", ExitCode.USAGE.meaning
+    return "failed", _meaning(code)
+
+
+def _meaning(code: int) -> str:
+    if code < 0:
+        return f"./start.sh was killed by signal {-code}"
+    known = code in {int(one) for one in ExitCode}
+    return ExitCode(code).meaning if known else f"./start.sh ended with exit code {code}"
+
+
+def shown(command: Sequence[str]) -> str:
+    """Return a command for people."""
+    return shlex.join(command)
+
+
+def log_of(job: Job) -> Path:
+    """Return the file with the output of a job's last attempt."""
+    return job.folder / f"attempt{len(job.attempts)}.log"

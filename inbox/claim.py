@@ -1,0 +1,121 @@
+"""Taking what was dropped: it becomes a job by renames alone, so it is always in one place.
+
+A job is made in `queue/.JOB`, what was dropped is moved into it, and then the folder gets its name.
+Whatever ends the process in between, `recover` finishes or undoes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from pathlib import Path
+
+from inbox.arrivals import Arrival
+from inbox.jobs import Job, new_job, read_job
+from inbox.layout import Layout, entries, sync
+from rundir.atomic import new_folder, remove_abandoned
+
+_TAKEN = ".taken"  # where a dropped file stays if it lies on another file system than the queue
+
+
+def claim(layout: Layout, arrival: Arrival) -> Job:
+    """Make a job of what was dropped. Raises OSError, and then it lies where it lay."""
+    job = new_job(layout, arrival.path.name, arrival.priority)
+    job.folder = layout.queue / f".{job.id}"
+    try:
+        (job.folder / "data").mkdir(parents=True)
+        job.write()
+        _move(arrival.path, job)
+    except BaseException:
+        _undo(job.folder)
+        raise
+    if arrival.is_marked:
+        arrival.marker.rename(job.folder / "ready")
+    return _name(job, layout)
+
+
+def _move(path: Path, job: Job) -> None:
+    """Move what was dropped into the job's folder, where no other has its name."""
+    try:
+        path.rename(job.data)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        taken = path.parent / _TAKEN / job.id / path.name
+        taken.parent.mkdir(parents=True)
+        try:
+            path.rename(taken)
+        except BaseException:
+            taken.parent.rmdir()
+            raise
+        sync(taken.parent)
+        _link(taken, job)
+    sync(path.parent)
+
+
+def _link(taken: Path, job: Job) -> None:
+    """Point at data on another file system: nothing is copied, and nothing is removed."""
+    job.data.symlink_to(taken.absolute())
+
+
+def _name(job: Job, layout: Layout) -> Job:
+    """Give the job's folder its name, by which it is in the queue."""
+    sync(job.folder / "data")
+    named = layout.queue / job.id
+    job.folder.rename(named)
+    job.folder = named
+    sync(layout.queue)
+    return job
+
+
+def recover(layout: Layout) -> list[Job]:
+    """Finish what a killed process had begun to claim; return those jobs. Raises OSError."""
+    remove_abandoned(layout.queue)
+    found = []
+    for entry in entries(layout.queue):
+        if not entry.name.startswith(".") or "@" in entry.name:
+            continue
+        folder = Path(entry.path)
+        job = read_job(folder, entry.name[1:])
+        if job is not None and (os.path.lexists(job.data) or _is_linked(layout, job)):
+            found.append(_name(job, layout))
+        else:
+            _undo(folder)
+    return found
+
+
+def _is_linked(layout: Layout, job: Job) -> bool:
+    """Return whether its data was moved aside on another file system, and link to it."""
+    for _, drop in layout.drops():
+        taken = drop / _TAKEN / job.id / job.name
+        if os.path.lexists(taken):
+            _link(taken, job)
+            return True
+    return False
+
+
+def _undo(folder: Path) -> None:
+    """Remove a job that nothing was moved into; anything in data/ keeps it."""
+    with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError):
+            (folder / "data").rmdir()
+        for left in folder.iterdir():  # job.json, or the beginning of one
+            left.unlink()
+        folder.rmdir()
+
+
+def add(layout: Layout, path: Path, priority: str) -> Job:
+    """Make a job of a copy of `path`, which stays where it is. Raises OSError."""
+    job = new_job(layout, path.name, priority)
+    with new_folder(layout.queue / job.id) as folder:
+        job.folder = folder
+        (folder / "data").mkdir()
+        if path.is_dir():
+            shutil.copytree(path, job.data)
+        else:
+            shutil.copyfile(path, job.data)
+        job.write()
+    job.folder = layout.queue / job.id
+    return job

@@ -1,0 +1,111 @@
+"""The end of a job: its verdict, written before the job's folder moves to where it stays."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from inbox.jobs import Job, jobs_in
+from inbox.layout import Layout
+from rundir.atomic import write_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What became of a job. `result`: done, duplicate, failed or skipped."""
+
+    result: str
+    reason: str
+    run: str = ""  # folder
+    of_job: str = ""  # of a duplicate: the job that was trained
+    is_current: bool = False
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    fix: str = ""  # what the doctor says to do
+
+    @property
+    def state(self) -> str:
+        """The folder that the job stays in."""
+        return "done" if self.result in ("done", "duplicate") else "failed"
+
+
+def finish(job: Job, verdict: Verdict, layout: Layout) -> None:
+    """Write the verdict, then move the job: there with its verdict, or not there. Raises OSError.
+
+    The verdict decides: until it is there, a killed daemon leaves an attempt whose end is to be
+    judged; once it is, `finish_again` moves the job.
+    """
+    table = {
+        "job": job.id,
+        "name": job.name,
+        "result": verdict.result,
+        "reason": verdict.reason,
+        "ended_t": (ended_t := time.time()),
+        "content_hash": job.content_hash,
+        "key": job.key,
+        "attempts": job.num_failures,
+        "run": verdict.run,
+        "of_job": verdict.of_job,
+        "is_current": verdict.is_current,
+        "scores": verdict.scores,
+        "fix": verdict.fix,
+    }
+    write_text(job.folder / "verdict.txt", _text(table, layout))
+    write_text(job.folder / "verdict.json", json.dumps(table, indent=1) + "\n")
+    if job.attempts and job.attempts[-1].ended_t is None:
+        job.attempts[-1].ended_t, job.attempts[-1].reason = ended_t, verdict.reason
+        job.write()
+    job.move(layout.path / verdict.state)
+
+
+def finish_again(job: Job, layout: Layout) -> bool:
+    """Move a job that has its verdict already; return False if it has none. Raises OSError."""
+    told = verdict_of(job)
+    if told.get("result") not in ("done", "duplicate", "failed", "skipped"):
+        return False
+    job.move(layout.path / Verdict(result=told["result"], reason="").state)
+    return True
+
+
+def verdict_of(job: Job) -> dict[str, Any]:
+    """Return the verdict of a job; {} if it has none."""
+    try:
+        told = json.loads((job.folder / "verdict.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def put_verdict_aside(job: Job) -> None:
+    """Keep the verdict of a job that is to be tried again under another name. Raises OSError."""
+    number = sum(1 for _ in job.folder.glob("verdict.*.json")) + 1
+    for kind in ("json", "txt"):
+        path = job.folder / f"verdict.{kind}"
+        if path.exists():
+            path.rename(job.folder / f"verdict.{number}.{kind}")
+
+
+def completed(layout: Layout) -> dict[str, str]:
+    """Return the job that was trained, by the key of its content and way of training."""
+    return {
+        job.key: job.id
+        for job in jobs_in(layout.done)
+        if job.key and verdict_of(job).get("result") == "done"
+    }
+
+
+def _text(table: dict[str, Any], layout: Layout) -> str:
+    """Return a verdict for people."""
+    ended = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(table["ended_t"]))
+    lines = [f"{table['name']}: {table['result']}", table["reason"], f"ended {ended}"]
+    if table["run"]:
+        lines.append(f"run: {table['run']}")
+    for name, figures in table["scores"].items():
+        lines.append(f"{name}: " + ", ".join(f"{key} {value:g}" for key, value in figures.items()))
+    if table["fix"]:
+        lines.append(f"→ {table['fix']}")
+    if table["result"] in ("failed", "skipped"):
+        lines.append(f"→ ./airlock inbox {shlex.quote(str(layout.path))} retry {table['job']}")
+    return "\n".join(lines) + "\n"

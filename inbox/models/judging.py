@@ -1,0 +1,156 @@
+"""One model under consideration: kept, scored beside what was before, and judged in one line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inbox.models.descent import Descent, Line
+from inbox.models.forgetting import change, objections
+from inbox.models.held_out import HeldOutSet, HeldOutSets
+from inbox.models.scoring import Score, Scorer, ScoringFailedError
+
+_UNKNOWN = Score(loss=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """The model of a job, and where it comes from."""
+
+    job_id: str
+    name: str  # of what was dropped
+    content_hash: str
+    run: Path
+    start: str  # the model that the training began with: a folder, or a model of the Hub
+    model: Path
+    own: HeldOutSet | None  # what was held out of its data
+
+
+class Judge:
+    """Judges candidates by the held-out losses of their own set, and of the current model's."""
+
+    def __init__(
+        self,
+        *,
+        forgetting: float,
+        descent: Descent,
+        sets: HeldOutSets,
+        scorer: Scorer,
+        current: Path | None,
+    ) -> None:
+        self._forgetting, self._descent, self._sets = forgetting, descent, sets
+        self._scorer, self._current = scorer, current
+        self._line_of_current = None if current is None else descent.of(current.name)
+
+    def judge(self, one: Candidate) -> Line:
+        """Return the candidate's line of descent; computes for as long as evaluations take.
+
+        Raises InterruptedScoringError.
+        """
+        names = self._deciding(one)
+        try:
+            before, base, after = self._scores(one, names)
+        except ScoringFailedError as error:
+            reason = f"the model is kept as {one.job_id}, and not made current: {error}"
+            return self.line(one, names, is_current=False, reason=reason)
+        own = None if one.own is None else one.own.name
+        against = objections(own, names, before, after, self._forgetting)
+        if against:
+            limit = f"the limit is {self._forgetting:+.0%}"
+            reason = f"kept as {one.job_id}, and not made current: {'; '.join(against)} ({limit})"
+        elif own is None:
+            reason = "made current; nothing was held out of its data, so nothing tells how good"
+        else:
+            reason = f"made current: on {own}, {change(before.get(own), after[own])}"
+        scores = {name: _figures(name, before, base, after) for name in names}
+        return self.line(one, names, is_current=not against, reason=reason, scores=scores)
+
+    def line(
+        self,
+        one: Candidate,
+        names: list[str],
+        *,
+        is_current: bool,
+        reason: str,
+        scores: Mapping[str, Mapping[str, float]] | None = None,
+    ) -> Line:
+        """Return a line of descent; without scores and not current, nothing is decided yet."""
+        parent = self._parent(one)
+        learnt = [] if parent is None else parent["trained_on"]
+        return {
+            "job": one.job_id,
+            "name": one.name,
+            "when": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "t": time.time(),
+            "from": one.start if parent is None else parent["job"],
+            "base": self._base_of(one),
+            "run": str(one.run),
+            "trained_on": [*learnt, {"name": one.name, "content_hash": one.content_hash}],
+            "is_decided": bool(scores) or is_current,
+            "is_current": is_current,
+            "reason": reason,
+            "forgetting": self._forgetting,
+            "sets": names,
+            "scores": scores or {},
+        }
+
+    def _deciding(self, one: Candidate) -> list[str]:
+        """Return the names of the sets that decide: those of the current model, and its own."""
+        if self._current is None:
+            names = []
+        elif self._line_of_current is None:  # put there by hand: it may have learnt any of them
+            names = [one.name for one in self._sets.named()]
+        else:
+            names = self._line_of_current["sets"]
+        own = [] if one.own is None else [one.own.name]
+        return [*(found.name for found in self._sets.named(names) if found.name not in own), *own]
+
+    def _scores(
+        self, one: Candidate, names: list[str]
+    ) -> tuple[dict[str, Score], dict[str, Score], dict[str, Score]]:
+        """Return the scores before the training, of the base, and after it, by set."""
+        sets, own = self._sets.named(names), [] if one.own is None else [one.own]
+        after = self._scorer.scores(str(one.model), sets)
+        if self._current is None:
+            base = self._scorer.scores(self._base_of(one), own)
+            return base, base, after
+        base = self._scorer.scores_if_any(self._base_of(one), own)
+        known = _afterwards(self._line_of_current)
+        others = [found for found in sets if found.name not in known]
+        return known | self._scorer.scores(str(self._current), others), base, after
+
+    def _parent(self, one: Candidate) -> Line | None:
+        """Return the line of the model that the training began with, if it is one of ours."""
+        start = Path(one.start)
+        return self._descent.of(start.name) if start.parent == one.model.parent else None
+
+    def _base_of(self, one: Candidate) -> str:
+        parent = self._parent(one)
+        return one.start if parent is None else str(parent["base"])
+
+
+def _afterwards(line: Line | None) -> dict[str, Score]:
+    """Return the scores that a model had after its training: they do not change."""
+    found: dict[str, dict[str, Any]] = {} if line is None else line["scores"]
+    return {
+        name: Score(loss=one["after"], exact_match=one.get("exact_match"))
+        for name, one in found.items()
+        if "after" in one
+    }
+
+
+def _figures(
+    name: str, before: Mapping[str, Score], base: Mapping[str, Score], after: Mapping[str, Score]
+) -> dict[str, float]:
+    """Return the scores on one set as they are written; what is not known is left out."""
+    last = after.get(name, _UNKNOWN)
+    found = {
+        "before": before.get(name, _UNKNOWN).loss,
+        "base": base.get(name, _UNKNOWN).loss,
+        "after": last.loss,
+        "exact_match": last.exact_match,
+    }
+    return {key: value for key, value in found.items() if value is not None}

@@ -1,0 +1,118 @@
+"""The models of an inbox: each is kept and scored, and the last good one is `current`.
+
+    models/current          a link to the last good model, replaced in one step
+    models/descent.jsonl    a line for each model: what it came from, its data, its scores
+    models/JOB/             the model of each job, an ordinary Hugging Face folder
+    models/sets/            the held-out rows of each set (inbox/models/held_out.py)
+
+Written in this order, so that a kill at any point leaves what was, and the same call ends the work:
+the model, the set, the line of descent, the link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from inbox.models.descent import Descent, Line
+from inbox.models.held_out import HeldOutSets
+from inbox.models.judging import Candidate, Judge
+from inbox.models.model_folder import keep, point_at, pointed_at
+from inbox.models.scoring import Scorer
+from rundir.config_file import read_config
+from rundir.paths import RunDir
+from rundir.prepared import read_prepared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of the model of a job."""
+
+    is_current: bool  # it is `models/current` now
+    reason: str  # a sentence for the verdict
+    scores: dict[str, dict[str, float]]  # set: {"before", "base", "after", "exact_match"}
+
+
+class Models:
+    """The folder `models` of an inbox; one process at a time uses it."""
+
+    def __init__(self, folder: Path, *, forgetting: float) -> None:
+        """`forgetting`: the share by which a held-out loss may rise (forgetting.py)."""
+        self._folder, self._forgetting = folder.resolve(), forgetting
+        self._descent = Descent(self._folder / "descent.jsonl")
+        self._sets = HeldOutSets(self._folder / "sets")
+
+    @property
+    def current(self) -> Path:
+        """The link to the last good model; absent until there is one."""
+        return self._folder / "current"
+
+    def start_from(self, *, fresh: bool) -> str | None:
+        """Return the model.path of the next training, or None for the base of its profile.
+
+        Raises UserError if `current` leads nowhere.
+        """
+        model = None if fresh else pointed_at(self.current)
+        return None if model is None else str(model)
+
+    def consider(
+        self,
+        *,
+        job_id: str,
+        name: str,
+        content_hash: str,
+        run: Path,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> Outcome:
+        """Keep the model of a training that has ended well; make it current if it is good.
+
+        Called again with the same `job_id`, after a kill, it ends in the same state: what was
+        decided stays decided. Once `is_stopped` says so, an evaluation that goes on is asked to
+        stop. Raises OSError (a full disk; InterruptedScoringError if an evaluation was stopped:
+        nothing is decided), and UserError if `current` leads nowhere.
+        """
+        line = self._descent.of(job_id)
+        if line is None or not line["is_decided"]:
+            scorer = Scorer(command, env, is_stopped)
+            line = self._considered(job_id, name, content_hash, RunDir(run), scorer)
+            self._descent.add(line)
+        made_current = [one["job"] for one in self._descent.lines() if one["is_current"]]
+        is_last = made_current[-1:] == [job_id]
+        if is_last:
+            point_at(self.current, self._folder / job_id)
+        return Outcome(is_current=is_last, reason=line["reason"], scores=line["scores"])
+
+    def _considered(
+        self, job_id: str, name: str, content_hash: str, run: RunDir, scorer: Scorer
+    ) -> Line:
+        """Keep the model and its set; return the line of descent."""
+        config, model = read_config(run.config), self._folder / job_id
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if run.model.is_dir():
+            keep(run.model, model)
+        one = Candidate(
+            job_id=job_id,
+            name=name,
+            content_hash=content_hash,
+            run=run.path,
+            start=config.model.path or read_prepared(run).model_path,
+            model=model,
+            own=self._sets.add(run, config, name),
+        )
+        judge = Judge(
+            forgetting=self._forgetting,
+            descent=self._descent,
+            sets=self._sets,
+            scorer=scorer,
+            current=pointed_at(self.current),
+        )
+        if model.is_dir():
+            return judge.judge(one)
+        reason = (
+            "the run has exported no whole model, only adapters, from which no run can go on: "
+            "--set train.merge_adapters=true exports both"
+        )
+        return judge.line(one, [], is_current=False, reason=reason)

@@ -1,0 +1,119 @@
+"""The scores of a model on held-out sets, by `airlock evaluate` in a process of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from inbox.models.held_out import HeldOutSet
+from rundir.exit_codes import ExitCode
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_INTERRUPTED = (ExitCode.INTERRUPTED_SAVED, ExitCode.INTERRUPTED_UNSAVED)
+_LOOK_S = 1.0
+_LINES = 3  # of what a failed evaluation printed last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """A model on one set: the mean loss of a label token, and exact matches if there are answers.
+
+    `loss` is None if it is no number.
+    """
+
+    loss: float | None
+    exact_match: float | None = None
+
+
+class ScoringFailedError(Exception):
+    """An evaluation that has ended without scores; the text says how."""
+
+
+class InterruptedScoringError(InterruptedError):
+    """An evaluation that was asked to stop: nothing is decided, and it is to be done again."""
+
+
+class Scorer:
+    """Runs `airlock evaluate`, and asks it to stop once `is_stopped` says so."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._command, self._env, self._is_stopped = list(command), dict(env), is_stopped
+
+    def scores(self, model: str, sets: Sequence[HeldOutSet]) -> dict[str, Score]:
+        """Return the score of `model`, a folder or a model of the Hub, on each set by its name.
+
+        Raises ScoringFailedError and InterruptedScoringError.
+        """
+        found: dict[str, Score] = {}
+        for way, some in groupby(sorted(sets, key=_way), _way):
+            settings, options = way
+            named = [f"{one.name}={one.path}" for one in some]
+            words = ["evaluate", model, *named, "--json", *options]
+            words += [word for one in settings for word in ("--set", one)]
+            for name, one in self._run(words)["sets"].items():
+                loss = one["loss"]
+                found[name] = Score(loss=loss, exact_match=one["exact_match"])
+        return found
+
+    def scores_if_any(self, model: str, sets: Sequence[HeldOutSet]) -> dict[str, Score]:
+        """Return what `scores` does, or nothing: for figures that decide nothing."""
+        try:
+            return self.scores(model, sets)
+        except ScoringFailedError:
+            return {}
+
+    def _run(self, words: list[str]) -> dict[str, Any]:
+        process = subprocess.Popen(
+            [*self._command, *words],
+            env=self._env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            preexec_fn=_end_with_parent,  # noqa: PLW1509 - one prctl, which takes no lock
+        )
+        out, err = self._end_of(process)
+        code = process.returncode
+        if code in (*_INTERRUPTED, -signal.SIGINT, -signal.SIGTERM):
+            raise InterruptedScoringError(f"./airlock evaluate ended with {code}")
+        try:
+            found: dict[str, Any] = json.loads(out.strip().splitlines()[-1]) if not code else {}
+        except (ValueError, IndexError):
+            found = {}
+        if "sets" not in found:
+            last = " / ".join(line.strip() for line in err.strip().splitlines()[-_LINES:])
+            raise ScoringFailedError(f"./airlock evaluate ended with {code}: {last or 'silent'}")
+        return found
+
+    def _end_of(self, process: subprocess.Popen[str]) -> tuple[str, str]:
+        """Return what the process has printed, once it has ended."""
+        is_asked = False
+        while True:
+            try:
+                return process.communicate(timeout=_LOOK_S)
+            except subprocess.TimeoutExpired:
+                if not is_asked and self._is_stopped():
+                    process.terminate()
+                    is_asked = True
+
+
+def _way(one: HeldOutSet) -> tuple[list[str], list[str]]:
+    """Return how a set is scored: those of the same way are scored in one evaluation."""
+    return one.settings, one.options
+
+
+def _end_with_parent() -> None:
+    """Have this process asked to stop when the inbox is killed: nobody else would end it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

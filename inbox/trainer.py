@@ -1,0 +1,265 @@
+"""The job that trains: its attempts are counted, started, found again, and brought to an end."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+from inbox import requests
+from inbox.attempt import Ended, command_of, judge, log_of, new_attempt, run_of, shown
+from inbox.content import Interrupted, content_hash
+from inbox.ending import Verdict, completed, finish, finish_again
+from inbox.jobs import Attempt, Job
+from inbox.layout import Layout
+from inbox.models.models import Models
+from inbox.models.scoring import InterruptedScoringError
+from inbox.process import Recorded, recorded, start
+from inbox.reasons import last_error, why_failed
+from inbox.settings import Settings
+from rundir.errors import UserError
+from rundir.paths import RunDir
+
+_LONGEST_BACKOFF_S = 3600.0
+_KILL_AFTER_S = 900.0  # a skipped training that has not saved and ended by then is killed
+
+
+class Trainer:
+    """Carries one job at a time. `say` logs a line; `is_stopped` tells whether to end soon."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        settings: Settings,
+        say: Callable[[str], None],
+        is_stopped: Callable[[], bool],
+    ) -> None:
+        self._layout, self._settings, self._say = layout, settings, say
+        self._is_stopped = is_stopped
+        self._models = Models(layout.models, forgetting=settings.forgetting)
+        self._completed = completed(layout)
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._asked_at: float | None = None  # monotonic: when the attempt was interrupted
+        self.job: Job | None = None
+        self.doing = ""  # "training", "hashing", "scoring"; "" without a job
+
+    @property
+    def process(self) -> Recorded | None:
+        """The process of the present attempt, ended or not; None without one."""
+        if self.job is None or not self.job.attempts:
+            return None
+        return recorded(self.job.attempts[-1].process)
+
+    @property
+    def run(self) -> RunDir | None:
+        """The run folder of the present attempt, once there is one."""
+        if self.job is None or not self.job.attempts:
+            return None
+        return run_of(self.job, self.job.attempts[-1], self._layout)
+
+    @property
+    def is_training(self) -> bool:
+        """True if an attempt has been started whose end is not on record."""
+        return bool(self.job and self.job.attempts and self.job.attempts[-1].ended_t is None)
+
+    def take_over(self, job: Job) -> None:
+        """Go on with a job that another daemon has left in processing. Raises OSError."""
+        if finish_again(job, self._layout):
+            self._completed = completed(self._layout)
+            return self._say(f"{job.id}: had its verdict, and is put where it belongs")
+        self.job = job
+        if self.is_training:
+            self.doing = "training"
+            alive = self.process is not None and self.process.is_alive
+            self._say(f"{job.id}: {'trains on' if alive else 'its process is gone'}")
+        return None
+
+    def begin(self, job: Job | None) -> None:
+        """Start an attempt at the present job, or at the next one.
+
+        Raises OSError, and then the next look tries again, or Interrupted by a stop.
+        """
+        if self.job is None and job is not None:
+            job.move(self._layout.processing)
+            self.job = job
+        if self.job is not None and not self.is_training:
+            self._start()
+
+    def let_go(self) -> None:
+        """Leave a job whose process does not run in processing, for the next daemon."""
+        if not self.is_training or not self._is_running():
+            self.job, self.doing = None, ""
+
+    def _start(self) -> None:
+        """Start the next attempt, unless the same content was trained in the same way."""
+        job = self.job
+        assert job is not None
+        if job.num_failures >= self._settings.attempts:  # killed before it had its verdict
+            return self._finish(self._verdict("failed", job.attempts[-1].reason))
+        attempt = new_attempt(job, self._layout)
+        if not attempt.resumed:
+            try:
+                self._set_way(job)
+            except OSError as error:  # taken away, or not to be read: others can be trained
+                return self._finish(self._verdict("failed", f"its data cannot be read: {error}"))
+        earlier = self._completed.get(job.key)
+        if earlier is not None and not job.train_again:
+            reason = f"the same content was trained in the same way as {earlier}"
+            return self._finish(Verdict(result="duplicate", reason=reason, of_job=earlier))
+        model = self._models.start_from(fresh=self._settings.fresh)
+        command = command_of(self._settings, job, attempt, model)
+        self._asked_at, self.doing = None, "training"
+        job.attempts.append(attempt)
+        try:
+            job.write()  # counted before it is started: one that kills the machine counts as well
+            self._popen = self._launched(job, attempt, command)
+        except OSError:
+            job.attempts.pop()  # it never ran; what is on the disk already counts it
+            raise
+        return self._say(f"{job.id}: attempt {attempt.number}: {shown(command)}")
+
+    def _set_way(self, job: Job) -> None:
+        """Settle what a job is trained on, and how. Raises OSError or Interrupted."""
+        if not job.content_hash:
+            self.doing = "hashing"
+            self._say(f"{job.id}: reads {job.name}")
+            job.content_hash = content_hash(job.data, self._is_stopped)
+        job.profile, job.options = self._settings.profile, list(self._settings.options)
+        job.key = f"{job.content_hash[:32]}-{self._settings.way}"
+
+    def _launched(
+        self, job: Job, attempt: Attempt, command: tuple[str, ...]
+    ) -> subprocess.Popen[bytes]:
+        def record(process: Recorded) -> None:
+            attempt.process = process.as_json()
+            job.write()
+
+        return start(command, self._settings.environ_for(self._layout), log_of(job), record)
+
+    def look(self) -> None:
+        """Bring the attempt to its end if its process has ended. Raises OSError."""
+        job = self.job
+        if job is None or not self.is_training or self._is_running():
+            return None
+        attempt = job.attempts[-1]
+        code = self._popen.returncode if self._popen else None
+        is_stopped = bool(attempt.asked) or self._is_stopped()
+        ended = judge(attempt, self.run, code, is_stopped=is_stopped)
+        if ended.how == "trained":
+            return self._complete(ended)
+        if attempt.asked == "skip":
+            return self._finish(self._verdict("skipped", "skipped on request"))
+        why, fix = ended.reason, ""
+        if ended.how in ("failed", "hopeless"):
+            why, fix = why_failed(job, self.run, ended.reason, self._settings, self._layout)
+        attempt.ended_t, attempt.exit_code, attempt.reason = time.time(), ended.exit_code, why
+        attempt.counts = ended.how in ("failed", "hopeless")
+        job.write()
+        self._say(f"{job.id}: attempt {attempt.number} ended: {why}")
+        self._popen = None
+        return self._after(ended, why, fix)
+
+    def _after(self, ended: Ended, why: str, fix: str) -> None:
+        """Decide what becomes of a job whose attempt has not trained a model."""
+        job = self.job
+        assert job is not None
+        if ended.how == "misconfigured":
+            requests.pause(self._layout, f"{why}: {last_error(log_of(job))}")
+        if ended.how == "hopeless" or job.num_failures >= self._settings.attempts:
+            return self._finish(self._verdict("failed", why, fix))
+        if ended.how != "stopped":  # which stays in processing, and goes on first
+            is_failed = ended.how == "failed"
+            wait_s = self._settings.backoff_s * 2 ** max(0, job.num_failures - 1)
+            job.retry_after_s = min(wait_s, _LONGEST_BACKOFF_S) if is_failed else 0.0
+            job.write()
+            job.move(self._layout.queue)
+        return self.let_go()
+
+    def _complete(self, ended: Ended) -> None:
+        """Have the model considered, then write the verdict: the job is complete only after that.
+
+        Whatever is killed in between is done again, by a daemon that finds the run complete.
+        """
+        job, run = self.job, self.run
+        assert job is not None
+        assert run is not None
+        self.doing = "scoring"
+        self._say(f"{job.id}: {ended.reason}; its model is considered")
+        try:
+            outcome = self._models.consider(
+                job_id=job.id,
+                name=job.name,
+                content_hash=job.content_hash,
+                run=run.path,
+                command=[str(self._settings.clone / "airlock")],
+                env=self._settings.environ_for(self._layout),
+                is_stopped=self._is_stopped,
+            )
+        except InterruptedScoringError as error:
+            raise Interrupted from error
+        except (UserError, subprocess.SubprocessError, ValueError, KeyError) as error:
+            reason = f"{ended.reason}, but its model could not be considered: {error}"
+            return self._finish(self._verdict("failed", reason))
+        verdict = self._verdict("done", f"{ended.reason}; {outcome.reason}")
+        scored = replace(verdict, is_current=outcome.is_current, scores=outcome.scores)
+        return self._finish(scored)
+
+    def _finish(self, verdict: Verdict) -> None:
+        job = self.job
+        assert job is not None
+        finish(job, verdict, self._layout)
+        if verdict.result == "done":
+            self._completed[job.key] = job.id
+        self._say(f"{job.id}: {verdict.result}: {verdict.reason}")
+        self.job, self.doing, self._popen = None, "", None
+
+    def _verdict(self, result: str, reason: str, fix: str = "") -> Verdict:
+        run = self.run
+        return Verdict(result=result, reason=reason, fix=fix, run=str(run.path) if run else "")
+
+    def _is_running(self) -> bool:
+        if self._popen is not None:
+            is_running = self._popen.poll() is None
+        else:
+            is_running = self.process is not None and self.process.is_alive
+        if is_running and self._asked_at is not None:
+            self._end_if_overdue(time.monotonic() - self._asked_at)
+        return is_running
+
+    def _end_if_overdue(self, since_s: float) -> None:
+        """Kill a training that is skipped and does not end; one that is stopped has its time."""
+        assert self.job is not None
+        if self.job.attempts[-1].asked == "skip" and since_s > _KILL_AFTER_S and self.process:
+            self.process.send(signal.SIGKILL)
+
+    def interrupt(self, why: Literal["stop", "skip"]) -> None:
+        """Have the training save after its step and end; only its own recorded process is told.
+
+        What was asked is on the disk first: a daemon that takes over knows why it has ended.
+        """
+        job = self.job
+        if job is None or not self.is_training or job.attempts[-1].asked == "skip":
+            return
+        if job.attempts[-1].asked != why:
+            job.attempts[-1].asked = why
+            with contextlib.suppress(OSError):  # a full disk must not keep it from saving
+                job.write()
+        if self._asked_at is None and self.process is not None:
+            self._asked_at = time.monotonic()
+            self.process.send(signal.SIGINT)
+
+    def end_now(self) -> None:
+        """Have the training end without another step, as a second Ctrl-C does."""
+        if self.process is not None:
+            self.process.send(signal.SIGINT)
+
+    def skip(self) -> None:
+        """End the present job for good; it is set aside among the failed ones. Raises OSError."""
+        if self.is_training:
+            self.interrupt("skip")
+        else:
+            self._finish(self._verdict("skipped", "skipped on request"))
