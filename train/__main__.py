@@ -10,6 +10,12 @@ if __name__ == "__main__":
     # Until there is something to clean up, Ctrl-C just ends the program, without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    from launch.plain import command
+    try:
+        from launch.plain import command
+    except ModuleNotFoundError:
+        from launch.setup.typed_module import leave_if_incomplete
+
+        leave_if_incomplete("train")
+        raise
 
     command(prog_name="python -m train")

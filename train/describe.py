@@ -26,7 +26,7 @@ from train.data.mix import Ingredient, is_mixed, mixture_lines
 from train.data.prepare_path import as_prepared, left_out, load_text_tools
 from train.data.samples import Recipe, recipes
 from train.data.sources import find_sources
-from train.prepare import local_paths
+from train.prepare import held_out_if_enough, local_paths
 
 _NUM_BINS, _BAR = 10, 40  # bins of the histogram; characters in its longest bar
 _NUM_BAD = 5
@@ -122,12 +122,12 @@ def main() -> None:
     run, model_path = RunDir(Path(sys.argv[1])), Path(sys.argv[2])
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     config = read_config(run.config)
-    recipe = replace(recipes(config)[0], on_bad_row="skip", eval_fraction=config.data.eval_fraction)
+    recipe = replace(recipes(config)[0], on_bad_row="skip")
     tools = load_text_tools(model_path, recipe)
-    found = [
-        describe(path, model_path, recipe, tools, one)
-        for path, one in local_paths(config, run, "path")
-    ]
+    paths = local_paths(config, run, "path")
+    if config.data.eval_fraction < 0:
+        recipe = held_out_if_enough(paths, model_path, recipe, tools)
+    found = [describe(path, model_path, recipe, tools, one) for path, one in paths]
     if sys.argv[3:]:
         sys.stdout.write(json.dumps({"files": [as_json(one) for one in found]}) + "\n")
         return

@@ -10,9 +10,12 @@ freely.
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+from rundir.atomic import write_text
 from rundir.config import RunConfig
 from rundir.config_file import read_config
 from rundir.data_paths import DataPath, data_paths
@@ -22,13 +25,17 @@ from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from rundir.prepared import Prepared, PreparedData, write_prepared
 from train.data.architecture import check_is_causal
-from train.data.cache import Tools
+from train.data.cache import Tools, cached
+from train.data.content import digest_of
 from train.data.dataset import preview, short
 from train.data.fits_model import check_adapter, check_tokenizer, raw_config
 from train.data.mix import Ingredient, is_mixed, mixed, mixture_lines
 from train.data.prepare_path import load_text_tools, prepare_path, say
 from train.data.samples import Recipe, recipes
+from train.data.sources import find_sources
 from train.stream.prepare_stream import prepare_stream
+
+_FEWEST_HELD_OUT = 8  # samples held out by default
 
 
 def prepare(run: RunDir, model_path: Path, resume_from: str | None) -> Prepared:
@@ -42,27 +49,85 @@ def prepare(run: RunDir, model_path: Path, resume_from: str | None) -> Prepared:
         say(f"airlock: {line}")
     run.data.mkdir(exist_ok=True)
     paths, evaluation = local_paths(config, run, "path"), None
+    named = _named_sets(config, run, model_path, of_evaluation, tools)
+    if config.scoring is not None:
+        first = next(iter(named.values()))  # there is nothing to train on
+        return Prepared(
+            model_path=str(model_path),
+            train=first,
+            evaluation=None,
+            resume_from=None,
+            evaluations=named,
+        )
     if config.data.streaming:
         train, shown, line = prepare_stream(paths[0][0], model_path, of_train, tools, run)
         say(line)
     else:
+        if config.data.eval_fraction < 0:
+            of_train = held_out_if_enough(paths, model_path, of_train, tools)
         train, evaluation = _all_of(paths, model_path, of_train, run, tools)
         shown = preview(train, tools[0])
-    if config.data.eval_path:
+    if config.data.eval_path and config.train.evaluate:
         held_out = local_paths(config, run, "eval_path")
         evaluation, _ = _all_of(held_out, model_path, of_evaluation, run, tools)
     _show(run, shown)
+    if not config.data.streaming:  # those would take long to read
+        _note_files(run, [path for path, _ in paths + local_paths(config, run, "eval_path")])
     return Prepared(
-        model_path=str(model_path), train=train, evaluation=evaluation, resume_from=resume_from
+        model_path=str(model_path),
+        train=train,
+        evaluation=evaluation,
+        resume_from=resume_from,
+        evaluations=named,
     )
+
+
+def _named_sets(
+    config: RunConfig, run: RunDir, model_path: Path, recipe: Recipe, tools: Tools
+) -> dict[str, PreparedData]:
+    """Return the data of each [evaluation.NAME]."""
+    found = {}
+    for name, one in config.evaluation.items() if config.train.evaluate else ():
+        paths = paths_of(one.path, run, f"set_{name}")
+        own = replace(recipe, columns=one.columns or recipe.columns)
+        found[name], _ = _all_of(paths, model_path, own, run, tools)
+    return found
 
 
 def local_paths(config: RunConfig, run: RunDir, field: str) -> list[tuple[Path, DataPath]]:
     """Return the local path of each entry of data.path or data.eval_path, with the entry."""
+    return paths_of(getattr(config.data, field), run, field)
+
+
+def paths_of(text: str, run: RunDir, field: str) -> list[tuple[Path, DataPath]]:
+    """Return the local path of each entry of `text`, the value of `field`, with the entry."""
     return [
         (run.data_of_hub(field, number) if one.is_of_hub else Path(one.path), one)
-        for number, one in enumerate(data_paths(getattr(config.data, field)))
+        for number, one in enumerate(data_paths(text))
     ]
+
+
+def held_out_if_enough(
+    paths: list[tuple[Path, DataPath]], model_path: Path, recipe: Recipe, tools: Tools
+) -> Recipe:
+    """Return the recipe, with nothing held out if that would be too little to tell anything.
+
+    For data.eval_fraction = -1, which must not end a run that somebody wants to start. Raises
+    UserError.
+    """
+    if not recipe.eval_fraction:
+        return recipe
+    counts = [cached(find_sources(path), model_path, recipe, tools)[1] for path, _ in paths]
+    num_held_out = sum(one["num_held_out"] for one in counts)
+    if num_held_out >= _FEWEST_HELD_OUT and all(one["num_samples"] for one in counts):
+        return recipe
+    num_samples = num_held_out + sum(one["num_samples"] for one in counts)
+    say(
+        f"data: nothing is held out of {num_samples:,} samples: {recipe.eval_fraction:.0%} are "
+        f"{num_held_out}, and fewer than {_FEWEST_HELD_OUT} tell little; "
+        "--set data.eval_fraction=0.1 holds out a tenth, data.eval_path=FILE other data"
+    )
+    return replace(recipe, eval_fraction=0.0, seed=0)
 
 
 def _all_of(
@@ -91,6 +156,20 @@ def _all_of(
             say(line)
     text_end_id = tools[1].text_end_id(tools[0])
     return mixed(found, text_end_id), mixed(held_out, text_end_id) if held_out else None
+
+
+def _note_files(run: RunDir, paths: list[Path]) -> None:
+    """Write which files the data are, for the model's card."""
+    files = [
+        {
+            "name": source.path.name,
+            "size_bytes": source.path.stat().st_size,
+            "sha256": digest_of(source.path),
+        }
+        for path in paths
+        for source in find_sources(path)
+    ]
+    write_text(run.data_files, json.dumps(files, indent=1) + "\n")
 
 
 def _show(run: RunDir, shown: list[str]) -> None:

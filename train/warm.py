@@ -32,10 +32,12 @@ def _import_torch() -> None:
 
 def _import_model_class(config: RunConfig, model_path: Path) -> None:
     """Import transformers and the module that defines this model's class."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
+    from transformers import AutoConfig
+
+    from train.model.multimodal import known_class
 
     if not config.model.trust_remote_code:  # else its class need not be one of transformers' own
-        _ = MODEL_FOR_CAUSAL_LM_MAPPING[type(AutoConfig.from_pretrained(model_path))]
+        known_class(AutoConfig.from_pretrained(model_path))
 
 
 def _import_peft() -> None:

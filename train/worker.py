@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__":  # typed as a script: before the imports, which would fail
+    sys.exit(
+        "airlock: train/worker.py is what a rank does after the gate, and no script.\n"
+        "  → ./start.sh 32b   # which starts the ranks; ./start.sh YOUR.py starts your own script"
+    )
+
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,52 +28,66 @@ from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
+from train.batches.feed import Feed
 from train.data.dataset import SampleFile
+from train.evaluation.evaluation_sets import evaluation_sets
 from train.model.attention import allow_cudnn
 from train.model.build import (
     add_method,
     compile_blocks,
     load_architecture,
     load_model,
-    load_tokenizer,
     new_model,
 )
 from train.model.export import write_results
-from train.model.head import Head
 from train.model.loading import make_room, read_ahead
 from train.model.loss import SummedLoss
 from train.model.new_tokens import grow
 from train.model.same_weights import check_same_weights
+from train.model.undistributed import Undistributed
 from train.rank.forks import watch_forks
+from train.rank.gpu_memory import begin_history, told_when_it_runs_out
 from train.rank.group import Alone, Ranks, meet, part, rank_device
+from train.rank.mps import TRY_TIMEOUT_S, why_no_mps
 from train.rank.threads import num_threads
 from train.rank.watchdog import start_watchdog
-from train.step.buckets import bucket_cap_mib
-from train.step.evaluate import Evaluator
-from train.step.loop import Trainer, Undistributed
+from train.step.loop import Trainer
 from train.step.selftest import Tried, try_out
 from train.stream.stream import Stream
+from train.update.buckets import bucket_cap_mib
+
+_COST_STEPS = 8  # whose batches are looked at before the first one
 
 
-def load(config: RunConfig, run: RunDir, local_rank: int, inherited: Any = None) -> Any:
+def load(
+    config: RunConfig,
+    run: RunDir,
+    local_rank: int,
+    inherited: Any = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Any:
     """Return the model on this rank's device, with what the method trains. Runs inside the gate.
 
-    `inherited` is the model that a warm rank was forked with; it only has to be moved. A model that
-    will be received from rank 0 has no memory yet, and gets it in `train`.
+    `tell` takes a line for people. `inherited` is the model that a warm rank was forked with; it
+    only has to be moved. A model that will be received from rank 0 has no memory yet, and gets it
+    in `train`.
     """
     # Set again here: a fork's OpenMP read OMP_NUM_THREADS long ago, in the zygote, and MKL would
     # cap it at the number of cores.
     torch.set_num_threads(num_threads())
     device = rank_device(local_rank)
     if "RANK" not in os.environ:
-        device = plain_device(config, device)
+        device = plain_device(config, device, tell)
     if device.type == "cuda":
         torch.cuda.set_device(device)
         allow_cudnn(config)
-    if inherited is not None:
-        return inherited.to(device)
-    receives = read_prepared(run).loading.load == "broadcast" and os.environ.get("RANK", "0") != "0"
-    return build(config, run, torch.device("meta") if receives else device)
+    begin_history(device, is_wanted=config.train.memory_history)
+    with told_when_it_runs_out(run, print):
+        if inherited is not None:
+            return inherited.to(device)
+        is_later = os.environ.get("RANK", "0") != "0"
+        receives = read_prepared(run).loading.load == "broadcast" and is_later
+        return build(config, run, torch.device("meta") if receives else device)
 
 
 def build(config: RunConfig, run: RunDir, device: torch.device) -> Any:
@@ -80,11 +103,26 @@ def build(config: RunConfig, run: RunDir, device: torch.device) -> Any:
     return add_method(grow(model, folder), config.train)
 
 
-def plain_device(config: RunConfig, otherwise: torch.device) -> torch.device:
-    """Return the device of a plain run: a Mac's GPU, if there is one, instead of its CPU."""
+def plain_device(
+    config: RunConfig,
+    otherwise: torch.device,
+    tell: Callable[[str], None] = lambda _: None,
+    *,
+    timeout_s: float = TRY_TIMEOUT_S,
+) -> torch.device:
+    """Return the device of a plain run: a Mac's GPU, if it works, instead of its CPU.
+
+    It is tried out in a child first, for `timeout_s` at most: with some drivers it never answers.
+    `tell` takes a line that says why it is not used.
+    """
     if otherwise.type == "cuda" or config.launch.device != "auto":
         return otherwise
-    return torch.device("mps") if torch.backends.mps.is_available() else otherwise
+    if not torch.backends.mps.is_available():
+        return otherwise
+    if why_not := why_no_mps(timeout_s):
+        tell(f"DEVICE: cpu, and not the GPU of this Mac (mps): {why_not}")
+        return otherwise
+    return torch.device("mps")
 
 
 def train(
@@ -95,6 +133,18 @@ def train(
     `is_shared` means that all ranks were forked with this one model. Raises whatever ends a rank;
     the caller tells the launcher.
     """
+    rank = os.environ.get("RANK", "0")
+
+    def say(text: str) -> None:
+        events.emit("log", "line", text=f"[Rank {rank}] {text}")
+
+    with told_when_it_runs_out(run, say):
+        _train(config, run, model, events, is_shared=is_shared)
+
+
+def _train(
+    config: RunConfig, run: RunDir, model: Any, events: EventWriter, *, is_shared: bool
+) -> None:
     device = next(model.parameters()).device
     if device.type == "meta":  # it will be received from rank 0
         device = rank_device(int(os.environ["LOCAL_RANK"]))
@@ -110,6 +160,7 @@ def train(
         if prepared.loading.load == "broadcast":
             make_room(model, ranks)
         tried = try_out(model, config, ranks, events)
+        config = replace(config, data=replace(config.data, packing=tried.packed.packing))
         if config.model.compile:
             compile_blocks(model)
         is_sent = prepared.loading.load == "broadcast" and not is_shared
@@ -126,8 +177,9 @@ def train(
         events=events,
         model=wrapped,
         samples=samples,
-        evaluator=_evaluator(config, run, ranks, events, model, head=tried.head),
+        evaluator=evaluation_sets(config, run, ranks, events, model, head=tried.head),
     )
+    _tell_cost(config, samples, ranks, events)
     trainer.warm_up()
     if ranks.is_first:
         remove_half_written(run)  # by an earlier attempt, whose ranks are all gone
@@ -138,9 +190,29 @@ def train(
     pulse.tick("export")
     if result == "done" and ranks.is_first:
         with events.span("export"):
+            trainer.take_best()
             write_results(config, run, model, events)
     trainer.announce(result)
     part(ranks)
+
+
+def _tell_cost(
+    config: RunConfig, samples: SampleFile | Stream, ranks: Ranks, events: EventWriter
+) -> None:
+    """Tell what batches by length cost beside packed rows: known beforehand of prepared samples."""
+    if config.data.packing != "by_length" or not ranks.is_first or isinstance(samples, Stream):
+        return
+    packed = replace(config, data=replace(config.data, packing=True))
+    feeds = [Feed(samples, one, ranks.rank, ranks.world_size) for one in (config, packed)]
+    (tokens, computed, batches), (_, in_rows, rows) = (
+        map(sum, zip(*map(feed.tokens, range(_COST_STEPS)), strict=True)) for feed in feeds
+    )
+    text = (
+        f"[Rank 0] PACKING: by length, {_COST_STEPS} steps compute {computed / tokens:.2f} times "
+        f"their tokens, in {batches} micro-batches; packed rows would be {in_rows / tokens:.2f} "
+        f"times them, in {rows}"
+    )
+    events.emit("log", "line", text=text)
 
 
 def _resume_from(run: RunDir, ranks: Ranks, events: EventWriter) -> str | None:
@@ -187,29 +259,3 @@ def _samples(
     if not prepared.train.is_streamed:
         return SampleFile(prepared.train)
     return Stream(config=config, run=run, prepared=prepared, ranks=ranks, events=events)
-
-
-def _evaluator(
-    config: RunConfig,
-    run: RunDir,
-    ranks: Ranks,
-    events: EventWriter,
-    model: Any,
-    *,
-    head: Head,
-) -> Evaluator | None:
-    prepared = read_prepared(run)
-    if prepared.evaluation is None:
-        return None
-    tokenizer = load_tokenizer(
-        Path(prepared.model_path), trust_remote_code=config.model.trust_remote_code
-    )
-    return Evaluator(
-        loss=SummedLoss(model, head=head),
-        prepared=prepared.evaluation,
-        tokenizer=tokenizer,
-        ranks=ranks,
-        events=events,
-        run=run,
-        config=config,
-    )

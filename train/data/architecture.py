@@ -21,6 +21,13 @@ _ENCODERS = (
     "rembert roberta roberta-prelayernorm roc_bert roformer xlm-roberta xlm-roberta-xl xmod"
 )
 _NAMES = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
+_MULTIMODAL_NAMES = "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES"
+# Of these, models that do not predict the next token of a text.
+_OTHER_GOALS = {
+    "diffusion_gemma": "a diffusion model, which writes a block of text at once",
+    "pi0": "a model of a robot's actions",
+    "evolla": "a model of proteins",
+}
 
 _STATE = "the state of its layers runs on from one sample to the next"
 _CONVOLVED = "its convolutions reach back into the sample before"
@@ -41,9 +48,12 @@ _REASONS = {kind: why for why, kinds in _WHY_NOT_APART.items() for kind in kinds
 
 def check_is_causal(config: dict[str, Any], model_path: Path) -> None:
     """Raise UserError if a config.json is not that of a causal language model."""
-    kind, known = str(config.get("model_type", "")), causal_kinds()
+    kind = str(config.get("model_type", ""))
+    known = causal_kinds() | multimodal_kinds() if causal_kinds() else frozenset[str]()
     if config.get("is_encoder_decoder"):
         what = "an encoder-decoder, which maps one text to another"
+    elif kind in _OTHER_GOALS:
+        what = _OTHER_GOALS[kind]
     elif kind in _ENCODERS.split() and not config.get("is_decoder"):
         what = "an encoder, which reads in both directions"
     elif kind and known and kind not in known and "auto_map" not in config:
@@ -63,9 +73,19 @@ def why_not_apart(kind: str) -> str:
     return f"{kind}: {_REASONS[kind]}: " if kind in _REASONS else f"{kind}: "
 
 
-@cache
 def causal_kinds() -> frozenset[str]:
-    """Return the model types with a causal language model in transformers; empty if unknown.
+    """Return the model types with a causal language model in transformers; empty if unknown."""
+    return _kinds(_NAMES)
+
+
+def multimodal_kinds() -> frozenset[str]:
+    """Return the model types that take images beside text in transformers; empty if unknown."""
+    return _kinds(_MULTIMODAL_NAMES)
+
+
+@cache
+def _kinds(names: str) -> frozenset[str]:
+    """Return the model types in a table of transformers, by its name; empty if unknown.
 
     Read from its source: importing it would import torch, which takes seconds.
     """
@@ -74,7 +94,7 @@ def causal_kinds() -> frozenset[str]:
     try:
         file = Path(next(iter(folders or []))) / "models/auto/modeling_auto.py"
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == _NAMES:
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == names:
                 assert isinstance(node.value, ast.Call)
                 return frozenset(dict(ast.literal_eval(node.value.args[0])))
     except (OSError, StopIteration, SyntaxError, ValueError, AssertionError):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from train.data.samples import SCHEMA, Counts, Tokenised
 from train.data.tokenise import NUM_LONGEST
 
 TRAIN, HELD_OUT, BAD_ROWS = "samples.arrow", "held_out.arrow", "bad_rows.jsonl"
+HELD_OUT_ROWS = "held_out.jsonl"  # as they were in their files
 _BATCH_BYTES = 16 << 20
 MOST_LISTED = 10_000  # bad rows that are listed; all are counted
 _MOST_COMPARED = 64_000_000  # rows checked for duplicates: half a GB of digests
@@ -33,7 +34,8 @@ class Writer:
         self._number_of = {path: number for number, path in enumerate(sources)}
         self._train = self._arrow(TRAIN)
         self._held_out = self._arrow(HELD_OUT) if with_held_out else None
-        self._bad = self._open.enter_context((folder / BAD_ROWS).open("w", encoding="utf-8"))
+        self._bad = self._text(BAD_ROWS)
+        self._held_out_rows = self._text(HELD_OUT_ROWS) if with_held_out else None
         self._counts, self._hashes = Counts(), [np.empty(0, np.uint64)]
         self._seen = set[str]()
         self._longest: list[tuple[int, int, int]] = []
@@ -44,6 +46,9 @@ class Writer:
     def _arrow(self, name: str) -> _Batches:
         file = self._open.enter_context(pa.OSFile(str(self._folder / name), "wb"))
         return _Batches(self._open.enter_context(pa.ipc.new_file(file, SCHEMA)))
+
+    def _text(self, name: str) -> IO[str]:
+        return self._open.enter_context((self._folder / name).open("w", encoding="utf-8"))
 
     def __enter__(self) -> Writer:
         return self
@@ -71,9 +76,11 @@ class Writer:
         self._num["num_tokens"] += len(block.train.column("input_ids").values)
         ranges = int32_view(block.train.column("loss_ranges").values)
         self._num["num_loss_tokens"] += int(ranges[1::2].sum() - ranges[::2].sum())
-        self._train.add(block.train)
+        self._train.add(_of_source(block.train, number))
         if self._held_out is not None:
-            self._held_out.add(block.held_out)
+            self._held_out.add(_of_source(block.held_out, number))
+        if self._held_out_rows is not None:
+            self._held_out_rows.writelines(block.held_out_rows)
 
     def _list(self, path: Path, number: int, error: BadRowError) -> None:
         if self._counts.num_bad < MOST_LISTED:
@@ -102,6 +109,12 @@ def bad_row_line(path: Path, number: int, error: BadRowError, **more: int) -> st
     if error.do:
         line["do"] = error.do
     return json.dumps(line, ensure_ascii=True) + "\n"
+
+
+def _of_source(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
+    """Return the batch with the number of its file, which the process that made it cannot know."""
+    sources = pa.array([number] * batch.num_rows, pa.int32())
+    return pa.RecordBatch.from_arrays([*batch.columns[:-1], sources], schema=SCHEMA)
 
 
 class _Batches:

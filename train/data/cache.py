@@ -23,7 +23,7 @@ from rundir.atomic import new_folder, remove_abandoned
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import cache_folder
-from rundir.seal import is_sealed, seal
+from rundir.seal import is_sealed, seal, use_sealed
 from train.data.arrow_file import BAD_ROWS, Writer
 from train.data.bad_row import BadRowError
 from train.data.columns import Columns, check_settings, unused
@@ -36,7 +36,7 @@ from train.data.sources import NEEDED, Source, bad_row
 from train.data.template import Template
 from train.data.tokenise import Tokeniser, columns_of
 
-_FORMAT = "5"  # of the Arrow file; part of the cache key
+_FORMAT = "7"  # of its files; part of the cache key
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -59,7 +59,7 @@ def cached(
     """
     parent = cache_folder() / "data"
     folder = parent / _key(sources, model_path, recipe)
-    if not is_sealed(folder):
+    if not use_sealed(folder):
         parent.mkdir(parents=True, exist_ok=True)
         with _alone(folder):
             remove_abandoned(parent)

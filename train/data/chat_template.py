@@ -46,6 +46,7 @@ class ChatTemplate:
         self._begin, self._end = f"\ufdd0{secret}\ufdd1", f"\ufdd1{secret}\ufdd0"
         self._template = _compiled(source, self._begin, self._end)
         self._tried: dict[str, bool | None] = {}
+        self._needs_parts = self._reads_only_parts()
 
     def mentions(self, name: str) -> bool:
         """Return whether the template contains the word `name`."""
@@ -98,10 +99,23 @@ class ChatTemplate:
     def _rendered(
         self, messages: Sequence[Message], given: Mapping[str, Any], *, asks: bool
     ) -> str:
+        if self._needs_parts:
+            messages = [_in_parts(one) for one in messages]
         text: str = self._template.render(
             messages=list(messages), add_generation_prompt=asks, **given
         )
         return text
+
+    def _reads_only_parts(self) -> bool:
+        """Return whether the template writes a message's text only if it is a list of parts.
+
+        Some templates of multimodal models do, as images are parts too.
+        """
+        self._needs_parts = False
+        for self._needs_parts in (False, True):
+            if self._has_written(*_probe("content")):
+                return self._needs_parts
+        return False
 
     def _unmarked(self, text: str) -> Written:
         parts: list[str] = []
@@ -136,10 +150,22 @@ def find_templates(model_path: Path, own: str) -> tuple[str | None, str | None]:
         named = {item["name"]: item["template"] for item in source}
     files = {_WITH_TOOLS: model_path / "additional_chat_templates" / f"{_WITH_TOOLS}.jinja"}
     files["default"] = model_path / "chat_template.jinja"
+    if of_processor := _of_processor(model_path):
+        named["default"] = of_processor
     for name, file in files.items():
         if file.is_file():
             named[name] = file.read_text(encoding="utf-8-sig")
     return named.get("default"), named.get(_WITH_TOOLS)
+
+
+def _of_processor(model_path: Path) -> str | None:
+    """Return the chat template that some multimodal models have in chat_template.json."""
+    try:
+        found = json.loads((model_path / "chat_template.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    source = found.get("chat_template") if isinstance(found, dict) else None
+    return source if isinstance(source, str) else None
 
 
 def tokenizer_config(model_path: Path) -> dict[str, Any]:
@@ -199,6 +225,8 @@ def _probe(name: str) -> tuple[list[Message], list[Any] | None]:
         return [asked, answer], [{"type": "function", "function": tool}]
     if name == "tool_calls":
         return [asked, {"role": "assistant", "content": "", "tool_calls": [called]}], None
+    if name == "content":
+        return [asked, answer], None
     if name == "name":
         return [asked | {"name": _word(2)}, answer], None
     return [asked, answer | {name: _word(2)}], None
@@ -208,6 +236,12 @@ def _in_role(role: str, place: int) -> Message:
     if role == CALLS:
         return _probe("tool_calls")[0][1]
     return {"role": role, "content": _word(place)}
+
+
+def _in_parts(one: Message) -> Message:
+    """Return the message with its text as the only part of a list, as beside images."""
+    parts = [{"type": "text", "text": one["content"]}] if one["content"] else []
+    return one | {"content": parts}
 
 
 def _word(number: int) -> str:

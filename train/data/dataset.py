@@ -98,6 +98,9 @@ class SampleFile:
         self._batches = [
             file.get_batch(i) for file in files for i in range(file.num_record_batches)
         ]
+        self._file_of = [
+            number for number, file in enumerate(files) for _ in range(file.num_record_batches)
+        ]
         self._ends = list(accumulate(batch.num_rows for batch in self._batches))
         self._ids = [_Lists(batch.column("input_ids")) for batch in self._batches]
         self._ranges = [_Lists(batch.column("loss_ranges")) for batch in self._batches]
@@ -143,6 +146,12 @@ class SampleFile:
         columns = (self._batches[batch].column(name) for name in ("prompt", "response"))
         prompt, response = (column[row].as_py() for column in columns)
         return prompt, response
+
+    def origin(self, index: int) -> tuple[int, int | None, int | None]:
+        """Return (number of the Arrow file, of the data file it is made of, of the row there)."""
+        batch, row = self._place(index)
+        source, number = (self._batches[batch].column(name) for name in ("source", "row"))
+        return self._file_of[batch], source[row].as_py(), number[row].as_py()
 
     def _place(self, index: int) -> tuple[int, int]:
         """Return (batch, row in the batch) of a sample. Raises IndexError."""

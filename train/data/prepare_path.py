@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +14,7 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from rundir.prepared import PreparedData
-from train.data.arrow_file import BAD_ROWS, HELD_OUT, TRAIN
+from train.data.arrow_file import BAD_ROWS, HELD_OUT, HELD_OUT_ROWS, TRAIN
 from train.data.cache import (
     Tools,
     cached,
@@ -58,8 +59,7 @@ def prepare_path(
     check_fits(model_path, counts["max_token_id"], counts["longest_kept"])
     say(summary(path, counts, recipe))
     if counts["num_bad"] and run is not None:
-        run.data.mkdir(exist_ok=True)
-        listed = _free_name(run.data, path.stem)
+        listed = _free_name(run.data, path.stem, BAD_ROWS)
         lines = (json.dumps(row) + "\n" for row in listed_bad_rows(folder, sources))
         listed.write_text("".join(lines), encoding="ascii")
         say(f"airlock: {counts['num_bad']:,} bad rows were left out; they are listed in {listed}")
@@ -68,6 +68,9 @@ def prepare_path(
     made_of = {"files": content_of(sources), **decided_by(recipe, model_path)}
     held_out = None
     if counts["num_held_out"]:
+        if run is not None:
+            rows = folder / HELD_OUT_ROWS
+            shutil.copyfile(rows, _free_name(run.data, path.stem, HELD_OUT_ROWS))
         held_out = as_prepared(folder / HELD_OUT, counts, counts["num_held_out"], made_of)
     return as_prepared(folder / TRAIN, counts, counts["num_samples"], made_of), held_out
 
@@ -80,9 +83,10 @@ def prepare_file(
     return prepare_path(path, model_path, recipe)[0]
 
 
-def _free_name(folder: Path, stem: str) -> Path:
-    """Return a free path for a list of bad rows: two files of the same name each get a list."""
-    names = (f"{stem}{number or ''}.{BAD_ROWS}" for number in itertools.count())
+def _free_name(folder: Path, stem: str, kind: str) -> Path:
+    """Return a free path for a list of rows: two files of the same name each get a list."""
+    folder.mkdir(exist_ok=True)
+    names = (f"{stem}{number or ''}.{kind}" for number in itertools.count())
     return next(folder / name for name in names if not (folder / name).exists())
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from train.data.bad_row import BadRowError, in_json, missing_column
 from train.data.columns import HISTORY, SYSTEM, TOOLS, Columns, is_wanted, more_of, refuse_compared
+from train.data.media import refuse_media
 from train.data.messages import (
     Conversation,
     Message,
@@ -48,6 +49,16 @@ def parsed(raw: Any) -> Any:
     return row
 
 
+def json_line(row: Any) -> str:
+    """Return a row as a line of JSON that gives the same sample again, whatever file it was in."""
+    cells = {"text": row} if isinstance(row, str) else row
+    return json.dumps(cells, default=_as_text) + "\n"
+
+
+def _as_text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
 def _without_nulls(value: Any) -> Any:
     """Remove nulls: in a table every object of a list has the fields of all, most of them null."""
     if isinstance(value, dict):
@@ -67,6 +78,7 @@ def example_of(
     if not is_wanted(row, only_where):
         return None
     refuse_compared(row, columns, only_where)
+    refuse_media(row)
     for name in columns.names:
         if name not in row:
             raise missing_column(name, row)

@@ -19,13 +19,16 @@ from train.data.readers import Block
 from train.data.rows import Example
 
 # loss_ranges: begin and end, begin and end, … of the tokens with loss. The texts are for people,
-# and only present where answers will be compared.
+# and only present where answers will be compared. The number of a row, in the file with that place
+# among the data's files, is for people too: it names a sample that something is wrong with.
 SCHEMA = pa.schema(
     [
         ("input_ids", pa.list_(pa.int32())),
         ("loss_ranges", pa.list_(pa.int32())),
         ("prompt", pa.string()),
         ("response", pa.string()),
+        ("row", pa.int64()),
+        ("source", pa.int32()),
     ]
 )
 
@@ -94,6 +97,7 @@ class Tokenised:
     seen: set[str] = field(default_factory=set)
     bad: list[tuple[int, BadRowError]] = field(default_factory=list)
     longest: list[tuple[int, int]] = field(default_factory=list)
+    held_out_rows: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -101,7 +105,8 @@ class Encoded:
     """The result of some rows: samples, content digests, and positions of bad rows with the reason.
 
     `seen` holds the columns that have a value, and `column[].key` for messages; `longest` the
-    lengths of the longest samples, in tokens, each with the position of its row.
+    lengths of the longest samples, in tokens, each with the position of its row; `held_out_rows`
+    those rows as lines of JSON.
     """
 
     samples: list[Sample] = field(default_factory=list)
@@ -110,10 +115,14 @@ class Encoded:
     bad: list[tuple[int, BadRowError]] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     longest: list[tuple[int, int]] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)  # of all rows, in their files
+    held_out_rows: list[str] = field(default_factory=list)
 
 
-def batch_of(samples: Sequence[Sample], *, with_texts: bool) -> pa.RecordBatch:
-    """Return samples in the form in which they are written to a file."""
+def batch_of(
+    samples: Sequence[Sample], numbers: Sequence[int], *, with_texts: bool
+) -> pa.RecordBatch:
+    """Return samples as they are written to a file, but for its `source`; `numbers` are of rows."""
     texts = [texts_of(one.example) if with_texts else (None, None) for one in samples]
     return pa.record_batch(
         [
@@ -121,6 +130,8 @@ def batch_of(samples: Sequence[Sample], *, with_texts: bool) -> pa.RecordBatch:
             _lists([one.ranges for one in samples]),
             pa.array([one for one, _ in texts], pa.string()),
             pa.array([one for _, one in texts], pa.string()),
+            pa.array([numbers[one.row] for one in samples], pa.int64()),
+            pa.nulls(len(samples), pa.int32()),
         ],
         schema=SCHEMA,
     )
@@ -172,9 +183,9 @@ def recipes(config: RunConfig) -> tuple[Recipe, Recipe]:
         template_options=data.template_options,
         on_long_row=data.on_long_row,
         on_bad_row=data.on_bad_row,
-        eval_fraction=0.0 if data.eval_path else data.eval_fraction,
+        eval_fraction=data.held_out_share,
         # The seed changes the data only if it decides what is held out.
-        seed=config.train.seed if data.eval_fraction and not data.eval_path else 0,
+        seed=config.train.seed if data.held_out_share else 0,
     )
     of_evaluation = Recipe(
         max_seq_length=data.max_seq_length,

@@ -82,6 +82,16 @@ class Template:
             done = before + "".join(text for text, _ in answer)
         return [parts]
 
+    def before_answer(self, messages: list[Message]) -> str:
+        """Return the text that asks for an answer to the last message, as in the training data.
+
+        Without a template the last message stands alone: nothing would tell who speaks. Raises
+        UserError for what the template cannot write.
+        """
+        if self._template is None:
+            return f"{messages[-1]['content']}\n"
+        return self._template.write(messages, None, asks=True).text
+
     def after_answer(self) -> str:
         """Return what follows an answer: its end mark, and what else the template writes there."""
         return self.render(_ASKED, _ANSWER)[1].partition(_ANSWER)[2]

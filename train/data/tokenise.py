@@ -15,7 +15,7 @@ from train.data.bad_row import BadRowError
 from train.data.columns import LINES, Columns, find_columns
 from train.data.messages import Conversation
 from train.data.readers import Block, Raw
-from train.data.rows import Example, example_of, parsed
+from train.data.rows import Example, example_of, json_line, parsed
 from train.data.samples import Counts, Encoded, Recipe, Sample, Tokenised, batch_of, digest_of
 from train.data.template import Part, Template
 from train.data.values import decoded
@@ -44,14 +44,18 @@ class Tokeniser:
             Block(block.path, [], [], block.at_bytes),
             batch_of(
                 [one for one in made.samples if not one.is_held_out],
+                made.numbers,
                 with_texts=self._recipe.with_texts,
             ),
-            batch_of([one for one in made.samples if one.is_held_out], with_texts=True),
+            batch_of(
+                [one for one in made.samples if one.is_held_out], made.numbers, with_texts=True
+            ),
             made.counts,
             np.frombuffer(b"".join(made.digests), dtype=np.uint64),
             made.seen,
             made.bad,
             made.longest,
+            made.held_out_rows,
         )
 
     def encoded(self, rows: Iterable[tuple[int, Raw]]) -> Encoded:
@@ -59,7 +63,7 @@ class Tokeniser:
         done = Encoded()
         made: list[Sample] = []
         parts: list[list[Part]] = []
-        numbers = []
+        numbers = done.numbers
         for row, (number, raw) in enumerate(rows):
             numbers.append(number)
             done.counts.num_rows += 1
@@ -83,6 +87,8 @@ class Tokeniser:
             digest = digest_of(example)
             done.digests.append(digest)
             is_held_out = self._is_held_out(digest)
+            if is_held_out:
+                done.held_out_rows.append(json_line(cells))
             done.counts.num_rewritten += len(found) > 1
             parts += found
             made += [Sample(list(self._lead), [], example, is_held_out, row) for _ in found]

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from train.data.bad_row import BadRowError, in_json
+from train.data.media import KINDS
 
 _YES = ("true", "t", "yes", "y", "on")
 _NO = ("false", "f", "no", "n", "off", "none", "null", "nan", "", "[]")
@@ -48,6 +49,11 @@ def _part(part: Any, where: str) -> str:
         text = part.get("text")
         if isinstance(text, str) and part.get("type", "text") in ("text", "input_text"):
             return text
+        if part.get("type") in KINDS:
+            raise BadRowError(
+                f"has a part of type {part['type']!r} in {where}: Airlock trains on text alone",
+                do="--set data.on_bad_row=skip   # leaves such rows out, and lists them",
+            )
         if isinstance(part.get("type"), str):
             raise BadRowError(f"has a part of type {part['type']!r} in {where}; only text is read")
     raise BadRowError(f"has {in_json(part)} among the parts of {where}, not text")

@@ -20,6 +20,7 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from train.model.hidden_packages import without_cuda_at_import
 from train.model.lora_targets import targets_of
+from train.model.multimodal import in_towers
 from train.model.new_tokens import end_names
 from train.model.quantize import weights_in
 
@@ -110,8 +111,10 @@ def covered(model: Any) -> tuple[int, int, dict[str, int]]:
             name = getattr(module, "parameter_name", "weight")
             adapted.add(id(getattr(module.get_base_layer(), name)))
     reached, without = 0, defaultdict[str, int](int)
+    is_frozen = in_towers(plain)
     for name, parameter in plain.named_parameters():
-        if parameter.dim() < _MATRIX_DIMS or id(parameter) in left_out or ".lora_" in name:
+        is_other = id(parameter) in left_out or ".lora_" in name or is_frozen(name)
+        if parameter.dim() < _MATRIX_DIMS or is_other:
             continue
         if id(parameter) in adapted:
             reached += weights_in(parameter)

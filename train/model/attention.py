@@ -9,13 +9,21 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.utils.import_utils import is_flash_attn_2_available
 
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from train.model.varlen import TOLD_BORDERS, VARLEN, register, why_not_varlen
+from train.model.multimodal import known_class
+from train.model.varlen import (
+    MAX_HEAD_DIM,
+    TOLD_BORDERS,
+    VARLEN,
+    largest_head,
+    register,
+    why_not_varlen,
+)
 
 _NUM_LENGTHS = 16  # of rows, where each new one costs time
 _LENGTH_MULTIPLE = 64  # tokens: a tile of a kernel, so that none is computed in part
@@ -42,13 +50,14 @@ def choose_attention(
 def _best(config: RunConfig, described: PretrainedConfig, *, on_cuda: bool | None) -> str | None:
     if on_cuda is None:
         on_cuda = config.launch.device != "cpu" and torch.cuda.is_available()
-    mapping: Any = MODEL_FOR_CAUSAL_LM_MAPPING  # raises KeyError for a model with its own code
-    has_flash = type(described) in mapping and mapping[type(described)]._supports_flash_attn
+    known = known_class(described)
+    has_flash = known is not None and known._supports_flash_attn
     if not (on_cuda and config.model.dtype == "bfloat16" and has_flash):
         return None
     if why_not_varlen(described) is None:
         return VARLEN
-    return "flash_attention_2" if is_flash_attn_2_available() else None
+    fits = largest_head(described) <= MAX_HEAD_DIM  # the package's kernels have the same limit
+    return "flash_attention_2" if fits and is_flash_attn_2_available() else None
 
 
 def allow_cudnn(config: RunConfig) -> None:

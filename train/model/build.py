@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -23,6 +23,7 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from train.model.adapters import add_adapters
 from train.model.attention import choose_attention, refused_attention
+from train.model.multimodal import class_for, freeze_towers, without_towers
 from train.model.quantize import (
     quantization,
     quantize,
@@ -70,7 +71,7 @@ def load_model(config: RunConfig, model_path: Path, device: torch.device) -> Any
     described = load_architecture(config.model, model_path)
     try:
         with refused_attention(config):
-            model = AutoModelForCausalLM.from_pretrained(
+            model = _class_for(described, config.model).from_pretrained(
                 model_path,
                 dtype=dtype,
                 attn_implementation=choose_attention(config, described),
@@ -102,12 +103,16 @@ def new_model(
     torch.manual_seed(config.train.seed)
     dtype = getattr(torch, config.model.dtype)
     with device, refused_attention(config):
-        model = AutoModelForCausalLM.from_config(
-            described,
-            dtype=dtype,
-            attn_implementation=choose_attention(config, described, on_cuda=for_cuda),
-            trust_remote_code=config.model.trust_remote_code,
-        )
+        options: dict[str, Any] = {
+            "dtype": dtype,
+            "attn_implementation": choose_attention(config, described, on_cuda=for_cuda),
+        }
+        made = _class_for(described, config.model)
+        if made is AutoModelForCausalLM:
+            options["trust_remote_code"] = config.model.trust_remote_code
+            model = made.from_config(described, **options)
+        else:
+            model = made._from_config(described, **options)
     if config.train.method == "qlora":
         quantize(model, dtype)
     return _ready(model.to(device), config.model)  # some models choose their own device
@@ -118,8 +123,17 @@ def load_architecture(config: ModelConfig, model_path: Path) -> PretrainedConfig
     return AutoConfig.from_pretrained(model_path, trust_remote_code=config.trust_remote_code)
 
 
+def _class_for(described: PretrainedConfig, config: ModelConfig) -> Any:
+    """Return the class that loads such a model; without towers, unless they are wanted."""
+    whole = class_for(described)
+    if whole is None:
+        return AutoModelForCausalLM
+    return whole if config.towers == "keep" else without_towers(whole)
+
+
 def _ready(model: Any, config: ModelConfig) -> Any:
     """Apply our own settings to a model as transformers made it."""
+    freeze_towers(model)
     model.config.use_cache = False
     ready_to_train(model)
     if config.gradient_checkpointing:
@@ -173,11 +187,17 @@ def load_tokenizer(model_path: Path, *, trust_remote_code: bool) -> PreTrainedTo
 
 @contextmanager
 def inference(model: Any) -> Iterator[None]:
-    """Evaluate the model without gradients inside the block; its mode is restored afterwards."""
+    """Evaluate the model without gradients inside the block; its mode is restored afterwards.
+
+    A compiled one runs as it is: answers have other shapes at each token, for each of which it
+    would be compiled anew, up to a limit after which training would not be compiled either.
+    """
     was_training = model.training
+    is_compiled = any(getattr(one, "_compiled_call_impl", None) for one in model.modules())
+    as_it_is = torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), as_it_is:
             yield
     finally:
         model.train(was_training)

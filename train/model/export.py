@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from tokenizers import Tokenizer
 
 from rundir.atomic import new_folder
+from rundir.card.model_card import write_card
 from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
@@ -26,7 +29,9 @@ from train.model.build import (
     plain_model,
     vocabulary_of,
 )
+from train.model.export_towers import save_in_layout
 from train.model.hidden_packages import without_cuda_at_import
+from train.model.multimodal import class_for
 from train.model.new_tokens import grow
 from train.model.varlen import masked
 
@@ -39,6 +44,7 @@ _COPIED = (
     "vocab*",
     "merges.txt",
     "added_tokens.json",
+    "*processor_config.json",  # of a multimodal model: how images become tokens
 )
 
 
@@ -49,12 +55,22 @@ def write_results(config: RunConfig, run: RunDir, model: Any, events: EventWrite
     """
     prepared = read_prepared(run)
     base_folder, end_token_id = Path(prepared.model_path), prepared.train.end_token_id
-    template = config.data.chat_template
+    finish = partial(_add_card, run, events)
+    write = partial(
+        export,
+        base=base_folder,
+        folder=run.model,
+        end_token_id=end_token_id,
+        chat_template=config.data.chat_template,
+        finish=finish,
+        tell=lambda line: events.emit("log", "line", text=f"[Rank 0] EXPORT: {line}"),
+    )
     if not has_adapters(model):
-        export(model, base_folder, run.model, end_token_id=end_token_id, chat_template=template)
+        write(model)
         return
     base = config.model.path or prepared.model_path
-    export_adapter(model, run.adapter, base=base, revision=config.model.revision)
+    revision = config.model.revision
+    export_adapter(model, run.adapter, base=base, revision=revision, finish=finish)
     is_quantized = config.train.method == "qlora"
     if is_quantized and prepared.loading.load == "random":
         text = "[Rank 0] EXPORT: of random weights there are no files to merge the adapters into"
@@ -65,23 +81,38 @@ def write_results(config: RunConfig, run: RunDir, model: Any, events: EventWrite
     before = logits_of_some(model)
     if is_quantized:
         model = on_whole_base(config, base_folder, run.adapter)
-    merged = export(
-        model, base_folder, run.model, end_token_id=end_token_id, chat_template=template
-    )
+    merged = write(model)
     changed = difference(before, logits_of_some(merged))
     text = f"[Rank 0] EXPORT: merging has changed logits by {changed:.2%} at most"
     events.emit("log", "line", text=text)
 
 
+def _add_card(run: RunDir, events: EventWriter, folder: Path) -> None:
+    """Write the model's card into its folder; no card is worth a trained model."""
+    try:
+        write_card(run, folder)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the model is exported
+        text = f"[Rank 0] EXPORT: the model's card could not be written: {error!r}"
+        events.emit("log", "line", text=text)
+
+
 def export(
-    model: Any, base: Path, folder: Path, *, end_token_id: int, chat_template: str = ""
+    model: Any,
+    base: Path,
+    folder: Path,
+    *,
+    end_token_id: int,
+    chat_template: str = "",
+    finish: Callable[[Path], None] = lambda _: None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Any:
     """Write `model`, adapters merged, and the tokenizer of `base` to `folder`; return that model.
 
     Its generation config ends an answer at `end_token_id`, as the training data did, and pads with
     the tokenizer's padding token, or with that id if there is none. `chat_template` is a file to
-    use instead of the template of `base`. The folder appears complete or not at all. The merge
-    changes the model, so call this last. Raises OSError (a full disk).
+    use instead of the template of `base`; `finish` adds to the folder before it appears, complete
+    or not at all; `tell` takes a line for people. A multimodal model has the names and the towers
+    of `base`. The merge changes the model, so call this last. Raises OSError (a full disk).
     """
     plain = merged(model)
     ends = plain.generation_config.eos_token_id = end_token_ids(plain, end_token_id)
@@ -89,20 +120,34 @@ def export(
         tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
         pad = pad_token_id(base, tokenizer)
         plain.generation_config.pad_token_id = ends[0] if pad is None else pad
-    plain.config.use_cache = True  # training switched it off; generation uses it
+    if class_for(plain.config) is None:
+        plain.config.use_cache = True  # training switched it off; generation uses it
+    else:  # it is a setting of the text part
+        vars(plain.config).pop("use_cache", None)
     size_bytes = sum(parameter.nbytes for parameter in plain.parameters())
     require_space(folder.parent, size_bytes, "the trained model")
     with new_folder(folder) as temporary:
-        plain.save_pretrained(temporary)
+        if class_for(plain.config) is None:
+            plain.save_pretrained(temporary)
+        elif line := save_in_layout(plain, base, temporary):
+            tell(line)
         for pattern in _COPIED:
             for file in base.glob(pattern):
                 shutil.copyfile(file, temporary / file.name)
         if chat_template:
             shutil.copyfile(chat_template, temporary / "chat_template.jinja")
+        finish(temporary)
     return plain
 
 
-def export_adapter(model: Any, folder: Path, *, base: str, revision: str) -> None:
+def export_adapter(
+    model: Any,
+    folder: Path,
+    *,
+    base: str,
+    revision: str,
+    finish: Callable[[Path], None] = lambda _: None,
+) -> None:
     """Write only the adapters of `model` to `folder`, for `peft` to put onto `base` again.
 
     `base` is the Hugging Face id, or the folder, that they were trained on. Raises OSError.
@@ -111,6 +156,7 @@ def export_adapter(model: Any, folder: Path, *, base: str, revision: str) -> Non
         config.base_model_name_or_path, config.revision = base, revision or None
     with new_folder(folder) as temporary:
         model.save_pretrained(temporary)
+        finish(temporary)
 
 
 def on_whole_base(config: RunConfig, base: Path, adapter: Path) -> Any:

@@ -14,6 +14,7 @@ from transformers.pytorch_utils import Conv1D
 from rundir.config import TrainConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from train.model.multimodal import in_towers, names_in_towers
 
 # Model types whose kernels read these layers' weights directly, so peft refuses adapters on them.
 _MAMBA = ("mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h")
@@ -46,7 +47,7 @@ def targets_of(model: Any, config: TrainConfig) -> Targets:
     return Targets(
         modules=_short(
             [name for name in layers if name in chosen],
-            {name for name, _ in model.named_modules()} - chosen,
+            ({name for name, _ in model.named_modules()} | set(names_in_towers(model))) - chosen,
             1,
         ),
         parameters=_short(
@@ -57,9 +58,11 @@ def targets_of(model: Any, config: TrainConfig) -> Targets:
 
 def _matrices(model: Any) -> Iterator[str]:
     """Yield the names of layers that are one matrix and may have adapters, except the head."""
-    head = model.get_output_embeddings()
+    head, is_frozen = model.get_output_embeddings(), in_towers(model)
     for name, module in model.named_modules():
-        if module is not head and _is_matrix(module) and _is_adaptable(model, name):
+        if module is head or is_frozen(name):
+            continue
+        if _is_matrix(module) and _is_adaptable(model, name):
             yield name
 
 
@@ -88,10 +91,12 @@ def _is_adaptable(model: Any, name: str) -> bool:
 
 
 def _expert_stacks(model: Any) -> list[str]:
+    is_frozen = in_towers(model)
     return [
         name
         for name, parameter in model.named_parameters()
-        if parameter.dim() == _EXPERT_DIMS
+        if not is_frozen(name)
+        and parameter.dim() == _EXPERT_DIMS
         and parameter.is_floating_point()
         and ("expert" in name.lower() or "expert" in _owner(model, name).lower())
     ]

@@ -48,18 +48,25 @@ def make_checkpoint(config: RunConfig, folder: Path, *, weights: bool = True) ->
     tokenizer = byte_tokenizer()
     architecture = dict(config.architecture)
     model_type = architecture.pop("model_type")
-    if architecture["vocab_size"] < len(tokenizer):
+    text = architecture  # of a multimodal model, its text part
+    if "text_config" in architecture:
+        text = architecture["text_config"] = dict(architecture["text_config"])
+    if text["vocab_size"] < len(tokenizer):
         raise UserError(
-            f"[architecture] vocab_size = {architecture['vocab_size']} is below the "
+            f"[architecture] vocab_size = {text['vocab_size']} is below the "
             f"{len(tokenizer)} ids of the byte tokenizer",
             do=f"vocab_size = {len(tokenizer)} in profiles/{config.profile}.toml",
         )
-    architecture |= {"pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
-    architecture |= {"eos_token_id": tokenizer.eos_token_id}
+    text |= {"pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
+    text |= {"eos_token_id": tokenizer.eos_token_id}
     described = CONFIG_MAPPING[model_type](**architecture)
     with new_folder(folder) as temporary:
         if weights:
-            whole = replace(config, train=replace(config.train, method="full"))  # not in four bits
+            whole = replace(
+                config,
+                train=replace(config.train, method="full"),  # not in four bits
+                model=replace(config.model, towers="keep"),
+            )
             model = new_model(described, whole, torch.device("cpu"))
             model.save_pretrained(temporary)
         else:

@@ -24,7 +24,7 @@ VARLEN = "varlen"
 # These are told where samples begin by the arguments of `borders`; others get a mask or positions.
 TOLD_BORDERS = (VARLEN, "flash_attention_2")
 # From ATen's mha_varlen_fwd: flash_attn/flash_api.cpp in torch.
-_MAX_HEAD_DIM, _HEAD_DIM_MULTIPLE = 256, 8
+MAX_HEAD_DIM, _HEAD_DIM_MULTIPLE = 256, 8
 _HALF = (torch.bfloat16, torch.float16)
 _LAYERS = {"full_attention", "sliding_attention"}
 _BEYOND = ("softcap", "s_aux", "position_bias")
@@ -44,7 +44,20 @@ def why_not_varlen(described: PretrainedConfig) -> str | None:
         return f"it has layers of {', '.join(sorted(other))}"
     if getattr(text, "attn_logit_softcapping", None):
         return "its attention scores have a soft cap"
+    if (size := largest_head(described)) > MAX_HEAD_DIM:
+        return f"its heads have {size} dimensions"
     return None
+
+
+def largest_head(described: PretrainedConfig) -> int:
+    """Return the size of the largest attention head of any layer, as far as config.json names it.
+
+    Layers may have sizes of their own (Gemma 4: 256 and 512).
+    """
+    text = described.get_text_config()
+    layers = list(getattr(text, "per_layer_config", None) or ()) or [text]
+    sizes = [getattr(one, "head_dim", None) for one in layers]
+    return max((size for size in sizes if isinstance(size, int)), default=0)
 
 
 def borders(model: Any, cu_seq_lens: torch.Tensor | None, max_length: int) -> dict[str, Any]:
@@ -128,7 +141,7 @@ def _check_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) ->
     size, dtype = query.shape[-1], query.dtype
     if key.shape[-1] != size or value.shape[-1] > size:
         raise NotForVarlenError("its queries, keys and values are of different sizes")
-    if size > _MAX_HEAD_DIM or size % _HEAD_DIM_MULTIPLE:
+    if size > MAX_HEAD_DIM or size % _HEAD_DIM_MULTIPLE:
         raise NotForVarlenError(f"its heads have {size} dimensions")
     if not dtype == key.dtype == value.dtype or dtype not in _HALF:
         raise NotForVarlenError(f"it computes attention in {dtype}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -131,11 +131,32 @@ def meet(
     store = PrefixStore(f"airlock/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     with events.span("all_loaded.wait"):
         _wait_for_all(store, rank, world_size, events)
-    with events.span("pg.init"):
+    place = meeting_place({"store": store, "world_size": world_size})
+    with events.span("pg.init", **place):
         control = _form_group(PrefixStore("pg", store), rank, world_size, device, timeout)
     return Ranks(
         rank=rank, world_size=world_size, device=device, control=control, pulse=pulse or Pulse()
     )
+
+
+def meeting_place(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `pg.init` for `init_process_group` with these arguments, by name."""
+    store = arguments.get("store")
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    method = arguments.get("init_method") or "env://"
+    if store is not None:
+        host = getattr(store, "host", None)
+        address = f"{host}:{store.port}" if host else f"a {type(store).__name__}"
+    elif method.startswith("env://"):
+        address = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
+    else:
+        address = method
+    world_size = arguments.get("world_size", -1)
+    with suppress(KeyError, TypeError, ValueError):  # torch itself complains of such a value
+        asked = int(os.environ["WORLD_SIZE"]) if world_size in (-1, None) else int(world_size)
+        return {"address": address, "world_size": asked}
+    return {"address": address, "world_size": None}
 
 
 def _wait_for_all(store: Store, rank: int, world_size: int, events: EventWriter) -> None:

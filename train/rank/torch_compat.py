@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import pickle
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,9 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 __all__ = ["TorchDispatchMode"]
 
 PRIVATE = (  # module:attribute
-    "torch._C:_distributed_c10d._dump_fr_trace",
     "torch._dynamo:config",
     "torch.cuda:_is_in_bad_fork",
+    "torch.cuda.memory:_record_memory_history",
+    "torch.cuda.memory:_snapshot",
     "torch.distributed.optim:ZeroRedundancyOptimizer._partition_parameters",
     "torch.distributed.distributed_c10d:_get_default_group",
     "torch.nn.attention.varlen:varlen_attn",  # a prototype: its arguments grow
@@ -55,15 +55,14 @@ def was_forked_with_cuda() -> bool:
     return bool(torch.cuda._is_in_bad_fork())
 
 
-def dumped_collectives() -> list[dict[str, Any]]:
-    """Return the entries of torch's flight recorders; NCCL's and the general one may share some."""
-    from torch._C import _distributed_c10d as c10d
+def note_allocations() -> None:
+    """Have the allocator keep the Python stack of each allocation that is alive."""
+    torch.cuda.memory._record_memory_history("state", context="state", stacks="python")
 
-    entries: list[dict[str, Any]] = []
-    for dump in ("_dump_fr_trace", "_dump_nccl_trace"):
-        if hasattr(c10d, dump):
-            entries += pickle.loads(getattr(c10d, dump)()).get("entries", [])  # noqa: S301 - torch's
-    return entries
+
+def memory_snapshot() -> dict[str, Any]:
+    """Return the allocator's segments and blocks, with their stacks if those are kept."""
+    return dict(torch.cuda.memory._snapshot())
 
 
 def flash_varlen() -> Callable[..., torch.Tensor]:

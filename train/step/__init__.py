@@ -1,4 +1,4 @@
-"""The training loop and what a step needs: batches, optimizer, evaluation, checkpoints.
+"""The training loop and what a step needs: checkpoints, guards, requests.
 
 Runs in the ranks.
 """

@@ -7,7 +7,6 @@ that it is complete. A folder without a marker is never loaded.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -29,8 +28,8 @@ from rundir.checkpoints import (
 from rundir.errors import UserError
 from rundir.space import require_space
 from train.rank.group import Ranks
-from train.step.bf16 import fitted
-from train.step.optimizer import with_own_states
+from train.update.bf16 import fitted
+from train.update.optimizer import with_own_states
 
 
 def save(
@@ -41,12 +40,13 @@ def save(
     ranks: Ranks,
     *,
     keep: int,
+    notes: dict[str, Any] | None = None,
 ) -> Path:
     """Save after `step` steps; called by all ranks. The last `keep` and the best one are kept.
 
     Only trained weights are saved: the adapters of a LoRA run. Optimizer states are written by the
-    rank that has them. Raises OSError on a rank that cannot write (a full disk); the existing
-    checkpoints stay.
+    rank that has them. `notes`, for JSON, are kept for `notes_of`. Raises OSError on a rank that
+    cannot write (a full disk); the existing checkpoints stay.
     """
     random_states = ranks.gather(_random_state(ranks.device))
     states = _own_states(model, optimizer)
@@ -66,7 +66,7 @@ def save(
         if ranks.is_first:
             save_file(_trained(model), temporary / "model.safetensors")
             torch.save(random_states, temporary / "random.pt")
-            about = {"step": step, "world_size": ranks.world_size}
+            about = {"step": step, "world_size": ranks.world_size, "notes": notes or {}}
             (temporary / "state.json").write_text(json.dumps(about), encoding="utf-8")
         ranks.wait()
         if ranks.is_first:
@@ -78,12 +78,30 @@ def save(
     return path
 
 
+def lacking(
+    folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks
+) -> str:
+    """Return why there is no room for a checkpoint, or ""; called by all ranks."""
+    states = _own_states(model, optimizer)
+    is_writer = ranks.is_first or with_own_states(optimizer) is not optimizer
+    (states_bytes,) = ranks.sum([_num_bytes(states) if is_writer else 0])
+    why = ""
+    if ranks.is_first:
+        weights_bytes = sum(tensor.nbytes for tensor in _trained(model).values())
+        try:
+            size_bytes = weights_bytes + int(states_bytes)
+            require_space(folder, size_bytes, f"the checkpoint after step {step}")
+        except OSError as error:
+            why = error.strerror or str(error)
+    return str(ranks.share(why))
+
+
 def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks) -> int:
     """Load the checkpoint in `path` on every rank; return the number of steps before it.
 
     Raises UserError if it does not belong to this model.
     """
-    _load_weights(path, _trained(model))
+    load_weights(path, model)
     _load_states(path, model, optimizer)
     random_states = torch.load(path / "random.pt", map_location="cpu", weights_only=True)
     if len(random_states) == ranks.world_size:  # else no state belongs to this rank
@@ -91,11 +109,19 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: 
     return int(json.loads((path / "state.json").read_text(encoding="utf-8"))["step"])
 
 
-def _load_weights(path: Path, trained: Mapping[str, torch.Tensor]) -> None:
-    """Copy the saved weights into `trained`, one tensor at a time, through the host's memory.
+def notes_of(path: Path) -> dict[str, Any]:
+    """Return the notes that a checkpoint was saved with; nothing for one of an earlier version."""
+    about = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    found: dict[str, Any] = about.get("notes", {})
+    return found
+
+
+def load_weights(path: Path, model: nn.Module) -> None:
+    """Copy the saved weights into the model, one tensor at a time, through the host's memory.
 
     So a GPU never holds a second copy of the weights. Raises UserError if they do not fit.
     """
+    trained = _trained(model)
     with safe_open(path / "model.safetensors", framework="pt", device="cpu") as saved:
         saved_shapes = {key: tuple(saved.get_slice(key).get_shape()) for key in saved.keys()}  # noqa: SIM118 - no dict
         shapes = {key: tuple(parameter.shape) for key, parameter in trained.items()}

@@ -3,54 +3,36 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rundir.checkpoints import checkpoint_name, note_evaluation
-from rundir.config import RunConfig
-from rundir.control import is_asked
+from rundir.config import RunConfig, TrainConfig
 from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.paths import RunDir
+from train.batches.batch import Batch, Work, collate_rows
+from train.batches.feed import Feed
 from train.data.dataset import SampleFile
+from train.evaluation.evaluation_sets import EvaluationSets
 from train.model.attention import row_lengths
 from train.model.build import num_weights
+from train.model.undistributed import Undistributed
 from train.rank.group import Ranks
-from train.step import checkpoint
-from train.step.batch import Batch, Work, collate_rows
-from train.step.bf16 import num_without_master
-from train.step.evaluate import Evaluator
-from train.step.feed import Feed
+from train.step.controls import STOP, Controls
+from train.step.guards import Guards
+from train.step.keeper import Keeper
 from train.step.mfu import model_flops
-from train.step.optimizer import make_optimizer, with_own_states
 from train.step.progress import StepProgress
-from train.step.schedule import learning_rate, num_steps
 from train.stream.stream import Stream
+from train.update.buckets import fill_buckets
+from train.update.optimizer import make_optimizer
+from train.update.schedule import learning_rate, num_steps
 
 Result = Literal["done", "stopped"]
-
-
-class Undistributed(nn.Module):
-    """The stand-in for DDP in a plain run, where there is no rank to exchange gradients with.
-
-    DDP would not work on every device anyway: no torch backend takes MPS tensors.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *inputs: Any) -> Any:
-        """Return the module's output."""
-        return self.module(*inputs)
-
-    def no_sync(self) -> AbstractContextManager[None]:
-        """Return a context that does nothing: gradients are never exchanged."""
-        return nullcontext()
 
 
 class Trainer:
@@ -65,9 +47,10 @@ class Trainer:
         events: EventWriter,
         model: DistributedDataParallel | Undistributed,
         samples: SampleFile | Stream,
-        evaluator: Evaluator | None,
+        evaluator: EvaluationSets | None,
     ) -> None:
         self._config, self._run, self._ranks, self._events = config.train, run, ranks, events
+        self._run_config = config
         self._model, self._samples, self._evaluator = model, samples, evaluator
         self._trainable = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(
@@ -85,36 +68,39 @@ class Trainer:
         self._longest = config.data.max_seq_length
         self._total_steps = num_steps(config.train, len(samples))
         self._step = 0  # steps done
-        self._checkpointed: Path | None = None
+        self._guards = Guards(
+            config=config,
+            run=run,
+            ranks=ranks,
+            events=events,
+            samples=samples,
+            feed=self._feed,
+            loss=model.module,
+        )
+        self._keeper = Keeper(
+            run=run,
+            ranks=ranks,
+            events=events,
+            model=model.module,
+            optimizer=self.optimizer,
+            evaluator=evaluator,
+            guards=self._guards,
+        )
+        self._tracker = evaluator.tracker if evaluator is not None else None
         self._progress = StepProgress(config, ranks, events)
+        if not config.model.compile:  # a compiled block would be compiled anew for the hook
+            self._progress.watch_gradient(self._trainable[0])
+        self._controls = Controls(config, run, ranks, events)
 
     def warm_up(self) -> None:
-        """Move every gradient into DDP's buckets before anything else is in memory.
-
-        DDP starts with one bucket for all gradients and, after the first pass, allocates buckets
-        in the order in which gradients arrived (torch/nn/parallel/distributed.py,
-        `_ddp_init_helper`). Gradients that are still views of the first one would keep it alive
-        beside them, so they are freed in between. Gradients accumulated without communication have
-        memory of their own until they have been in a bucket once. After two passes that add
-        nothing, neither happens again as long as gradients are zeroed and not freed.
-        """
-        for _ in range(2):
-            self.optimizer.zero_grad(set_to_none=True)
-            self.gradients([collate_rows([])], 0.0)
-        self.optimizer.zero_grad(set_to_none=False)
+        """Move every gradient into DDP's buckets before anything else is in memory."""
+        fill_buckets(self.optimizer, lambda: self.gradients([collate_rows([])], 0.0))
 
     def restore(self, resume_from: str | None) -> None:
         """Resume from a checkpoint folder, if given; then report what is to be trained."""
         if resume_from is not None:
-            self._step = checkpoint.load(
-                Path(resume_from), self._model.module, self.optimizer, self._ranks
-            )
-            if self._ranks.is_first and num_without_master(with_own_states(self.optimizer)):
-                text = (
-                    "[Rank 0] RESUME: the checkpoint has no float32 copies of its weights in "
-                    "bfloat16 (train.bf16_updates=master): they are made from these"
-                )
-                self._events.emit("log", "line", text=text)
+            every = self._config.eval_every_steps
+            self._step = self._keeper.resume(Path(resume_from), every)
         if isinstance(self._samples, Stream):
             self._samples.begin(self._step)
         if self._ranks.is_first:
@@ -126,40 +112,48 @@ class Trainer:
                 num_parameters=num_weights(self._model),
                 num_trainable=sum(p.numel() for p in self._trainable),
                 num_train_samples=len(self._samples),
-                num_eval_samples=len(self._evaluator.samples) if self._evaluator else 0,
+                num_eval_samples=self._evaluator.num_samples if self._evaluator else 0,
             )
 
     def train(self) -> Result:
         """Run all steps left, evaluations and checkpoints; return "stopped" if asked to stop."""
-        self._evaluate()
-        self._progress.begin(model_flops(self._model.module.model, self._longest))
+        self._begin()
         stop = False
-        while self._step < self._total_steps and not stop:
+        while self._step < self._total_steps and not stop and not self._guards.is_over:
             try:
-                stop = self._one_step()
+                asked = self._one_step()
             except UserError:  # bad rows in streamed data: all ranks learn of them at one step
                 if self._step:
                     self._keep()
                 raise
+            stop = bool(asked & STOP)
             save = stop or self._is_due(self._config.checkpoint_every_steps)
-            if save or self._is_due(self._config.log_every_steps):
-                self._progress.report(self._step)  # fails first if the loss is NaN
+            # Before it is saved: a checkpoint of a bad loss would take a good one's place.
+            if self._has_gone_back(is_told=save):
+                continue
             if save:
-                self._save()
+                self._keep()
             if self._is_due(self._config.eval_every_steps) and self._step < self._total_steps:
-                self._evaluate()
-        self._progress.report(self._step)
+                self.evaluate_now()
+            if self._step < self._total_steps:
+                self._follow()
+            stop |= self._controls.stepped(asked, self)
+        self._controls.end()
+        self._has_gone_back(is_told=True)  # nothing, unless a stop came while the run was paused
         self._progress.end()
         self._keep()
-        if stop and self._step < self._total_steps:
+        if self._guards.is_over:
+            self._guards.tell_early_stop(self._step)
+        elif stop and self._step < self._total_steps:
             return "stopped"
-        self._evaluate()
+        self.evaluate_now()
+        self._follow(has_ended=True)
         return "done"
 
     def announce(self, result: Result) -> None:
         """Write the mark that tells the launcher that everything is trained and saved."""
         if self._ranks.is_first:
-            saved = self._checkpointed
+            saved = self._keeper.saved
             self._events.emit(
                 "mark",
                 "train.result",
@@ -171,27 +165,78 @@ class Trainer:
                 checkpoint=None if saved is None else str(saved.relative_to(self._run.path)),
             )
 
-    def _one_step(self) -> bool:
-        """Train one step; return True if a stop was asked for, which all ranks learn together."""
+    def take_best(self) -> None:
+        """Load the weights that are to be exported: on rank 0, after the last step."""
+        self._keeper.take_best(self._run_config, self._step)
+
+    @property
+    def step(self) -> int:
+        """Steps trained."""
+        return self._step
+
+    @property
+    def total_steps(self) -> int:
+        """Steps in all."""
+        return self._total_steps
+
+    @property
+    def settings(self) -> TrainConfig:
+        """The settings as they are now."""
+        return self._config
+
+    def change(self, settings: TrainConfig) -> None:
+        """Go on with other settings."""
+        self._config, self._run_config = settings, replace(self._run_config, train=settings)
+
+    def save_now(self) -> str:
+        """Save, unless there is a checkpoint of this step; return why there is no room, or ""."""
+        if self._keeper.is_kept(self._step):
+            return ""
+        why = self._keeper.lacking(self._step)
+        if not why and self._has_gone_back(is_told=True):
+            return f"the last loss was bad: the run has gone back to step {self._step}"
+        if not why:
+            self._keep()
+        return why
+
+    def evaluate_now(self) -> float | None:
+        """Evaluate, unless this step has been; return the loss, or None without held-out data."""
+        is_due = self._is_due(self._config.eval_every_steps)
+        return self._keeper.evaluate(self._step, self._config.keep_checkpoints, is_due=is_due)
+
+    def leave_out(self, seconds: float) -> None:
+        """Leave seconds of waiting out of the measurements."""
+        self._progress.leave_out(seconds)
+
+    def _one_step(self) -> int:
+        """Train one step; return what was asked for meanwhile, which all ranks learn together."""
         timer = self._progress.timer
         lr = learning_rate(self._config, self._step, self._total_steps)
+        if self._step + 1 in self._guards.losses.skipped:
+            self._step += 1
+            return 0
         with timer("data"):
             batches = self._feed.step(self._step)
         with timer("comm"):
-            *sums, stop = self._ranks.sum(
+            *sums, asked = self._ranks.sum(
                 [
                     *map(sum, zip(*(batch.work for batch in batches), strict=True)),
-                    self._ranks.is_first and is_asked(self._run, "stop"),
+                    self._controls.look(),
                 ]
             )
         work = Work(*sums)
         loss_sum = self.gradients(batches, work.num_labels)
+        if self._guards.losses.refuses(self._step + 1, loss_sum, work, self._trainable):
+            self.optimizer.zero_grad(set_to_none=False)
+            self._step += 1
+            self._ranks.pulse.stepped(self._step)
+            return int(asked)
         with timer("optimizer"):
             grad_norm = self.update(lr)
         self._step += 1
         self._ranks.pulse.stepped(self._step)
-        self._progress.add(loss_sum, work, grad_norm, lr)
-        return stop > 0
+        self._progress.add(self._step, loss_sum, work, grad_norm, lr)
+        return int(asked)
 
     def gradients(self, batches: list[Batch], num_labels: float) -> torch.Tensor:
         """Accumulate the gradient of the step's mean loss; return this rank's loss sum.
@@ -226,28 +271,33 @@ class Trainer:
     def _is_due(self, every: int) -> bool:
         return every > 0 and self._step % every == 0
 
-    def _evaluate(self) -> None:
-        if self._evaluator is None:
-            return
-        loss, saved = self._evaluator.evaluate(self._step), self._checkpointed
-        if self._ranks.is_first and saved and saved.name == checkpoint_name(self._step):
-            note_evaluation(saved, loss)
+    def _begin(self) -> None:
+        """Evaluate what there is before the first step, and start the clock."""
+        if self._guards.losses.goes_back and not self._keeper.way_back:
+            self._keep()  # to go back to, until there is a later one
+        self.evaluate_now()
+        if self._tracker is not None:
+            self._tracker.begin(self._step, self._total_steps)
+            self._follow()
+        self._progress.begin(model_flops(self._model.module.model, self._longest))
+
+    def _has_gone_back(self, *, is_told: bool) -> bool:
+        """Report the last steps, if it is time; return True if one was bad, and they are undone."""
+        is_last = self._step == self._total_steps
+        if not (is_told or is_last or self._is_due(self._config.log_every_steps)):
+            return False
+        bad = self._guards.losses.reported(self._progress.report(self._step))
+        if bad is None:
+            return False
+        self._step = self._keeper.go_back(bad)
+        return True
+
+    def _follow(self, *, has_ended: bool = False) -> None:
+        """Keep some answers of the model, if they are due."""
+        if self._tracker is not None:
+            is_evaluated = self._keeper.evaluated_step == self._step
+            is_answered = is_evaluated and self._config.eval_generate
+            self._tracker.look(self._step, has_ended=has_ended, is_answered=is_answered)
 
     def _keep(self) -> None:
-        """Save, unless a checkpoint of this step exists."""
-        if self._checkpointed is None or self._checkpointed.name != checkpoint_name(self._step):
-            self._save()
-
-    def _save(self) -> None:
-        is_first = self._ranks.is_first
-        self._ranks.pulse.tick("checkpoint")
-        span = self._events.span("checkpoint", step=self._step) if is_first else nullcontext()
-        with span:
-            self._checkpointed = checkpoint.save(
-                self._run.checkpoints,
-                self._step,
-                self._model.module,
-                self.optimizer,
-                self._ranks,
-                keep=self._config.keep_checkpoints,
-            )
+        self._keeper.keep(self._step, self._config.keep_checkpoints)

@@ -20,8 +20,8 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from train.batches.batch import Work
 from train.model.build import plain_model
-from train.step.batch import Work
 
 _MATRIX_DIMS = 2
 _FULL = ("full_attention", "sliding_attention")

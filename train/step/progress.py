@@ -6,7 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -14,12 +14,13 @@ import torch
 
 from rundir.config import RunConfig
 from rundir.events import EventWriter
+from train.batches.batch import NO_WORK, Work
 from train.rank.group import Ranks
-from train.step.batch import NO_WORK, Work
 from train.step.mfu import ModelFlops, peak_flops_per_s
 
 HOST_PARTS = ("data", "comm")  # these wait, so their time on the host is their real time
 DEVICE_PARTS = ("forward", "backward", "optimizer")  # on a GPU these only queue work
+_WAIT = "wait"  # the end of backward, in which the gradients of other ranks are still to come
 
 Event = Callable[[], Any]  # makes an object like torch.cuda.Event
 
@@ -37,27 +38,42 @@ class Stopwatch:
         self._make_event = make_event
         self._is_queued = make_event is None and device.type != "cpu"  # and cannot be timed
         self._pending: deque[tuple[str, Any, Any]] = deque()
+        self._computed: Any = None  # when the block had computed everything: an event, or seconds
         self._seconds: dict[str, float] = {}
         self.restart()
 
     def restart(self) -> None:
         """Forget everything so far."""
         self._pending.clear()
-        self._seconds = dict.fromkeys((*HOST_PARTS, *DEVICE_PARTS), 0.0)
+        self._seconds = dict.fromkeys((*HOST_PARTS, *DEVICE_PARTS, _WAIT), 0.0)
 
     @contextmanager
     def timing(self, part: str) -> Iterator[None]:
         """Count the time of the block towards `part`."""
+        self._computed = None
         if self._make_event is None or part in HOST_PARTS:
             start = time.monotonic()
             yield
-            self._seconds[part] += time.monotonic() - start
+            end_s = time.monotonic()
+            self._seconds[part] += end_s - start
+            if self._computed is not None:
+                self._seconds[_WAIT] += end_s - self._computed
             return
         begin, end = self._make_event(), self._make_event()
         begin.record()
         yield
         end.record()
         self._pending.append((part, begin, end))
+        if self._computed is not None:
+            self._pending.append((_WAIT, self._computed, end))
+
+    def computed(self) -> None:
+        """Note that the block that is being timed has computed everything, and only waits now."""
+        if self._make_event is None:
+            self._computed = time.monotonic()
+        else:
+            self._computed = self._make_event()
+            self._computed.record()
 
     def collect(self) -> None:
         """Add up the events that have passed, so that no more are kept than are queued."""
@@ -72,7 +88,7 @@ class Stopwatch:
         while self._pending:
             self._pending[0][2].synchronize()
             self._take()
-        unknown = DEVICE_PARTS if self._is_queued else ()
+        unknown = (*DEVICE_PARTS, _WAIT) if self._is_queued else ()
         return {part: None if part in unknown else sum_ for part, sum_ in self._seconds.items()}
 
     def _take(self) -> None:
@@ -81,7 +97,7 @@ class Stopwatch:
 
 
 class StepProgress:
-    """Sums over the steps since the last report; rank 0 reports."""
+    """Sums over the steps since the last report; rank 0 reports, and each rank its own times."""
 
     def __init__(self, config: RunConfig, ranks: Ranks, events: EventWriter) -> None:
         self._ranks, self._events = ranks, events
@@ -93,7 +109,8 @@ class StepProgress:
 
     def _reset(self) -> None:
         self._stopwatch.restart()
-        self._loss_sum: torch.Tensor | float = 0.0
+        self._steps: list[int] = []
+        self._losses: list[tuple[torch.Tensor, float]] = []  # (this rank's sum, all labels)
         self._work = NO_WORK
         self._num_steps = 0
         self._grad_norm: torch.Tensor | float = 0.0
@@ -114,36 +131,51 @@ class StepProgress:
             own = torch.cuda.max_memory_allocated(device)
         self.gpu_peak_bytes = max(self._ranks.gather(own), default=0) or None
 
+    def leave_out(self, seconds: float) -> None:
+        """Leave out seconds in which the run was paused."""
+        self._since += seconds
+        self._begun += seconds
+
     def timer(self, part: str) -> AbstractContextManager[None]:
         """Signal progress; return a context that counts its time towards `part`."""
         self._ranks.pulse.tick(part)
-        return self._stopwatch.timing(part) if self._ranks.is_first else nullcontext()
+        return self._stopwatch.timing(part)
 
-    def add(self, loss_sum: torch.Tensor, work: Work, grad_norm: torch.Tensor, lr: float) -> None:
-        """Count one step: this rank's loss sum, the work of all ranks."""
-        self._loss_sum += loss_sum
+    def watch_gradient(self, last: torch.Tensor) -> None:
+        """Take the gradient of `last`, which arrives last, as the end of what backward computes."""
+        if self._ranks.world_size > 1:
+            last.register_hook(lambda _: self._stopwatch.computed())
+
+    def add(
+        self, step: int, loss_sum: torch.Tensor, work: Work, grad_norm: torch.Tensor, lr: float
+    ) -> None:
+        """Count a step (from 1): this rank's loss sum, the work of all ranks."""
+        self._steps.append(step)
+        self._losses.append((loss_sum, work.num_labels))
         self._work, self._total = self._work.plus(work), self._total.plus(work)
         self._num_steps += 1
         self._grad_norm, self._lr = grad_norm, lr
         self._stopwatch.collect()
 
-    def report(self, step: int) -> None:
-        """Write the metric of the steps since the last report. Called by all ranks.
+    def report(self, step: int) -> list[tuple[int, float]]:
+        """Write the metric of the steps since the last report; return each step with its loss.
 
-        Raises FloatingPointError if the loss is no longer a number: nothing after it is worth
-        computing, and a checkpoint of it would overwrite a good one.
+        Called by all ranks. Steps without labels have no loss, and no metric tells one that is no
+        number.
         """
         if self._num_steps == 0:
-            return
-        (loss_sum,) = self._ranks.sum([float(self._loss_sum)])
-        loss = loss_sum / max(1.0, self._work.num_labels)
-        if not math.isfinite(loss):
-            raise FloatingPointError(
-                f"the loss is {loss} at step {step}; a lower train.learning_rate "
-                f"(now {self._lr:g}) or data without empty answers may help"
-            )
+            return []
+        # One copy from the device, and one collective, however many steps they are.
+        own = torch.stack([loss_sum for loss_sum, _ in self._losses]).tolist()
+        sums, labels = self._ranks.sum(own), [num for _, num in self._losses]
+        found = zip(self._steps, sums, labels, strict=True)
+        losses = [(number, one / num) for number, one, num in found if num]
+        loss = sum(sums) / max(1.0, self._work.num_labels)
         elapsed_s = time.monotonic() - self._since
-        if self._ranks.is_first:
+        times = self._times()
+        if self._ranks.world_size > 1:
+            self._tell_own(step, times)
+        if self._ranks.is_first and math.isfinite(loss):
             self._events.emit(
                 "metric",
                 "train",
@@ -153,12 +185,31 @@ class StepProgress:
                 grad_norm=float(self._grad_norm),
                 tokens_per_s=self._work.num_inputs / elapsed_s,
                 mfu=self._mfu(self._work, elapsed_s),
-                **{
-                    f"time_{part}_s": None if sum_s is None else round(sum_s / self._num_steps, 6)
-                    for part, sum_s in self._stopwatch.seconds().items()
-                },
+                **{f"time_{part}_s": times[part] for part in (*HOST_PARTS, *DEVICE_PARTS)},
             )
         self._reset()
+        return losses
+
+    def _times(self) -> dict[str, float | None]:
+        """Return the mean seconds a step of each part, on this rank."""
+        return {
+            part: None if sum_s is None else round(sum_s / self._num_steps, 6)
+            for part, sum_s in self._stopwatch.seconds().items()
+        }
+
+    def _tell_own(self, step: int, times: dict[str, float | None]) -> None:
+        """Write what this rank itself spends its time on, apart from waiting for others."""
+        known = {part: one or 0.0 for part, one in times.items()}
+        compute_s = sum(known[part] for part in DEVICE_PARTS) - known[_WAIT]
+        self._events.emit(
+            "metric",
+            "train.rank",
+            step=step,
+            num_steps=self._num_steps,
+            time_data_s=known["data"],
+            time_compute_s=round(max(0.0, compute_s), 6),
+            time_wait_s=round(known["comm"] + known[_WAIT], 6),
+        )
 
     def _mfu(self, work: Work, elapsed_s: float) -> float | None:
         """Return the share of all GPUs' peak that the model needed; None if either is unknown."""

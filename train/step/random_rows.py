@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from train.batches.batch import Batch
 from train.data.dataset import Sample, prompted
 from train.model.build import inference, plain_model, vocabulary_of
 from train.model.varlen import borders
-from train.step.batch import Batch
 
 LENGTHS = (5, 3)  # tokens of two samples
 

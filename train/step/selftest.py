@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
-from train.data.architecture import why_not_apart
+from train.batches.batch import Batch, collate
 from train.data.dataset import Sample, prompted
 from train.model.adapters import coverage_line
 from train.model.attention import attention_line
@@ -22,20 +21,17 @@ from train.model.buffers import buffers_watched
 from train.model.build import has_adapters, inference, plain_model
 from train.model.head import Head, head_of
 from train.model.loss import SummedLoss
+from train.model.multimodal import known_class
 from train.model.varlen import masked, use_masks
 from train.rank.group import Ranks
-from train.step.batch import Batch, collate, collate_rows
 from train.step.random_rows import LENGTHS, device_of, logits_of, random_samples
 from train.step.try_attention import settle_attention
+from train.step.try_packing import NOT_TRIED, Packed, follow_packing, leak_of, settle_packing
 
-NOT_PACKED = "--set data.packing=false"
 _LONG = 256  # tokens of the trial step: a state is computed in chunks of 64 or 128
 _TWO = (0, 1)  # seeds, whose samples take each other's place
-# Isolated samples change each other by exactly 0.0 in bfloat16, by at most 2.4e-7 in float32.
-_LEAST_LEAK = 1e-6
 _LEAST_EFFECT = 1e-4  # of a later token on earlier logits
 _NAME_PARTS, _MAX_NAMES = 4, 4  # parts of a listed name; most names in a list
-_NOISE_FACTOR = 4  # times the effect on each other of samples in rows of their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +42,7 @@ class Tried:
     unused: tuple[str, ...] = ()  # names of trainable parameters that got no gradient
     why_masked: str | None = None  # the reason that it cannot use varlen attention
     changed_buffers: tuple[str, ...] = ()  # names of buffers that a training step changes
+    packed: Packed = NOT_TRIED
 
 
 def try_out(model: Any, config: RunConfig, ranks: Ranks, events: EventWriter) -> Tried:
@@ -62,6 +59,8 @@ def try_out(model: Any, config: RunConfig, ranks: Ranks, events: EventWriter) ->
     found: Tried = ranks.share(tried)
     if found.why_masked:
         use_masks(plain_model(model))
+    if not ranks.is_first:
+        follow_packing(model, config, found.packed)
     return found
 
 
@@ -71,10 +70,9 @@ def tried_of(model: Any, config: RunConfig) -> Tried:
         check_exportable(model)
         why_masked = settle_attention(model, config)
         check_causal(model)
-        if config.data.packing:
-            check_packing(model, num_rows=min(2, config.train.micro_batch_size))
+        packed = settle_packing(model, config)
         length = min(_LONG, config.data.max_seq_length, _num_positions(model))
-        return replace(try_step(model, length), why_masked=why_masked)
+        return replace(try_step(model, length), why_masked=why_masked, packed=packed)
     except (UserError, MemoryError, torch.OutOfMemoryError, torch.AcceleratorError):
         raise
     except Exception as error:  # any model's code runs here
@@ -101,6 +99,8 @@ def _lines(model: Any, config: RunConfig, tried: Tried) -> Iterator[str]:
     lines = [attention_line(plain_model(model), config)]
     if tried.why_masked:
         lines.append(f"ATTENTION: with masks, as varlen fails for this model: {tried.why_masked}")
+    if tried.packed.line:
+        lines.append(f"PACKING: {tried.packed.line}")
     if has_adapters(model):
         lines.append(coverage_line(model))
     if tried.head == "whole":
@@ -157,8 +157,7 @@ def check_exportable(model: Any) -> None:
     """
     described = plain_model(model).config
     kind = described.model_type
-    known: Any = MODEL_FOR_CAUSAL_LM_MAPPING
-    if type(described) not in known and type(described).__module__.startswith("transformers."):
+    if known_class(described) is None and type(described).__module__.startswith("transformers."):
         raise UserError(
             f"what is trained of this model is its {kind}, which transformers cannot load again by "
             "itself",
@@ -180,7 +179,7 @@ def check_causal(model: Any) -> None:
     # A state that is computed for many tokens at once changes by its last digit.
     least = max(_LEAST_EFFECT, 2 * torch.finfo(next(model.parameters()).dtype).eps)
     logits = [logits_of(model, collate(ending(seed)))[0, : len(first[0])] for seed in _TWO]
-    leak = _leak(model, logits, least)
+    leak = leak_of(model, logits, least)
     if leak:
         raise UserError(
             "this model is not causal: later tokens change the logits of those before them by "
@@ -188,54 +187,3 @@ def check_causal(model: Any) -> None:
             do="take a causal language model",
             code=ExitCode.PREFLIGHT,
         )
-
-
-def check_packing(model: Any, *, num_rows: int = 1) -> None:
-    """Raise UserError if the samples of one row, with `num_rows` at once, see each other.
-
-    transformers keeps them apart by their positions, except, silently, in recurrent models and a
-    few others. A sample's logits then change with the sample before it.
-    """
-    before, after = LENGTHS
-
-    def row(seed: int) -> list[Sample]:
-        return [random_samples(model, seed)[0], random_samples(model, 0)[1]]
-
-    try:
-        logits = [logits_of(model, collate_rows([row(seed)] * num_rows)) for seed in _TWO]
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # any model's code may run here, and some take no positions
-        raise _not_packed(f"this model cannot be given the positions of a row: {error}") from error
-    if leak := _leak(model, [one[0, before : before + after] for one in logits]):
-        kind = plain_model(model).config.model_type
-        raise _not_packed(
-            f"samples in one row see each other in this model ({why_not_apart(kind)}another one "
-            f"before it changes the logits of a sample by {leak:.2%})"
-        )
-
-
-def _leak(model: Any, logits: Sequence[torch.Tensor], least: float = _LEAST_LEAK) -> float:
-    """Return how much logits that should be equal differ; 0 if it is only numerical noise.
-
-    With experts, the rest of the batch changes the shapes of their products, and so the last digit.
-    The noise is what that does to a sample in a row of its own.
-    """
-    leak = _difference(logits)
-    if not leak > least:
-        return 0.0
-    mixed = [
-        collate([random_samples(model, seed)[0], random_samples(model, 0)[1]]) for seed in _TWO
-    ]
-    noise = _difference([logits_of(model, batch)[1, : LENGTHS[1]] for batch in mixed])
-    return leak if leak > _NOISE_FACTOR * noise else 0.0
-
-
-def _difference(logits: Sequence[torch.Tensor]) -> float:
-    """Return the largest difference, as a share of the largest logit."""
-    one, other = logits
-    return float((one - other).abs().max() / one.abs().max())
-
-
-def _not_packed(what: str) -> UserError:
-    return UserError(what, do=NOT_PACKED, code=ExitCode.PREFLIGHT)

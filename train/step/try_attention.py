@@ -9,9 +9,9 @@ import torch
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from train.batches.batch import collate, collate_rows
 from train.model.build import plain_model
 from train.model.varlen import VARLEN, masked, use_masks
-from train.step.batch import collate, collate_rows
 from train.step.random_rows import logits_of, random_samples
 
 _LENGTHS = (9, 1, 6)  # tokens of three samples in a row

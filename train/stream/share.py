@@ -120,8 +120,7 @@ def shares(
     """
     recipe = recipes(config)[0]
     tokeniser = Tokeniser(*load_text_tools(model_path, recipe), recipe, pieces.columns)
-    each = max(_LEAST_PIECES, (config.data.shuffle_mib << 20) // pieces.piece_bytes)
-    order, most = StreamOrder(pieces.table, config.train.seed, each), Counts()
+    order, most = order_of(pieces, config), Counts()
     with closing(PieceReader(pieces.files, say)) as reader:
         rows = StreamRows(
             order,
@@ -140,6 +139,12 @@ def shares(
             if before != (most.max_token_id, most.longest_kept):
                 check_fits(model_path, most.max_token_id, most.longest_kept)
             yield share
+
+
+def order_of(pieces: Pieces, config: RunConfig) -> StreamOrder:
+    """Return the order in which the rows of all pieces are trained on."""
+    each = max(_LEAST_PIECES, (config.data.shuffle_mib << 20) // pieces.piece_bytes)
+    return StreamOrder(pieces.table, config.train.seed, each)
 
 
 def _share_of(places: Sequence[int], rows: Sequence[Row], tokeniser: Tokeniser) -> Share:

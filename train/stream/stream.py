@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Sequence
+from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Generic, TypeVar
@@ -23,8 +24,9 @@ from train.data.arrow_file import BAD_ROWS, MOST_LISTED, bad_row_line
 from train.data.dataset import Sample
 from train.data.samples import Counts
 from train.rank.group import Ranks
+from train.stream.piece_reader import PieceReader
 from train.stream.pieces import Pieces
-from train.stream.share import Share, joined, shares
+from train.stream.share import Share, StreamRows, joined, order_of, shares
 
 _NUM_AHEAD = 4  # steps
 _TOLD_AGAIN = 10  # times as many rows left out as at the last report
@@ -139,6 +141,19 @@ class Stream:
         self._samples = [sample for _, sample in share.samples]
         self._count(share.counts)
         return range(len(self._samples))
+
+    def origins(self, step: int) -> list[tuple[str, int]]:
+        """Return the file and the number of each row of `step` (from 0), read once more."""
+        with closing(PieceReader(self._pieces.files, self._say)) as reader:
+            rows = StreamRows(
+                order_of(self._pieces, self._config),
+                reader,
+                batch_size=self._config.train.global_batch_size,
+                rank=0,
+                world_size=1,
+            )
+            _, found = next(rows.steps(step))
+        return [(str(row.source.path), row.number) for row in found]
 
     def end(self) -> None:
         """Stop reading, and report what was left out."""

@@ -18,19 +18,20 @@ from transformers import PretrainedConfig
 from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
+from train.batches.batch import Batch
 from train.model.build import add_method, new_model, num_weights, plain_model
 from train.model.head import layers_of
 from train.model.new_tokens import grow
 from train.model.quantize import states_of
+from train.model.undistributed import Undistributed
 from train.rank.group import Ranks
 from train.rank.torch_compat import default_group, fake_store
-from train.step.batch import Batch
-from train.step.loop import Trainer, Undistributed
-from train.step.optimizer import with_own_states
+from train.step.loop import Trainer
 from train.step.selftest import try_step
 from train.trace.kernels import Device, kernels_of
 from train.trace.share import ALL, Bytes, Shape, largest_share, states_by_shape
 from train.trace.storages import Storages
+from train.update.optimizer import with_own_states
 from train.worker import wrap
 
 WARM_UP = "warm-up, "  # before the name of a stage
@@ -91,7 +92,7 @@ def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Tra
         model = add_method(base, config.train)
     with kernels_of(device), Storages(device, is_packed=False):
         tried = try_step(model)
-    storages = Storages(device, is_packed=config.data.packing and not is_flash)
+    storages = Storages(device, is_packed=config.data.may_share_rows and not is_flash)
     storages.assign(_weights(model), "weights")
     with _group(config.launch.num_ranks) as ranks, kernels_of(device), storages:
         wrapped: Any = wrap(model, ranks, init_sync=False, tried=tried)
@@ -170,7 +171,7 @@ def _batches(config: RunConfig) -> list[Batch]:
     share = math.ceil(train.global_batch_size / config.launch.num_ranks)
     num_rows = min(share, train.micro_batch_size)
     ids = torch.empty((num_rows, config.data.max_seq_length), dtype=torch.long, device=_META)
-    batch = _Full(ids, ids, ids.numel(), ids.clone() if config.data.packing else None)
+    batch = _Full(ids, ids, ids.numel(), ids.clone() if config.data.may_share_rows else None)
     return [batch] * min(2, math.ceil(share / num_rows))
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from train.step.bf16 import remedied
+from train.update.bf16 import remedied
 
 _BETAS = (0.9, 0.95)  # as GPT-3 and its descendants are trained (Brown et al. 2020, appendix B)
 _MATRIX_DIMS = 2
@@ -29,8 +29,8 @@ def make_optimizer(
     the states of some parameters only, updates those and sends them to the others (ZeRO stage 1,
     Rajbhandari et al. 2020). `in_8_bits`: a state takes a byte per weight, and a scale for every
     256 (Dettmers et al. 2022), by bitsandbytes, which leaves the states of small parameters as they
-    are. `bf16_updates` is about parameters in bfloat16 alone (train/step/bf16.py): auto is master,
-    as whoever knows the memory has chosen before; `seed` is that of the noise.
+    are. `bf16_updates` is about parameters in bfloat16 alone (train/update/bf16.py): auto is
+    master, as whoever knows the memory has chosen before; `seed` is that of the noise.
     """
     decaying = [p for p in parameters if p.dim() >= _MATRIX_DIMS]
     others = [p for p in parameters if p.dim() < _MATRIX_DIMS]

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from rundir.config import RunConfig
+from train.batches.batch import Batch, collate, collate_rows
+from train.batches.epoch_order import MixedOrder, Order
+from train.batches.packing import alike_batches, balanced_rows, balanced_shares
 from train.data.dataset import Sample, SampleFile
-from train.step.batch import Batch, collate, collate_rows
-from train.step.epoch_order import MixedOrder, Order
-from train.step.packing import alike_batches, balanced_rows, balanced_shares
+from train.data.like_lengths import like_lengths
 
+_BATCH_TOKENS = 256  # a further batch reads all weights, which takes as long as so many tokens
 Row = list[int]  # indices of the samples that are packed into one row
 MicroBatch = list[Row]
 Share = list[MicroBatch]  # one rank's part of a step
@@ -63,7 +65,8 @@ class Feed:
         self._samples, self._rank, self._world_size = samples, rank, world_size
         self._size = config.train.micro_batch_size
         self._row_tokens = config.data.max_seq_length
-        self._is_packed = config.data.packing
+        self._by_length = config.data.packing == "by_length"
+        self._is_packed = config.data.may_share_rows
         self._row_multiple = row_multiple
         self._order = order_of(samples, config) if order is None else order
 
@@ -83,13 +86,30 @@ class Feed:
             for share in balanced_shares(lengths, self._world_size)
         ]
 
+    def tokens(self, step: int) -> tuple[int, int, int]:
+        """Return (tokens, those computed with padding, micro-batches) of `step`, over all ranks."""
+        shares, length = self.shares(step), self._samples.length
+        batches = [[list(map(length, row)) for row in batch] for share in shares for batch in share]
+        computed = sum(self._padded(max(map(sum, batch))) * len(batch) for batch in batches)
+        return sum(map(sum, (row for batch in batches for row in batch))), computed, len(batches)
+
     def _micro_batches(self, indices: list[int], lengths: list[int]) -> Share:
         """Return the micro-batches of samples whose lengths descend."""
+        if self._by_length:
+            most = self._size * self._row_tokens  # as many as packed rows would have
+            cost = min(_BATCH_TOKENS, self._row_tokens // 16)
+            padded = [self._padded(length) for length in lengths]
+            batches = like_lengths(padded, cost=cost, most=most)
+            return [[[indices[at]] for at in batch] for batch in batches]
         rows = [[i] for i in range(len(indices))]
         if self._is_packed:
             rows = balanced_rows(lengths, self._row_tokens)
         batches = alike_batches([sum(lengths[i] for i in row) for row in rows], self._size)
         return [[[indices[i] for i in rows[at]] for at in batch] for batch in batches]
+
+    def _padded(self, length: int) -> int:
+        multiple = self._row_multiple
+        return max(length, min(self._row_tokens, -(-length // multiple) * multiple))
 
     def _batch(self, rows: MicroBatch) -> Batch:
         samples = [[self._samples[index] for index in row] for row in rows]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from rundir.units import GIB, MIB
 
@@ -24,3 +27,19 @@ def bucket_cap_mib(model: Any, num_ranks: int) -> int | None:
         return None
     numel = max(_BUCKET_NUMEL, _BUCKET_NUMEL_PER_RANK * num_ranks)
     return numel * max(one.itemsize for one in trained) // MIB
+
+
+def fill_buckets(optimizer: torch.optim.Optimizer, pass_nothing: Callable[[], object]) -> None:
+    """Move every gradient into DDP's buckets, by passes forward and backward that add nothing.
+
+    DDP starts with one bucket for all gradients and, after the first pass, allocates buckets in the
+    order in which gradients arrived (torch/nn/parallel/distributed.py, `_ddp_init_helper`).
+    Gradients that are still views of the first one would keep it alive beside them, so they are
+    freed in between. Gradients accumulated without communication have memory of their own until
+    they have been in a bucket once. After two passes neither happens again as long as gradients are
+    zeroed and not freed.
+    """
+    for _ in range(2):
+        optimizer.zero_grad(set_to_none=True)
+        pass_nothing()
+    optimizer.zero_grad(set_to_none=False)

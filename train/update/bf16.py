@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 from torch.optim.adamw import adamw
 
-from train.step.rounding import round_at_random
+from train.update.rounding import round_at_random
 
 Remedy = Literal["master", "stochastic"]
 MASTER = "master"  # the key of the copy in float32, among a parameter's states

@@ -1,0 +1,4 @@
+"""Evaluation on held-out data: losses, answers, and snapshots of answers as they change.
+
+Runs in the ranks.
+"""

@@ -1,0 +1,88 @@
+"""All sets of held-out data that a run evaluates: the main one, and those with a name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rundir.config import RunConfig
+from rundir.events import EventWriter
+from rundir.paths import RunDir
+from rundir.prepared import PreparedData, read_prepared
+from train.evaluation.evaluate import Evaluator, HeldOut
+from train.evaluation.tracker import Tracker
+from train.model.build import load_tokenizer
+from train.model.head import Head
+from train.model.loss import SummedLoss
+from train.rank.group import Ranks
+
+
+class EvaluationSets:
+    """The evaluators of a run. The main one alone decides which checkpoint is the best."""
+
+    def __init__(
+        self, main: Evaluator | None, named: Sequence[Evaluator], tracker: Tracker | None = None
+    ) -> None:
+        self._main, self.named, self.tracker = main, named, tracker
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples in the main set."""
+        return 0 if self._main is None else self._main.num_samples
+
+    def evaluate(self, step: int) -> float | None:
+        """Evaluate all sets; return the loss on the main one, None without one."""
+        loss = None if self._main is None else self._main.evaluate(step)
+        for one in self.named:
+            one.evaluate(step)
+        return loss
+
+
+def evaluation_sets(
+    config: RunConfig,
+    run: RunDir,
+    ranks: Ranks,
+    events: EventWriter,
+    model: Any,
+    *,
+    head: Head,
+) -> EvaluationSets | None:
+    """Return the evaluators of a run's sets; None if there are none, or train.evaluate is false."""
+    prepared = read_prepared(run)
+    if not config.train.evaluate or (prepared.evaluation is None and not prepared.evaluations):
+        return None
+    loss = SummedLoss(model, head=head)
+    tokenizer = load_tokenizer(
+        Path(prepared.model_path), trust_remote_code=config.model.trust_remote_code
+    )
+    per_example = config.scoring is not None and config.scoring.per_example
+
+    def made(data: PreparedData, most: int, name: str = "") -> Evaluator:
+        return Evaluator(
+            loss=loss,
+            held_out=HeldOut(data=data, most=most, name=name, per_example=per_example),
+            tokenizer=tokenizer,
+            ranks=ranks,
+            events=events,
+            run=run,
+            config=config,
+        )
+
+    most, main = config.data.max_eval_samples, prepared.evaluation
+    named = [
+        made(data, config.evaluation[name].max_samples, name)
+        for name, data in prepared.evaluations.items()
+    ]
+    tracker = None
+    if main is not None and config.train.evolution_prompts and config.scoring is None:
+        tracker = Tracker(
+            loss=loss,
+            data=main,
+            tokenizer=tokenizer,
+            ranks=ranks,
+            events=events,
+            run=run,
+            config=config,
+        )
+    return EvaluationSets(None if main is None else made(main, most), named, tracker)

@@ -1,0 +1,186 @@
+"""The evolution tracker: a few held-out prompts, answered again and again as the model learns.
+
+All ranks answer, each its share, at steps that all know. Whatever goes wrong, training goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rundir.config import RunConfig
+from rundir.data_paths import name_of
+from rundir.events import EventWriter
+from rundir.paths import RunDir
+from rundir.prepared import PreparedData
+from train.batches.batch import collate
+from train.data.dataset import SampleFile
+from train.evaluation.answering import Answerer, spread_evenly
+from train.evaluation.schedule import Budget, scheduled
+from train.evaluation.snapshot import Snapshots
+from train.model.build import inference
+from train.model.loss import SummedLoss
+from train.rank.group import Ranks
+
+_AT_ONCE = 4  # prompts
+
+
+class Tracker:
+    """The tracker of one rank; every method is called by all ranks together."""
+
+    def __init__(
+        self,
+        *,
+        loss: SummedLoss,
+        data: PreparedData,
+        tokenizer: Any,
+        ranks: Ranks,
+        events: EventWriter,
+        run: RunDir,
+        config: RunConfig,
+    ) -> None:
+        model: Any = loss.model
+        self._loss, self._model, self._ranks, self._events = loss, model, ranks, events
+        self._samples = SampleFile(data)
+        self._answerer = Answerer(self._samples, model, tokenizer, data.end_token_id, ranks.device)
+        self._batches = self._batched(config)
+        self._share = config.train.evolution_share
+        self._budget = Budget(self._share)
+        dataset = name_of(config.data.eval_path or config.data.path)
+        self._snapshots = Snapshots(run, dataset, data)
+        self._due: list[int] = []
+        self._left_out: list[int] = []
+        self._has_said = False
+        self._first = self._last = 0
+        self._taken = -1  # the last step with a snapshot
+        self._began_mono = 0.0
+
+    def _batched(self, config: RunConfig) -> list[list[int]]:
+        """Return the prompts that are answered at once: no more tokens than a rank trains on.
+
+        The same on any number of ranks: with other neighbours, and so other padding, an answer
+        may differ.
+        """
+        most = config.train.micro_batch_size * config.data.max_seq_length
+        found: list[list[int]] = []
+        longest = 0
+        for index in spread_evenly(len(self._samples), config.train.evolution_prompts):
+            if not self._answerer.has_prompt(index):
+                continue
+            num_tokens = self._samples.length(index)
+            longest = max(longest, num_tokens)
+            if not found or len(found[-1]) == _AT_ONCE or (len(found[-1]) + 1) * longest > most:
+                found.append([])
+                longest = num_tokens
+            found[-1].append(index)
+        return found
+
+    def begin(self, first: int, last: int) -> None:
+        """Set out from `first` trained steps to `last`."""
+        self._first, self._last = first, last
+        self._due = list(scheduled(first, last)) if self._batches else []
+        self._began_mono = time.monotonic()
+
+    def look(self, step: int, *, has_ended: bool = False, is_answered: bool = False) -> None:
+        """Take a snapshot after `step` steps, if it is due.
+
+        `has_ended`: the run has, maybe early. `is_answered`: by an evaluation, whose snapshot of
+        this step has all prompts.
+        """
+        if has_ended and step != self._taken:
+            self._due = [step] if self._batches else []
+        if not self._due or step < self._due[0]:
+            return
+        while len(self._due) > 1 and self._due[1] <= step:  # a bad loss was stepped over
+            self._left_out.append(self._due.pop(0))
+        trained_s = time.monotonic() - self._began_mono - self._budget.spent_s
+        done = (step - self._first) / max(1, self._last - self._first)
+        is_taken = is_answered or self._ranks.share(
+            self._budget.takes(len(self._due), trained_s, done)
+        )
+        del self._due[0]
+        if is_taken:
+            self._taken = step
+            if not is_answered:
+                self._take(step)
+        else:
+            self._leave_out(step, trained_s / done)
+
+    def _leave_out(self, step: int, all_s: float) -> None:
+        if not self._has_said and self._ranks.is_first:
+            self._has_said = True
+            cost_s = self._budget.spent_s / self._budget.num_taken
+            self._say(
+                f"not after step {step}, nor after some later ones: answers take {cost_s:.1f} s "
+                f"each time, and may take {self._share:.0%} of about {all_s:.0f} s in all "
+                "(train.evolution_share)"
+            )
+        self._left_out.append(step)
+
+    def _take(self, step: int) -> None:
+        began_mono = time.monotonic()
+        self._ranks.pulse.tick("eval")
+        examples, why = [], ""
+        try:
+            with inference(self._model):
+                examples = self._answer(step)
+        except Exception as error:  # noqa: BLE001 - the training is worth more than its answers
+            why = f"{type(error).__name__}: {error}"
+        gathered: list[tuple[list[dict[str, Any]], str]] = self._ranks.gather((examples, why))
+        self._budget.spent(time.monotonic() - began_mono)
+        if not self._ranks.is_first:
+            return
+        reasons = [f"rank {rank}: {one[1]}" for rank, one in enumerate(gathered) if one[1]]
+        if reasons:
+            self._miss(step, reasons[0])
+            return
+        with self._events.span("evolution", step=step):
+            self._write(step, [row for rows, _ in gathered for row in rows], began_mono)
+
+    def _write(self, step: int, examples: Sequence[dict[str, Any]], began_mono: float) -> None:
+        seconds = round(time.monotonic() - began_mono, 3)
+        left_out, self._left_out = self._left_out, []
+        try:
+            summary = self._snapshots.write(
+                step,
+                examples,
+                seconds=seconds,
+                run_seconds=round(time.monotonic() - self._began_mono, 3),
+                left_out_steps=left_out,
+            )
+        except OSError as error:
+            self._miss(step, str(error))
+            return
+        self._events.emit(
+            "metric",
+            "evolution",
+            step=step,
+            loss=summary["avg_loss"],
+            accuracy=summary["accuracy"],
+            similarity=summary["similarity"],
+            num_prompts=summary["total_examples"],
+            time_s=seconds,
+        )
+
+    def _miss(self, step: int, why: str) -> None:
+        """Tell that answers were due and are not there."""
+        self._events.emit("mark", "evolution.missing", step=step, why=why)
+        self._say(f"the answers after step {step} are missing: {why}")
+
+    def _say(self, text: str) -> None:
+        self._events.emit("log", "line", text=f"[Rank 0] EVOLUTION: {text}")
+
+    def _answer(self, step: int) -> list[dict[str, Any]]:
+        """Answer this rank's share of the prompts."""
+        found = []
+        for indices in self._batches[self._ranks.rank :: self._ranks.world_size]:
+            self._ranks.pulse.tick("eval")
+            losses = {index: self._loss_of(index) for index in indices}
+            found += self._answerer.examples(indices, step, losses)
+        return found
+
+    def _loss_of(self, index: int) -> float:
+        batch = collate([self._samples[index]])
+        loss_sum = float(self._loss(*batch.arguments(self._ranks.device)))
+        return loss_sum / max(1, batch.num_label_tokens)

@@ -1,0 +1,62 @@
+"""Evaluation without training (`airlock evaluate`): what a rank does after the gate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rundir.checkpoints import step_of
+from rundir.config import RunConfig
+from rundir.events import EventWriter
+from rundir.paths import RunDir
+from train.evaluation.evaluate import Evaluator
+from train.evaluation.evaluation_sets import evaluation_sets
+from train.model.loss import SummedLoss
+from train.rank.group import meet, part
+from train.rank.watchdog import start_watchdog
+from train.step.checkpoint import load_weights
+from train.step.selftest import head_kind
+from train.step.try_attention import settle_attention
+
+
+def score(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> None:
+    """Evaluate `model` on all named sets, with the other ranks; rank 0 keeps the examples."""
+    assert config.scoring is not None
+    pulse = start_watchdog(run)
+    device = next(model.parameters()).device
+    ranks = meet(device, events, config.launch.collective_timeout_s, pulse)
+    step = 0
+    if config.scoring.checkpoint:
+        checkpoint = Path(config.scoring.checkpoint)
+        load_weights(checkpoint, SummedLoss(model))  # as a training names them
+        step = step_of(checkpoint)
+    settle_attention(model, config)
+    sets = evaluation_sets(config, run, ranks, events, model, head=head_kind(model))
+    assert sets is not None
+    for one in sets.named:
+        one.evaluate(step)
+        if ranks.is_first and config.scoring.per_example:
+            _keep(run, one)
+    if ranks.is_first:
+        events.emit(
+            "mark",
+            "train.result",
+            result="done",
+            step=step,
+            tokens_per_s=None,
+            mfu=None,
+            gpu_peak_bytes=None,
+            checkpoint=None,
+        )
+    part(ranks)
+
+
+def _keep(run: RunDir, evaluator: Evaluator) -> None:
+    """Append the examples of a set to examples.jsonl, one on a line."""
+    with (run.path / "examples.jsonl").open("a", encoding="utf-8") as file:
+        for row in evaluator.examples:
+            _, _, number = evaluator.samples.origin(row["example_id"])
+            kept = {key: value for key, value in row.items() if key != "step"}
+            line = {"set": evaluator.name, "row": number, **kept}
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")

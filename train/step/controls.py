@@ -1,0 +1,231 @@
+"""Requests to a run that trains, which all ranks answer together between two steps.
+
+Rank 0 reads them from control/ and tells the others in a collective that each step has anyway
+(train/step/loop.py), as a sum of the bits below.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Protocol
+
+from rundir import control
+from rundir.config import RunConfig, TrainConfig
+from rundir.config_file import change_setting
+from rundir.control import Asked
+from rundir.events import EventWriter
+from rundir.paths import RunDir
+from rundir.units import clock_text
+from train.rank.group import Ranks
+from train.step.recorder import Recorder
+
+STOP, PAUSE, SAVE, EVALUATE, SET, PROFILE = (1 << place for place in range(6))
+_ONCE = {"save": SAVE, "evaluate": EVALUATE, "set": SET, "profile": PROFILE}
+
+_LOOK_EVERY_S = 0.25  # while paused: rank 0 at control/
+_MEET_EVERY_S = 2.0  # while paused: all ranks, so that none waits as long as a collective may
+_MEET_SHARE = 0.25  # of launch.collective_timeout_s, if that is shorter
+
+
+class Training(Protocol):
+    """What a request can have done, by all ranks together, and what it depends on."""
+
+    @property
+    def step(self) -> int:
+        """Steps trained."""
+
+    @property
+    def total_steps(self) -> int:
+        """Steps in all."""
+
+    @property
+    def settings(self) -> TrainConfig:
+        """The settings as they are now."""
+
+    def change(self, settings: TrainConfig) -> None:
+        """Go on with these settings."""
+
+    def save_now(self) -> str:
+        """Save a checkpoint unless there is one of this step; return why not, or ""."""
+
+    def evaluate_now(self) -> float | None:
+        """Evaluate; return the held-out loss, or None without held-out data."""
+
+    def leave_out(self, seconds: float) -> None:
+        """Leave seconds of waiting out of all measurements."""
+
+
+class Controls:
+    """The requests to one run. `look` is a rank's own; all call `stepped` together."""
+
+    def __init__(self, config: RunConfig, run: RunDir, ranks: Ranks, events: EventWriter) -> None:
+        self._run, self._ranks, self._events = run, ranks, events
+        self._meet_every_s = min(_MEET_EVERY_S, _MEET_SHARE * config.launch.collective_timeout_s)
+        self._todo: dict[str, list[Asked]] = {}  # on rank 0
+        self._stuck: set[str] = set()  # files that could not be removed: answered once all the same
+        self._recorder = Recorder(run, ranks, events)
+
+    def look(self) -> int:
+        """Return what is asked for, as bits, on rank 0; elsewhere 0.
+
+        What is done once is taken out of the folder here, so that it is never done twice.
+        """
+        if not self._ranks.is_first:
+            return 0
+        asked = 0
+        found = control.pending(self._run)
+        names = {one.name for one in found}
+        if "stop" in names:
+            asked |= STOP
+        if "resume" in names:
+            for name in ("pause", "resume"):
+                self._remove(name)
+        elif "pause" in names:
+            asked |= PAUSE
+        for one in found:
+            bit = _ONCE.get(one.request, 0)
+            if (
+                not bit
+                or one.name in self._stuck
+                or (bit == PROFILE and self._recorder.is_recording)
+            ):
+                continue
+            if not self._remove(one.name):
+                self._stuck.add(one.name)
+            self._todo.setdefault(one.request, []).append(one)
+        for request in self._todo:
+            asked |= _ONCE[request]
+        return asked
+
+    def stepped(self, asked: int, training: Training) -> bool:
+        """Do what all ranks have heard, in the step that has ended, is asked for.
+
+        Return True if the run is to stop. While it is paused, this waits.
+        """
+        self._recorder.stepped()
+        return asked != 0 and self._answer(asked, training)
+
+    def end(self) -> None:
+        """Write a trace that has begun: there are no more steps."""
+        self._recorder.finish()
+
+    def _answer(self, asked: int, training: Training) -> bool:
+        paused_at: float | None = None
+        while not asked & STOP:
+            self._do_once(asked, training)
+            if not asked & PAUSE:
+                break
+            if training.step >= training.total_steps:
+                self._remove("pause")
+                self._tell("pause", [], training, why="all steps are trained")
+                break
+            if paused_at is None:
+                paused_at = time.monotonic()
+                self._tell("pause", [], training, said=f"paused after step {training.step}")
+            asked = self._wait()
+        if paused_at is not None:
+            paused_s = time.monotonic() - paused_at
+            training.leave_out(paused_s)
+            if not asked & STOP:
+                said = f"goes on after step {training.step}, paused for {clock_text(paused_s)}"
+                self._tell("resume", [], training, said=said)
+        return bool(asked & STOP)
+
+    def _wait(self) -> int:
+        """Wait until something is asked for, or for a while; return it as all ranks hear it."""
+        asked, deadline = PAUSE, time.monotonic() + self._meet_every_s
+        self._ranks.pulse.tick("paused")
+        while self._ranks.is_first and asked == PAUSE and time.monotonic() < deadline:
+            time.sleep(min(_LOOK_EVERY_S, self._meet_every_s))
+            self._ranks.pulse.tick("paused")
+            asked = self.look()
+        (total,) = self._ranks.sum([asked if self._ranks.is_first else 0])
+        return int(total)
+
+    def _do_once(self, asked: int, training: Training) -> None:
+        """Do what is done once, in an order in which a new setting already counts."""
+        if asked & SET:
+            self._change(training)
+        if asked & SAVE:
+            step, why = training.step, training.save_now()
+            said = f"saved the checkpoint after step {step}"
+            self._tell("save", self._taken("save"), training, said=said, why=why)
+        if asked & EVALUATE:
+            loss = training.evaluate_now()
+            why = "there are no held-out data to evaluate on" if loss is None else ""
+            said = (
+                f"held-out loss {loss:.4f} after step {training.step}" if loss is not None else ""
+            )
+            self._tell("evaluate", self._taken("evaluate"), training, said=said, why=why)
+        if asked & PROFILE:
+            self._record(training)
+
+    def _change(self, training: Training) -> None:
+        for one in self._ranks.share(self._taken("set")):
+            was = training.settings
+            try:
+                settings, key = control.changed(was, one.value)
+            except ValueError as error:
+                self._tell("set", [one], training, why=str(error))
+                continue
+            training.change(settings)
+            value = getattr(settings, key)
+            said = f"train.{key} is {value} from step {training.step + 1} on, it was "
+            said += str(getattr(was, key)) + self._note(f"train.{key}", value, training.step)
+            self._tell("set", [one], training, said=said)
+
+    def _note(self, key: str, value: int, step: int) -> str:
+        """Write the setting to config.toml, for a restart and --resume; return why not, or ""."""
+        if not self._ranks.is_first:
+            return ""
+        try:
+            change_setting(self._run.config, key, value, f"airlock set, after step {step}")
+        except (OSError, ValueError) as error:
+            return f"; not in config.toml: {error}"
+        return ""
+
+    def _record(self, training: Training) -> None:
+        files: list[Asked] = self._ranks.share(self._taken("profile"))
+        left = training.total_steps - training.step
+        numbers = [int(one.value) for one in files if one.value.isdecimal()]
+        num_steps = min(max(numbers, default=1), control.MOST_TRACED_STEPS, left)
+        if num_steps < 1:
+            why = "all steps are trained" if left < 1 else "at least one step has to be recorded"
+            self._tell("profile", files, training, why=why)
+            return
+        self._recorder.begin(training.step, num_steps)
+        first, last = training.step + 1, training.step + num_steps
+        which = f"step {first}" if num_steps == 1 else f"steps {first} to {last}"
+        self._tell("profile", files, training, said=f"recording {which}")
+
+    def _taken(self, request: str) -> list[Asked]:
+        return self._todo.pop(request, [])
+
+    def _tell(
+        self,
+        request: str,
+        files: list[Asked],
+        training: Training,
+        *,
+        said: str = "",
+        why: str = "",
+    ) -> None:
+        if self._ranks.is_first:
+            self._events.emit(
+                "mark",
+                "control",
+                request=request,
+                ids=[one.id for one in files if one.id],
+                step=training.step,
+                done=not why,
+                said=f"{request}: not done: {why}" if why else said,
+            )
+
+    def _remove(self, name: str) -> bool:
+        """Remove a file of control/ on rank 0; return whether it is gone."""
+        if self._ranks.is_first:
+            with contextlib.suppress(OSError):
+                control.withdraw(self._run, name)
+                return True
+        return False

@@ -1,0 +1,79 @@
+"""What watches over the losses of a run: bad ones while it trains, and early stopping."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from rundir.config import RunConfig
+from rundir.events import EventWriter
+from rundir.paths import RunDir
+from train.batches.feed import Feed
+from train.data.dataset import SampleFile
+from train.rank.group import Ranks
+from train.step.checkpoint import notes_of
+from train.step.early_stop import Patience
+from train.step.loss_watch import BadLoss
+from train.step.on_bad_loss import BadLosses
+from train.step.step_samples import Row, rows_of_step
+from train.stream.stream import Stream
+
+
+class Guards:
+    """Bad losses, and patience with the held-out loss; both are kept with each checkpoint."""
+
+    def __init__(
+        self,
+        *,
+        config: RunConfig,
+        run: RunDir,
+        ranks: Ranks,
+        events: EventWriter,
+        samples: SampleFile | Stream,
+        feed: Feed,
+        loss: nn.Module,
+    ) -> None:
+        def find(step: int) -> list[Row]:
+            return rows_of_step(
+                step, feed=feed, samples=samples, config=config, run=run, ranks=ranks, loss=loss
+            )
+
+        self._ranks, self._events = ranks, events
+        self.losses = BadLosses(config.train, run, ranks, events, find)
+        self.patience = Patience(config.train.early_stop_evaluations)
+
+    def notes(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps."""
+        return {"bad_losses": self.losses.state(), "early_stop": self.patience.state()}
+
+    def restore(self, checkpoint: Path) -> None:
+        """Go on from what a checkpoint has kept, if it has."""
+        with suppress(OSError, ValueError):
+            notes = notes_of(checkpoint)
+            self.losses.restore(notes.get("bad_losses", {}))
+            self.patience.restore(notes.get("early_stop", {}))
+
+    def go_back(self, checkpoint: Path, bad: BadLoss) -> None:
+        """Go on from a checkpoint, without the step of the bad loss."""
+        self.restore(checkpoint)
+        self.losses.skipped.add(bad.step)
+
+    @property
+    def is_over(self) -> bool:
+        """True if the held-out loss has not improved for long enough."""
+        return self.patience.is_out
+
+    def tell_early_stop(self, step: int) -> None:
+        """Write the mark of a run that ends early after `step` steps."""
+        if self._ranks.is_first:
+            self._events.emit(
+                "mark",
+                "early_stop",
+                step=step,
+                best_step=self.patience.best_step,
+                best_loss=self.patience.best_loss,
+                num_evaluations=self.patience.num_since,
+            )

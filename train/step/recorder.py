@@ -1,0 +1,146 @@
+"""A trace of some steps, by torch's profiler: a file for Perfetto, and the longest operations.
+
+Each rank records for itself, and no rank waits for another. Whatever goes wrong, training goes on.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from rundir.events import EventWriter
+from rundir.paths import RunDir
+from train.rank.group import Ranks
+
+NUM_LONGEST = 10
+_STEP = "airlock step "
+
+
+class Recorder:
+    """The trace of this rank, if one is being recorded."""
+
+    def __init__(self, run: RunDir, ranks: Ranks, events: EventWriter) -> None:
+        self._run, self._ranks, self._events = run, ranks, events
+        self._profile: Any = None
+        self._of_step: Any = None
+        self._first = self._num_steps = self._num_done = 0
+        self.is_recording = False
+
+    def begin(self, step: int, num_steps: int) -> None:
+        """Record the next `num_steps` steps, `step` being trained."""
+        self._first, self._num_steps, self._num_done = step, num_steps, 0
+        activities = [ProfilerActivity.CPU]
+        if self._ranks.device.type == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        try:
+            self._profile = profile(activities=activities)
+            self._profile.start()
+            self._begin_step()
+        except Exception as error:  # noqa: BLE001 - whatever the profiler does, training goes on
+            self._profile = None
+            self._tell(why=_text(error))
+            return
+        self.is_recording = True
+
+    def stepped(self) -> None:
+        """Note that a step has ended; write the trace after the last one."""
+        if not self.is_recording:
+            return
+        self._num_done += 1
+        if self._num_done >= self._num_steps:
+            self.finish()
+            return
+        try:
+            self._of_step.__exit__(None, None, None)
+            self._begin_step()
+        except Exception as error:  # noqa: BLE001 - as above
+            self.is_recording = False
+            self._tell(why=_text(error))
+
+    def finish(self) -> None:
+        """Write what has been recorded, if anything is: the training may end before the trace."""
+        if not self.is_recording:
+            return
+        self.is_recording = False
+        self._ranks.pulse.tick("trace")
+        file = self._run.traces / f"step_{self._first + 1:08d}-rank{self._ranks.rank}.json.gz"
+        try:
+            self._of_step.__exit__(None, None, None)
+            if self._ranks.device.type == "cuda":
+                torch.cuda.synchronize(self._ranks.device)
+            self._profile.stop()
+            table = longest(self._profile.key_averages())
+            self._run.traces.mkdir(exist_ok=True)
+            _export(self._profile, file)
+            file.with_name(file.name.removesuffix(".json.gz") + ".txt").write_text(
+                f"{table}\n", encoding="utf-8"
+            )
+        except Exception as error:  # noqa: BLE001 - as above
+            self._tell(why=_text(error))
+        else:
+            self._tell(file=str(file.relative_to(self._run.path)), table=table)
+        finally:
+            self._profile = self._of_step = None
+
+    def _begin_step(self) -> None:
+        self._of_step = record_function(f"{_STEP}{self._first + self._num_done + 1}")
+        self._of_step.__enter__()
+
+    def _tell(
+        self, *, file: str | None = None, table: str | None = None, why: str | None = None
+    ) -> None:
+        self._events.emit(
+            "mark",
+            "trace",
+            step=self._first,
+            num_steps=self._num_done,
+            file=file,
+            table=table,
+            why=why,
+        )
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _export(recorded: Any, path: Path) -> None:
+    """Write the trace in one step. Raises OSError, also where torch does not notice a full disk."""
+    plain, packed = path.with_name(f".{path.name}.json"), path.with_name(f".{path.name}.part")
+    try:
+        recorded.export_chrome_trace(str(plain))
+        with plain.open("rb") as source:
+            source.seek(max(0, plain.stat().st_size - 64))
+            if not source.read().rstrip().endswith(b"}"):
+                raise OSError(f"{path.name} could not be written to its end: is the disk full?")
+            source.seek(0)
+            with gzip.open(packed, "wb", compresslevel=3) as target:
+                shutil.copyfileobj(source, target)
+        packed.replace(path)
+    finally:
+        plain.unlink(missing_ok=True)
+        packed.unlink(missing_ok=True)
+
+
+def longest(averages: Any) -> str:
+    """Return the ten operations that took longest by themselves, as a table.
+
+    `averages` is what torch's profiler returns as key_averages(); its times are microseconds.
+    """
+    found = [one for one in averages if not one.key.startswith(_STEP)]
+    on_device = any(one.self_device_time_total > 0 for one in found)
+
+    def spent_us(one: Any) -> float:
+        return float(one.self_device_time_total if on_device else one.self_cpu_time_total)
+
+    total_us = sum(map(spent_us, found)) or 1.0
+    rows = [f"{'ms':>10}  {'share':>6}  {'calls':>7}  operation ({'GPU' if on_device else 'CPU'})"]
+    for one in sorted(found, key=spent_us, reverse=True)[:NUM_LONGEST]:
+        share = spent_us(one) / total_us
+        rows.append(f"{spent_us(one) / 1e3:10.2f}  {share:6.1%}  {one.count:7d}  {one.key[:80]}")
+    return "\n".join(rows)

@@ -1,0 +1,92 @@
+"""The samples of a step by their rows and files, for people, and which of them have a high loss."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from rundir.config import RunConfig
+from rundir.data_paths import data_paths
+from rundir.errors import UserError
+from rundir.paths import RunDir
+from train.batches.batch import collate
+from train.batches.feed import Feed
+from train.data.dataset import SampleFile
+from train.data.sources import find_sources
+from train.model.build import inference
+from train.rank.group import Ranks
+from train.stream.stream import Stream
+
+Row = dict[str, Any]  # file, row, and the mean loss of its labels (None: not a number)
+
+
+def rows_of_step(
+    step: int,
+    *,
+    feed: Feed,
+    samples: SampleFile | Stream,
+    config: RunConfig,
+    run: RunDir,
+    ranks: Ranks,
+    loss: nn.Module,
+) -> list[Row]:
+    """Return the rows of `step` (from 0) on rank 0, that with the highest loss first.
+
+    Called by all ranks together; the losses are those of the weights as they are now. Streamed rows
+    come without, in the order of the step.
+    """
+    if isinstance(samples, Stream):
+        found = samples.origins(step) if ranks.is_first else []
+        return [{"file": file, "row": row, "loss": None} for file, row in found]
+    own = [index for batch in feed.shares(step)[ranks.rank] for row in batch for index in row]
+    with inference(loss):
+        measured = [(index, _mean_loss(index, samples, ranks, loss)) for index in own]
+    together = [one for some in ranks.gather(measured) for one in some]
+    if not ranks.is_first:
+        return []
+    together.sort(key=lambda one: (-(math.inf if math.isnan(one[1]) else one[1]), one[0]))
+    names = _Files(config, run)
+    return [names.row(samples, index, value) for index, value in together]
+
+
+def _mean_loss(index: int, samples: SampleFile, ranks: Ranks, loss: nn.Module) -> float:
+    ranks.pulse.tick("eval")
+    batch = collate([samples[index]])
+    return float(loss(*batch.arguments(ranks.device))) / max(1, batch.num_label_tokens)
+
+
+class _Files:
+    """The files that the training data were made of, as far as they are still there."""
+
+    def __init__(self, config: RunConfig, run: RunDir) -> None:
+        self._names: list[list[str]] = []
+        for number, one in enumerate(data_paths(config.data.path)):
+            path = run.data_of_hub("path", number) if one.is_of_hub else Path(one.path)
+            self._names.append([str(path)])
+            with suppress(UserError):
+                self._names[-1] = [str(source.path) for source in find_sources(path)]
+
+    def row(self, samples: SampleFile, index: int, loss: float) -> Row:
+        part, source, number = samples.origin(index)
+        names = self._names[part] if part < len(self._names) else []
+        is_known = source is not None and source < len(names)
+        return {
+            "file": names[source or 0] if is_known else "",
+            "row": index + 1 if number is None else number,
+            "loss": loss if math.isfinite(loss) else None,
+        }
+
+
+def row_texts(rows: list[Row], most: int) -> str:
+    """Return the first rows as text: FILE:ROW (loss)."""
+    shown = [
+        f"{one['file'] or 'row '}{':' if one['file'] else ''}{one['row']}"
+        + ("" if one["loss"] is None else f" ({one['loss']:.2f})")
+        for one in rows[:most]
+    ]
+    more = f" and {len(rows) - most} more" if len(rows) > most else ""
+    return ", ".join(shown) + more
