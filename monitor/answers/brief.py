@@ -1,0 +1,96 @@
+"""What is kept of snapshots in memory: no texts, so that timelines of thousands of answers fit."""
+
+from __future__ import annotations
+
+import os
+import threading
+from array import array
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+from monitor.answers.snapshot import parts_of, read_snapshot
+from monitor.errors import NotFoundError
+from monitor.runs.inside import inside
+from rundir.paths import RunDir
+
+MOST_KEPT = 400_000  # examples over all snapshots, of about 25 bytes each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brief:
+    """A snapshot without its texts; the arrays have an entry for each example, by its number."""
+
+    step: int
+    timestamp: str = ""
+    dataset_hash: str = ""
+    summary: dict[str, Any] = field(default_factory=dict)
+    cost: dict[str, Any] = field(default_factory=dict)
+    left_out_steps: list[int] = field(default_factory=list)
+    error: str = ""  # why it cannot be read; then the rest is empty
+    ids: array[int] = field(default_factory=lambda: array("q"))
+    is_right: bytes = b""
+    similarity: array[float] = field(default_factory=lambda: array("f"))  # NaN: not known
+    loss: array[float] = field(default_factory=lambda: array("d"))
+
+
+class Briefs:
+    """The briefs of snapshots as they lie on the disk, each read once for each of its versions."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[Any, ...], Brief] = OrderedDict()
+        self._num_kept = 0
+        self._lock = threading.Lock()
+
+    def of(self, run: RunDir, dataset: str, step: int) -> Brief:
+        """Return the brief of a snapshot; one that cannot be read has an `error`."""
+        try:
+            with inside(run, *parts_of(run, dataset, step)) as file:
+                stat = os.fstat(file.fileno())
+        except NotFoundError as error:
+            return Brief(step=step, error=error.text)
+        key = (stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size, step)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        found = _brief(run, dataset, step)
+        self._keep(key, found)
+        return found
+
+    def _keep(self, key: tuple[Any, ...], brief: Brief) -> None:
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = brief
+                self._num_kept += _weight(brief)
+            while self._num_kept > MOST_KEPT and len(self._kept) > 1:
+                _, oldest = self._kept.popitem(last=False)
+                self._num_kept -= _weight(oldest)
+
+
+def _weight(brief: Brief) -> int:
+    return len(brief.ids) + 50  # the object itself
+
+
+def _brief(run: RunDir, dataset: str, step: int) -> Brief:
+    try:
+        one = read_snapshot(run, dataset, step)
+    except NotFoundError as error:
+        return Brief(step=step, error=error.text)
+    nan = float("nan")
+    return Brief(
+        step=step,
+        timestamp=one.timestamp,
+        dataset_hash=one.dataset_hash,
+        summary=one.summary,
+        cost=one.cost,
+        left_out_steps=one.left_out_steps,
+        ids=array("q", (example.example_id for example in one.examples)),
+        is_right=bytes(example.is_right for example in one.examples),
+        similarity=array("f", (_or(example.similarity, nan) for example in one.examples)),
+        loss=array("d", (_or(example.loss, nan) for example in one.examples)),
+    )
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value

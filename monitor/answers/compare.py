@@ -1,0 +1,122 @@
+"""Two snapshots side by side: of one run or of two, example by example."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from monitor.answers.snapshot import Example, Snapshot, read_snapshot
+from monitor.answers.words import word_diff
+from rundir.paths import RunDir
+
+CHANGES = ("newly_right", "regressed", "still_right", "never_right")
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Which snapshot: of which run, after which step."""
+
+    run: RunDir
+    step: int
+
+
+def compare(
+    a: At,
+    b: At,
+    dataset: str,
+    *,
+    change: str = "",
+    search: str = "",
+    limit: int = 100,
+    offset: int = 0,
+) -> dict[str, Any]:
+    """Return what has changed from `a` to `b`, of which examples, and by which words.
+
+    Examples belong together by their number, if both snapshots are of the same data; else by their
+    prompt and expected answer.
+    """
+    before, after = (read_snapshot(one.run, dataset, one.step) for one in (a, b))
+    is_same_data = before.dataset_hash == after.dataset_hash
+    pairs = list(_pairs(before.examples, after.examples, is_same_data))
+    changes = [change_of(one, other) for one, other in pairs]
+    wanted = [
+        (name, pair)
+        for name, pair in zip(changes, pairs, strict=True)
+        if (not change or name == change) and _has(pair, search.casefold())
+    ]
+    return {
+        "dataset": dataset,
+        "a": _told(a, before),
+        "b": _told(b, after),
+        "summary": {
+            **{name: changes.count(name) for name in CHANGES},
+            "num_matched": len(pairs),
+            "only_in_a": len(before.examples) - len(pairs),
+            "only_in_b": len(after.examples) - len(pairs),
+            "is_same_data": is_same_data,
+        },
+        "total": len(wanted),
+        "examples": [
+            _example(name, *pair, after.step) for name, pair in wanted[offset : offset + limit]
+        ],
+    }
+
+
+def _pairs(
+    before: Sequence[Example], after: Sequence[Example], is_same_data: bool
+) -> list[tuple[Example, Example]]:
+    def key(one: Example) -> Any:
+        return one.example_id if is_same_data else (one.input, one.expected)
+
+    others: dict[Any, Example] = {}
+    for one in before:
+        others.setdefault(key(one), one)
+    return [(others.pop(key(one)), one) for one in after if key(one) in others]
+
+
+def change_of(before: Example, after: Example) -> str:
+    """Return the change between two answers, one of CHANGES; never right: in neither."""
+    if after.is_right:
+        return "still_right" if before.is_right else "newly_right"
+    return "regressed" if before.is_right else "never_right"
+
+
+def _has(pair: tuple[Example, Example], text: str) -> bool:
+    parts = (part for one in pair for part in (one.input, one.expected, one.output))
+    return not text or any(text in part.casefold() for part in parts)
+
+
+def _told(at: At, snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "run": at.run.run_id,
+        "step": snapshot.step,
+        "timestamp": snapshot.timestamp,
+        "dataset_hash": snapshot.dataset_hash,
+        "summary": snapshot.summary,
+    }
+
+
+def _example(change: str, before: Example, after: Example, step: int) -> dict[str, Any]:
+    return {
+        "example_id": after.example_id,
+        "step": step,
+        "change": change,
+        "input": after.input,
+        "expected_output": after.expected,
+        "words": word_diff(before.output, after.output),
+        **{f"{key}_a": value for key, value in _figures(before).items()},
+        **{f"{key}_b": value for key, value in _figures(after).items()},
+    }
+
+
+def _figures(one: Example) -> dict[str, Any]:
+    loss = one.loss
+    return {
+        "model_output": one.output,
+        "exact_match": one.is_right,
+        "similarity": one.similarity,
+        "loss": loss if loss is None or math.isfinite(loss) else str(loss),
+        "output_length": one.length,
+    }

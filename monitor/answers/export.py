@@ -1,0 +1,93 @@
+"""All answers of a data set as one file: a line for each example and step, JSON or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from monitor.answers.brief import Briefs
+from monitor.answers.history import readable
+from monitor.answers.snapshot import Example, read_snapshot
+from rundir.paths import RunDir
+
+FORMATS = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
+COLUMNS = (
+    "run",
+    "dataset",
+    "step",
+    "example_id",
+    "input",
+    "expected_output",
+    "model_output",
+    "exact_match",
+    "similarity",
+    "loss",
+    "output_length",
+)
+# What a spreadsheet takes for a formula if a cell begins with it, wide forms included.
+_FORMULA = re.compile(r"\s*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+
+
+def export(briefs: Briefs, run: RunDir, dataset: str, form: str) -> Iterator[bytes]:
+    """Yield the file, a snapshot at a time; snapshots that cannot be read are left out.
+
+    Raises NotFoundError, before anything is yielded, if none can be.
+    """
+    steps = [one.step for one in readable(briefs, run, dataset)]
+    return _parts(run, dataset, steps, form)
+
+
+def _parts(run: RunDir, dataset: str, steps: Sequence[int], form: str) -> Iterator[bytes]:
+    if form == "csv":
+        yield _csv([COLUMNS])
+    for step in steps:
+        rows = (_row(run, dataset, step, one) for one in read_snapshot(run, dataset, step).examples)
+        if form == "csv":
+            yield _csv([[safe_cell(value) for value in row.values()] for row in rows])
+        else:
+            yield "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def _row(run: RunDir, dataset: str, step: int, one: Example) -> dict[str, Any]:
+    loss = one.loss
+    values = (
+        run.run_id,
+        dataset,
+        step,
+        one.example_id,
+        one.input,
+        one.expected,
+        one.output,
+        one.is_right,
+        _named(one.similarity),
+        _named(loss),
+        one.length,
+    )
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def _named(value: float | None) -> float | str | None:
+    """Return a number as JSON can hold it."""
+    return value if value is None or abs(value) < float("inf") else str(value)
+
+
+def safe_cell(value: Any) -> Any:
+    """Return a cell that no spreadsheet takes for a formula: text like one begins with a quote."""
+    if isinstance(value, str) and _FORMULA.match(value):
+        return "'" + value
+    return value
+
+
+def _csv(rows: Sequence[Sequence[Any]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\r\n").writerows(rows)
+    return text.getvalue().encode("utf-8", errors="replace")
+
+
+def file_name(run: RunDir, dataset: str, form: str) -> str:
+    """Return what a browser may call the file: letters, digits, `.`, `_` and `-` only."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", f"{run.run_id}-{dataset}")[:120] + f".{form}"

@@ -1,0 +1,143 @@
+"""Examples over all steps: their timelines, and which of them are newly right, regressed, …"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+from monitor.answers.brief import Brief, Briefs
+from monitor.answers.snapshot import Example, read_snapshot, steps_of
+from monitor.errors import NotFoundError
+from rundir.paths import RunDir
+
+Filter = Literal["newly_right", "regressed", "never_right", "unstable"]
+FILTERS: tuple[Filter, ...] = get_args(Filter)
+_UNSTABLE = 2  # changes from wrong to right and back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """One example at each of the steps; None where a snapshot does not have it."""
+
+    example_id: int
+    is_right: list[bool | None]
+    similarity: list[float | None]
+    loss: list[float | None]
+
+    def kinds(self, first: int, last: int) -> list[Filter]:
+        """Return what the example is, from the `first` to the `last` position of the steps.
+
+        Newly right compares these two; regressed is wrong now, and was right at any time between.
+        """
+        known = [one for one in self.is_right[first : last + 1] if one is not None]
+        before, after = self.is_right[first], self.is_right[last]
+        num_changes = sum(one != other for one, other in pairwise(known))
+        told = {
+            "newly_right": before is False and after is True,
+            "regressed": after is False and any(known),
+            "never_right": bool(known) and not any(known),
+            "unstable": num_changes >= _UNSTABLE,
+        }
+        return [name for name in FILTERS if told[name]]
+
+
+def timelines(briefs: Sequence[Brief]) -> list[Timeline]:
+    """Return the timelines of all examples that any of the snapshots has, by their number."""
+    places = [{number: place for place, number in enumerate(one.ids)} for one in briefs]
+    found = []
+    for number in sorted(set().union(*places)):
+        at = [where.get(number) for where in places]
+        found.append(
+            Timeline(
+                example_id=number,
+                is_right=[_right(*one) for one in zip(briefs, at, strict=True)],
+                similarity=[_value(one.similarity, i) for one, i in zip(briefs, at, strict=True)],
+                loss=[_value(one.loss, i) for one, i in zip(briefs, at, strict=True)],
+            )
+        )
+    return found
+
+
+def _right(brief: Brief, place: int | None) -> bool | None:
+    return None if place is None else bool(brief.is_right[place])
+
+
+def _value(values: Sequence[float], place: int | None) -> float | None:
+    if place is None or math.isnan(values[place]):
+        return None
+    return float(f"{values[place]:.6g}")
+
+
+def readable(briefs: Briefs, run: RunDir, dataset: str) -> list[Brief]:
+    """Return all snapshots that can be read. Raises NotFoundError if there is none."""
+    found = [briefs.of(run, dataset, step) for step in steps_of(run, dataset)]
+    whole = [one for one in found if not one.error]
+    if not whole:
+        raise NotFoundError(
+            f"no snapshot of {dataset!r} in {run.run_id} can be read: {found[0].error}",
+            "api/evolution/datasets lists those of all runs",
+        )
+    return whole
+
+
+def examples(
+    briefs: Briefs,
+    run: RunDir,
+    dataset: str,
+    *,
+    wanted: str = "",
+    search: str = "",
+    limit: int = 100,
+    offset: int = 0,
+) -> dict[str, Any]:
+    """Return the examples' timelines; `wanted` is a filter, and `search` text that they have.
+
+    The text is looked for in prompts, expected answers, and the first and the last answers.
+    """
+    whole = readable(briefs, run, dataset)
+    last = len(whole) - 1
+    rows = [(one, one.kinds(0, last)) for one in timelines(whole)]
+    counts = {name: sum(name in kinds for _, kinds in rows) for name in FILTERS}
+    num_all = len(rows)
+    rows = [row for row in rows if not wanted or wanted in row[1]]
+    ends = [_by_number(run, dataset, whole[i].step) for i in ((0, last) if last else (0,))]
+    if search:
+        rows = [row for row in rows if _has(ends, row[0].example_id, search.casefold())]
+    shown = rows[offset : offset + limit]
+    return {
+        "dataset": dataset,
+        "run": run.run_id,
+        "steps": [one.step for one in whole],
+        "counts": {"all": num_all, **counts},
+        "total": len(rows),
+        "examples": [_told(one, kinds, ends[-1]) for one, kinds in shown],
+    }
+
+
+def _by_number(run: RunDir, dataset: str, step: int) -> dict[int, Example]:
+    found = read_snapshot(run, dataset, step).examples
+    return {one.example_id: one for one in found}
+
+
+def _has(ends: Sequence[dict[int, Example]], number: int, text: str) -> bool:
+    rows = [end[number] for end in ends if number in end]
+    return any(
+        text in part.casefold() for row in rows for part in (row.input, row.expected, row.output)
+    )
+
+
+def _told(one: Timeline, kinds: list[Filter], last: dict[int, Example]) -> dict[str, Any]:
+    row = last.get(one.example_id)
+    return {
+        "example_id": one.example_id,
+        "kinds": kinds,
+        "input": row.input if row else None,
+        "expected_output": row.expected if row else None,
+        "model_output": row.output if row else None,
+        "exact_match": one.is_right,
+        "similarity": one.similarity,
+        "loss": one.loss,
+    }

@@ -1,0 +1,41 @@
+"""`python -m monitor.api.docs`: write the table of endpoints in docs/serve.md, from the routes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from monitor.api.app import all_routes
+from monitor.api.openapi import path_names, told_in
+from monitor.api.settings import Settings
+from monitor.endpoint import Endpoint, Param
+from rundir.docs import Tables, write
+
+
+def endpoints_table() -> str:
+    """Return every endpoint with its parameters, as Markdown."""
+    rows = ["| endpoint | answers | parameters |", "|---|---|---|"]
+    for told in told_in(all_routes(Settings(runs_folder=Path("runs"), token=""))):
+        path = told.path
+        for name in path_names(path):
+            path = path.replace(f"{{{name}}}", name.upper())
+        rows.append(f"| `{told.method} {path}` | {told.summary} | {_params(told)} |")
+    return "\n".join(rows)
+
+
+def _params(told: Endpoint) -> str:
+    parts = [f"`{one.name}`{_default(one)}: {one.meaning}" for one in told.params]
+    if told.body is not None:
+        choices = told.body["properties"]["request"]["enum"]
+        parts.append('`{"request": …}`: ' + ", ".join(choices))
+    return "<br>".join(parts).replace("|", "\\|")
+
+
+def _default(param: Param) -> str:
+    return f" = {param.default}" if param.default not in (None, "", 0) else ""
+
+
+TABLES: Tables = {"docs/serve.md": {"endpoints": endpoints_table}}
+
+
+if __name__ == "__main__":
+    write(TABLES)

@@ -1,0 +1,79 @@
+"""The status of a run for its page: its row, its ranks with their starts, its plan, its alarms."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from monitor.errors import NotFoundError
+from monitor.runs.events import last_events, masked
+from monitor.runs.inside import json_inside
+from monitor.runs.masks import mask_for
+from monitor.runs.state import read_status, row_of
+from monitor.runs.timeline import timeline
+from rundir.paths import RunDir
+
+_MOST_RANKS = 1024
+_MOST_ALARMS = 50
+_ALARMS = (
+    "loss.bad",
+    "hang",
+    "hang.over",
+    "stall",
+    "memory.low",
+    "memory.guard",
+    "memory.oom_kill",
+    "evolution.missing",
+    "gpu.silent",
+    "restart",
+)
+
+
+def status_of(run: RunDir) -> dict[str, Any]:
+    """Return what GET /api/runs/R/status answers."""
+    status = read_status(run)
+    row = row_of(run, status)
+    plan: Any = None
+    with suppress(NotFoundError):
+        plan = json_inside(run, "plan.json")
+    limits = _limits(run)
+    told = status.get("ranks")
+    rows = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+    ranks = []
+    for one in rows[:_MOST_RANKS]:
+        rank = one.get("rank")
+        number = rank if type(rank) is int and rank >= 0 else -1
+        ranks.append(
+            {
+                **one,
+                "timeline": timeline(run, number, row.attempt) if number >= 0 else [],
+                "limit_bytes": limits.get(number),
+            }
+        )
+    return {**asdict(row), "ranks": ranks, "plan": plan, "alarms": _alarms(run)}
+
+
+def _limits(run: RunDir) -> dict[int, int]:
+    """Return the memory of each rank's GPU, as last sampled; the ranks have them in order."""
+    found = {}
+    for event in last_events(run, "launch"):
+        total = event.get("total_bytes")
+        if (event["kind"], event["name"]) == ("metric", "gpu") and type(total) is int:
+            index = event.get("index")
+            if type(index) is int:
+                found[index] = total
+    return dict(enumerate(found[index] for index in sorted(found)))
+
+
+def _alarms(run: RunDir) -> list[dict[str, Any]]:
+    """Return what went wrong, or was about to, the oldest first: near the ends of the events."""
+    mask = mask_for(run)
+    found = [
+        masked(event, mask)
+        for writer in ("launch", "agent", "rank0")
+        for event in last_events(run, writer)
+        if event["name"] in _ALARMS and event["kind"] in ("mark", "error")
+    ]
+    found.sort(key=lambda event: event["t"] if isinstance(event.get("t"), int | float) else 0)
+    return found[-_MOST_ALARMS:]

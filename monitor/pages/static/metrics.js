@@ -1,0 +1,96 @@
+// Series of one run: fetched whole once, then only what has come since the cursor.
+import { get, ofRun, report } from "./api.js";
+import { num } from "./format.js";
+
+const POINTS = 1000; // about as many as a chart has pixels
+const MOST = 3 * POINTS; // then the server is asked for a smaller picture
+
+// Of each name, series of single ranks, GPUs or sets (NAME@KEY) are asked for as well.
+export class Metrics {
+  constructor(run, names) {
+    this.run = run;
+    this.asked = names.flatMap((name) => [name, `${name}@*`]).join(",");
+    this.range = null;
+    this.clear();
+  }
+
+  clear() {
+    this.series = new Map();
+    this.cursor = "";
+    this.exact = true;
+    this.resumes = [];
+    this.indexed = null;
+    this.task = null;
+  }
+
+  // Shows only steps `from` to `to`, exactly where the server can; null for all.
+  async zoom(from, to) {
+    this.range = from === null ? null : [Math.max(0, Math.floor(from)), Math.ceil(to)];
+    this.cursor = "";
+    await this.update();
+  }
+
+  // Brings the series up to date. Only one request at a time; a second caller waits for the first.
+  async update() {
+    if (this.task) return this.task;
+    this.task = (this.cursor ? this.more() : this.all()).finally(() => {
+      this.task = null;
+    });
+    return this.task;
+  }
+
+  async all() {
+    const asked = { series: this.asked, points: POINTS };
+    const range = this.range;
+    if (range) Object.assign(asked, { from_step: range[0], to_step: range[1] });
+    const said = await get(ofRun(this.run, "metrics"), asked);
+    if (range !== this.range) return this.all();
+    this.series = new Map();
+    this.exact = said.exact !== false;
+    this.take(said);
+    return true;
+  }
+
+  async more() {
+    if (report || this.range) return false;
+    const said = await get(ofRun(this.run, "metrics"), { series: this.asked, after: this.cursor, points: POINTS });
+    if (said.reset) return this.all();
+    const hasNew = Object.values(said.series).some((one) => (one.steps || one.t || []).length);
+    this.take(said);
+    const most = Math.max(0, ...[...this.series.values()].map((one) => one.x.length));
+    if (most > MOST) return this.all();
+    return hasNew;
+  }
+
+  take(said) {
+    for (const [name, one] of Object.entries(said.series)) this.join(name, one);
+    this.cursor = said.cursor || "";
+    this.resumes = said.resumes || this.resumes;
+    this.indexed = said.indexed || null;
+  }
+
+  join(name, one) {
+    const x = one.steps || one.t || [];
+    const to = this.series.get(name) || { x: [], y: [], lo: [], hi: [] };
+    const last = to.x.length ? to.x[to.x.length - 1] : -Infinity;
+    x.forEach((at, index) => {
+      if (at <= last) return;
+      to.x.push(at);
+      to.y.push(num((one.mean || one.last)[index]));
+      to.lo.push(num((one.min || one.mean)[index]));
+      to.hi.push(num((one.max || one.mean)[index]));
+    });
+    this.series.set(name, to);
+  }
+
+  // Lines for a chart: those named, or all of NAME@0, NAME@1, ... with a label of their own.
+  lines(name, label) {
+    const found = [...this.series].filter(([key]) => key === name || key.startsWith(`${name}@`));
+    return found.map(([key, one]) => ({ ...one, key, label: key === name ? label : key.slice(name.length + 1) }));
+  }
+
+  last(name) {
+    const one = this.series.get(name);
+    return one && one.y.length ? one.y[one.y.length - 1] : null;
+  }
+}

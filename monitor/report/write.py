@@ -1,0 +1,151 @@
+"""The report: templates, CSS, scripts, licences and answers put together as one HTML file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from monitor.api.app import create_app
+from monitor.api.settings import Settings
+from monitor.errors import ApiError
+from monitor.pages.files import PACKAGE, STATIC, chart_file, page
+from monitor.report.ask import Answers, Asker, answers_of
+from monitor.report.bundle import bundled
+from rundir.errors import UserError
+from rundir.paths import RunDir
+
+MOST_BYTES = 8 * 1000 * 1000
+_STYLES = ("app.css", "run.css", "evolution.css")
+_SNAPSHOT = re.compile(r"(?P<dataset>.+)/snapshot/(?P<step>\d+)")
+_NAMES = re.compile(r'\b(?:line|many)\("([a-z_.]+)"')  # as run_charts.js writes them
+
+# uPlot's files tell of its licence by name only; this is the text that the name means.
+_MIT = """The MIT License (MIT)
+
+{copyright}
+
+Permission is hereby granted, free of charge, to any person obtaining a copy of this software and \
+associated documentation files (the "Software"), to deal in the Software without restriction, \
+including without limitation the rights to use, copy, modify, merge, publish, distribute, \
+sublicense, and/or sell copies of the Software, and to permit persons to whom the Software is \
+furnished to do so, subject to the following conditions:
+
+The above copyright notice and this permission notice shall be included in all copies or \
+substantial portions of the Software.
+
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT \
+NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND \
+NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, \
+DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT \
+OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE."""
+
+
+def report_html(run: RunDir, most_bytes: int = MOST_BYTES) -> str:
+    """Return the report of a run. Raises UserError if it has too much for one file."""
+    app = create_app(Settings(runs_folder=run.path.parent, with_pages=False))
+    try:
+        answers = answers_of(Asker(app), run.run_id, series())
+    except ApiError as error:
+        raise UserError(
+            error.text, do=f"ls {run.path}   # what the run has ({error.hint})"
+        ) from error
+    left_out = 0
+    while True:
+        html = _page(run.run_id, answers, left_out)
+        if len(html.encode()) <= most_bytes:
+            return html
+        left_out += _thin_out(run, answers)
+
+
+def series() -> list[str]:
+    """Return the names of the series that the charts show, of single ranks and GPUs as well."""
+    names = dict.fromkeys(_NAMES.findall((STATIC / "run_charts.js").read_text(encoding="utf-8")))
+    return [one for name in names for one in (name, f"{name}@*")]
+
+
+def _thin_out(run: RunDir, answers: Answers) -> int:
+    """Leave out every second snapshot of the data set with the most, or the logs but their ends.
+
+    Returns how many snapshots. The first and the last of each are kept. Raises UserError.
+    """
+    by_set: dict[str, list[str]] = {}
+    for key in answers:
+        if found := _SNAPSHOT.fullmatch(key):
+            by_set.setdefault(found["dataset"], []).append(key)
+    keys = max(by_set.values(), key=len, default=[])
+    if len(keys) > 2:  # noqa: PLR2004 - the first and the last
+        gone = keys[1:-1:2]
+        for key in gone:
+            del answers[key]
+        dataset = keys[0].rpartition("/snapshot/")[0]
+        kept = {int(key.rpartition("/")[2]) for key in keys if key in answers}
+        listed: Any = answers[f"{dataset}/snapshots"]
+        listed["snapshots"] = [one for one in listed["snapshots"] if one["step"] in kept]
+        return len(gone)
+    logs = [said for key, said in answers.items() if "/logs" in key and len(said["lines"]) > 50]  # noqa: PLR2004
+    if not logs:
+        raise UserError(
+            f"the answers of {run.run_id} alone are more than {MOST_BYTES // 10**6} MB",
+            do=f"./airlock monitor --run {run.run_id}",
+        )
+    for said in logs:
+        said["lines"] = said["lines"][-50:]
+    return 0
+
+
+def _page(run: str, answers: Answers, left_out: int) -> str:
+    told = {"made_t": time.time(), "run": run, "left_out": left_out, "answers": answers}
+    # Within a script element only these characters could end it, or begin a comment.
+    data = json.dumps(told, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        data = data.replace(character, f"\\u{ord(character):04x}")
+    styles = _read(chart_file("uPlot.css")) + "".join(
+        _read(STATIC / name) for name in _STYLES if (STATIC / name).is_file()
+    )
+    scripts = {
+        "theme": _read(STATIC / "theme.js"),
+        "charts": _read(chart_file("uPlot.js")),
+        "pages": bundled("report", STATIC),
+    }
+    assert "</style" not in styles, styles
+    assert not any("</script" in one for one in scripts.values())
+    allowed = " ".join(_hash(one) for one in scripts.values())
+    return page(
+        "report",
+        page="report",
+        run=run,
+        policy=f"default-src 'none'; script-src {allowed}; style-src {_hash(styles)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'",
+        styles=Markup(styles),  # noqa: S704 - our own and uPlot's files
+        scripts={name: Markup(text) for name, text in scripts.items()},  # noqa: S704
+        data=Markup(data),  # noqa: S704 - escaped above
+        licences=licences(),
+    )
+
+
+def licences() -> list[tuple[str, str]]:
+    """Return the licences of what others wrote in the report: the name, and the whole text."""
+    head = _read(chart_file("uPlot.js"))[:2000]
+    found = re.search(r"Copyright \(c\) .+", head)
+    copyright_line = found[0].strip() if found else "Copyright (c) Leon Sorokin"
+    texts = [("uPlot", _MIT.format(copyright=copyright_line))]
+    whose = f"{PACKAGE} {metadata.version(PACKAGE)}"
+    files = [file for file in metadata.files(PACKAGE) or [] if "licenses" in file.parts]
+    return texts + [(whose, _read(Path(str(file.locate())))) for file in files]
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")

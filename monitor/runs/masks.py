@@ -1,0 +1,57 @@
+"""The masks for secrets, one for each run: the same as in its incidents."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from typing import Any
+
+from monitor.errors import NotFoundError
+from monitor.runs.inside import json_inside
+from rundir.masking import Mask
+from rundir.paths import RunDir
+
+_MOST = 64
+_kept: OrderedDict[str, tuple[int, Mask]] = OrderedDict()
+_lock = threading.Lock()
+
+
+def mask_for(run: RunDir) -> Mask:
+    """Return the mask for texts of `run`, made again when its variables have changed."""
+    try:
+        stamp = run.environment.lstat().st_mtime_ns
+    except OSError:
+        stamp = 0
+    key = str(run.path)
+    with _lock:
+        kept = _kept.get(key)
+        if kept is not None and kept[0] == stamp:
+            return kept[1]
+    mask = Mask([os.environ, _variables(run)])
+    with _lock:
+        _kept[key] = stamp, mask
+        if len(_kept) > _MOST:
+            _kept.popitem(last=False)
+    return mask
+
+
+def _variables(run: RunDir) -> dict[str, str]:
+    """Return the variables of the run's ranks; none if they cannot be read."""
+    try:
+        told = json_inside(run, "environment.json")
+        rows = [*told["variables"], *told["not_passed_on"]]
+        return {str(row["name"]): str(row["value"]) for row in rows}
+    except (NotFoundError, KeyError, TypeError):
+        return {}
+
+
+def masked_value(name: str, value: Any, mask: Mask) -> Any:
+    """Return a setting as it may be shown: by its name, or by what it holds."""
+    if isinstance(value, str):
+        return mask.variable(name, value)
+    if isinstance(value, dict):
+        return {key: masked_value(str(key), item, mask) for key, item in value.items()}
+    if isinstance(value, list):
+        return [masked_value(name, item, mask) for item in value]
+    return value

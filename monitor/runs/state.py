@@ -1,0 +1,176 @@
+"""The state of a run in one word, and its row: of status.json, the owner's lock, the exit code."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import time
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Literal
+
+from monitor.errors import NotFoundError
+from monitor.runs.inside import json_inside, text_inside
+from rundir.exit_codes import ExitCode
+from rundir.owner import is_owned
+from rundir.paths import RunDir
+
+State = Literal["running", "paused", "done", "stopped", "preempted", "failed", "crashed"]
+STATES: tuple[State, ...] = (
+    "running",
+    "paused",
+    "done",
+    "stopped",
+    "preempted",
+    "failed",
+    "crashed",
+)
+NUM_COLORS = 12
+
+_INTERRUPTED = (ExitCode.INTERRUPTED_SAVED, ExitCode.INTERRUPTED_UNSAVED)
+_ID = re.compile(r"\d{8}-\d{6}-(?P<name>.+)-[0-9a-f]{4}")
+_MOST_COMMAND_BYTES = 64 << 10
+_MOST_T = 1e11  # Unix seconds; a date beyond it is none
+_NEW_S = 10.0  # so young, a run may have no owner yet
+_CRASHED = "its launcher has ended without a word"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One run at a glance; times are Unix seconds."""
+
+    id: str
+    name: str  # that it was given; else that of its profile
+    profile: str
+    state: State
+    phase: str
+    step: int
+    total_steps: int | None
+    loss: Any  # a number, None, or "nan" as rundir writes it
+    lr: Any
+    tokens_per_s: Any
+    mfu: Any
+    eta_s: Any
+    started_t: float | None
+    updated_t: float | None
+    ended_t: float | None
+    exit_code: int | None
+    exit_meaning: str | None
+    error: str | None
+    waiting: str | None
+    attempt: int
+    num_ranks: int
+    resumed_from: str | None
+    color: int  # of NUM_COLORS, the same for a run wherever it is shown
+
+
+def read_status(run: RunDir) -> dict[str, Any]:
+    """Return status.json; {} where there is none yet, or it is not one."""
+    with suppress(NotFoundError):
+        found = json_inside(run, "status.json")
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def state_of(run: RunDir, status: dict[str, Any]) -> State:
+    """Return the state of a run: what has an exit code, or no living owner, never runs."""
+    code = status.get("exit_code")
+    if isinstance(code, int):
+        if code == ExitCode.DONE:
+            return "done"
+        if code in _INTERRUPTED:
+            return "preempted" if status.get("preempted") else "stopped"
+        return "failed"
+    if not is_owned(run) and not _is_new(run):
+        return "crashed"
+    return "paused" if status.get("phase") == "paused" else "running"
+
+
+def _is_new(run: RunDir) -> bool:
+    """Return whether the run is being made: its owner is written right after its folder."""
+    with suppress(OSError):
+        return not os.path.lexists(run.owner) and time.time() - run.path.stat().st_mtime < _NEW_S
+    return False
+
+
+def row_of(run: RunDir, status: dict[str, Any] | None = None) -> Row:
+    """Return the row of a run, with `status` if that has been read already."""
+    told = read_status(run) if status is None else status
+    state = state_of(run, told)
+    code = told.get("exit_code")
+    code = code if isinstance(code, int) else None
+    ranks = told.get("ranks")
+    has_ended = state not in ("running", "paused")
+    error = _text(told.get("error")) or (_CRASHED if state == "crashed" else None)
+    profile = _text(told.get("profile")) or ""
+    return Row(
+        id=run.run_id,
+        name=name_of(run.run_id),
+        profile=profile,
+        state=state,
+        phase=_text(told.get("phase")) or "preparing",
+        step=_whole(told.get("step")) or 0,
+        total_steps=_whole(told.get("total_steps")),
+        **{key: _figure(told.get(key)) for key in ("loss", "lr", "tokens_per_s", "mfu")},
+        eta_s=None if has_ended else _figure(told.get("eta_s")),
+        started_t=_time(told.get("started_t")),
+        updated_t=_time(told.get("updated_t")),
+        ended_t=_time(told.get("updated_t")) if has_ended else None,
+        exit_code=code,
+        exit_meaning=_meaning(code),
+        error=error,
+        waiting=None if has_ended else _text(told.get("waiting")),
+        attempt=_whole(told.get("attempt")) or 0,
+        num_ranks=len(ranks) if isinstance(ranks, list) else 0,
+        resumed_from=resumed_from(run),
+        color=zlib.crc32(run.run_id.encode(errors="replace")) % NUM_COLORS,
+    )
+
+
+def name_of(run_id: str) -> str:
+    """Return the name within a run's id: TIME-NAME-XXXX."""
+    found = _ID.fullmatch(run_id)
+    return found["name"] if found else run_id
+
+
+def resumed_from(run: RunDir) -> str | None:
+    """Return the id of the run that this one goes on from, as its command names it."""
+    with suppress(NotFoundError, ValueError):
+        typed = text_inside(run, "command.txt", most_bytes=_MOST_COMMAND_BYTES).partition("\n")[0]
+        words = shlex.split(typed)
+        for word, after in zip(words, [*words[1:], ""], strict=True):
+            name, _, value = word.partition("=")
+            if name == "--resume":
+                return PurePath(value or after).name or None
+    return None
+
+
+def _meaning(code: int | None) -> str | None:
+    if code is None:
+        return None
+    try:
+        return ExitCode(code).meaning
+    except ValueError:
+        return f"exit code {code}"
+
+
+def _figure(value: Any) -> float | str | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number or isinstance(value, str) else None
+
+
+def _time(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 < value < _MOST_T else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
