@@ -5,6 +5,8 @@ AIRLOCK_ROOT=$(readlink -f -- "$0")
 AIRLOCK_ROOT=${AIRLOCK_ROOT%/*}
 # shellcheck disable=SC2034 # read by environment.sh
 airlock_command=run
+# shellcheck disable=SC2034 # the help to show: that of the script which sources this one
+airlock_page=${airlock_page:-start}
 # shellcheck source=launch/setup/environment.sh
 . "$AIRLOCK_ROOT/launch/setup/environment.sh"
 exec "$AIRLOCK_PY" -P -m launch run "$@"

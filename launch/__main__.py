@@ -6,6 +6,12 @@ if __name__ == "__main__":
     # Until there is something to clean up, Ctrl-C ends the program without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    from launch.cli import airlock
+    try:
+        from launch.cli import airlock
+    except ModuleNotFoundError:
+        from launch.setup.typed_module import leave_if_incomplete
+
+        leave_if_incomplete("launch")
+        raise
 
     airlock(prog_name="airlock")

@@ -1,4 +1,4 @@
-"""The command-line interface: `./airlock COMMAND`; `./start.sh` is `./airlock run`."""
+"""The command-line interface: `./airlock COMMAND`, but run: launch/run_command.py."""
 
 from __future__ import annotations
 
@@ -6,92 +6,35 @@ import os
 from typing import Any
 
 import click
-from rich.console import Console
 
+from launch.clean_command import clean
+from launch.command_line import AnsweringGroup
 from launch.config.options import joined, options
 from launch.config.request import Request
-from launch.config.script_request import is_script, read_script
+from launch.control_commands import COMMANDS
+from launch.evaluate_command import evaluate
+from launch.inbox_command import inbox
 from launch.ladder.rungs import NAMES
-from launch.process.output import Output, end_with
-from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
+from launch.process.output import end_with
+from launch.report_command import report
+from launch.run_command import preset_profile, run
+from launch.serve_command import monitor, serve
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=AnsweringGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def airlock() -> None:
     """Bring training ranks up on one node, and fine-tune language models with native DDP."""
 
 
-class _RunCommand(click.Command):
-    """A command that passes all arguments after a script's name to the script."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        parser = self.make_parser(ctx)
-        parser.allow_interspersed_args = False  # stop at the first positional argument
-        try:
-            found, rest, _ = parser.parse_args(list(args))
-        except click.UsageError:
-            return super().parse_args(ctx, args)  # it raises that too, after --help
-        word = found.get("profile")
-        if not (isinstance(word, str) and is_script(word)):
-            return super().parse_args(ctx, args)
-        ctx.obj = [word, *rest]
-        return super().parse_args(ctx, args[: len(args) - len(ctx.obj)])
-
-
-@airlock.command(cls=_RunCommand, options_metavar="[OPTIONS]")
-@click.argument("profile", required=False, metavar="[PROFILE | SCRIPT.py ARGS...]")
-@options("num_gpus", "data", "set", "resume")
-@click.option("--max-restarts", type=click.IntRange(min=0), help="Restarts after a rank failed.")
-@click.option(
-    "--preload",
-    metavar="NAMES",
-    multiple=True,
-    help="Modules to import once for all ranks of a script; -NAME leaves one out.",
-)
-@click.option("--force", is_flag=True, help="Start although it cannot fit or end well here.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and start nothing.")
-@click.option("--prepare-only", is_flag=True, help="Make model and data ready, without a GPU.")
-@click.pass_obj
-def run(script: list[str] | None, /, *, dry_run: bool, prepare_only: bool, **options: Any) -> None:
-    """Train PROFILE (tiny, 14b, 32b, …; 32b by default), or run a script written for torchrun.
-
-    Options of Airlock's own stand before SCRIPT.py; what follows it is the script's.
-    """
-    from launch import run as launch_run
-
-    def start(console: Console, output: Output) -> ExitCode:
-        request = _request(script, **options)
-        if prepare_only:
-            from launch import prepare_only as alone
-
-            return alone.prepare_only(request, console, os.environ)
-        if dry_run:
-            return launch_run.show(request, console, os.environ)
-        return launch_run.run(request, console, output, os.environ)
-
-    end_with(start)
-
-
-def _default_profile() -> str:
-    return os.environ.get("AIRLOCK_PRESET_PROFILE") or "32b"
-
-
-def _request(
-    script: list[str] | None, profile: str | None, preload: tuple[str, ...], **options: Any
-) -> Request:
-    """Return the request. Raises UserError for options that do not apply to it."""
-    if script is None:
-        if preload:
-            raise UserError("--preload is for scripts", do="leave it out: a profile has its own")
-        return Request(profile=profile or _default_profile(), **options)
-    for name in ("data", "resume"):
-        if options[name] is not None:
-            raise UserError(
-                f"--{name} means nothing to a script",
-                do=f"if {script[0]} has such an option, put it after its name",
-            )
-    return Request(profile="", script=read_script(script[0], script[1:], preload), **options)
+airlock.add_command(run)
+airlock.add_command(evaluate)
+airlock.add_command(inbox)
+airlock.add_command(clean)
+airlock.add_command(report)
+airlock.add_command(serve)
+airlock.add_command(monitor)
+for control in COMMANDS:
+    airlock.add_command(control)
 
 
 @airlock.command()
@@ -126,7 +69,7 @@ def plan(profile: str | None, as_json: bool, **options: Any) -> None:
     """
     from launch.plan import planning
 
-    request = Request(profile=profile or _default_profile(), **options)
+    request = Request(profile=profile or preset_profile(), **options)
     end_with(lambda console, _: planning.plan(request, console, os.environ, as_json=as_json))
 
 
@@ -137,31 +80,47 @@ def preflight(profile: str | None, as_json: bool, **options: Any) -> None:
     """Check whether this machine is ready for PROFILE; ends with 4 if it is not."""
     from launch.preflight.checks import show_preflight
 
-    request = Request(profile=profile or _default_profile(), **options)
+    request = Request(profile=profile or preset_profile(), **options)
     end_with(lambda console, _: show_preflight(request, console, os.environ, as_json=as_json))
 
 
 @airlock.command()
 @click.argument("names", nargs=-1, metavar="[RUN | FILE | FOLDER | -]...")
+@click.option(
+    "--pid",
+    type=click.IntRange(min=1),
+    help="Look at a live process instead: a rank or the launcher of any training, as torchrun.",
+)
 @options("json")
-def doctor(names: tuple[str, ...], as_json: bool) -> None:
+def doctor(names: tuple[str, ...], pid: int | None, as_json: bool) -> None:
     """Name the root cause of a run that failed or hangs (the latest by default), and the fix.
 
     Any log will do, of whatever launcher: files, a folder of them, or - for what is piped in.
     """
     from diagnostics.doctor import command
 
-    end_with(lambda console, _: command.doctor(names, console, as_json=as_json))
+    end_with(lambda console, _: command.doctor(names, console, as_json=as_json, pid=pid))
 
 
 @airlock.command()
 @click.argument("rung", required=False, type=click.Choice(NAMES))
 @options("profile", "num_gpus", "data", "set")
+@click.option(
+    "--climb",
+    metavar="PROFILE",
+    help="Instead: short runs of PROFILE on 2, 100, 1,000 and all examples, then on 2, 4, 8 ranks.",
+)
 @click.option("--all", "goes_on", is_flag=True, help="Go on after a rung that failed.")
 @click.option("--timeout-s", type=click.FloatRange(min=1), help="Of each rung, or a part of it.")
 @options("json")
 def check(
-    rung: str | None, *, goes_on: bool, as_json: bool, timeout_s: float | None, **options: Any
+    rung: str | None,
+    *,
+    climb: str | None,
+    goes_on: bool,
+    as_json: bool,
+    timeout_s: float | None,
+    **options: Any,
 ) -> None:
     """Climb the ladder: from the machine to training on all ranks, rung by rung.
 
@@ -169,6 +128,17 @@ def check(
     """
     from launch.ladder import check_command
 
+    if climb is not None:
+        if rung is not None:
+            raise click.UsageError(f"--climb is a check of its own: leave out {rung}")
+        from launch.climb_profile import climb_profile
+
+        climber = Request(**options | {"profile": climb})
+        end_with(
+            lambda console, _: climb_profile(
+                climber, console, os.environ, as_json=as_json, timeout_s=timeout_s
+            )
+        )
     request = Request(**options)
     end_with(
         lambda console, _: check_command.check(
@@ -183,6 +153,55 @@ def check(
     )
 
 
+@airlock.command("try")
+@click.argument("run", metavar="RUN")
+@click.argument("prompt", required=False)
+@click.option("--beside-base", is_flag=True, help="Let the model as it was before answer as well.")
+@click.option("--system", default="", metavar="TEXT", help="A system message to begin with.")
+@click.option(
+    "--raw", "is_raw", is_flag=True, help="Continue the prompt as text, without the chat template."
+)
+@click.option(
+    "--max-new-tokens", type=click.IntRange(min=1), default=512, show_default=True, help="At most."
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Of sampling; 0: the likeliest token, the same answer each time.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cuda", "mps", "cpu"]),
+    default="auto",
+    show_default=True,
+    help="One device.",
+)
+def try_(run: str, prompt: str | None, *, beside_base: bool, device: str, **way: Any) -> None:
+    """Talk to the model that RUN has trained, or let it answer PROMPT and end."""
+    from launch import try_model
+
+    end_with(
+        lambda *_: try_model.try_model(
+            run, prompt, os.environ, beside_base=beside_base, device=device, way=way
+        )
+    )
+
+
+@airlock.command()
+@click.argument("run", metavar="RUN")
+@click.argument("repo", metavar="OWNER/NAME")
+@click.option("--public", "is_public", is_flag=True, help="For all to see; else it is private.")
+@click.option("--adapter", "is_adapter", is_flag=True, help="Upload the adapters alone.")
+@click.option("--replace", "replaces", is_flag=True, help="Replace what OWNER/NAME holds now.")
+def push(run: str, repo: str, **options: bool) -> None:
+    """Upload the model that RUN has trained, with its card, to the Hugging Face Hub."""
+    from launch import push_model
+
+    end_with(lambda *_: push_model.push_model(run, repo, os.environ, **options))
+
+
 @airlock.command()
 def ps() -> None:
     """Show your runs on this machine, with their processes; those of dead runs as well."""
@@ -192,9 +211,21 @@ def ps() -> None:
 
 
 @airlock.command()
-@click.argument("run", metavar="RUN")
-def stop(run: str) -> None:
-    """End exactly one run: it saves and ends; of a dead one, what it has left is ended."""
+@click.argument("run", metavar="RUN", required=False)
+def attach(run: str | None) -> None:
+    """Show RUN as its own terminal does, until it ends; Ctrl-C leaves it running.
+
+    By default the one run that goes on; of one that is over, its end. Exits as the run does.
+    """
+    from launch.supervise.attach import attach as attach_to
+
+    end_with(lambda console, output: attach_to(run, console, output))
+
+
+@airlock.command()
+@click.argument("run", metavar="RUN", required=False)
+def stop(run: str | None) -> None:
+    """End exactly one RUN: it saves and ends; of a dead one, what it has left is ended."""
     from launch.process import stop as launch_stop
 
     end_with(lambda console, _: launch_stop.stop(run, console))

@@ -17,6 +17,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from launch.command_line import AnsweringCommand
 from launch.config.extra_packages import require
 from launch.config.job import Job, make_job
 from launch.config.options import options
@@ -25,6 +26,8 @@ from launch.config.request import PLAIN, RUN, Request
 from launch.host.devices import installed_gpus, visible_gpus
 from launch.host.environment_text import left_out_lines
 from launch.host.gpu_samples import GpuSampler
+from launch.monitor_beside import require_monitor, start_monitor
+from launch.process.line_console import keep_in
 from launch.process.output import Output, end_with
 from launch.process.processes import OwnProcesses
 from launch.process.signals import Interrupted, Signals
@@ -34,6 +37,8 @@ from launch.rank.reporter import Reporter, open_log, write_stacks_to
 from launch.ready import have_prepared
 from launch.run_state.follow import Follower
 from launch.run_state.state import new_state
+from launch.supervise.on_event import OnEvent
+from launch.supervise.plain_watch import PlainWatch
 from launch.supervise.report import exit_code, report
 from launch.supervise.watch import Watch
 from launch.track.sidecar import Tracking
@@ -41,6 +46,7 @@ from rundir.checkpoints import remove_half_written
 from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
+from rundir.paths import shown
 
 _SOURCE = "one process, without the launcher"
 # Variables that torchrun or a job script sets for its own ranks.
@@ -55,7 +61,7 @@ _OF_RANKS = (
 )
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=AnsweringCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("profile")
 @options("data", "set", "resume")
 @click.option("--force", is_flag=True, help="Go on with other data than that run had.")
@@ -78,10 +84,15 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
         sources=job.sources | {"launch.num_ranks": _SOURCE},
     )
     require(job.config)
-    plain = _PlainRun(job, console, output, own)
+    if job.config.launch.monitor:
+        require_monitor()
+    plain = _PlainRun(request, job, console, output, own)
     plain.greet(request, own)
-    code = plain.to_its_end()
-    plain.report(code)
+    try:
+        code = plain.to_its_end()
+        plain.report(code)
+    finally:
+        plain.tell()
     return code
 
 
@@ -90,10 +101,10 @@ def _refuse_company(request: Request, environ: Mapping[str, str]) -> None:
     world_size = environ.get("WORLD_SIZE", "").strip()
     if world_size in ("", "1"):
         return
-    is_number = world_size.isdigit()
+    ranks = {"num_gpus": int(world_size)} if world_size.isdigit() else {}
     raise UserError(
         f"{PLAIN} is one process, and WORLD_SIZE={world_size} says that this is one of several",
-        do=f"{'NUM_GPUS=' + world_size + ' ' if is_number else ''}{request.command(RUN, {})}   # "
+        do=f"{request.command(RUN, {}, **ranks)}   # "
         "starts its ranks itself: run it without torchrun, or unset WORLD_SIZE",
     )
 
@@ -110,29 +121,50 @@ class _PlainRun:
     """A run with its folder, carried out by this process."""
 
     def __init__(
-        self, job: Job, console: Console, output: Output, environ: Mapping[str, str]
+        self,
+        request: Request,
+        job: Job,
+        console: Console,
+        output: Output,
+        environ: Mapping[str, str],
     ) -> None:
         self._job, self._console, self._output = job, console, output
         self._signals = Signals()
         output.on_reader_gone = self._signals.ask_to_stop
         self.folder, self._environment = make_folder(job, environ)
+        keep_in(console, self.folder)
         self._env = self._environment.of_child(environ)
-        self.state = new_state(self.folder.run_id, job.config.profile, 1, program=PLAIN)
+        self.state = new_state(
+            self.folder.run_id,
+            job.config.profile,
+            1,
+            resume_command=request.command(PLAIN, {}, resume=shown(self.folder.path)),
+        )
         self._events = EventWriter(self.folder.event_file("launch"))
         self._log = open_log(self.folder.rank_log(0, 0))
         self._follower = Follower(
             self.folder, self.state, self._events, GpuSampler(job.placement.gpus)
         )
-        self._tracking = Tracking(self.folder, job.config, self._env, OwnProcesses(), console)
+        processes = OwnProcesses()
+        self._tracking = Tracking(self.folder, job.config, self._env, processes, console)
+        if job.config.launch.monitor:
+            start_monitor(self.folder, environ, processes, console)
+        self._on_event = OnEvent(
+            self.folder, self.state, job.config.launch.on_event, processes, console
+        )
         self._watch = Watch(
             run=self.folder,
             state=self.state,
             follower=self._follower,
             tracking=self._tracking,
+            on_event=self._on_event,
             console=console,
             signals=self._signals,
             stop_timeout_s=job.config.launch.stop_timeout_s,
             end_now=self._end_now,
+            progress=PlainWatch(
+                self.folder, job.config.launch.hang_timeout_s, self._log, self._tell_of_freeze
+            ),
         )
 
     def greet(self, request: Request, environ: Mapping[str, str]) -> None:
@@ -179,6 +211,11 @@ class _PlainRun:
         """Print the outcome of the run."""
         report(self._console, self.folder, self.state, code)
 
+    def tell(self) -> None:
+        """Tell the command of --on-event how it ended."""
+        code = self.state.status.exit_code
+        self._on_event.end(ExitCode(ExitCode.RANK_FAILED if code is None else code), self._signals)
+
     def _train(self) -> int:
         """Do what a rank does after the gate; return 0, or 1 if it failed."""
         # Final before torch is imported. From here on, this process is a rank.
@@ -196,7 +233,7 @@ class _PlainRun:
             rank.memory("POST-IMPORT")
             _leave_bars_to_terminals()
             with events.span("model.load"):
-                model = worker.load(self._job.config, self.folder, 0)
+                model = worker.load(self._job.config, self.folder, 0, tell=rank.line)
             rank.memory("POST-MODEL")
             if (device := next(model.parameters()).device).type == "mps":  # only torch knows of it
                 rank.line(f"DEVICE: {device}, the GPU of this Mac")
@@ -214,6 +251,13 @@ class _PlainRun:
             self.state.add({**about, "pid": os.getpid(), "t": time.time(), **words})
         with contextlib.suppress(OSError):
             os.write(self._log, words["traceback"].encode(errors="replace"))
+
+    def _tell_of_freeze(self, text: str) -> None:
+        """Write a line of the watching thread to the log, and by its event to the console."""
+        line = f"airlock: {text}"
+        with contextlib.suppress(OSError):
+            os.write(self._log, f"{line}\n".encode(errors="replace"))
+        self._events.emit("log", "line", text=line)
 
     def _end_now(self) -> None:
         """End this process, whatever its main thread is doing; called by the watching thread."""

@@ -5,27 +5,23 @@ A resumed run must have the samples of the run that it resumes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
+from launch.checks_first import run_first_tests
+from launch.config.again import data_changes, differences
 from launch.config.job import Job
 from launch.files.preparation import prepare
 from launch.plan.of_run import PlanOfRun
-from launch.process import children
 from launch.process.signals import Signals
+from launch.process.typed import again
 from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
-from rundir.prepared import Loading, Prepared, PreparedData, read_prepared, write_prepared
-
-_CHANGED = {
-    "files": "their files have changed",
-    "tokenizer": "the tokenizer or the chat template has changed",
-}
+from rundir.prepared import Loading, Prepared, read_prepared, write_prepared
 
 
 def check_same_data(job: Job, prepared: Prepared) -> str | None:
@@ -36,7 +32,7 @@ def check_same_data(job: Job, prepared: Prepared) -> str | None:
     """
     assert job.resume_from is not None
     before = RunDir(job.resume_from.parent.parent)
-    changes = list(_changes(read_prepared(before).train, prepared.train))
+    changes = list(data_changes(read_prepared(before).train, prepared.train))
     if not changes:
         return None
     what = (
@@ -47,23 +43,10 @@ def check_same_data(job: Job, prepared: Prepared) -> str | None:
         return f"airlock: {what}: some rows may come twice, others never"
     raise UserError(
         what,
-        do=f"the data and settings as they were; or --force, or ./start.sh {job.config.profile} "
-        "without --resume",
+        do=f"{again(job.config.profile)} --force   # all the same; better: the data and settings "
+        "as they were, or no --resume",
         code=ExitCode.DATA,
     )
-
-
-def _changes(before: PreparedData, now: PreparedData) -> Iterator[str]:
-    if not before.made_of or not now.made_of:  # prepared by an earlier version
-        return
-    if before.is_streamed != now.is_streamed:
-        words = ("prepared", "streamed")
-        yield f"they were {words[before.is_streamed]}, and are {words[now.is_streamed]}"
-        return
-    for name, value in now.made_of.items():
-        was = before.made_of.get(name, value)
-        if was != value:
-            yield _CHANGED.get(name) or f"{name} was {was}, is {value}"
 
 
 def make_ready(
@@ -80,7 +63,8 @@ def make_ready(
     Raises UserError if that fails or the run cannot fit, and Interrupted if a stop was requested.
     """
     plan.begin()
-    _run_tests(job, env, signals)
+    for failed in run_first_tests(job, console, env, signals):
+        raise failed
     prepared = have_prepared(job, folder, console, env, events, signals)
     plan.begin(prepared)
     if (updates := plan.updates()) != prepared.bf16_updates:
@@ -109,40 +93,13 @@ def have_prepared(
         )
         if job.resume_from is not None and (line := check_same_data(job, prepared)):
             console.out(line, highlight=False)
+        if job.again is not None and (line := differences(job.again, prepared)):
+            console.out(line, highlight=False)
     if (folder.path / "base_model").is_symlink():  # from the Hub, where a branch may have moved
         commit = Path(prepared.model_path).name
         console.out(f"model: {job.config.model.path} at {commit[:7]}", highlight=False)
     _say_loading(console, start or job.config.launch.start, prepared.loading)
     return prepared
-
-
-def _run_tests(job: Job, env: dict[str, str], signals: Signals) -> None:
-    """Run the diagnostics that RUN_IMPORT_TEST and RUN_SINGLE_GPU_TEST request.
-
-    Raises UserError if one fails, and Interrupted if a stop was requested.
-    """
-    for name, module in (
-        ("RUN_IMPORT_TEST", "diagnostics.imports"),
-        ("RUN_SINGLE_GPU_TEST", "diagnostics.single_gpu"),
-    ):
-        if env.get(name, "0") in ("", "0"):
-            continue
-        options = ["--profile", job.config.profile, *_typed_settings(job)]
-        code = children.run(module, *options, env=env, signals=signals)
-        if code != 0:
-            raise UserError(
-                f"the test {module} failed with exit code {code}",
-                do=f"mend what it says, or {name}=0 to start without it",
-                code=ExitCode.PREFLIGHT,
-            )
-
-
-def _typed_settings(job: Job) -> Iterator[str]:
-    """Yield the command line's settings as options; a test resolves the rest as the run does."""
-    for key, source in job.sources.items():
-        section, _, name = key.partition(".")
-        if source == f"option --set {key}":
-            yield f"--set={key}={getattr(getattr(job.config, section), name)}"
 
 
 def _say_loading(console: Console, start: str, loading: Loading) -> None:

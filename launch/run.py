@@ -4,61 +4,97 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from launch.config.job import Job, make_job
+from launch.checks_first import (
+    as_typed,
+    check_without_data,
+    lacks_only_data,
+    with_checks_here,
+)
+from launch.config.flag_table import unread_variables
+from launch.config.job import Job, examine, together
 from launch.config.records import (
     banner,
-    environment_of,
     make_folder,
     torchrun_args_of,
-    torchrun_line_of,
+    write_command,
     write_environment,
 )
-from launch.config.request import Request
-from launch.files.model_folder import model_folder
-from launch.gate.folder import blind_spot, gate_folder
+from launch.config.request import RUN, Request
+from launch.gate.blind_spot import blind_spot
+from launch.gate.folder import gate_folder
 from launch.host.address_limit import rank_limit
-from launch.host.address_space import mapped_files, predict, weight_files
-from launch.host.environment_text import environment_lines, left_out_lines
+from launch.host.address_space import mapped_files, predict
+from launch.host.environment_text import left_out_lines
 from launch.host.gpu_samples import GpuSampler
 from launch.host.rank_environment import Variable
-from launch.plan.of_run import PlanOfRun, show_plan_of
-from launch.preflight.checks import find, line_of, make_sure
+from launch.monitor_beside import require_monitor, start_monitor
+from launch.plan.demo import demo_that_fits
+from launch.plan.of_run import PlanOfRun
+from launch.preflight.checks import make_sure
+from launch.process.line_console import keep_in
 from launch.process.output import Output
 from launch.process.parent import become_subreaper
 from launch.process.processes import OwnProcesses
 from launch.process.signals import Interrupted, Signals
 from launch.ready import make_ready
-from launch.run_state.state import new_state
+from launch.run_state.state import RunState, new_state
 from launch.supervise.guard import MemoryGuard
+from launch.supervise.on_event import OnEvent
 from launch.supervise.policies import Watched
 from launch.supervise.report import exit_code, report
 from launch.supervise.supervisor import Supervisor
 from launch.supervise.workload import workload_of
 from launch.track.sidecar import Tracking
 from rundir.checkpoints import remove_half_written
-from rundir.config_file import config_text
 from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
-from rundir.paths import RunDir, runs_folder
+from rundir.paths import RunDir, shown
 
 
 def run(request: Request, console: Console, output: Output, environ: Mapping[str, str]) -> ExitCode:
     """Carry out the request and return its exit code. Raises UserError for what users can fix."""
-    job = make_job(request, environ)
+    job, errors = examine(request, environ)
+    if job.placement.is_here and lacks_only_data(errors):
+        return check_without_data(request, job, errors, console, environ)
+    if errors:
+        errors = as_typed(errors, request.profile, environ)
+        raise together(errors if job.placement.is_here else with_checks_here(errors, request))
+    job = demo_that_fits(job, request, environ)
+    if job.config.launch.monitor:
+        require_monitor()
     make_sure(job, environ, console, force=request.force)
     signals = Signals()
     signals.listen()
     output.on_reader_gone = signals.ask_to_stop
-    started = _Run(request, job, console, signals, environ)
-    code = started.to_its_end()
-    report(console, started.folder, started.state, code)
+    _, _, code = carry_out(request, job, console, signals, environ, partial(report, console))
+    if job.notice:
+        console.out(job.notice, highlight=False)
     return code
+
+
+def carry_out(
+    request: Request,
+    job: Job,
+    console: Console,
+    signals: Signals,
+    environ: Mapping[str, str],
+    say_end: Callable[[RunDir, RunState, ExitCode], object] = lambda *_: None,
+) -> tuple[RunDir, RunState, ExitCode]:
+    """Carry out a job in a run folder of its own, which `say_end` reports. Raises UserError."""
+    started = _Run(request, job, console, signals, environ)
+    try:
+        code = started.to_its_end()
+        say_end(started.folder, started.state, code)
+    finally:
+        started.tell()
+    return started.folder, started.state, code
 
 
 class _Run:
@@ -73,9 +109,11 @@ class _Run:
         environ: Mapping[str, str],
     ) -> None:
         self._job, self._console, self._signals = job, console, signals
+        self._environ = environ
         processes = OwnProcesses()
         become_subreaper()
         self.folder, self._environment = make_folder(job, environ)
+        keep_in(console, self.folder)
         self._env = self._environment.of_child(environ)
         self._greet()
         self.state = new_state(
@@ -83,6 +121,7 @@ class _Run:
             job.config.profile,
             job.placement.num_ranks,
             of_script=job.config.script is not None,
+            resume_command=request.command(RUN, {}, resume=shown(self.folder.path)),
         )
         self._events = EventWriter(self.folder.event_file("launch"))
         self._guard = MemoryGuard(
@@ -92,6 +131,8 @@ class _Run:
             processes=processes,
             console=console,
         )
+        if job.config.launch.monitor:
+            start_monitor(self.folder, environ, processes, console)
         self._tracking = Tracking(self.folder, job.config, self._env, processes, console)
         self._plan = PlanOfRun(request, job, self.folder, console, environ, signals)
         watched = Watched(
@@ -105,7 +146,10 @@ class _Run:
             signals=signals,
             gpus=GpuSampler(job.placement.gpus),
         )
-        self._supervisor = Supervisor(watched, self._guard, self._tracking)
+        self._on_event = OnEvent(
+            self.folder, self.state, job.config.launch.on_event, processes, console
+        )
+        self._supervisor = Supervisor(watched, self._guard, self._tracking, self._on_event)
 
     def to_its_end(self) -> ExitCode:
         """Prepare, start the ranks and supervise them. Raises UserError for what users can fix."""
@@ -132,11 +176,18 @@ class _Run:
             _tidy_up(self.folder)
         return code
 
+    def tell(self) -> None:
+        """Tell the command of --on-event how it ended; the report, and its incident, are there."""
+        code = self.state.status.exit_code
+        self._on_event.end(ExitCode(ExitCode.RANK_FAILED if code is None else code), self._signals)
+
     def _greet(self) -> None:
         keep_env = self._job.config.launch.keep_env
         lines = [banner(self._job, self.folder), *left_out_lines(self._environment, keep_env)]
         if unseen := blind_spot():
             lines.append(f"airlock: {unseen}")
+        if self._job.config.script is None:  # a script may read them itself
+            lines += unread_variables(self._environ)
         lines += self._job.bindings.complaints()
         self._console.out("\n".join(lines), highlight=False)
 
@@ -158,7 +209,7 @@ class _Run:
 
     def _limit_ranks(self, files: list[Path] | None) -> None:
         """Limit the address space of the ranks; report if the predicted limit does not work."""
-        limit = _address_limit(self._job, files, self._env)
+        limit = address_limit(self._job, files, self._env)
         if limit is None:
             return
         self._env[limit.name] = limit.value
@@ -166,48 +217,19 @@ class _Run:
             what = f"airlock: limit on a rank's address space: {limit.reason}"
             self._console.out(what, highlight=False)
         with contextlib.suppress(OSError):  # a full disk: the file without the limit exists
-            write_environment(self.folder, self._environment.with_variable(limit))
+            limited = self._environment.with_variable(limit)
+            write_environment(self.folder, limited)
+            write_command(self.folder, self._job, limited, self._environ)
 
 
-def show(request: Request, console: Console, environ: Mapping[str, str]) -> ExitCode:
-    """Print the configuration, environment and torchrun line of a run, and start nothing."""
-    job = make_job(request, environ)
-    folder = RunDir(runs_folder() / "RUN_ID")
-    environment = environment_of(job, folder, environ)
-    what, files = "", None
-    if job.config.script is None:
-        what = ", once the data are prepared"
-        model = model_folder(job.config)
-        files = [] if model is None else weight_files(model)  # none until fetched or made
-    if limit := _address_limit(job, files, environment.of_child(environ)):
-        environment = environment.with_variable(limit)
-    found = [line_of(finding) for finding in find(job, environ)]
-    console.out("\n".join([banner(job, folder), "", "this machine:", *found, ""]), highlight=False)
-    code = show_plan_of(job, console, environ)
-    lines = [
-        "",
-        config_text(job.config, job.sources),
-        "cores of the ranks (NUMA):",
-        *job.bindings.lines(),
-        "",
-        "environment of the ranks:",
-        *environment_lines(environment),
-        *left_out_lines(environment, job.config.launch.keep_env),
-        "",
-        f"the equivalent torchrun command{what}:",
-        torchrun_line_of(job, folder, environment),
-    ]
-    console.out("\n".join(lines), highlight=False)
-    return code
-
-
-def _address_limit(job: Job, files: list[Path] | None, env: Mapping[str, str]) -> Variable | None:
+def address_limit(job: Job, files: list[Path] | None, env: Mapping[str, str]) -> Variable | None:
     """Return the address-space limit of a rank, with its reason.
 
-    `files` are those that a rank maps. If they are not known (None), as for a script, only a limit
-    that the user has set applies.
+    `files` are those that a rank maps. If they are not known (None), as for a script, or the GPUs
+    are not here, only a limit that the user has set applies.
     """
-    if files is None and job.config.limits.rlimit_as_gib <= 0:
+    is_unknown = files is None or not job.placement.is_here
+    if is_unknown and job.config.limits.rlimit_as_gib <= 0:
         return None
     gpus = [gpu.memory_bytes for gpu in job.placement.gpus]
     predicted = predict(files or [], env["OMP_NUM_THREADS"], gpus)

@@ -17,7 +17,8 @@ from launch.agent import elastic_compat as torch_compat
 from launch.agent.warm_start import WarmStart, ZygoteLostError, signal_name
 from launch.rank.rank import main_of_fork
 from rundir.config_file import read_config
-from rundir.events import EventWriter
+from rundir.errors import UserError
+from rundir.events import EventTail, EventWriter
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 
@@ -97,6 +98,9 @@ def _airlock_agent(
                 exitcodes = _exitcodes(worker_group, self._pcontext)
                 failures = {rank: one.exitcode for rank, one in result.failures.items()}
                 exits.tell(failures | exitcodes)
+                self._remaining_restarts: int = _restarts_that_help(
+                    self._remaining_restarts, run, events, self._attempt()
+                )
             return result
 
         def _attempt(self) -> int:
@@ -133,6 +137,20 @@ class _Exits:
                 signal=signal_name(exitcode),
             )
         return [rank for rank, _ in failed]
+
+
+def _restarts_that_help(left: int, run: RunDir, events: EventWriter, attempt: int) -> int:
+    """Return how many restarts to make of those left: none if a rank ended with a UserError.
+
+    Only a change of data or settings mends that: every restart would end the same way.
+    """
+    for path in sorted(run.events.glob("rank*.jsonl")) if left else ():
+        for event in EventTail(path).new_events():
+            is_last = event["name"] == "rank.exception" and event["attempt"] == attempt
+            if is_last and event["exception"] == UserError.__name__:
+                events.emit("mark", "restart.none", failed_rank=event["rank"])
+                return 0
+    return left
 
 
 def _look_at_others(run: RunDir, attempt: int, failed: list[int], pids: dict[int, int]) -> None:

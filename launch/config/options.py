@@ -29,20 +29,28 @@ _OPTIONS = {
         help="Whose settings, model and data.",
     ),
     "num_gpus": click.option(
-        "--num-gpus", type=int, help="Ranks to start; one for each GPU by default."
+        "--num-gpus", type=int, help="Ranks to start; by default one for each visible GPU."
     ),
     "data": click.option(
         "--data",
         metavar="PATH[:WEIGHT]",
         multiple=True,
         callback=lambda _context, _option, paths: joined(paths),
-        help="Training data; several times: mixed, each row WEIGHT times an epoch.",
+        help="Training data: a file, a folder or hf:OWNER/NAME; several times: mixed, each row "
+        "WEIGHT times an epoch.",
     ),
     "set": click.option(
         "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key."
     ),
     "resume": click.option(
-        "--resume", metavar="RUN", help="Go on from the last checkpoint of that run."
+        "--resume",
+        metavar="[RUN]",
+        is_flag=False,
+        flag_value="latest",
+        help="Go on from the last checkpoint of that run, or of the latest.",
+    ),
+    "again": click.option(
+        "--again", metavar="RUN", help="Do that run, or an exported model, again from its start."
     ),
     "json": click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
 }

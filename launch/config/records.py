@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from launch.config.job import Job
 from launch.host.rank_environment import RankEnvironment, rank_environment
+from launch.process.typed import again
+from launch.process.typed_run import pinned
+from rundir import owner
 from rundir.atomic import write_text
+from rundir.card.made_with import write_made_with
 from rundir.config import RunConfig
 from rundir.config_file import config_text
 from rundir.errors import UserError
@@ -46,7 +50,9 @@ def plain_torchrun_line(config: RunConfig) -> str:
     restarts = config.launch.max_restarts
     options = ["--standalone", f"--nproc-per-node={config.launch.num_ranks}"]
     options += [f"--max-restarts={restarts}"] if restarts else []
-    return shlex.join(["torchrun", *options, config.script.path, *config.script.args])
+    script = config.script
+    what = ["-m", script.module] if script.module else [script.path]
+    return shlex.join(["torchrun", *options, *what, *script.args])
 
 
 def make_folder(job: Job, environ: Mapping[str, str]) -> tuple[RunDir, RankEnvironment]:
@@ -55,12 +61,14 @@ def make_folder(job: Job, environ: Mapping[str, str]) -> tuple[RunDir, RankEnvir
     Returns it with the environment of the ranks. Raises UserError if it cannot be written.
     """
     try:
-        folder = create_run(job.config.profile)
+        is_training = job.config.scoring is None
+        folder = create_run(job.name or job.config.profile, is_latest=is_training)
+        owner.take(folder, again(job.config.profile, {}, environ))
         environment = environment_of(job, folder, environ)
-        line = torchrun_line_of(job, folder, environment)
         write_text(folder.config, config_text(job.config, job.sources))
         write_environment(folder, environment)
-        write_text(folder.command, f"{_typed(environ)}\n\n# with torch's own:\n{line}\n")
+        write_made_with(folder)
+        write_command(folder, job, environment, environ)
     except OSError as error:
         raise UserError(
             f"cannot write the run folder: {error}",
@@ -87,6 +95,17 @@ def write_environment(folder: RunDir, environment: RankEnvironment) -> None:
     write_text(folder.environment, json.dumps(environment.as_json(), indent=1) + "\n")
 
 
+def write_command(
+    folder: RunDir, job: Job, environment: RankEnvironment, environ: Mapping[str, str]
+) -> None:
+    """Write command.txt: what was typed, and torch's own equivalent of it. Raises OSError."""
+    line, typed = torchrun_line_of(job, folder, environment), again(job.config.profile, {}, environ)
+    if job.config.script is None:
+        resumed = None if job.resume_from is None else RunDir(job.resume_from.parent.parent)
+        typed = pinned(typed, {"--resume": resumed, "--again": job.again})
+    write_text(folder.command, f"{typed}\n\n# with torch's own:\n{line}\n")
+
+
 def torchrun_args_of(job: Job, folder: RunDir) -> list[str]:
     """Return the agent's arguments, which are torchrun's."""
     return torchrun_args(folder, job.placement.num_ranks, job.config.launch.max_restarts)
@@ -99,22 +118,35 @@ def torchrun_line_of(job: Job, folder: RunDir, environment: RankEnvironment) -> 
     return torchrun_line(torchrun_args_of(job, folder), environment)
 
 
-def banner(job: Job, folder: RunDir) -> str:
-    """Return the first lines of a run's output: what runs, on which device, and where."""
-    placement, batch = job.placement, job.config.train.global_batch_size
+def _batch(job: Job) -> str:
+    """Return the samples of a step as ranks times micro-batches times samples."""
+    train, num_ranks = job.config.train, job.placement.num_ranks
+    share = math.ceil(train.global_batch_size / num_ranks)
+    size = min(train.micro_batch_size, share)
+    num = math.ceil(share / size)
+    factors = ((num_ranks, "rank"), (num, "micro-batch"), (size, "sample"))
+    product = " × ".join(_counted(*factor) for factor in factors)  # noqa: RUF001 - a product
+    is_exact = num_ranks * num * size == train.global_batch_size
+    fewer = "; packing makes fewer micro-batches" if job.config.data.packing and num > 1 else ""
+    is_what = "=" if is_exact else "in at most"
+    return f"{train.global_batch_size} samples a step {is_what} {product}{fewer}"
+
+
+def _counted(number: int, what: str) -> str:
+    plural = "es" if what.endswith("h") else "s"
+    return f"{number} {what}{plural if number != 1 else ''}"
+
+
+def banner(job: Job, folder: RunDir | None = None) -> str:
+    """Return the first lines of a run's output: what runs, on which device, and in which folder."""
+    placement = job.placement
     ranks = f"{placement.num_ranks} rank{'s' if placement.num_ranks > 1 else ''}"
     script = job.config.script
-    what = job.config.profile if script is None else Path(script.path).name
-    share = f", {batch} samples a step over all ranks" if script is None else ""
-    return (
-        f"airlock: {what}, {ranks} on {placement.device} ({placement.source}){share}\n"
-        f"run {folder.path}"
-    )
-
-
-def _typed(environ: Mapping[str, str]) -> str:
-    """Return the command as the user typed it; start scripts name themselves in AIRLOCK_SCRIPT."""
-    script, args = environ.get("AIRLOCK_SCRIPT", ""), sys.argv[1:]
-    if not script:
-        return shlex.join(["python", "-m", Path(sys.argv[0]).parent.name, *args])
-    return shlex.join([script, *(args if script.endswith("airlock") else args[1:])])
+    what = job.config.profile if script is None else script.module or Path(script.path).name
+    share = f", {_batch(job)}" if script is None and job.config.scoring is None else ""
+    lines = [
+        f"airlock: {what}, {ranks} on {placement.device} ({placement.source}){share}",
+        *([job.notice] if job.notice else []),
+        *([] if folder is None else [f"run {folder.path}"]),
+    ]
+    return "\n".join(lines)

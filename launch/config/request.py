@@ -5,10 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from launch.process.typed import assignments, console_program, start_program, variables
 from rundir.config import ScriptConfig
 
 RUN, PLAN, PLAIN = "./start.sh", "./airlock plan", "python -m train"
+_VARIABLE_OF = {"num_gpus": "NUM_GPUS"}  # which an option of that name overrides
+_OF_TESTS = ("RUN_IMPORT_TEST", "RUN_SINGLE_GPU_TEST")
+_OF_RUNS_ALONE = ("max_restarts", "on_event", "resume", "again", "name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,27 +25,74 @@ class Request:
     data: str | None = None
     gpu: str | None = None  # for a plan: a name in launch/plan/catalogue.py
     max_restarts: int | None = None
+    on_event: str | None = None  # a shell command
     settings: Sequence[str] = ()
     resume: str | None = None
+    name: str | None = None  # of the run
+    again: str | None = None  # a run, or an exported model, whose settings are the profile's
     force: bool = False  # start despite objections
+    demo: bool = False  # a few steps on data that come with the clone
     script: ScriptConfig | None = None  # what to run instead of training `profile`
 
     def all_settings(self) -> list[str]:
         """Return the settings, including those given as options of their own."""
-        of_options = {"data.path": self.data, "launch.max_restarts": self.max_restarts}
+        of_options = {
+            "data.path": self.data,
+            "launch.max_restarts": self.max_restarts,
+            "launch.on_event": self.on_event,
+        }
         found = [f"{key}={value}" for key, value in of_options.items() if value is not None]
         return [*self.settings, *found]
 
     def command(self, program: str, changes: Mapping[str, str], **options: str | int) -> str:
-        """Return the command line, of RUN or PLAN, with settings changed and options replaced."""
+        """Return what to type: `arguments` after the script that was typed, and its variables."""
+        args = self.arguments(program, changes, **options)
+        decided = [_VARIABLE_OF[name] for name in options if name in _VARIABLE_OF]
+        decided += _OF_TESTS if program == PLAN else []
+        kept = assignments(variables(without=decided))
+        return f"{kept}{_program(program)} {shlex.join(args)}"
+
+    def arguments(
+        self, program: str, changes: Mapping[str, str], **options: str | int
+    ) -> list[str]:
+        """Return the arguments for RUN, PLAIN or PLAN, some settings and options changed."""
         kept = [one for one in self.settings if one.partition("=")[0].strip() not in changes]
-        own = {"num_gpus": self.num_gpus, "gpu": self.gpu, "data": self.data} | options
-        words = [str(own.pop("profile", self.profile)), *_options(own)]
+        own = {
+            "num_gpus": self.num_gpus,
+            "gpu": self.gpu,
+            "data": self.data,
+            "max_restarts": self.max_restarts,
+            "on_event": self.on_event,
+            "resume": self.resume,
+            "again": self.again,
+            "name": self.name,
+        } | options
+        last = {name: own.pop(name) for name in _OF_RUNS_ALONE}
+        last = {} if program == PLAN else last
+        profile = str(own.pop("profile", self.profile))
+        words = [*([profile] if profile else []), *_options(own)]
         for setting in [*kept, *(f"{key}={value}" for key, value in changes.items())]:
             words += ["--set", setting]
-        if program == RUN:  # a plan does not have these options
-            words += _options({"max_restarts": self.max_restarts, "resume": self.resume})
-        return f"{program} {shlex.join(words)}"
+        words += _options(last)
+        starts_demo = self.demo and program != PLAN and last.get("resume") is None
+        words += ["--demo"] if starts_demo else []
+        if self.script is not None:
+            words += [word for name in self.script.preload for word in ("--preload", name)]
+            module = self.script.module
+            words += ["-m", module] if module else [_relative(self.script.path)]
+            words += self.script.args
+        return words
+
+
+def _program(program: str) -> str:
+    if program == RUN:
+        return start_program()
+    return f"{console_program()} plan" if program == PLAN else program
+
+
+def _relative(path: str) -> str:
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
 def _options(values: Mapping[str, str | int | None]) -> list[str]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launch.config.resolve import resolve_sections
+from launch.config.values import resolve_sections
 from rundir.config import SCRIPT_SECTIONS, RunConfig, ScriptConfig, Sources
 from rundir.errors import UserError
+from rundir.paths import ROOT
 
 _LONGEST_NAME = 40  # characters of a run's name, which is part of file names
 
@@ -26,6 +30,55 @@ def read_script(path: str, args: Sequence[str], preload: Sequence[str]) -> Scrip
     script cannot be read or compiled, or if an argument or a name is invalid.
     """
     absolute = Path.cwd() / Path(path).expanduser()
+    return _checked(ScriptConfig(path=str(absolute), args=tuple(args)), path, preload)
+
+
+def read_module(name: str, args: Sequence[str], preload: Sequence[str]) -> ScriptConfig:
+    """Return the configuration of a module, found where `python -m` in this folder would find it.
+
+    No package that contains it is imported. Raises UserError as `read_script`, and if there is no
+    such module.
+    """
+    if is_script(name) or "/" in name:
+        raise UserError(f"-m takes the name of a module, and {name} is a file", do=_as_typed(name))
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise UserError(f"-m {name!r} names no module", do="./start.sh -m PACKAGE.MODULE ARGS")
+    here = [] if os.environ.get("PYTHONSAFEPATH") else [Path.cwd()]
+    found = find_module(name, [*here, *(Path(one) for one in sys.path if one != str(ROOT))])
+    if found is None:
+        raise UserError(
+            f"there is no module {name} in {Path.cwd()}, nor among the installed ones",
+            do=f"cd to the folder that holds {name.partition('.')[0]}, and type it again",
+        )
+    script = ScriptConfig(path=str(found), module=name, args=tuple(args))
+    return _checked(script, str(found), preload)
+
+
+def find_module(name: str, folders: Sequence[Path]) -> Path | None:
+    """Return the file that `python -m name` runs with `folders` as its path, or None."""
+    *packages, last = name.split(".")
+    for part in packages:
+        regular = [one / part for one in folders if (one / part / "__init__.py").is_file()]
+        folders = regular[:1] or [one / part for one in folders if (one / part).is_dir()]
+    for folder in folders:
+        package, file = folder / last, folder / f"{last}.py"
+        if (package / "__init__.py").is_file() or not file.is_file():
+            file = package / "__main__.py"
+        if file.is_file():
+            return file
+    return None
+
+
+def _as_typed(name: str) -> str:
+    """Return the command to type for a file that was named as a module."""
+    if "/" in name or Path(name).exists():
+        return f"./start.sh {shlex.quote(name)}"
+    return f"./start.sh -m {name.removesuffix('.py')}"
+
+
+def _checked(script: ScriptConfig, path: str, preload: Sequence[str]) -> ScriptConfig:
+    """Compile the script at `script.path`, typed as `path`; return it with its `preload`."""
+    absolute = Path(script.path)
     try:
         compile(absolute.read_bytes(), str(absolute), "exec", dont_inherit=True)
     except OSError as error:
@@ -36,14 +89,14 @@ def read_script(path: str, args: Sequence[str], preload: Sequence[str]) -> Scrip
         line = getattr(error, "lineno", None)
         what = f"line {line}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
         raise UserError(f"{absolute}: {what}", do=f"python -m py_compile {path}") from error
-    for word in (str(absolute), *args):
+    for word in (str(absolute), *script.args):
         if any("\ud800" <= character <= "\udfff" for character in word):
             raise UserError(f"{word!a} is not UTF-8", do="give it another name")
     names = [name.strip() for words in preload for name in words.split(",") if name.strip()]
     for name in names:
         if not all(part.isidentifier() for part in name.removeprefix("-").split(".")):
             raise UserError(f"--preload {name!r} names no module", do="--preload NAME,-NAME")
-    return ScriptConfig(path=str(absolute), args=tuple(args), preload=tuple(names))
+    return dataclasses.replace(script, preload=tuple(names))
 
 
 def resolve_script(
@@ -71,7 +124,6 @@ def resolve_script(
 
 
 def _name(script: ScriptConfig) -> str:
-    """Return the name of the script's runs: its file name, made safe for a folder name."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(script.path).stem)[:_LONGEST_NAME].strip("-.") or (
-        "script"
-    )
+    """Return the name of the script's runs: its file's or module's, made safe for a folder."""
+    name = script.module or Path(script.path).stem
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name)[:_LONGEST_NAME].strip("-.") or ("script")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +15,39 @@ from launch.files.fetch_data import parse
 from rundir.config import DataConfig, RunConfig
 from rundir.data_paths import data_paths
 from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
 
 _LOOKED_AT_BYTES = 1024 * 1024
 _LOOKED_AT_FILES = 20
+
+
+class NoDataError(UserError):
+    """A request without training data, of a profile that has none of its own."""
+
+    def __init__(self, profile: str) -> None:
+        super().__init__(
+            f"{profile} names no training data", do=data_commands(f"./start.sh {profile}")
+        )
+
+
+def data_commands(typed: str) -> str:
+    """Return what to type instead of the command `typed`, which lacks training data."""
+    return (
+        f"{typed} --data FILE.jsonl   # rows with `prompt` and `response`; more in docs/data.md\n"
+        f"  → {typed} --demo   # a few steps on data that come with the clone"
+    )
 
 
 def check_data(config: RunConfig) -> None:
     """Raise UserError unless the named data files exist and begin with rows to train on."""
     data = config.data
     if not data.path:
-        raise UserError(
-            f"{config.profile} names no training data",
-            do=f"./start.sh {config.profile} --data FILE.jsonl   # rows with `prompt`, `response`",
-            code=ExitCode.DATA,
-        )
+        raise NoDataError(config.profile)
     if data.eval_fraction >= 1:
         raise UserError(
             f"data.eval_fraction is {data.eval_fraction:g}: nothing would be left to train on",
             do="--set data.eval_fraction=0.05",
         )
-    if data.streaming and data.eval_fraction and not data.eval_path:
+    if data.streaming and data.held_out_share:
         raise UserError(
             f"data.eval_fraction is {data.eval_fraction:g}: with data.streaming nobody has read "
             "all rows to know which are held out",
@@ -51,31 +64,35 @@ def check_data(config: RunConfig) -> None:
             f"data.eval_path is {data.eval_path}: held-out data have no weights",
             do=f"--set data.eval_path={','.join(one.path for one in held_out)}",
         )
-    for one in (*paths, *held_out):
+    of_training = [(one, data.max_samples or None) for one in paths]
+    for one, most_rows in (*of_training, *((one, None) for one in held_out)):
         if one.is_of_hub:
             parse(one.path)
         else:
-            _check(Path(one.path), data)
+            _check(Path(one.path), data, most_rows)
 
 
-def _check(path: Path, data: DataConfig) -> None:
+def _check(path: Path, data: DataConfig, most_rows: int | None) -> None:
     from train.data.sources import find_sources
 
     for source in find_sources(path)[:_LOOKED_AT_FILES]:
         # Other formats and compressions need libraries to look into.
         if source.format == "jsonl" and source.compression != "zstd":
-            _check_rows(source, data)
+            _check_rows(source, data, most_rows)
 
 
-def _check_rows(source: Any, data: DataConfig) -> None:
-    """Raise UserError for the first bad row among those that end within the first MiB."""
+def _check_rows(source: Any, data: DataConfig, most_rows: int | None) -> None:
+    """Raise UserError for the first bad row among those that end within the first MiB.
+
+    With `most_rows`, no more of them are looked at: no others are trained on.
+    """
     from train.data.bad_row import BadRowError
     from train.data.columns import check_settings, find_columns
     from train.data.rows import example_of, parsed
     from train.data.sources import bad_row
 
     columns = None
-    for number, line in _first_lines(source):
+    for number, line in islice(_first_lines(source), most_rows):
         decides = False
         try:
             row = parsed(line)

@@ -32,7 +32,7 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.units import size_text
 
-_SMALL = ("*.json", "*.model", "*.txt", "*.jinja", "*.py", "*.tiktoken")
+_SMALL = ("*.json", "*.model", "*.txt", "*.jinja", "*.py", "*.tiktoken", "README.md")
 _TEMPLATES = "additional_chat_templates/"
 _POLL_S = 0.2
 _REMIND_S = 10.0

@@ -55,7 +55,7 @@ def _of_answer(error: Exception, model_id: str, revision: str) -> tuple[str, str
     """Return the meaning of the Hub's response, and what to do."""
     from huggingface_hub import errors
 
-    page, token = f"{_endpoint()}/{model_id}", _token()
+    page, token = f"{_endpoint()}/{model_id}", token_source()
     status = getattr(getattr(error, "response", None), "status_code", 0)
     new_token = f"HF_TOKEN=hf_… with a token from {_endpoint()}/settings/tokens"
     if isinstance(error, errors.GatedRepoError):
@@ -119,7 +119,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         seen = seen.__cause__
 
 
-def _token() -> str | None:
+def token_source() -> str | None:
     """Return the source of the token that was sent; None if there is no token."""
     from huggingface_hub import constants, get_token
 

@@ -18,7 +18,7 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from rundir.prepared import Prepared, read_prepared, write_prepared
-from rundir.seal import is_sealed
+from rundir.seal import use_sealed
 
 
 def prepare(
@@ -64,7 +64,7 @@ def have_model(config: RunConfig, run: RunDir, env: dict[str, str], signals: Sig
     if config.model.path and not (is_random and config.architecture):
         return _hub_model(config, run, env, signals, weights=not is_random)
     folder = made_model_folder(config)
-    if not is_sealed(folder):
+    if not use_sealed(folder):
         shutil.rmtree(folder, ignore_errors=True)
         code = children.run(
             "train.model.make_checkpoint", run.path, folder, env=env, signals=signals
@@ -101,9 +101,11 @@ def _hub_model(
 
 
 def have_data_of_hub(config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals) -> None:
-    """Fetch the datasets of the Hub that data.path and data.eval_path name."""
-    for field in ("path", "eval_path"):
-        for number, one in enumerate(data_paths(getattr(config.data, field))):
+    """Fetch the datasets of the Hub that data.path, data.eval_path and named sets name."""
+    texts = {"path": config.data.path, "eval_path": config.data.eval_path}
+    texts |= {f"set_{name}": one.path for name, one in config.evaluation.items()}
+    for field, text in texts.items():
+        for number, one in enumerate(data_paths(text)):
             if not one.is_of_hub:
                 continue
             folder = run.data_of_hub(field, number)

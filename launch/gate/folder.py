@@ -10,7 +10,6 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from launch.host.host_memory import HostMemory
 from launch.host.mounts import filesystem_of, is_network
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
@@ -73,21 +72,6 @@ def check_gate() -> Path:
     if excluded != 1:
         raise _unusable(folder, "two processes could hold the same lock in it at once")
     return folder
-
-
-def blind_spot() -> str | None:
-    """Return a warning if this gate cannot see runs in other containers, or None.
-
-    Containers without a memory limit of their own share the host's, but each has its own /tmp.
-    """
-    in_container = any(Path(file).exists() for file in ("/.dockerenv", "/run/.containerenv"))
-    in_container = in_container or "KUBERNETES_SERVICE_HOST" in os.environ
-    if not in_container or os.environ.get("AIRLOCK_GATE_DIR") or HostMemory().is_limited:
-        return None
-    return (
-        "this container shares the host's memory, but not the gate, with other containers: runs in "
-        "those are not waited for. Mount one folder into all, and AIRLOCK_GATE_DIR=THAT_FOLDER"
-    )
 
 
 def _unusable(folder: Path, why: str) -> UserError:

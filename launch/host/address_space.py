@@ -132,6 +132,7 @@ def mapped_files(prepared: Prepared) -> list[Path]:
     if prepared.resume_from is not None:
         found += weight_files(Path(prepared.resume_from))
     of_data = [data for data in (prepared.train, prepared.evaluation) if data is not None]
+    of_data += prepared.evaluations.values()
     paths = [Path(path) for data in of_data for path in data.paths]
     paths += [Path(name) for name in prepared.train.mapped]
     for path in paths:

@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 from launch.host import mig, nvml
 from launch.host.timeouts import within
 from launch.host.torch_build import ROCM_DO, torch_build
+from launch.process.typed import again, console_program, start_program
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
@@ -17,6 +18,8 @@ from rundir.exit_codes import ExitCode
 T = TypeVar("T")
 
 DEFAULT_CPU_RANKS = 2
+A_NODE = 8  # ranks of a node with GPUs that is not this one, if no number is given
+MAX_RANKS = 1024
 _DRIVER_TIMEOUT_S = 60.0  # without persistence mode it wakes one GPU after another, seconds each
 MAX_CPU_RANKS = 64  # more would only thrash, and a typo (NUM_GPUS=200) should not start them
 
@@ -44,6 +47,11 @@ class Placement:
     num_ranks: int
     source: str
     gpus: tuple[Gpu, ...]
+
+    @property
+    def is_here(self) -> bool:
+        """False if the run needs GPUs that this machine does not have; it is only shown then."""
+        return self.device == "cpu" or bool(self.gpus)
 
 
 def installed_gpus() -> list[Gpu]:
@@ -139,7 +147,7 @@ def _find_gpu(installed: list[Gpu], entry: str, spec: str) -> Gpu:
     if not installed:
         raise UserError(
             f"CUDA_VISIBLE_DEVICES={spec} names GPU {entry!r}, but this machine has no NVIDIA GPU",
-            do="env -u CUDA_VISIBLE_DEVICES ./start.sh tiny   # trains on CPU",
+            do=f"env -u CUDA_VISIBLE_DEVICES {start_program()} tiny   # trains on CPU",
         )
     last = len(installed) - 1
     raise UserError(
@@ -172,7 +180,14 @@ def place(config: RunConfig, asked: tuple[int, str] | None, visible: list[Gpu]) 
         fault = None if visible else nvml.driver_fault()
         build = None if visible or fault else torch_build()
         why = "launch.device is cpu" if visible else fault.text if fault else "none is visible"
-        do = "./start.sh tiny runs on CPU; on a GPU machine see what `nvidia-smi -L` prints"
+        do = f"nvidia-smi -L   # does it list any? `{start_program()} tiny` runs on CPU"
+        if config.script is None:
+            num = "" if asked is None else f" --num-gpus {asked[0]}"
+            do = (
+                f"{console_program()} plan {config.profile} --gpu H100-80G{num}   # is it for such "
+                f"GPUs? Here: `{start_program()} tiny`, on CPU, or `nvidia-smi -L`, if there "
+                "should be GPUs"
+            )
         if build is not None and build.of_rocm:
             why, do = f"none is visible; {build.of_rocm}", ROCM_DO
         raise UserError(
@@ -190,11 +205,25 @@ def place(config: RunConfig, asked: tuple[int, str] | None, visible: list[Gpu]) 
         there = f"{limit} GPUs are visible" if device == "cuda" else f"CPU runs take 1 to {limit}"
         raise UserError(
             f"{source} asks for {number} ranks; {there}",
-            do=f"NUM_GPUS={min(max(number, 1), limit)} ./start.sh {config.profile}",
+            do=again(config.profile, {"NUM_GPUS": str(min(max(number, 1), limit))}),
         )
     chosen = tuple(visible[:number]) if device == "cuda" else ()
     _check_parts(chosen, config.profile)
     return Placement(device, number, source, chosen)
+
+
+def place_elsewhere(config: RunConfig, asked: tuple[int, str] | None) -> Placement:
+    """Return where a run that cannot be placed here would be, to show what else there is to show.
+
+    Without a number asked for, that is a node of eight GPUs, as for a plan.
+    """
+    wants_gpu = config.launch.needs_gpu or config.launch.device == "cuda"
+    if not wants_gpu:
+        return Placement("cpu", DEFAULT_CPU_RANKS, "the default on CPU", ())
+    number, source = asked or (A_NODE, "a node of eight, as none is visible")
+    if not 1 <= number <= MAX_RANKS:
+        number, source = A_NODE, "a node of eight"
+    return Placement("cuda", number, source, ())
 
 
 def _check_parts(chosen: Sequence[Gpu], profile: str) -> None:
@@ -202,11 +231,12 @@ def _check_parts(chosen: Sequence[Gpu], profile: str) -> None:
     part = next((gpu for gpu in chosen if gpu.is_part), None)
     if part is None or len(chosen) == 1:
         return
+    alone = again(profile, {"CUDA_VISIBLE_DEVICES": part.uuid, "NUM_GPUS": "1"})
     raise UserError(
         f"{len(chosen)} ranks are to have a GPU each, and {part.uuid} is an instance of one (MIG): "
         "CUDA shows a process a single instance, and NCCL cannot join them",
-        do=f"CUDA_VISIBLE_DEVICES={part.uuid} NUM_GPUS=1 ./start.sh {profile}   # on that instance "
-        f"alone; all of the GPU: sudo nvidia-smi -i {part.index} -mig 0",
+        do=f"{alone}   # on that instance alone; all of the GPU: "
+        f"sudo nvidia-smi -i {part.index} -mig 0",
         code=ExitCode.PREFLIGHT,
     )
 

@@ -18,6 +18,7 @@ from launch.host.cores import usable_cores
 from launch.host.devices import Placement
 from launch.host.leftover_variables import Leftover, find_leftovers, find_slow_settings
 from launch.host.numa import NOT_ASKED, Bindings
+from launch.process.children import python_path
 from rundir.config import LaunchConfig, RunConfig
 from rundir.paths import ROOT, RunDir
 
@@ -216,6 +217,8 @@ def _shares(placement: Placement, bindings: Bindings) -> list[Variable]:
 
 
 def _visible_gpus(placement: Placement) -> list[Variable]:
+    if not placement.is_here:
+        return []
     if placement.device == "cpu":
         return _HIDDEN_GPUS
     gpus = ",".join(gpu.uuid for gpu in placement.gpus)
@@ -321,9 +324,3 @@ def _allocator(environ: Mapping[str, str], *, adds: bool) -> list[Variable]:
     if conf == users:
         return [Variable(ALLOC_CONF, conf, "environment", "as you set it")]
     return [Variable(ALLOC_CONF, conf, "environment, airlock", f"yours, and expandable: {why}")]
-
-
-def python_path(environ: Mapping[str, str]) -> str:
-    """Return PYTHONPATH for a child process: the clone, then the user's entries."""
-    entries = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    return os.pathsep.join([str(ROOT), *(entry for entry in entries if entry != str(ROOT))])

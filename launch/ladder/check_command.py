@@ -9,11 +9,12 @@ from typing import Any
 
 from rich.console import Console
 
-from launch.config.job import resolve_job
+from launch.config.job import place_job, resolve_job
 from launch.config.request import Request
 from launch.ladder.climb import Climbed, alone, climb
 from launch.ladder.rungs import RUNGS, Rung, rung_called
 from launch.process.signals import Interrupted, Signals
+from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 
 _ROW = "{:<12} {:<5} {:>8} {:>11} {:>11}  {}"
@@ -33,7 +34,7 @@ def check(
 
     Returns PREFLIGHT if one has failed. Raises UserError when the request itself is wrong.
     """
-    resolve_job(request, environ)
+    lacks_gpu = _lacks_gpu(request, environ)
     signals = Signals()
     signals.listen()
     rungs = RUNGS if rung is None else (rung_called(rung),)
@@ -41,6 +42,8 @@ def check(
     done: list[Climbed] = []
     try:
         for one in rungs:
+            if rung is None and lacks_gpu and one.needs_device:  # `environment` has said so, once
+                continue
             with nullcontext() if show is None else show.waiting(one):
                 done.append(climb(one, request, environ, signals, timeout_s))
             if show is not None:
@@ -50,13 +53,23 @@ def check(
     except Interrupted:
         console.out(f"interrupted in {one.name}; nothing is left of it", highlight=False)
         return ExitCode.INTERRUPTED_UNSAVED
-    is_green = all(one.ok for one in done)
-    not_reached = rungs[len(done) :]
+    not_reached = [one for one in rungs if one not in [climbed.rung for climbed in done]]
+    is_green = all(one.ok for one in done) and not not_reached
     if show is None:
         print(json.dumps(_summary(done, not_reached, request)))  # noqa: T201
     else:
-        show.end(done, not_reached)
+        show.end(done, not_reached, lacks_gpu=lacks_gpu)
     return ExitCode.DONE if is_green else ExitCode.PREFLIGHT
+
+
+def _lacks_gpu(request: Request, environ: Mapping[str, str]) -> bool:
+    """Return whether the profile needs a GPU that is not there. Raises UserError if it is wrong."""
+    config, sources = resolve_job(request, environ)
+    try:
+        place_job(request, config, sources, environ)
+    except UserError as error:
+        return error.code is ExitCode.PREFLIGHT
+    return False
 
 
 class _Table:
@@ -90,17 +103,21 @@ class _Table:
         if done.last_words:
             self._out(done.last_words.lstrip("\n"))
 
-    def end(self, done: Sequence[Climbed], not_reached: Sequence[Rung]) -> None:
+    def end(self, done: Sequence[Climbed], not_reached: Sequence[Rung], *, lacks_gpu: bool) -> None:
         """Print the overall result, and what to type next."""
         red = [one for one in done if not one.ok]
-        if not red:
+        if not red and not not_reached:
             num = f"all {len(done)} rungs are" if len(done) > 1 else f"{done[0].rung.name} is"
             self._out(f"\n{num} green")
             return
-        lines = ["", f"airlock: {', '.join(one.rung.name for one in red)} failed"]
+        texts = [f"{', '.join(one.rung.name for one in red)} failed"] if red else []
         if not_reached:
-            lines[-1] += f"; not reached: {', '.join(one.name for one in not_reached)}"
-        lines += [f"  → {red[0].do}", f"  → {alone(red[0].rung, self._request)}   # again"]
+            # After one that passed, only the missing GPU can have kept the rest from running.
+            why = "not run, for want of a GPU" if lacks_gpu and done[-1].ok else "not reached"
+            texts.append(f"{why}: {', '.join(one.name for one in not_reached)}")
+        lines = ["", f"airlock: {'; '.join(texts)}"]
+        if red:
+            lines += [f"  → {red[0].do}", f"  → {alone(red[0].rung, self._request)}   # again"]
         self._out("\n".join(dict.fromkeys(lines)))
 
     def _out(self, text: str) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 from launch.config.request import Request
 from launch.host.peaks import Peaks
-from launch.host.rank_environment import python_path
 from launch.ladder.ended import how_it_ended, last_words, quoted
 from launch.ladder.rungs import Rung
 from launch.process import children
@@ -56,8 +55,8 @@ def climb(
         with log.open("wb") as output:
             args = [*options_of(request), "--json", "--timeout-s", f"{longest_s:g}"]
             # Anything that a killed rung leaves in TMPDIR is removed with the folder.
-            own = {"PYTHONPATH": python_path(environ), "TMPDIR": str(folder)}
-            child = children.start(rung.module, *args, env={**environ, **own}, output=output)
+            env = {**environ, "TMPDIR": str(folder)}
+            child = children.start(rung.module, *args, env=env, output=output)
         peaks = Peaks(child.pid)
         try:
             is_silent = _wait(child, log, peaks, signals, longest_s + _GRACE_S)

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """One rung, a question; `timeout_s` is the limit for it, or for its longest part."""
+    """One rung, a question; `timeout_s` is the limit for it, or for its longest part.
+
+    One that `needs_device` has no answer where the profile needs a GPU and none is visible.
+    """
 
     name: str
     asks: str
     timeout_s: float
+    needs_device: bool = True
 
     @property
     def module(self) -> str:
@@ -20,9 +24,16 @@ class Rung:
 
 
 RUNGS = (
-    Rung(name="environment", asks="is this machine ready?", timeout_s=120),
-    Rung(name="basic", asks="do torch and every device compute?", timeout_s=300),
-    Rung(name="imports", asks="can all that a rank imports be imported?", timeout_s=300),
+    Rung(name="environment", asks="is this machine ready?", timeout_s=120, needs_device=False),
+    Rung(
+        name="basic", asks="do torch and every device compute?", timeout_s=300, needs_device=False
+    ),
+    Rung(
+        name="imports",
+        asks="can all that a rank imports be imported?",
+        timeout_s=300,
+        needs_device=False,
+    ),
     Rung(name="collectives", asks="can the ranks reach each other?", timeout_s=180),
     Rung(name="data", asks="are the very batches right?", timeout_s=3600),
     Rung(name="model", asks="does the model load, and compute?", timeout_s=1800),

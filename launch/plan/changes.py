@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from launch.config.extra_packages import is_installed
-from launch.config.resolve import PROFILES, resolve
+from launch.config.profiles import PROFILES
+from launch.config.resolve import resolve
 from launch.plan.fit import Fit
 from launch.plan.plan import Plan
 from launch.plan.question import Device

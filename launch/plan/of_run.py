@@ -63,7 +63,7 @@ class PlanOfRun:
         self._prepared: Prepared | None = None
         self._tracer: Tracer | None = None
         self._plan: Plan | None = None
-        self._is_told = job.config.script is not None
+        self._is_told = job.config.script is not None or job.config.scoring is not None
 
     def begin(self, prepared: Prepared | None = None) -> None:
         """Request the plan, and again when model and data are `prepared` if that was too early.

@@ -52,10 +52,11 @@ def question_of(config: RunConfig, device: Device, model_folder: Path | None = N
     # Only whether there are others matters, unless the optimizer's states are divided among them.
     counted_ranks = num_ranks if train.shard_optimizer else min(num_ranks, 2)
     folder, architecture = _shape(config, model_folder)
+    packing = True if config.data.packing == "auto" else config.data.packing
     asked = RunConfig(
         profile=config.profile,
         model=replace(config.model, path=folder, compile=False),
-        data=DataConfig(max_seq_length=config.data.max_seq_length, packing=config.data.packing),
+        data=DataConfig(max_seq_length=config.data.max_seq_length, packing=packing),
         train=TrainConfig(
             method=train.method,
             **{name: getattr(train, name) for name in ADAPTER_SHAPE},

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launch.host.devices import (
+    A_NODE,
+    MAX_RANKS,
     Placement,
     installed_gpus,
     place,
@@ -14,11 +16,9 @@ from launch.host.devices import (
 )
 from launch.plan.catalogue import VISIBLE_SHARE, GpuKind, gpu_kind
 from launch.plan.question import Device
+from launch.process.typed import again
 from rundir.config import RunConfig
 from rundir.errors import UserError
-
-_A_NODE = 8  # ranks of a node with GPUs that is not this one, if no number is given
-_MOST_RANKS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Target:
 
 
 def target_of_placement(placement: Placement) -> Target:
-    """Return the target of a run on this machine."""
+    """Return the target of a run on this machine, or of one that lacks its GPUs here."""
     gpu = None
     if placement.gpus:
         least = min(placement.gpus, key=lambda one: one.memory_bytes)
@@ -44,7 +44,7 @@ def target_of_placement(placement: Placement) -> Target:
         num_ranks=placement.num_ranks,
         source=placement.source,
         gpu=gpu,
-        is_here=True,
+        is_here=placement.is_here,
     )
 
 
@@ -61,11 +61,11 @@ def choose_target(
     needs_gpu = config.launch.needs_gpu or config.launch.device == "cuda"
     if kind is None and (visible or not needs_gpu):
         return target_of_placement(place(config, asked, visible))
-    number, source = asked or (_A_NODE, "a node of eight, as none is named")
-    if not 1 <= number <= _MOST_RANKS:
+    number, source = asked or (A_NODE, "a node of eight, as none is named")
+    if not 1 <= number <= MAX_RANKS:
         raise UserError(
-            f"{source} asks for {number} ranks; a plan is for 1 to {_MOST_RANKS}",
-            do=f"--num-gpus {_A_NODE}",
+            f"{source} asks for {number} ranks; a plan is for 1 to {MAX_RANKS}",
+            do=again(config.profile, {"NUM_GPUS": str(A_NODE)}),
         )
     return Target(device="cuda", num_ranks=number, source=source, gpu=kind, is_here=False)
 

@@ -13,9 +13,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launch.host.rank_environment import python_path
 from launch.plan.question import Question
 from launch.process import children
+from launch.process.children import python_path
 from launch.process.signals import Interrupted, Signals
 from rundir.config_file import config_text
 from rundir.errors import UserError

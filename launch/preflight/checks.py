@@ -83,7 +83,13 @@ def findings_of(request: Request, environ: Mapping[str, str]) -> list[Finding]:
 def find(
     job: Job, environ: Mapping[str, str], checks: Mapping[str, Check] = CHECKS
 ) -> list[Finding]:
-    """Return the findings of the checks, in order; one that hangs or breaks is only a warning."""
+    """Return the findings of the checks, in order; one that hangs or breaks is only a warning.
+
+    Of a run that lacks its GPUs here, all that does not need them is checked.
+    """
+    if not job.placement.is_here:
+        on_cpu = dataclasses.replace(job.placement, device="cpu")
+        job = dataclasses.replace(job, placement=on_cpu)
     deadline = time.monotonic() + TIMEOUT_S
     state = Asked(nvml.driver_state) if job.placement.device == "cuda" else None
     context = Context(

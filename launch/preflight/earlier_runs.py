@@ -15,8 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from launch.preflight.context import Context, fine, warning
+from launch.process.roles import roles_of
 from launch.process.runs import RunProcesses, all_runs
 from launch.process.stop import describe
+from launch.process.typed import console_program
 from rundir.finding import Finding
 from rundir.units import clock_text
 
@@ -43,12 +45,14 @@ def check_leftovers(_context: Context) -> list[Finding]:
 
 def _left_over(one: RunProcesses) -> Finding:
     pids = [process.pid for process in one.processes]
-    named = "; ".join(describe(process) for process in one.processes[:_MOST])
+    roles = roles_of(one)
+    some = one.processes[:_MOST]
+    named = "; ".join(describe(process, roles.get(process.pid, "")) for process in some)
     more = f"; and {len(pids) - _MOST} more" if len(pids) > _MOST else ""
     return warning(
         LEFTOVERS,
         f"run {one.run.run_id} is dead and has left {one.how_many}: {named}{more}",
-        f"./airlock stop {one.run.run_id}   # ends exactly these",
+        f"{console_program()} stop {one.run.run_id}   # ends exactly these",
         run=one.run.run_id,
         pids=[str(pid) for pid in pids],
     )

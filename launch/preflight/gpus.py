@@ -76,7 +76,7 @@ def judge_driver(build: TorchBuild, driver: DriverState, gpus: list[GpuState]) -
         return error(
             DRIVER,
             f"torch {build.version} is built for {what}; the run is to be on {len(gpus)} "
-            f"NVIDIA GPUs, and {has}",
+            f"NVIDIA GPU{'s' if len(gpus) != 1 else ''}, and {has}",
             install,
         )
     needs = f"torch {build.version} is built for CUDA {_version_text(build.cuda)}"

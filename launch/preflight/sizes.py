@@ -14,6 +14,7 @@ from rundir.config import RunConfig, Sources
 _ADAPTER_BYTES = 4  # of a LoRA weight: peft keeps adapters in float32
 _ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 _ADAM_STATES = 2
+_ITS_OWN = ("profile", "default", "run ", "option --demo")  # sources of a model with that shape
 _KNOWN = ("qwen2", "qwen3", "llama", "mistral")
 
 
@@ -48,7 +49,7 @@ class ModelSize:
 def model_size(config: RunConfig, sources: Sources) -> ModelSize | None:
     """Return the size of the model to train, or None if [architecture] does not determine it."""
     shape = config.architecture
-    is_of_this_model = sources.get("model.path", "").startswith(("profile", "default", "run "))
+    is_of_this_model = sources.get("model.path", "").startswith(_ITS_OWN)
     if not is_of_this_model or shape.get("model_type") not in _KNOWN:
         return None
     hidden = shape["hidden_size"]

@@ -1,6 +1,7 @@
 """`python -P -m launch.process.child PARENT_PID MODULE ARGS…`: run MODULE, and die with the parent.
 
-Errors that users can fix are reported in a line or two, with the matching exit code.
+Errors that users can fix are reported in a line or two, with the matching exit code. With
+`--copy-to=RUN_DIR` after PARENT_PID, what is printed goes to the log of that run as well.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ import errno
 import runpy
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import TextIO, cast
 
 from launch.process.output import Output
 from launch.process.parent import die_with_parent
+from launch.process.run_log import RunLog
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from rundir.paths import RunDir
 
+_COPY_TO = "--copy-to="
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -25,9 +30,14 @@ def main() -> None:
     die_with_parent(int(sys.argv[1]))
     signal.signal(signal.SIGTERM, _leave)
     sys.argv = sys.argv[2:]
+    run_log = None
+    if sys.argv[0].startswith(_COPY_TO):
+        run_log = RunLog(RunDir(Path(sys.argv.pop(0).removeprefix(_COPY_TO))))
+        if sys.stderr is not None:
+            sys.stderr = cast("TextIO", Output(sys.stderr, run_log))
     output = None
     if sys.stdout is not None:  # None if the caller closed it
-        output = Output(sys.stdout)
+        output = Output(sys.stdout, run_log)
         sys.stdout = cast("TextIO", output)
     try:
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -3,40 +3,81 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
 from launch.process.signals import Interrupted, Signals
+from rundir.paths import ROOT, RunDir
 
 _POLL_S = 0.05
 _GRACE_S = 3.0
 
 
+def python_path(environ: Mapping[str, str]) -> str:
+    """Return PYTHONPATH for a child process: the clone, then the user's entries."""
+    entries = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    return os.pathsep.join([str(ROOT), *(entry for entry in entries if entry != str(ROOT))])
+
+
 def start(
-    module: str, *args: str | Path, env: dict[str, str], output: IO[bytes] | None = None
+    module: str,
+    *args: str | Path,
+    env: dict[str, str],
+    output: IO[bytes] | None = None,
+    with_input: bool = False,
+    copy_to: RunDir | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start `python -m module args` in a new session, with output to `output` if given."""
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "launch.process.child",
-        str(os.getpid()),
-        module,
-        *map(str, args),
-    ]
+    """Start `python -m module args` in a new session, with output to `output` if given.
+
+    The child finds the clone's modules even if `env` does not name it, as when the caller itself
+    was started with `python -m` from the clone. Its standard input is empty, or this process's
+    `with_input`. What it prints also goes to the log of the run `copy_to`.
+    """
     return subprocess.Popen(
-        command,
-        env=env,
-        stdin=subprocess.DEVNULL,
+        _command(module, args, copy_to),
+        env={**env, "PYTHONPATH": python_path(env)},
+        stdin=None if with_input else subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT if output else None,
         start_new_session=True,
     )
+
+
+def wait(child: subprocess.Popen[bytes], timeout_s: float) -> None:
+    """Wait for the end of a child for `timeout_s` at most, or less where the kernel cannot tell."""
+    try:
+        descriptor = os.pidfd_open(child.pid)
+    except (AttributeError, OSError):  # not Linux, or a sandbox without it
+        time.sleep(min(timeout_s, _POLL_S))
+        return
+    try:
+        ends = select.poll()
+        ends.register(descriptor, select.POLLIN)
+        ends.poll(1000 * timeout_s)
+    finally:
+        os.close(descriptor)
+
+
+def attend(module: str, *args: str | Path, env: dict[str, str]) -> int:
+    """Run a module that has the terminal to itself, Ctrl-C included; return its exit code."""
+    child = subprocess.Popen(_command(module, args), env={**env, "PYTHONPATH": python_path(env)})
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the child's now
+    try:
+        return child.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _command(module: str, args: tuple[str | Path, ...], copy_to: RunDir | None = None) -> list[str]:
+    wrapper = ["-P", "-m", "launch.process.child", str(os.getpid())]
+    wrapper += [f"--copy-to={copy_to.path}"] if copy_to else []
+    return [sys.executable, *wrapper, module, *map(str, args)]
 
 
 def start_keeper(run: Path) -> subprocess.Popen[bytes]:
@@ -53,9 +94,12 @@ def start_keeper(run: Path) -> subprocess.Popen[bytes]:
 def run(module: str, *args: str | Path, env: dict[str, str], signals: Signals) -> int:
     """Run a module to completion and return its exit code; a requested stop ends it.
 
+    It prints on the console of this process, and so into the log of the run that `env` names.
     Raises Interrupted if a stop ended it.
     """
-    child = start(module, *args, env=env)
+    of_run = RunDir(Path(env["AIRLOCK_RUN_DIR"])) if "AIRLOCK_RUN_DIR" in env else None
+    has_log = of_run is not None and of_run.run_log.exists()
+    child = start(module, *args, env=env, copy_to=of_run if has_log else None)
     while child.poll() is None:
         if signals.stop_asked:
             end(child)

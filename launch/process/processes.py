@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 
 import psutil
 
+from launch.process.activity import letter_of
+
+_PROC = Path("/proc/self/stat")
 _ROUNDS = 10
 _GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
@@ -79,6 +83,8 @@ def is_alive(process: psutil.Process) -> bool:
 
 def is_pid_alive(pid: int) -> bool:
     """Return whether a process with that pid runs: cheap, but the pid may have been reused."""
+    if _PROC.exists():
+        return letter_of(pid) not in ("", "Z", "X")
     try:
         return is_alive(psutil.Process(pid))
     except psutil.NoSuchProcess:

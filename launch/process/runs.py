@@ -98,6 +98,14 @@ def phase_of(run: RunDir) -> str:
         return ""
 
 
+def waiting_of(run: RunDir) -> str:
+    """Return who has waited long for whom in `run`, as its status says; "" if nobody has."""
+    try:
+        return str(read_status(run).get("waiting") or "")
+    except (OSError, ValueError):
+        return ""
+
+
 def run_folder_of(pid: int) -> Path | None:
     """Return the run folder of a process, or None if it has none.
 

@@ -10,12 +10,22 @@ from rich.console import Console
 
 from launch.process import runs as run_processes
 from launch.process.processes import is_alive
-from launch.process.runs import OVER, RunProcesses, all_runs, phase_of, processes_of
+from launch.process.roles import roles_of
+from launch.process.runs import (
+    OVER,
+    RunProcesses,
+    all_runs,
+    phase_of,
+    processes_of,
+    waiting_of,
+)
+from launch.process.typed import console_program
 from rundir import control
 from rundir.config import LaunchConfig
 from rundir.config_file import read_config
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from rundir.owner import is_owned, owner_of
 from rundir.paths import RunDir, find_run, runs_folder
 from rundir.units import clock_text
 
@@ -39,24 +49,29 @@ def lines(found: RunProcesses) -> list[str]:
     if found.launcher:
         who = f"launcher {found.launcher.pid}"
     head = f"{found.run.run_id}  {found.phase or 'unknown'}, {who}, {found.how_many}"
-    return [head, *(f"  {line}" for line in map(describe, found.processes))]
+    roles = roles_of(found)
+    if found.launcher and (waiting := waiting_of(found.run)):
+        head += f"\n  {waiting}"
+    return [head, *(f"  {describe(one, roles.get(one.pid, ''))}" for one in found.processes)]
 
 
-def describe(process: psutil.Process) -> str:
-    """Return a line on a process: pid, age, command."""
+def describe(process: psutil.Process, role: str = "") -> str:
+    """Return a line on a process: pid, age, and its role in the run, or its command."""
     try:
         age = clock_text(max(0.0, time.time() - process.create_time()))
-        command = " ".join(process.cmdline()) or process.name()
+        command = role or " ".join(process.cmdline()) or process.name()
     except psutil.Error:
         return f"pid {process.pid}  ended meanwhile"
     return f"pid {process.pid}  {age}  {command[:_LONGEST_COMMAND]}"
 
 
-def stop(name: str, console: Console) -> None:
+def stop(name: str | None, console: Console) -> None:
     """End one run: a live run saves and ends; the leftover processes of a dead run are ended.
 
-    Raises UserError if there is no such run, it is over, or it does not end in time.
+    Raises UserError if there is no such run, none is named, it is over, or does not end in time.
     """
+    if name is None:
+        raise _none_named()
     run = _find(name)
     found = processes_of(run)
     if found.launcher is not None:
@@ -64,11 +79,33 @@ def stop(name: str, console: Console) -> None:
     elif found.processes:
         end_leftovers(found, console)
     elif found.phase in OVER:
-        raise UserError(f"run {run.run_id} is over: {found.phase}", do="./airlock ps")
+        raise UserError(
+            f"run {run.run_id} is over: {found.phase}",
+            do=f"{console_program()} ps   # shows what is going on",
+        )
+    elif owner_of(run) is not None and not is_owned(run):
+        raise UserError(
+            f"run {run.run_id} is dead: its launcher has ended without a word ({owner_of(run)}), "
+            "and nothing of it is left here",
+            do=f"{console_program()} doctor {run.run_id}",
+        )
     else:  # on another machine, if at all
         _ask(run)
         said = f"{run.run_id} has no process here; it is asked through its folder to stop"
         console.out(said, highlight=False)
+
+
+def _none_named() -> UserError:
+    """Return the error that names the runs that could be meant."""
+    found = all_runs()
+    if not found:
+        return UserError(
+            "name the run to end; none of yours has processes on this machine",
+            do=f"{console_program()} stop RUN   # one on another machine: ls {runs_folder()}",
+        )
+    named = "; ".join(lines(one)[0] for one in found)
+    each = [f"{console_program()} stop {one.run.run_id}" for one in found]
+    return UserError(f"name the run to end: {named}", do="\n  → ".join(each))
 
 
 def end_leftovers(found: RunProcesses, console: Console) -> None:
@@ -86,7 +123,8 @@ def end_leftovers(found: RunProcesses, console: Console) -> None:
 def _stop_live(found: RunProcesses, launcher: psutil.Process, console: Console) -> None:
     """Ask the launcher to stop its run, as Ctrl-C would, and wait for it to end."""
     run = found.run
-    if found.phase != "stopping":  # a second signal would end it before it has saved
+    is_asked = found.phase == "stopping" or control.is_asked(run, "stop")
+    if not is_asked:  # a second signal would end it before it has saved
         with contextlib.suppress(psutil.NoSuchProcess):
             launcher.terminate()
     said = f"{run.run_id}: asked to save and end; Ctrl-C here does not change that"
@@ -110,7 +148,7 @@ def _ask(run: RunDir) -> None:
     except OSError as error:
         raise UserError(
             f"{run.control} cannot be written: {error.strerror}",
-            do=f"mend that, then ./airlock stop {run.run_id}",
+            do=f"{console_program()} stop {run.run_id}   # once that is mended",
         ) from error
 
 
@@ -125,7 +163,8 @@ def _find(name: str) -> RunDir:
         for one in all_runs():
             if name in (one.run.run_id, str(one.run.path)):
                 return one.run
-        raise UserError(str(error), do=f"./airlock ps, or ls {runs_folder()}") from error
+        do = f"{console_program()} ps   # shows what is going on; all: ls {runs_folder()}"
+        raise UserError(str(error), do=do) from error
 
 
 def _stop_timeout_s(run: RunDir) -> float:

@@ -178,6 +178,11 @@ def _train(
                 _read_for_all(loading, place)
             model = worker.load(config, run, place.local_rank, inherited)
         report.memory("POST-MODEL")
+    if config.scoring is not None:
+        from train.score import score
+
+        score(config, run, model, events)
+        return
     worker.train(config, run, model, events, is_shared=inherited is not None)
 
 

@@ -12,16 +12,18 @@ import sys
 import weakref
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from launch.process.python_compat import join_threads, run_exit_handlers
 from launch.rank import zygote
 from launch.rank.last_words import tell_failure
 from launch.rank.reporter import Reporter
+from launch.rank.script_end import ScriptEnd
 from launch.rank.script_gate import ScriptGate
 from launch.rank.script_preload import import_in_rank
-from rundir.config import RunConfig
+from launch.rank.standard_input import give_input
+from rundir.config import RunConfig, ScriptConfig
 from rundir.events import EventWriter
 from rundir.paths import ROOT, RunDir
 
@@ -86,15 +88,25 @@ def run_script(config: RunConfig, run: RunDir, place: Any, report: Reporter) -> 
     gate.leave_when_quiet()
     if parent is not None:
         _be_the_main_process(parent.main_process)
-    path = Path(config.script.path)
-    _step_aside(path, gate)
-    sys.argv = [str(path), *config.script.args]
-    code, has_failed = _execute(path, report.events, place.rank)
+    script = config.script
+    give_input(place.local_rank)
+    end = _watched(run, place, report)
+    _step_aside(script, gate)
+    sys.argv = [script.path, *script.args]
+    code, has_failed = _execute(script, report.events, place.rank, end)
     if code == 0 and not has_failed:  # else its memory says nothing about other ranks
         gate.leave()
     if is_fork or has_failed:
         _end(code, has_failed=has_failed)
     return code
+
+
+def _watched(run: RunDir, place: Any, report: Reporter) -> ScriptEnd:
+    """Start the watchdog of this rank, while modules of ours can still be imported."""
+    from train.rank.main_thread import is_foreign
+    from train.rank.watchdog import watch_script
+
+    return ScriptEnd(watch_script(run, place.rank, place.attempt, report.line), is_foreign)
 
 
 def _be_the_main_process(process: multiprocessing.process.BaseProcess) -> None:
@@ -109,7 +121,7 @@ def _be_the_main_process(process: multiprocessing.process.BaseProcess) -> None:
     finalize._registered_with_atexit = False
 
 
-def _step_aside(path: Path, gate: ScriptGate) -> None:
+def _step_aside(script: ScriptConfig, gate: ScriptGate) -> None:
     """Remove from this process everything that a script could find in place of its own.
 
     Its modules may have the same names as ours. Nothing of ours can be imported from here on.
@@ -127,7 +139,8 @@ def _step_aside(path: Path, gate: ScriptGate) -> None:
     for name in list(sys.modules):
         if name.partition(".")[0] in ours:
             del sys.modules[name]
-    own_folder = [] if os.environ.get("PYTHONSAFEPATH") else [str(path.resolve().parent)]
+    first = str(Path.cwd() if script.module else Path(script.path).resolve().parent)
+    own_folder = [] if os.environ.get("PYTHONSAFEPATH") else [first]
     sys.path[:] = [*own_folder, *(entry for entry in sys.path if entry != str(ROOT)), str(_API)]
     _offer_gate(gate)
 
@@ -139,30 +152,61 @@ def _offer_gate(gate: ScriptGate) -> None:
         importlib.import_module("airlock")._gate = gate.again  # type: ignore[attr-defined]
 
 
-def _execute(path: Path, events: EventWriter, rank: int) -> tuple[int, bool]:
+def _execute(
+    script: ScriptConfig, events: EventWriter, rank: int, end: ScriptEnd
+) -> tuple[int, bool]:
     """Run the script as `__main__`; return its exit code, and whether an exception ended it."""
-    main: Any = ModuleType("__main__")
-    main.__file__ = str(path)
-    main.__builtins__ = builtins
-    main.__loader__ = SourceFileLoader("__main__", str(path))
-    main.__cached__ = None
-    sys.modules["__main__"] = main
     try:
         with events.span("script"):
-            program = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
-            exec(program, main.__dict__)  # noqa: S102 - running it is the purpose
+            main, program = _as_module(script) if script.module else _as_file(script)
+            sys.modules["__main__"] = main
+            with end.keeping_frame(program):
+                exec(program, main.__dict__)  # noqa: S102 - running it is the purpose
+        end.ended()
     except SystemExit as error:
         code = _exit_status(error)
+        end.raised(error, code)
         if code != 0:
             # Reported now: others may fail because of it, and be seen to end before this one.
             events.emit("error", "rank.exit", failed_rank=rank, exitcode=code, signal=None)
         return code, False
     except BaseException as error:  # noqa: BLE001 - the launcher has to hear of it
+        code = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
         hide_own_frames(error)
+        end.raised(error, code)
         tell_failure(events, error)
         sys.excepthook(type(error), error, error.__traceback__)
-        return (_INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1), True
+        return code, True
     return 0, False
+
+
+def _as_file(script: ScriptConfig) -> tuple[ModuleType, CodeType]:
+    """Return the module `__main__` and the program of a script, as `python SCRIPT` has them."""
+    main: Any = ModuleType("__main__")
+    main.__file__ = script.path
+    main.__builtins__ = builtins
+    main.__loader__ = SourceFileLoader("__main__", script.path)
+    main.__cached__ = None
+    source = Path(script.path).read_bytes()
+    return main, compile(source, script.path, "exec", dont_inherit=True)
+
+
+def _as_module(script: ScriptConfig) -> tuple[ModuleType, CodeType]:
+    """Return the same as `python -m MODULE` has them; imports the packages that contain it.
+
+    Raises ImportError if the module is not where the launcher found it.
+    """
+    spec = importlib.util.find_spec(script.module)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{script.module}.__main__")
+    loader: Any = None if spec is None else spec.loader
+    program = None if loader is None else loader.get_code(loader.name)
+    if spec is None or program is None:
+        raise ImportError(f"there is no code for the module {script.module}")
+    main: Any = importlib.util.module_from_spec(spec)
+    main.__name__, main.__builtins__ = "__main__", builtins
+    sys.argv[0] = str(spec.origin)
+    return main, program
 
 
 def _exit_status(error: SystemExit) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import sys
 import threading
@@ -89,16 +90,22 @@ class ScriptGate:
 
         if not dist.is_available():
             return
-        from train.rank.group import keep  # imported here, while modules of ours still can be
+        # Imported here, while modules of ours still can be.
+        from train.rank.group import keep, meeting_place
 
         original = dist.init_process_group
+        signature = inspect.signature(original)
 
         @functools.wraps(original)
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
             if os.getpid() != self._pid:
                 return original(*args, **kwargs)
             self._meet()
-            with self._report.events.span("pg.init"):
+            try:
+                given = signature.bind(*args, **kwargs).arguments
+            except TypeError:
+                return original(*args, **kwargs)  # which says what is wrong
+            with self._report.events.span("pg.init", **meeting_place(given)):
                 done = original(*args, **kwargs)
             group = dist.group.WORLD
             if group is not None and "gloo" in dist.get_backend_config(group):

@@ -81,7 +81,7 @@ def plan_imports(script: ScriptConfig, *, safe_to_fork: bool) -> ImportPlan:
 
     `safe_to_fork` leaves out libraries that a process to be forked must not load.
     """
-    reader = _Reader(Path(script.path))
+    reader = _Reader(script)
     wanted = [Import("torch"), *reader.steps]
     wanted += [Import(name) for name in script.preload if not name.startswith("-")]
     refused = {name[1:] for name in script.preload if name.startswith("-")}
@@ -106,16 +106,20 @@ def plan_imports(script: ScriptConfig, *, safe_to_fork: bool) -> ImportPlan:
 class _Reader:
     """A walk over a script, and the user's modules that it imports, in the order they would run."""
 
-    def __init__(self, script: Path) -> None:
+    def __init__(self, config: ScriptConfig) -> None:
+        script = Path(config.path)
         self.steps: list[Import | Setting] = []
         self.stopped_at = ""  # from here on, what an import would find is unknown
-        folder = script.resolve().parent
+        folder = Path.cwd() if config.module else script.resolve().parent
         own_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         elsewhere = [Path(entry) for entry in own_path if entry and entry != str(ROOT)]
         self._folders = [folder, *(path for path in elsewhere if not _holds_packages(path))]
         self._script = script
         self._seen: set[Path] = set()
-        self._read(script, package="")
+        if config.module and folder in script.parents:
+            self._read_own(config.module)  # after the packages that contain it
+        package = config.module.rpartition(".")[0]
+        self._read(script, package=config.module if script.stem == "__main__" else package)
 
     def _read(self, path: Path, *, package: str) -> None:
         if path in self._seen:

@@ -31,6 +31,7 @@ from launch.rank.fork_safety import Inspection, cuda_is_touched, inspect
 from launch.rank.reporter import Reporter, write_output_to
 from launch.rank.script_imports import LEFT_OUT
 from launch.rank.script_preload import UnfitError, import_in_zygote
+from launch.rank.standard_input import keep_input
 from rundir.config_file import read_config
 from rundir.events import EventWriter
 from rundir.paths import RunDir
@@ -76,6 +77,7 @@ def warm_up() -> None:
     global current  # noqa: PLW0603 - a fork inherits memory, and this is where it looks
     die_with_parent(int(os.environ["AIRLOCK_AGENT_PID"]))
     run = RunDir(Path(os.environ["AIRLOCK_RUN_DIR"]))
+    keep_input()
     write_output_to(run.zygote_log, run.stacks("zygote"))
     events = EventWriter(run.event_file("zygote"))
     variables = {name: os.environ.get(name) for name in _ONE_THREAD}

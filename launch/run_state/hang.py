@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from launch.process.activity import busy_s, io_bytes, output_bytes
+from launch.process.activity import all_io_bytes, busy_s, output_bytes
 from launch.run_state.state import RunState
+from launch.run_state.waits import Stall, Waits
 from rundir.config import LaunchConfig
-from rundir.control import is_asked
 from rundir.events import Event
 from rundir.paths import RunDir
 from rundir.pulse import ASIDE, read_pulse
@@ -45,10 +45,11 @@ def allowed_s(
     """Return the number of seconds without progress after which a run counts as hung.
 
     `asked_s` is `launch.hang_timeout_s`; `step_s` is the usual duration of a step, 0.0 while it is
-    unknown; `is_aside` says that the run is in its first step, or outside of steps.
+    unknown; `is_aside` says that the run is in its first step, or outside of steps, or that no rank
+    of a script waits for another.
     """
     if of_script:
-        return asked_s if asked_s > 0 else _OF_SCRIPT_S
+        return asked_s * (_ASIDE if is_aside else 1) if asked_s > 0 else _OF_SCRIPT_S
     limit_s = asked_s if asked_s > 0 else max(_LEAST_S, _STEPS * step_s)
     return limit_s * (_ASIDE if is_aside else 1)
 
@@ -70,9 +71,25 @@ class HangWatch:
         self._steps: deque[float] = deque(maxlen=_NUM_STEPS)
         self._num_steps, self._step_at = 0, 0.0
         self._io_bytes, self._busy_s = 0, 0.0
+        self._waits = Waits(run, config.hang_timeout_s)
+        self._is_over = False
+        self._stall: Stall | None = None
+
+    def new_stall(self) -> Stall | None:
+        """Return, once, a stall of our trainer's ranks, which is a hang only if it lasts."""
+        stall, self._stall = self._stall, None
+        return stall
+
+    def is_over(self) -> bool:
+        """Return, once, whether the run makes progress again after the last hang."""
+        is_over, self._is_over = self._is_over, False
+        return is_over
 
     def look(self, events: Iterable[Event], now: float) -> Hang | None:
-        """Take in what is new at `now` (time.monotonic()); return a hang, but each only once."""
+        """Take in what is new at `now` (time.monotonic()); return a hang, but each only once.
+
+        The status of the run also gets who waits for whom.
+        """
         if self._asked_s == 0:
             return None
         has_moved = self._take_in(events)
@@ -82,25 +99,53 @@ class HangWatch:
             return None
         ran_s = min(now - self._looked_at, 2 * _LOOK_EVERY_S)
         self._looked_at = now
-        limit_s = self._look(now) if self._counts() else None
-        if limit_s is None:
+        if not self._counts():
+            self._waits.reset()
+            self._state.status.waiting = None
             self._moved()
             return None
-        self._still_s += ran_s
-        if self._still_s <= limit_s or self._has_told:
-            return None
-        self._has_told = True
-        return Hang(still_s=round(self._still_s, 1), limit_s=round(limit_s, 1))
+        return self._look_at_waits(now, ran_s) or self._look_at_stillness(now, ran_s)
 
     def has_gone_on(self) -> bool:
         """Return whether a rank has made progress while the hang was being examined."""
         found = [read_pulse(self._run.pulse(row.rank)) for row in self._state.status.ranks]
         counts = [one.count for one in found if one is not None]
         is_known = len(counts) == len(found) and self._seen is not None
-        return is_known and not self._state.of_script and counts != self._seen
+        if self._state.of_script:
+            return self._waits.has_gone_on(self._attempt, time.monotonic())
+        return is_known and counts != self._seen
 
     def _moved(self) -> None:
+        self._is_over |= self._has_told and self._counts()
         self._still_s, self._has_told = 0.0, False
+
+    def _look_at_stillness(self, now: float, ran_s: float) -> Hang | None:
+        limit_s = self._look(now)
+        if limit_s is None:
+            self._moved()
+            return None
+        self._still_s += ran_s
+        has_told = self._has_told or (self._state.of_script and self._waits.has_told)
+        if self._still_s <= limit_s or has_told:
+            return None
+        self._has_told = True
+        return Hang(still_s=round(self._still_s, 1), limit_s=round(limit_s, 1))
+
+    def _look_at_waits(self, now: float, ran_s: float) -> Hang | None:
+        """Look who waits for whom; a stall is a hang of a script: our trainer shows more."""
+        rows = self._state.status.ranks
+        pids = {row.rank: row.pid for row in rows if row.pid is not None}
+        if len(pids) < len(rows):
+            self._waits.reset()
+            return None
+        step_s = statistics.median(self._steps) if self._steps else 0.0
+        stall = self._waits.look(pids, self._attempt, now, ran_s, step_s)
+        self._state.status.waiting = self._waits.text
+        self._is_over |= self._waits.is_over() and self._state.of_script
+        if stall is None or not self._state.of_script:
+            self._stall = stall or self._stall
+            return None
+        return Hang(still_s=stall.waited_s, limit_s=stall.limit_s)
 
     def _take_in(self, events: Iterable[Event]) -> bool:
         """Take in `events`; return whether a rank has begun or ended something, logging aside."""
@@ -119,9 +164,9 @@ class HangWatch:
     def _counts(self) -> bool:
         """Return whether progress is up to the ranks now, and not to somebody else."""
         return (
-            self._state.status.phase in ("starting", "training", "finishing")
+            # Paused ranks move as well: they meet every few seconds (train/step/controls.py).
+            self._state.status.phase in ("starting", "training", "paused", "finishing")
             and not self._state.failures
-            and not is_asked(self._run, "pause")
         )
 
     def _look(self, now: float) -> float | None:
@@ -165,17 +210,17 @@ class HangWatch:
             self._num_steps, self._step_at = num, now
 
     def _look_at_script(self) -> float | None:
-        """Look at a script, which moves when it computes or prints; no more is known about it."""
+        """Look at a script, which moves when it computes, prints or is at another line."""
         pids = [row.pid for row in self._state.status.ranks if row.pid is not None]
-        printed = output_bytes(self._run, self._attempt)
-        has_printed, self._seen = printed != self._seen, printed
-        if self._has_computed(pids) or has_printed:
+        seen = output_bytes(self._run, self._attempt), self._waits.places()
+        has_moved, self._seen = seen != self._seen, seen
+        if has_moved or self._has_computed(pids):  # the latter is not cheap
             return None
-        return allowed_s(self._asked_s, of_script=True)
+        return allowed_s(self._asked_s, is_aside=self._waits.is_known, of_script=True)
 
     def _has_read(self, pids: Sequence[int]) -> bool:
         """Return whether the processes have read or written since the last look."""
-        before, self._io_bytes = self._io_bytes, io_bytes(pids)
+        before, self._io_bytes = self._io_bytes, sum(all_io_bytes(pids))
         return abs(self._io_bytes - before) > _REAL_IO_BYTES
 
     def _has_computed(self, pids: Sequence[int]) -> bool:

@@ -9,13 +9,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.process.activity import state_of
+from launch.process import onlook
+from launch.process.activity import letter_of, state_of
 from launch.process.stacks import ask
 from launch.run_state.hang import Hang
 from rundir import control
 from rundir.atomic import write_text
+from rundir.events import Event, EventTail
 from rundir.paths import RunDir
-from rundir.pulse import read_pulse
+from rundir.pulse import PulseState, read_pulse
 
 _FLIGHT_PATIENCE_S = 3.0
 _POLL_S = 0.1
@@ -31,14 +33,19 @@ def collect(run: RunDir, attempt: int, pids: Mapping[int, int], hang: Hang) -> P
     """
     folder = run.incident(attempt)
     now = time.monotonic()
-    ranks = {rank: _rank(run, rank, pid, now) for rank, pid in pids.items()}
+    ranks = {rank: _rank(run, attempt, rank, pid, now) for rank, pid in pids.items()}
     _ask_for_flight_records(run, pids)
     files = {rank: run.stacks(f"rank{rank}") for rank in pids}
     begins = ask(files, pids)
+    children = {rank: [child["pid"] for child in ranks[rank]["children"]] for rank in pids}
+    onlook.write_stacks(files, children, folder / "stacks")
     _wait_for_flight_records(run, [rank for rank, one in ranks.items() if one["can_answer"]])
     for rank, pid in pids.items():
-        letter, _ = state_of(pid)
+        letter = letter_of(pid)
         ranks[rank]["stays"] = letter == ranks[rank]["state"]
+        onlook.look_again(ranks[rank], pid)
+        for child in ranks[rank]["children"]:
+            onlook.look_again(child, child["pid"])
     with contextlib.suppress(OSError):
         for rank, begin in begins.items():
             data = files[rank].read_bytes()[begin:]
@@ -54,13 +61,16 @@ def collect(run: RunDir, attempt: int, pids: Mapping[int, int], hang: Hang) -> P
     return folder
 
 
-def _rank(run: RunDir, rank: int, pid: int, now: float) -> dict[str, Any]:
+def _rank(run: RunDir, attempt: int, rank: int, pid: int, now: float) -> dict[str, Any]:
     letter, waits_in = state_of(pid)
     pulse = read_pulse(run.pulse(rank))
-    alive_s = None if pulse is None else round(now - pulse.alive_mono, 1)
-    return {
+    alive_s = None if pulse is None else round(pulse.deaf_s(now), 1)
+    seen = {} if pulse is None else _seen(pulse, now)
+    store = _store(run, attempt, rank)
+    return onlook.look(pid) | {
         "rank": rank,
         "pid": pid,
+        "children": onlook.children_of(pid),
         "state": letter,
         "waits_in": waits_in,
         "step": None if pulse is None else pulse.step,
@@ -68,7 +78,45 @@ def _rank(run: RunDir, rank: int, pid: int, now: float) -> dict[str, Any]:
         "count": None if pulse is None else pulse.count,
         "alive_s": alive_s,  # seconds since Python code last ran in it
         "can_answer": letter in ("R", "S") and alive_s is not None and alive_s < _FLIGHT_PATIENCE_S,
+        **({"store": store} if store else {}),
+        **seen,
     }
+
+
+def _store(run: RunDir, attempt: int, rank: int) -> str:
+    """Return where a rank in init_process_group awaits the others, and how many; "" if it is not.
+
+    Its /proc/PID/environ does not tell: a fork has that of the zygote, and a script may set its
+    own.
+    """
+    found: list[Event] = []
+    with contextlib.suppress(OSError):
+        told = EventTail(run.event_file(f"rank{rank}")).new_events()
+        found = [one for one in told if (one["name"], one["attempt"]) == ("pg.init", attempt)]
+    if not found or found[-1]["kind"] != "start":
+        return ""
+    address, size = found[-1].get("address"), found[-1].get("world_size")
+    return f"{address} (world size {size})" if address else ""
+
+
+def _seen(pulse: PulseState, now: float) -> dict[str, Any]:
+    """Return what the watchdog of a rank has seen, with seconds until `now` for points in time."""
+    main, left = pulse.main, pulse.left
+    return {
+        "at": {"file": main.file, "line": main.line, "function": main.function},
+        "still_s": _since(main.still_mono, now),  # its main thread's stack has not changed
+        "waits_s": _since(main.waits_mono, now),  # null: it does not wait, as far as can be seen
+        "calls": main.waits_in,  # what it waits in, as "all_reduce"; "" while `waits_s` is null
+        "groups": pulse.groups,
+        "pending_s": _since(pulse.pending_mono, now),
+        "left": left
+        and {"how": left.how, "file": left.file, "line": left.line, "code": left.code}
+        | {"s": _since(left.mono, now)},
+    }
+
+
+def _since(mono: float | None, now: float) -> float | None:
+    return None if mono is None else round(max(0.0, now - mono), 1)
 
 
 def _ask_for_flight_records(run: RunDir, ranks: Iterable[int]) -> None:
@@ -81,11 +129,20 @@ def _ask_for_flight_records(run: RunDir, ranks: Iterable[int]) -> None:
 def _wait_for_flight_records(run: RunDir, ranks: list[int]) -> None:
     deadline = time.monotonic() + _FLIGHT_PATIENCE_S
     while time.monotonic() < deadline:
-        if all(run.flight_record(rank).exists() for rank in ranks):
+        if all(_is_complete(run.flight_record(rank)) for rank in ranks):
             break
         time.sleep(_POLL_S)
     with contextlib.suppress(OSError):
         (run.control / "trace").unlink(missing_ok=True)
+
+
+def _is_complete(record: Path) -> bool:
+    """Return whether a rank has written its record with stacks, which it does last."""
+    try:
+        text = record.read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return '"frames": [[' in text or text == "[]"
 
 
 def _write(path: Path, text: str) -> None:

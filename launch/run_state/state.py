@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from launch.config.request import RUN
 from launch.run_state import out_of_memory
 from launch.run_state.blame import Blame, Failure, blame_of_exception, blame_of_exit, root_of
 from launch.run_state.gpu_use import GpuUse
+from launch.run_state.stragglers import Stragglers
 from rundir.events import Event
 from rundir.exit_codes import ExitCode
 from rundir.status import RankStatus, Status
@@ -46,17 +46,23 @@ class RunState:
 
     status: Status
     of_script: bool = False  # one of the user's, which reports less than our trainer
-    program: str = RUN  # the command that starts such a run
+    resume_command: str = ""  # what goes on from its last checkpoint; "" if only its folder tells
     plan: dict[str, Any] = field(default_factory=dict)
     result: dict[str, Any] = field(default_factory=dict)
+    export: dict[str, Any] = field(default_factory=dict)  # which checkpoint became the model
     first_loss: float | None = None
     evals: list[Event] = field(default_factory=list)
+    sets: dict[str, tuple[Event, Event]] = field(default_factory=dict)  # first and last, by name
+    bad_losses: list[Event] = field(default_factory=list)
+    early_stop: dict[str, Any] = field(default_factory=dict)  # why it has ended before its steps
     failures: list[Failure] = field(default_factory=list)
     peak_pss_bytes: int = 0
     gpus: dict[int, GpuUse] = field(default_factory=dict)  # by index
+    stragglers: Stragglers = field(default_factory=Stragglers)
     last_checkpoint: int | None = None
     ended_by_us: set[int] = field(default_factory=set)  # ranks that the launcher had to kill
     restarts: list[str] = field(default_factory=list)  # what ended each earlier attempt
+    is_final: bool = False  # it failed in a way that no restart mends
     zygote: str = ""  # what the zygote is doing
     oom_kill: Event | None = None  # proof that the kernel has killed a process in this attempt
     started_mono: float = field(default_factory=time.monotonic)
@@ -72,6 +78,9 @@ class RunState:
             return  # about ranks that are gone
         if rank is not None and rank < len(self.status.ranks):
             update_rank(self.status.ranks[rank], event)
+        if event["kind"] == "mark" and event["name"].startswith("mem."):
+            # A process may be gone before memory is measured; it has told what it had to itself.
+            self.peak_pss_bytes = max(self.peak_pss_bytes, event["pss_anon_bytes"])
         handler = _HANDLERS.get((event["kind"], event["name"]))
         if handler is not None:
             handler(self, event)
@@ -84,6 +93,7 @@ class RunState:
         self.status.ranks = [RankStatus(rank=row.rank) for row in self.status.ranks]
         self.failures, self.ended_by_us, self.result, self.oom_kill = [], set(), {}, None
         self._first_train, self._has_other_exit = None, False
+        self.stragglers = Stragglers()
         self.enter("starting")
 
     def enter(self, phase: str) -> None:
@@ -94,7 +104,7 @@ class RunState:
     def end(self, code: ExitCode) -> None:
         """Record that the run has ended with `code`."""
         status, root = self.status, self.root_failure()
-        status.exit_code = int(code)
+        status.exit_code, status.waiting = int(code), None
         interrupted = (ExitCode.INTERRUPTED_SAVED, ExitCode.INTERRUPTED_UNSAVED)
         done = code is ExitCode.DONE
         status.phase = "done" if done else "interrupted" if code in interrupted else "failed"
@@ -148,9 +158,32 @@ class RunState:
         self.evals.append(event)
         self.status.exact_match = event["exact_match"]
 
+    def _on_set(self, event: Event) -> None:
+        first, _ = self.sets.get(event["set"], (event, event))
+        self.sets[event["set"]] = first, event
+
+    def _on_bad_loss(self, event: Event) -> None:
+        self.bad_losses.append(event)
+        self.status.step = max(self.status.step, event["step"])
+
+    def _on_early_stop(self, event: Event) -> None:
+        self.early_stop = event
+        self.enter("finishing")
+
     def _on_checkpoint(self, event: Event) -> None:
         if event["ok"]:
             self.last_checkpoint = event["step"]
+
+    def _on_export(self, event: Event) -> None:
+        self.export = event
+
+    def _on_control(self, event: Event) -> None:
+        self.status.step = event["step"]
+        if event["request"] == "pause" and event["done"]:
+            self.enter("paused")
+        elif event["request"] == "resume":
+            self.enter("training")
+            self._first_train = None  # the pause is no part of the pace
 
     def _on_result(self, event: Event) -> None:
         self.result = event
@@ -161,6 +194,9 @@ class RunState:
     def _on_gpu(self, event: Event) -> None:
         gpu = self.gpus.setdefault(event["index"], GpuUse(event))
         gpu.add(event, is_training=self.status.phase == "training")
+
+    def _on_rank_times(self, event: Event) -> None:
+        self.stragglers.add(event, len(self.status.ranks), self.gpus)
 
     def _on_exception(self, event: Event) -> None:
         text = f"{event['exception']}: {event['message']}"
@@ -223,6 +259,9 @@ class RunState:
                 Failure(event["failed_rank"], event["t"], event["title"], Blame.ROOT, ExitCode.HANG)
             )
 
+    def _on_no_restart(self, _event: Event) -> None:
+        self.is_final = True
+
     def _on_oom_kill(self, event: Event) -> None:
         self.oom_kill = event
 
@@ -252,14 +291,21 @@ _HANDLERS = {
     ("error", "memory.guard"): RunState._on_guard,
     ("error", "memory.oom_kill"): RunState._on_oom_kill,
     ("error", "hang"): RunState._on_hang,
+    ("mark", "restart.none"): RunState._on_no_restart,
     ("error", "zygote.exit"): RunState._on_zygote_exit,
     ("mark", "train.plan"): RunState._on_plan,
     ("end", "pg.init"): RunState._on_group,
+    ("mark", "control"): RunState._on_control,
+    ("mark", "export.choice"): RunState._on_export,
+    ("metric", "eval.set"): RunState._on_set,
+    ("mark", "loss.bad"): RunState._on_bad_loss,
+    ("mark", "early_stop"): RunState._on_early_stop,
     ("mark", "train.result"): RunState._on_result,
     ("metric", "train"): RunState._on_train,
     ("metric", "eval"): RunState._on_eval,
     ("metric", "host"): RunState._on_host,
     ("metric", "gpu"): RunState._on_gpu,
+    ("metric", "train.rank"): RunState._on_rank_times,
     ("end", "checkpoint"): RunState._on_checkpoint,
     ("error", "rank.exception"): RunState._on_exception,
     ("error", "rank.exit"): RunState._on_exit,
@@ -268,11 +314,16 @@ _HANDLERS = {
 
 
 def new_state(
-    run_id: str, profile: str, num_ranks: int, *, of_script: bool = False, program: str = RUN
+    run_id: str,
+    profile: str,
+    num_ranks: int,
+    *,
+    of_script: bool = False,
+    resume_command: str = "",
 ) -> RunState:
     """Return the state of a run that this process has just created."""
     ranks = [RankStatus(rank=rank) for rank in range(num_ranks)]
     status = Status(
         run_id=run_id, profile=profile, started_t=time.time(), launch_pid=os.getpid(), ranks=ranks
     )
-    return RunState(status, of_script=of_script, program=program)
+    return RunState(status, of_script=of_script, resume_command=resume_command)

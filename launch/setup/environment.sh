@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # Chooses the Python to run with. Sourced with the clone's root in AIRLOCK_ROOT, with "dev" in
 # airlock_extra if the development tools are needed, and the command that the script stands for, if
-# any, in airlock_command; sets AIRLOCK_PY to the Python and puts the root first on PYTHONPATH.
+# any, in airlock_command (airlock_page names its help, if that is another); sets AIRLOCK_PY to the
+# Python and puts the root first on PYTHONPATH.
 # Help is shown without any Python (launch/setup/help). The order of choice:
 #   1. AIRLOCK_PYTHON           if it is set: this Python or none
 #   2. an active environment    used as it is, never installed into (AIRLOCK_ENV=own bypasses it)
@@ -69,7 +70,7 @@ case $0 in */*) AIRLOCK_SCRIPT=$0 ;; *) AIRLOCK_SCRIPT=./$0 ;; esac
 export AIRLOCK_SCRIPT
 unset PYTHONHOME # it belongs to another Python; activate scripts unset it too
 
-airlock_help ${airlock_command:+"$airlock_command"} "$@"
+airlock_help ${airlock_command:+"${airlock_page:-$airlock_command}"} "$@"
 
 case ${AIRLOCK_ENV:-} in '' | own) ;; *) airlock_fail "AIRLOCK_ENV=$AIRLOCK_ENV: it can only be own" ;; esac
 case $AIRLOCK_ROOT in *:*) airlock_fail "$AIRLOCK_ROOT: Python can use no path with a colon; move it" ;; esac

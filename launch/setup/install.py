@@ -107,6 +107,31 @@ class Install:
         except CommandError as failed:
             hint = f"tries again; put a Python {needed} on PATH before it"
             raise self._error("uv cannot make .venv", failed, hint) from None
+        self._forget_another()
+
+    def _forget_another(self) -> None:
+        """Have uv look at the new Python itself.
+
+        uv caches to which environment a Python belongs, by its path. Was there ever one at this
+        path without its pyvenv.cfg, it would install into the Python that the user's own is.
+        """
+        if self._environment() == VENV.resolve():
+            return
+        cache = Path(self._uv("cache", "dir").splitlines()[-1])
+        for known in cache.glob("interpreter-v*"):
+            shutil.rmtree(known, ignore_errors=True)
+        found = self._environment()
+        if found != VENV.resolve():
+            raise SetupError(
+                f"uv takes {PYTHON} for that of {found}, and would install into it\n"
+                f"  {shlex.quote(self.uv)} cache clean && {self.typed}\n      has it look anew"
+            )
+
+    def _environment(self) -> Path:
+        """Return the environment that uv would install into."""
+        said = self._uv("pip", "freeze", "--python", str(PYTHON))
+        found = re.search(r"environment at: (.+)", said)  # not always said of the project's own
+        return Path(found[1].strip()).resolve() if found else VENV.resolve()
 
     def choose_torch(self) -> list[str]:
         """Choose and announce the build of torch, before it is fetched; return uv's options for it.

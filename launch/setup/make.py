@@ -86,6 +86,12 @@ def claim(typed: str) -> None:
     Raises:
         SetupError: it is somebody else's.
     """
+    if VENV.is_symlink() and VENV.is_dir():
+        raise SetupError(
+            f"{VENV} leads to {VENV.resolve()}, which lacks what is pinned here. It may be that of "
+            f"another clone, and in use, so it is left as it is. Type:\n"
+            f"  rm {shlex.quote(str(VENV))} && {typed}\n      has this clone make its own"
+        )
     names = {path.name for path in VENV.iterdir()} if VENV.is_dir() else {VENV.name}
     if (
         names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Protocol
 
@@ -9,11 +10,16 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
+from rich.text import Text
 
-from launch.run_state.gpu_use import now_text, warning_of
+from launch.process.line_console import keep
+from launch.run_state.gpu_use import now_text
 from launch.run_state.state import RunState
+from launch.supervise.event_lines import plain_line, speed
 from rundir.events import Event
 from rundir.units import MIB, clock_text
+
+_AGAIN_S = 60.0
 
 
 class View(Protocol):
@@ -37,74 +43,58 @@ class PlainView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._waits_since: float | None = None
+        self._next_s = 0.0  # of waiting, until it is said again
 
     def show(self, state: RunState, events: list[Event]) -> None:
-        """Print the lines of the ranks, the metrics and the checkpoints."""
+        """Print the lines of the ranks, the metrics and the checkpoints, and long waits."""
         for event in events:
             text = plain_line(state, event)
             if text:
                 self._console.out(text, highlight=False)
+        self._show_wait(state.status.waiting)
+
+    def _show_wait(self, waiting: str | None) -> None:
+        """Print who waits for whom, at first and each time that it has lasted twice as long."""
+        now = time.monotonic()
+        if waiting is None:
+            self._waits_since = None
+        elif self._waits_since is None or now - self._waits_since >= self._next_s:
+            self._next_s = _AGAIN_S if self._waits_since is None else 2 * self._next_s
+            self._waits_since = self._waits_since or now
+            self._console.out(f"airlock: {waiting}", highlight=False)
 
     def close(self) -> None:
         """Do nothing: there is nothing to remove."""
 
 
-def plain_line(state: RunState, event: Event) -> str | None:
-    """Return the line for one event, or None if there is nothing to say."""
-    text: str | None = None
-    match event["kind"], event["name"]:
-        case "log", "line":
-            text = event["text"]
-        case "mark", "start" if event["reason"]:
-            text = f"airlock: starting cold: {event['reason']}"
-        case "mark", "train.plan":
-            text = (
-                f"training {event['num_trainable']:,} of {event['num_parameters']:,} parameters, "
-                f"{event['num_train_samples']:,} samples, {event['total_steps']:,} steps"
-            )
-        case "metric", "train":
-            eta = state.status.eta_s
-            left = "" if eta is None else f"  eta {clock_text(eta)}"
-            text = (
-                f"step {event['step']}/{state.status.total_steps}  loss {event['loss']:.4f}  "
-                f"lr {event['lr']:.2e}  {speed(event['tokens_per_s'], event['mfu'])}"
-                f"{_gpus(state)}{left}"
-            )
-        case "metric", "gpu" if state.gpus[event["index"]].warned_of is event:
-            text = warning_of(state.gpus[event["index"]])
-        case "mark", "gpu.silent":
-            who = "the NVIDIA driver" if event["index"] is None else f"GPU {event['index']}"
-            text = (
-                f"airlock: {who} does not answer any more: {event['why']}\n"
-                "  → sudo dmesg | grep -i -e xid -e nvrm   # what the driver says of it"
-            )
-        case "metric", "eval":
-            match_ = event["exact_match"]
-            exact = "" if match_ is None else f"  exact match {match_:.1%}"
-            text = f"held-out after step {event['step']}  loss {event['loss']:.4f}{exact}"
-        case "end", "checkpoint" if event["ok"]:
-            text = f"checkpoint after step {event['step']} saved"
-    return text
+def is_routine(line: str) -> bool:
+    """Return whether a line of the log is one that a live view shows by its state, not above it."""
+    return _ROUTINE.match(line) is not None
 
 
-def speed(tokens_per_s: float, mfu: float | None) -> str:
-    """Return tokens per second, and, if known, the share of the GPUs' peak FLOPS (MFU), as text."""
-    return f"{tokens_per_s:,.0f} tokens/s" + ("" if mfu is None else f"  MFU {mfu:.1%}")
-
-
-def _gpus(state: RunState) -> str:
-    text = now_text(state.gpus.values())
-    return f"  {text}" if text else ""
-
-
-_ABOVE = ("eval", "checkpoint", "train.plan", "start", "gpu", "gpu.silent")
+_ROUTINE = re.compile(r"step \d+/\d+  loss |\[(Rank \d+|Zygote)\] ")
+_WIDE = 120  # columns; on fewer, the figures get a line of their own
+_ABOVE = (
+    "control",
+    "trace",
+    "eval",
+    "checkpoint",
+    "train.plan",
+    "start",
+    "gpu",
+    "gpu.silent",
+    "train.rank",
+    "loss.bad",
+    "eval.set",
+    "early_stop",
+)
 
 
 class LiveView:
     """A live view of the ranks passing the gate, then of progress, redrawn in place."""
 
     def __init__(self, console: Console) -> None:
-        self._started = time.monotonic()
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -118,23 +108,36 @@ class LiveView:
     def show(self, state: RunState, events: list[Event]) -> None:
         """Print evaluations, checkpoints and warnings above the view, redrawn from `state`."""
         for event in events:
-            if event["name"] in _ABOVE:
-                text = plain_line(state, event)
-                if text:
-                    self._live.console.out(text, highlight=False)
+            text = plain_line(state, event)
+            if text and event["name"] in _ABOVE:
+                self._live.console.out(text, highlight=False)
+            elif text:
+                keep(self._live.console, text)
+        self.draw(state)
+
+    def draw(self, state: RunState) -> None:
+        """Redraw the view from `state`."""
         status = state.status
-        head = f"{status.phase}  {clock_text(time.monotonic() - self._started)}"
+        head = f"{status.phase}  {clock_text(time.monotonic() - state.started_mono)}"
         if state.zygote:
             head += f"  {state.zygote}"
+        if status.waiting:
+            head += f"  {status.waiting}"
         if status.phase in ("preparing", "starting"):
             self._live.update(Group(head, _rank_table(state)))
             return
         if self._task is None:
             self._task = self._progress.add_task("", total=status.total_steps, figures="")
+        figures = _figures(state)
+        is_narrow = self._live.console.width < _WIDE
         self._progress.update(
-            self._task, description=head, completed=status.step, figures=_figures(state)
+            self._task,
+            description=head,
+            total=status.total_steps,
+            completed=status.step,
+            figures="" if is_narrow else figures,
         )
-        self._live.update(self._progress)
+        self._live.update(Group(self._progress, Text(figures)) if is_narrow else self._progress)
 
     def close(self) -> None:
         """Remove the view from the screen; lines printed above it stay."""

@@ -32,7 +32,7 @@ from rundir.events import Event, EventWriter
 from rundir.exit_codes import ExitCode
 from rundir.units import GIB, MIB
 
-_LOOKS_S = (0.01, 0.1)  # shortest and longest time between two looks
+_LOOKS_S = (0.01, 0.5)  # shortest and longest time between two looks
 _FASTEST = 16 * GIB  # bytes per second: several times what a few threads can touch
 _HORIZON_S = 0.03  # one look, and the time for a process to be seen and to die
 _RATE_S = 0.1  # time over which the rate is measured

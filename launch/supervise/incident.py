@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from diagnostics.doctor.logs.verdict import Verdict
 from launch.run_state.state import RunState
-from launch.supervise.incident_text import environment_text, variables_of, verdict_text
-from launch.supervise.masking import Mask, options_of
+from launch.supervise.incident_text import environment_text, verdict_text
 from rundir.atomic import write_text
+from rundir.masking import Mask, mask_of
 from rundir.paths import RunDir, shown
 
 _MOST_BYTES = 2 << 20  # of all files together, before they are packed
@@ -38,7 +37,7 @@ def write_incident(run: RunDir, state: RunState, verdict: Verdict | None) -> Pat
     """
     folder = run.incident(state.status.attempt)
     folder.mkdir(parents=True, exist_ok=True)
-    mask = Mask([os.environ, variables_of(run), options_of(sys.argv)])
+    mask = mask_of(run)
     _mask_what_is_there(run.incidents, mask)
     sources = dict(_sources(run, state.status.attempt))
     each = max(_LEAST_BYTES, _MOST_BYTES // max(1, len(sources)))

@@ -15,9 +15,9 @@ from typing import Any
 
 from diagnostics.doctor.logs.verdict import Verdict
 from launch.run_state.state import RunState
-from launch.supervise.masking import Mask
 from rundir.events import Event
 from rundir.exit_codes import ExitCode
+from rundir.masking import Mask
 from rundir.paths import RunDir
 from rundir.pulse import read_pulse
 from rundir.units import MIB, clock_text
@@ -111,16 +111,6 @@ def environment_text(environ: Mapping[str, str], mask: Mask) -> str:
         if name.startswith(_TELLING)
     ]
     return "\n".join(found) + "\n"
-
-
-def variables_of(run: RunDir) -> dict[str, str]:
-    """Return the variables in environment.json; none if it cannot be read."""
-    try:
-        told = json.loads(run.environment.read_text(encoding="utf-8", errors="replace"))
-        rows = [*told["variables"], *told["not_passed_on"]]
-        return {str(row["name"]): str(row["value"]) for row in rows}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
 
 
 def _verdict(state: RunState, verdict: Verdict | None) -> list[str]:

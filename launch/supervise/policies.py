@@ -16,8 +16,10 @@ from rich.console import Console
 from launch.host.gpu_samples import GpuSampler
 from launch.process.processes import OwnProcesses, is_pid_alive
 from launch.process.signals import Signals
+from launch.process.typed import console_program
 from launch.run_state.hang import Hang, HangWatch
 from launch.run_state.state import RunState
+from launch.run_state.waits import Stall
 from launch.supervise.workload import Workload
 from rundir.config import LaunchConfig
 from rundir.events import Event, EventWriter
@@ -146,11 +148,39 @@ class HangPolicy:
         self._watched = watched
         self._hang_watch = HangWatch(watched.run, watched.config, watched.state)
         self._ended_at: float | None = None
+        self._has_failed = False
 
     def look(self, events: Sequence[Event]) -> None:
         """Check whether the run still makes progress; judge and report a hang at once."""
-        if hang := self._hang_watch.look(events, time.monotonic()):
+        try:
+            self._look(events)
+        except Exception as error:  # noqa: BLE001 - a run must not end because of its watch
+            if not self._has_failed:
+                self._has_failed = True
+                self._watched.say(f"airlock: the watch for hangs has failed, goes on: {error!r}")
+
+    def _look(self, events: Sequence[Event]) -> None:
+        hang = self._hang_watch.look(events, time.monotonic())
+        if self._hang_watch.is_over() and self._ended_at is None:
+            self._take_back()
+        stall = self._hang_watch.new_stall()
+        if hang:
             self._judge(hang)
+        elif stall:
+            self._tell(stall)
+
+    def _take_back(self) -> None:
+        """Say that a run which was said to hang goes on; the launcher is slower to say so then."""
+        self._watched.events.emit("mark", "hang.over")
+        self._watched.say("airlock: the ranks go on: the warning above is taken back")
+
+    def _tell(self, stall: Stall) -> None:
+        """Say that ranks wait for what does not move; if it lasts, the run hangs."""
+        waiting = self._watched.state.status.waiting or "ranks wait for others"
+        fields = {"waiting": waiting, "waited_s": stall.waited_s, "limit_s": stall.limit_s}
+        self._watched.events.emit("mark", "stall", **fields)
+        program, run_id = console_program(), self._watched.run.run_id
+        self._watched.say(f"airlock: stalled: {waiting}\n  → {program} doctor {run_id}")
 
     def _judge(self, hang: Hang) -> None:
         from launch.supervise.ask_doctor import of_hung

@@ -11,11 +11,15 @@ from typing import Any
 from rich.console import Console
 
 from launch.process.signals import Signals
+from launch.process.typed_run import typed_run
 from launch.run_state import out_of_memory
-from launch.run_state.blame import Failure
+from launch.run_state.blame import Blame, Failure
 from launch.run_state.gpu_use import over_the_run
 from launch.run_state.state import RunState
-from launch.supervise.console import speed
+from launch.run_state.try_next import tries_lines
+from launch.supervise.event_lines import speed
+from launch.supervise.loss_rows import loss_rows
+from launch.supervise.next_commands import exported_rows, next_rows
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, shown
 from rundir.units import MIB, clock_text
@@ -67,15 +71,18 @@ def _summary(console: Console, run: RunDir, state: RunState) -> None:
     rows = []
     if state.first_loss is not None and status.loss is not None:
         rows.append(("loss", f"{state.first_loss:.4f} → {status.loss:.4f} in {status.step} steps"))
-    rows += _evaluation_rows(run, state)
+    rows += [*_evaluation_rows(run, state), *loss_rows(run, state)]
+    rows += exported_rows(state.export, state.status.run_id)
     tokens_per_s = state.result.get("tokens_per_s")
     if tokens_per_s:
         rows.append(("speed", speed(tokens_per_s, state.result["mfu"])))
     rows.append(("host memory", f"peak {state.peak_pss_bytes // MIB:,} MiB, all processes"))
     if state.gpus:
         rows.append(("GPUs", over_the_run(state.gpus.values())))
+    if slow := state.stragglers.over_the_run():
+        rows.append(("slow rank", slow))
     rows += [(one.name, shown(one)) for one in (run.adapter, run.model) if one.is_dir()]
-    for name, text in rows:
+    for name, text in (*rows, *next_rows(run, state)):
         _out(console, f"  {name:<13} {text}")
 
 
@@ -135,6 +142,7 @@ def _failure(console: Console, run: RunDir, state: RunState) -> None:
     lines = [*_what_failed(root, state), *advised, f"  log {shown(log)}", *incident]
     if state.last_checkpoint is not None:
         lines += [f"  last checkpoint: step {state.last_checkpoint}", _resume_line(run, state)]
+    lines += _indented(tries_lines(run, state))
     text = "\n".join(lines)
     if root.traceback:
         _out(console, f"\n{text}\n\n{root.traceback}")
@@ -151,12 +159,31 @@ def _what_failed(root: Failure, state: RunState) -> list[str]:
     lines = [f"airlock: the run {has}: {root.summary}", *_indented(root.notes)]
     if state.restarts:
         lines.append(f"  restarted before: {'; '.join(state.restarts)}")
-    others = sorted({one.rank for one in state.failures if one.rank not in (None, root.rank)})
-    if others and not is_hang:
-        lines.append(f"  and, as a consequence, rank {', '.join(map(str, others))}")
+    if state.is_final:
+        lines.append("  not restarted: it would end the same way, until data or settings change")
+    if not is_hang:
+        lines += _indented(others_of(root, state.failures))
     if root.title == "killed by SIGKILL":
         lines.append("  by another process: the kernel's OOM killer counted no kill at that time")
     return lines
+
+
+def others_of(root: Failure, failures: Iterable[Failure]) -> list[str]:
+    """Return lines about the other ranks: those that failed by themselves, and how; the rest."""
+    others = sorted(
+        (one for one in failures if one.rank is not None and one.rank != root.rank),
+        key=lambda one: one.rank or 0,
+    )
+    alike: dict[str, list[str]] = {}  # ranks by how they failed
+    for one in others:
+        if one.blame <= Blame.LIKELY:
+            how = one.summary.removeprefix(f"{one.who} ")
+            alike.setdefault(how, []).append(str(one.rank))
+    same = alike.pop(root.summary.removeprefix(f"{root.who} "), [])
+    lines = [f"also failed, in the same way: rank {', '.join(same)}"] if same else []
+    lines += [f"also failed: rank {', '.join(ranks)} {how}" for how, ranks in alike.items()]
+    rest = [str(one.rank) for one in others if one.blame > Blame.LIKELY]
+    return [*lines, *([f"and, as a consequence, rank {', '.join(rest)}"] if rest else [])]
 
 
 def _agent_failure(console: Console, run: RunDir, state: RunState, more: list[str]) -> None:
@@ -173,7 +200,8 @@ def _indented(lines: Iterable[str]) -> list[str]:
 
 
 def _resume_line(run: RunDir, state: RunState) -> str:
-    return f"  → {state.program} {state.status.profile} --resume {shown(run.path)}"
+    typed = typed_run(run, state.status.profile)
+    return f"  → {state.resume_command or typed.resumed(run)}"
 
 
 def _tail(log: Path) -> str:

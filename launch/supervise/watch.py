@@ -13,6 +13,8 @@ from launch.process.signals import Signals
 from launch.run_state.follow import Follower
 from launch.run_state.state import RunState
 from launch.supervise.console import PlainView
+from launch.supervise.on_event import OnEvent
+from launch.supervise.plain_watch import PlainWatch
 from launch.supervise.workload import ask_to_save
 from launch.track.sidecar import Tracking
 from rundir.paths import RunDir
@@ -30,16 +32,19 @@ class Watch:
         state: RunState,
         follower: Follower,
         tracking: Tracking,
+        on_event: OnEvent,
         console: Console,
         signals: Signals,
         stop_timeout_s: float,
         end_now: Callable[[], None],
+        progress: PlainWatch,
     ) -> None:
         self._run, self._state, self._follower, self._console = run, state, follower, console
-        self._tracking = tracking
+        self._tracking, self._on_event = tracking, on_event
         self._signals, self._stop_timeout_s, self._end_now = signals, stop_timeout_s, end_now
         # Not a live view: libraries, or a debugger, print to the same screen in this process.
         self._view = PlainView(console)
+        self._progress = progress
         self._stop_asked_at: float | None = None
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
@@ -53,6 +58,7 @@ class Watch:
         """Stop watching, once everything written has been shown."""
         self._is_over.set()
         self._thread.join()
+        self._progress.end(time.monotonic())
         self._look()
         self._follower.stop_sampling()
 
@@ -62,6 +68,7 @@ class Watch:
         self._follower.take_in(events)
         self._view.show(self._state, events)
         self._tracking.look(events)
+        self._on_event.look(events)
         self._follower.write_down()
 
     def _watch(self) -> None:
@@ -70,6 +77,7 @@ class Watch:
             # Ctrl-C must be heard whatever goes wrong here; a lasting error is raised in `stop`.
             with contextlib.suppress(Exception):
                 self._look()
+                self._progress.look(time.monotonic())
             self._pass_on_stop()
 
     def _pass_on_stop(self) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -14,6 +17,7 @@ from rundir import control
 from rundir.paths import RunDir
 
 _MOST_AT_ONCE = 1 << 20  # bytes read from one log at a time
+_PROMPT_S = 0.5  # after which the beginning of a line is taken for a question that waits
 _LONGEST_LINE = 1 << 16  # bytes after which a line that does not end is cut
 _LINE_END = re.compile(rb"(\r\n|\n|\r(?=.))", re.DOTALL)  # a final \r may be half of a \r\n
 
@@ -26,12 +30,25 @@ _OWN = re.compile(
 
 
 class LogTail:
-    """A reader of one log, from its beginning."""
+    """A reader of one log: from its beginning, or `from_end_bytes` before its end."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, from_end_bytes: int | None = None) -> None:
         self._path = path
         self._offset = 0
+        self._is_inside_line = False
+        if from_end_bytes is not None:
+            with contextlib.suppress(OSError):
+                self._offset = max(0, path.stat().st_size - from_end_bytes)
+                self._is_inside_line = self._offset > 0
         self._rest = b""
+        self._read_mono = 0.0  # when there was something new
+
+    def prompt(self) -> str | None:
+        """Return the beginning of a line that has waited for its end, once; None if none does."""
+        if not self._rest.strip() or time.monotonic() - self._read_mono < _PROMPT_S:
+            return None
+        text, self._rest = self._rest.decode(errors="replace"), b""
+        return text
 
     def new_lines(self, *, last: bool = False) -> list[str] | None:
         """Return the lines completed since the last call, or None if there is nothing new.
@@ -44,6 +61,8 @@ class LogTail:
         if not data and not (last and self._rest):
             return None
         *parts, self._rest = _LINE_END.split(self._rest + data)
+        if self._is_inside_line and parts:
+            self._is_inside_line, parts = False, parts[2:]
         ended = zip(parts[::2], parts[1::2], strict=True)
         lines = [line for line, end in ended if line or end != b"\r"]  # a \r may come first, too
         if self._rest and ((last and not data) or len(self._rest) > _LONGEST_LINE):
@@ -52,12 +71,15 @@ class LogTail:
 
     def _read(self) -> bytes:
         try:
+            if self._path.stat().st_size == self._offset:
+                return b""
             with self._path.open("rb") as file:
                 file.seek(self._offset)
                 data = file.read(_MOST_AT_ONCE)
         except OSError:  # it cannot be shown; that does not harm the run
             return b""
         self._offset += len(data)
+        self._read_mono = time.monotonic() if data else self._read_mono
         return data
 
 
@@ -66,6 +88,7 @@ class RankOutput:
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
+        self._has_typist = sys.stdin is not None and sys.stdin.isatty()
         self._tails: dict[Path, LogTail] = {}
 
     def new_lines(self, *, last: bool = False) -> Iterator[list[str]]:
@@ -81,6 +104,8 @@ class RankOutput:
                     yield kept
                 if not last:
                     break
+            if self._has_typist and (asked := tail.prompt()) is not None:
+                yield [asked]
 
 
 def _without_own(line: str) -> str | None:
@@ -109,7 +134,7 @@ def ask_to_save(run: RunDir, state: RunState) -> str | None:
 
     Returns None if nothing can be saved, as before training.
     """
-    if state.status.phase not in ("training", "finishing"):
+    if state.status.phase not in ("training", "paused", "finishing"):
         return None
     try:
         control.ask(run, "stop")

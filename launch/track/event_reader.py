@@ -8,8 +8,14 @@ from rundir.events import Event, EventTail
 from rundir.paths import RunDir
 from rundir.schema import spec_of
 
-_METRICS = ("train", "eval", "host", "gpu")
-_NO_FIGURES = ("step", "index")  # they say what a figure belongs to
+_METRICS = ("train", "eval", "eval.set", "host", "gpu")
+_NO_FIGURES = (
+    "step",
+    "index",
+    "set",
+    "num_samples",
+    "num_labels",
+)  # they say what a figure belongs to
 _NOT_FINITE = ("nan", "inf", "-inf")  # as in events, since JSON has no such numbers
 
 
@@ -31,6 +37,8 @@ def figures_of(event: Event) -> dict[str, float]:
 def _name(event: Event, key: str) -> str:
     if key.startswith("time_"):
         return f"time/{key.removeprefix('time_')}"
+    if "set" in event:
+        return f"eval/{event['set']}/{key}"
     if "index" in event:
         return f"{event['name']}/{event['index']}/{key}"
     return f"{event['name']}/{key}"

@@ -1,0 +1,196 @@
+"""`airlock clean`: shows what could be removed, and removes it when asked."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from launch.clean.caches import old_entries
+from launch.clean.item import Item, Kept, Retention
+from launch.clean.live import LiveRuns, run_folders
+from launch.clean.old_models import old_models
+from launch.clean.old_runs import old_runs
+from launch.clean.remove import left_over, remove
+from launch.process.typed import console_program
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from rundir.paths import cache_folder, runs_folder, shown
+from rundir.units import size_text
+
+_DAY_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What was typed."""
+
+    older_than: str
+    older_than_s: float
+    keep: int
+    inbox: str | None
+    yes: bool
+    as_json: bool
+
+    @property
+    def words(self) -> str:
+        """The options that say what to remove, as they are typed."""
+        inbox = [] if self.inbox is None else ["--inbox", self.inbox]
+        return shlex.join([*inbox, "--older-than", self.older_than, "--keep", str(self.keep)])
+
+
+def clean(asked: Asked, console: Console) -> ExitCode:
+    """Show what could be removed, or remove it. Raises UserError for a folder that is no inbox."""
+    places = _Places.of(asked.inbox)
+    found = list(places.look(Retention(older_than_s=asked.older_than_s, keep=asked.keep)))
+    items = [one for one in found if isinstance(one, Item)]
+    kept = [one for one in found if isinstance(one, Kept)]
+    if not asked.as_json:
+        console.out("\n".join(_plan(asked, places, items, kept)), highlight=False)
+    removed, kept_after_all, failed = _remove_all(items) if asked.yes else ([], [], {})
+    kept += kept_after_all
+    if asked.as_json:
+        console.out(json.dumps(_as_json(asked, items, kept, removed, failed)), highlight=False)
+    else:
+        console.out("\n".join(_end(asked, items, removed, kept_after_all)), highlight=False)
+    if failed:
+        raise _not_removed(failed)
+    return ExitCode.DONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Places:
+    """Where to look: the runs and the cache, or the runs and the models of an inbox."""
+
+    runs: Path
+    cache: Path | None
+    models: Path | None
+
+    @classmethod
+    def of(cls, inbox: str | None) -> _Places:
+        """Return the places of an inbox, or of this clone."""
+        if inbox is None:
+            return cls(runs=runs_folder(), cache=cache_folder(), models=None)
+        folder = Path(inbox).expanduser().absolute()
+        if not (folder / "inbox").is_dir():
+            raise UserError(
+                f"{folder} is no inbox: it has no folder `inbox`",
+                do=f"{console_program()} clean --inbox FOLDER   # as `airlock inbox FOLDER` has it",
+            )
+        return cls(runs=folder / "runs", cache=None, models=folder / "models")
+
+    @property
+    def all(self) -> list[Path]:
+        """All places, as they are shown."""
+        return [one for one in (self.runs, self.cache, self.models) if one is not None]
+
+    def look(self, retention: Retention) -> Iterable[Item | Kept]:
+        """Yield what could be removed, and what is kept although it is old."""
+        yield from left_over(self._of_trash())
+        live = self.live()
+        yield from old_runs(self.runs, retention, live, self.live)
+        if self.cache is not None:
+            yield from old_entries(self.cache, retention, live, self.live)
+        if self.models is not None:
+            yield from old_models(self.models, retention, live, self.live)
+
+    def live(self) -> LiveRuns:
+        """Return the runs that are live now, elsewhere too, and the jobs of the inbox."""
+        folders = () if self.models is None else ("queue", "processing")
+        found = (self.runs.parent / name for name in folders)
+        jobs = [path.name for one in found if one.is_dir() for path in one.iterdir()]
+        return LiveRuns({self.runs, runs_folder()}, jobs)
+
+    def _of_trash(self) -> list[Path]:
+        found = [self.runs, *(run.checkpoints for run in run_folders(self.runs))]
+        if self.cache is not None:
+            found += [self.cache / "data", self.cache / "models"]
+        return found if self.models is None else [*found, self.models]
+
+
+def _remove_all(items: list[Item]) -> tuple[list[Item], list[Kept], dict[Path, OSError]]:
+    """Return what was removed, what is kept after all, and what could not be removed."""
+    removed, kept = [], []
+    failed: dict[Path, OSError] = {}
+    for item in items:
+        try:
+            why = remove(item)
+        except OSError as error:
+            failed[item.path] = error
+            continue
+        if why:
+            kept.append(Kept(kind=item.kind, path=item.path, why=why))
+        else:
+            removed.append(item)
+    return removed, kept, failed
+
+
+def _plan(asked: Asked, places: _Places, items: list[Item], kept: list[Kept]) -> list[str]:
+    where = " and ".join(shown(path) for path in places.all)
+    lines = [f"of {where}, older than {asked.older_than}:"]
+    lines += [
+        f"  {one.kind:<11} {size_text(one.size_bytes):>12}  {one.age_s / _DAY_S:>5.0f} days  "
+        f"{_name(one.path)}  ({one.what})"
+        for one in sorted(items, key=lambda one: (one.kind, one.path))
+    ]
+    if kept:
+        lines.append("kept, although as old:")
+        lines += [f"  {one.kind:<11} {_name(one.path)}: {one.why}" for one in kept]
+    return lines
+
+
+def _name(path: Path) -> str:
+    """Return the last two parts of a path: a run and its checkpoints, data and an entry."""
+    return str(Path(path.parent.name, path.name))
+
+
+def _end(
+    asked: Asked, items: list[Item], removed: list[Item], kept_after_all: list[Kept]
+) -> list[str]:
+    lines = [f"  kept after all: {_name(one.path)}: {one.why}" for one in kept_after_all]
+    if asked.yes:
+        return [*lines, f"removed: {_total(removed)}"]
+    if not items:
+        return ["nothing to remove"]
+    return [
+        f"could be removed: {_total(items)}; nothing was",
+        f"  → {console_program()} clean {asked.words} --yes",
+    ]
+
+
+def _total(items: list[Item]) -> str:
+    num = len(items)
+    size = size_text(sum(one.size_bytes for one in items))
+    return f"{num} thing{'' if num == 1 else 's'}, {size}"
+
+
+def _not_removed(failed: Mapping[Path, OSError]) -> UserError:
+    path, error = next(iter(failed.items()))
+    file = error.filename or path
+    more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+    return UserError(
+        f"{path} could not be removed{more}: {file}: {error.strerror}",
+        do=f"ls -ld {shlex.quote(str(file))}   # whose is it? Once mended, type the same again",
+        code=ExitCode.PREFLIGHT,
+    )
+
+
+def _as_json(
+    asked: Asked,
+    items: list[Item],
+    kept: list[Kept],
+    removed: list[Item],
+    failed: Mapping[Path, OSError],
+) -> dict[str, Any]:
+    return {
+        "is_dry_run": not asked.yes,
+        "could_be_removed": [one.as_json for one in items],
+        "removed": [one.as_json for one in removed],
+        "kept": [{"kind": one.kind, "path": str(one.path), "why": one.why} for one in kept],
+        "failed": {str(path): str(error) for path, error in failed.items()},
+    }

@@ -1,0 +1,84 @@
+"""Old models of an inbox, by its line of descent; never the current one."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from launch.clean.item import Item, Kept, Retention, freed_bytes
+from launch.clean.live import LiveRuns
+
+DESCENT, CURRENT = "descent.jsonl", "current"
+
+
+def old_models(
+    folder: Path, retention: Retention, live: LiveRuns, look_again: Callable[[], LiveRuns]
+) -> Iterator[Item | Kept]:
+    """Yield what can go of `folder`, the models of an inbox, and which old ones are kept."""
+    lines = _lines(folder / DESCENT)
+    jobs = list(dict.fromkeys(str(line["job"]) for line in lines))
+    current = _current(folder, lines)
+    last = jobs[-retention.keep :] if retention.keep else []
+    times = {str(line["job"]): float(line.get("t") or 0.0) for line in lines}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.name.startswith(".") or path.is_symlink() or not path.is_dir():
+            continue
+        if path.name == "sets":
+            continue
+        age_s = time.time() - times.get(path.name, path.lstat().st_mtime)
+        if age_s < retention.older_than_s:
+            continue
+        if path.name in current:
+            why = "it is the last good model: `current` points to it"
+        elif path.name in last:
+            why = f"one of the last {retention.keep} models"
+        elif path.name not in jobs:
+            why = f"{DESCENT} does not name it: not ours, or being made"
+        else:
+            why = live.user_of(path.name)
+        if why:
+            yield Kept(kind="model", path=path, why=why)
+        else:
+            yield Item(
+                kind="model",
+                path=path,
+                size_bytes=freed_bytes(path),
+                age_s=age_s,
+                what="a model that another has followed",
+                used=_used(folder, path.name, look_again),
+            )
+
+
+def _used(folder: Path, name: str, look_again: Callable[[], LiveRuns]) -> Callable[[Path], str]:
+    def used(at: Path) -> str:
+        if name in _current(folder, _lines(folder / DESCENT)):
+            return "it is the current model now"
+        return look_again().user_of(name) if at.name == name else ""
+
+    return used
+
+
+def _current(folder: Path, lines: list[dict[str, Any]]) -> set[str]:
+    """Return the model that `current` points to, and the last that was made current."""
+    last = [str(line["job"]) for line in lines if line.get("is_current")][-1:]
+    link = folder / CURRENT
+    return {*last, *([link.readlink().name] if link.is_symlink() else [])}
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    """Return the lines of descent (inbox/models/descent.py); none if there is no such file."""
+    found = []
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    for line in text.splitlines():
+        try:
+            one = json.loads(line)
+        except ValueError:
+            continue
+        found += [one] if isinstance(one, dict) and "job" in one else []
+    return found

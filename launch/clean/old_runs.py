@@ -1,0 +1,171 @@
+"""Old runs, and the checkpoints of runs that are done and have exported their model."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from launch.clean.item import TRASH, Item, Kept, Retention, freed_bytes
+from launch.clean.live import IS_LIVE, LiveRuns, run_folders
+from rundir.checkpoints import best_checkpoint, complete_checkpoints
+from rundir.exit_codes import ExitCode
+from rundir.owner import is_owned, owner_of
+from rundir.paths import RunDir
+from rundir.status import read_status
+
+LookAgain = Callable[[], LiveRuns]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """A run with Airlock's records."""
+
+    run: RunDir
+    profile: str
+    phase: str
+    is_done: bool
+    ended_t: float  # when it last wrote anything
+
+    @property
+    def has_exported(self) -> bool:
+        """True if its model, or its adapters, are there as a whole."""
+        return self.is_done and (self.run.model.is_dir() or self.run.adapter.is_dir())
+
+
+def old_runs(
+    folder: Path, retention: Retention, live: LiveRuns, look_again: LookAgain
+) -> Iterator[Item | Kept]:
+    """Yield what can go of the runs in `folder`, and which old ones are kept, and why."""
+    runs = []
+    for run in run_folders(folder):
+        found = _recorded(run)
+        if found is None:
+            yield Kept(kind="run", path=run.path, why="it has no record of Airlock's: not ours")
+        else:
+            runs.append(found)
+    kept = _kept_by_place(folder, runs, retention)
+    last_models = _last_models(runs)
+    for one in runs:
+        age_s = time.time() - one.ended_t
+        if age_s < retention.older_than_s:
+            continue
+        why = live.why(one.run) or kept.get(one.run.path, "")
+        if not why:
+            yield _whole(one, age_s, look_again)
+            continue
+        checkpoints = [] if live.why(one.run) else _superfluous(one, last_models)
+        if checkpoints:
+            yield Item(
+                kind="checkpoints",
+                path=one.run.checkpoints,
+                paths=tuple(checkpoints),
+                size_bytes=sum(map(freed_bytes, checkpoints)),
+                age_s=age_s,
+                what=f"{len(checkpoints)} of a run that is done; its model stays",
+                used=_used(one.run, look_again),
+            )
+        yield Kept(kind="run", path=one.run.path, why=why)
+
+
+def _whole(one: _Run, age_s: float, look_again: LookAgain) -> Item:
+    return Item(
+        kind="run",
+        path=one.run.path,
+        size_bytes=freed_bytes(one.run.path),
+        age_s=age_s,
+        what=f"{one.profile}, {one.phase or 'never began'}",
+        used=_used(one.run, look_again),
+    )
+
+
+def _used(run: RunDir, look_again: LookAgain) -> Callable[[Path], str]:
+    def used(at: Path) -> str:
+        if at.name.startswith(TRASH):  # it was looked at a moment ago
+            return IS_LIVE if is_owned(RunDir(at)) else ""
+        return look_again().why(run)
+
+    return used
+
+
+def _recorded(run: RunDir) -> _Run | None:
+    """Return the run with what its records say; None without any, or if it is another user's."""
+    owner, status = owner_of(run), {}
+    with contextlib.suppress(OSError, ValueError):
+        status = read_status(run)
+    is_ours = owner is not None or status.get("run_id") == run.run_id
+    if not is_ours or run.path.lstat().st_uid != os.getuid():
+        return None
+    times = [float(status.get("updated_t") or 0.0), _written_t(run)]
+    return _Run(
+        run=run,
+        profile=str(status.get("profile") or ""),
+        phase=str(status.get("phase") or ""),
+        is_done=status.get("exit_code") == ExitCode.DONE,
+        ended_t=max(times + ([] if owner is None else [owner.started_t])),
+    )
+
+
+def _written_t(run: RunDir) -> float:
+    try:
+        return max(run.status.stat().st_mtime, run.owner.stat().st_mtime)
+    except OSError:
+        return run.path.lstat().st_mtime
+
+
+def _kept_by_place(folder: Path, runs: list[_Run], retention: Retention) -> dict[Path, str]:
+    """Return the runs that are kept whatever their age, with the reason."""
+    found: dict[Path, str] = {}
+    for of_one in _by_profile(runs):
+        last = of_one[-retention.keep :] if retention.keep else []
+        for one in last:
+            which = "the last run" if retention.keep == 1 else f"one of the last {retention.keep}"
+            found[one.run.path] = f"{which} of {one.profile or 'its profile'}"
+    for path in _last_models(runs):
+        found.setdefault(path, "it has the last good model of its profile")
+    for path in _last_with_checkpoints(runs):
+        found.setdefault(path, "it has the last checkpoints of its profile, to go on from")
+    latest = folder / "latest"
+    if latest.is_symlink():
+        found.setdefault(folder / latest.readlink(), "`latest` points to it")
+    return found
+
+
+def _last_models(runs: list[_Run]) -> set[Path]:
+    """Return the last run of each profile that has exported a model."""
+    found = ([one.run.path for one in some if one.has_exported] for some in _by_profile(runs))
+    return {paths[-1] for paths in found if paths}
+
+
+def _last_with_checkpoints(runs: list[_Run]) -> set[Path]:
+    """Return the last run of each profile that has whole checkpoints."""
+    found = (
+        [one.run.path for one in some if complete_checkpoints(one.run.checkpoints)]
+        for some in _by_profile(runs)
+    )
+    return {paths[-1] for paths in found if paths}
+
+
+def _by_profile(runs: Iterable[_Run]) -> list[list[_Run]]:
+    found: dict[str, list[_Run]] = {}
+    for one in runs:
+        found.setdefault(one.profile, []).append(one)
+    return list(found.values())
+
+
+def _superfluous(one: _Run, last_models: set[Path]) -> list[Path]:
+    """Return the checkpoints that a run which stays can do without.
+
+    The best of the last good run of a profile stays, or its last if none was evaluated.
+    """
+    folder = one.run.checkpoints
+    if not one.has_exported or folder.is_symlink():
+        return []
+    found = [path for path in complete_checkpoints(folder) if not path.is_symlink()]
+    if one.run.path in last_models and found:
+        best = best_checkpoint(folder) or found[-1]
+        found = [path for path in found if path != best]
+    return found

@@ -1,0 +1,92 @@
+"""`--again RUN`: the settings of a run, or of a model's card, for a new run that does it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rundir.card.model_card import RECORDS, base_commit
+from rundir.config import RunConfig, Sources
+from rundir.config_file import read_config
+from rundir.errors import UserError
+from rundir.paths import RunDir, find_run, runs_folder
+from rundir.prepared import Prepared, PreparedData, read_prepared
+
+_CHANGED = {
+    "files": "their files have changed",
+    "tokenizer": "the tokenizer or the chat template has changed",
+}
+
+
+def run_to_repeat(name: str) -> RunDir:
+    """Return the run called `name`, or the records in an exported model's folder.
+
+    Raises UserError if there is neither.
+    """
+    for one in (name, str(Path(name) / RECORDS)):
+        try:
+            return find_run(one)
+        except ValueError:
+            continue
+    raise UserError(
+        f"no run or exported model {name!r}: neither a folder with {RECORDS}/config.toml nor a run "
+        f"in {runs_folder()}",
+        do=f"ls {runs_folder()}",
+    )
+
+
+def profile_of(name: str) -> str:
+    """Return the profile of a run to repeat. Raises UserError."""
+    run = run_to_repeat(name)
+    return config_of(run, do=f"the command in {run.command}").profile
+
+
+def config_of(run: RunDir, *, do: str) -> RunConfig:
+    """Return the configuration of a run. Raises UserError, with `do` for one of a script."""
+    try:
+        config = read_config(run.config)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{run.config}: {error}", do=f"ls {runs_folder()}") from error
+    if config.script is not None:
+        text = f"{run.run_id} ran {config.script.path}, whose settings and models are its own"
+        raise UserError(text, do=do)
+    return config
+
+
+def pinned_revision(config: RunConfig, sources: Sources, run: RunDir) -> str:
+    """Return the commit of the Hub's model that `run` had, unless another model is named now."""
+    if config.model.revision or not sources["model.path"].startswith("run "):
+        return config.model.revision
+    try:
+        return base_commit(run)
+    except (OSError, ValueError, KeyError, TypeError):  # it ended before its model was there
+        return ""
+
+
+def differences(before: RunDir, now: Prepared) -> str | None:
+    """Return a line about data that are not those of the run that is done again, or None."""
+    try:
+        was = read_prepared(before)
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"airlock: {before.path} does not say what its data were; nothing is compared"
+    changes = list(data_changes(was.train, now.train))
+    if was.evaluation and now.evaluation:
+        held_out = data_changes(was.evaluation, now.evaluation)
+        changes += [f"held out: {one}" for one in held_out if one not in changes]
+    if not changes:
+        return f"the data are those of {before.path}"
+    return f"airlock: THE DATA ARE NOT THOSE OF {before.path}: {'; '.join(changes)}"
+
+
+def data_changes(before: PreparedData, now: PreparedData) -> Iterator[str]:
+    """Yield what is not the same about data."""
+    if not before.made_of or not now.made_of:  # prepared by an earlier version
+        return
+    if before.is_streamed != now.is_streamed:
+        words = ("prepared", "streamed")
+        yield f"they were {words[before.is_streamed]}, and are {words[now.is_streamed]}"
+        return
+    for name, value in now.made_of.items():
+        was = before.made_of.get(name, value)
+        if was != value:
+            yield _CHANGED.get(name) or f"{name} was {was}, is {value}"

@@ -1,0 +1,89 @@
+"""The named sets of held-out data: [evaluation.NAME] of a profile, --set evaluation.NAME.KEY."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from launch.config.values import one_value
+from rundir.config import EvaluationConfig
+from rundir.data_paths import as_text, data_paths
+from rundir.errors import UserError
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}"
+_KEYS = tuple(item.name for item in fields(EvaluationConfig))
+
+
+def split_settings(settings: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the settings of named sets, and the others."""
+    of_sets = [one for one in settings if one.strip().startswith("evaluation.")]
+    return of_sets, [one for one in settings if one not in of_sets]
+
+
+def resolve_sets(
+    table: Mapping[str, Any], layer: str, settings: Sequence[str], base: Path
+) -> dict[str, EvaluationConfig]:
+    """Return the sets by name; relative paths of `table`, a profile's, are below `base`.
+
+    Raises UserError for a name or a key that cannot be, and for a set without a path.
+    """
+    if not isinstance(table, Mapping) or any(
+        not isinstance(one, Mapping) for one in table.values()
+    ):
+        raise UserError(
+            f"{layer}: [evaluation] holds something else than sets",
+            do='[evaluation.NAME] and, below it, path = "FILE"',
+        )
+    given: dict[str, dict[str, Any]] = {}
+    for name, content in table.items():
+        _check(name, content, layer)
+        given[name] = {**content, "path": _absolute(str(content.get("path", "")), base)}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        _, _, rest = key.strip().partition(".")
+        name, _, item = rest.partition(".")
+        _check(name, [item], f"--set {key}")
+        if not equals:
+            raise UserError(f"--set {setting!r} has no value", do=f"--set {key}=VALUE")
+        value = _absolute(value, Path.cwd()) if item == "path" else value
+        given.setdefault(name, {})[item] = value
+    return {name: _resolved(name, values) for name, values in given.items()}
+
+
+def _check(name: str, keys: Any, where: str) -> None:
+    if not re.fullmatch(NAME, name):
+        raise UserError(
+            f"{where}: a set called {name!r}", do="up to 40 letters, digits, - and _ as its name"
+        )
+    odd = [key for key in keys if key not in _KEYS]
+    if odd:
+        raise UserError(
+            f"{where}: unknown key evaluation.{name}.{odd[0]}", do=f"one of {', '.join(_KEYS)}"
+        )
+
+
+def _resolved(name: str, values: dict[str, Any]) -> EvaluationConfig:
+    hints = get_type_hints(EvaluationConfig)
+    found = {
+        item.name: one_value(values[item.name], hints[item.name], item, f"evaluation.{name}")
+        for item in fields(EvaluationConfig)
+        if item.name in values
+    }
+    made = EvaluationConfig(**found)
+    if not made.path:
+        raise UserError(
+            f"the set evaluation.{name} has no path", do=f"--set evaluation.{name}.path=FILE"
+        )
+    return made
+
+
+def _absolute(text: str, base: Path) -> str:
+    found = [
+        one if one.is_of_hub else replace(one, path=str(base / os.path.expanduser(one.path)))  # noqa: PTH111 - never raises
+        for one in data_paths(text)
+    ]
+    return as_text(found)
