@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+os.environ.pop("AIRLOCK_SCRIPT", None)  # ./test.sh is no script that starts runs
+
 # A shell makes background jobs ignore SIGINT, and nohup makes its command ignore SIGHUP; the
 # programs that tests start would inherit that.
 for number, handler in (

@@ -1,10 +1,11 @@
-"""A small Hub on a real socket that supports fetching a model, and ways for it to misbehave.
+"""A small Hub on a real socket: models are fetched and uploaded, and it can misbehave.
 
 Large files are redirected to another host name, as the real one redirects to its CDN.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -70,6 +71,9 @@ class Hub:
     models: dict[str, Model]
     tokens: set[str] = field(default_factory=set)  # known; each may see private models
     let_in: set[str] = field(default_factory=set)  # those that may read gated models
+    writers: set[str] = field(default_factory=set)  # those that may write
+    blobs: dict[str, bytes] = field(default_factory=dict)  # uploaded large files, by SHA-256
+    made: list[dict[str, Any]] = field(default_factory=list)  # what was asked of new repositories
     requests: list[Request] = field(default_factory=list)
     bytes_per_s: float = 0.0  # of each connection; 0: unlimited
     break_after_bytes: int = 0  # large files break off after this many, always or
@@ -143,6 +147,78 @@ class _Handler(BaseHTTPRequestHandler):
             self._route(path, asked)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
+
+    def do_PUT(self) -> None:
+        """Take a large file."""
+        self.do_POST()
+
+    def do_POST(self) -> None:
+        """Take a part of an upload."""
+        path = unquote(urlsplit(self.path).path)
+        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.state.requests.append(Request(self.command, path, None, token))
+        if self.state.status:
+            self._answer(self.state.status, b"busy")
+        elif path.startswith("/lfs/"):
+            self.state.blobs[path.removeprefix("/lfs/")] = body
+            self._answer(200, b"")
+        elif token not in self.state.tokens:
+            message = "Invalid credentials in Authorization header"
+            self._refuse(401, {"X-Error-Message": message})
+        elif path == "/api/validate-yaml":
+            self._json({})
+        elif token not in self.state.writers:
+            self._refuse(403, {"X-Error-Message": "You don't have the rights to do this"})
+        elif path == "/api/repos/create":
+            asked = json.loads(body)
+            self.state.made.append(asked)
+            name = f"{asked['organization']}/{asked['name']}"
+            is_private = asked.get("private") or asked.get("visibility") == "private"
+            self.state.models[name] = Model({}, private=bool(is_private))
+            self._json({"url": f"{self.state.url}/{name}", "name": name})
+        else:
+            self._upload(path, body)
+
+    def _upload(self, path: str, body: bytes) -> None:
+        if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/preupload/main", path):
+            modes = [
+                {
+                    "path": one["path"],
+                    "uploadMode": "lfs" if one["path"].endswith(_LARGE) else "regular",
+                    "shouldIgnore": False,
+                }
+                for one in json.loads(body)["files"]
+            ]
+            self._json({"files": modes})
+        elif path.endswith(".git/info/lfs/objects/batch"):
+            objects = [
+                one | {"actions": {"upload": {"href": f"{self.state.url}/lfs/{one['oid']}"}}}
+                if one["oid"] not in self.state.blobs
+                else one
+                for one in json.loads(body)["objects"]
+            ]
+            self._json({"transfer": "basic", "objects": objects})
+        elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/commit/main", path):
+            model = self.state.models[found[1]]
+            for line in body.splitlines():
+                self._commit(model, **json.loads(line))
+            url = f"{self.state.url}/{found[1]}/commit/{model.commit}"
+            self._json({"commitUrl": url, "commitOid": model.commit})
+        else:
+            self._answer(404, b"")
+
+    def _commit(self, model: Model, key: str, value: dict[str, Any]) -> None:
+        if key == "file":
+            model.files[value["path"]] = base64.b64decode(value["content"])
+        elif key == "lfsFile":
+            model.files[value["path"]] = self.state.blobs[value["oid"]]
+        elif key == "deletedFile":
+            del model.files[value["path"]]
+
+    def _json(self, value: Any) -> None:
+        body = json.dumps(value).encode()
+        self._answer(200, body, {"Content-Type": "application/json"})
 
     def _route(self, path: str, asked: Request) -> None:
         if self.state.status:
@@ -262,7 +338,7 @@ class _Handler(BaseHTTPRequestHandler):
         for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
             self.send_header(key, value)
         self.end_headers()
-        if self.command == "GET":
+        if self.command != "HEAD":
             self.wfile.write(body)
 
 

@@ -32,7 +32,7 @@ PARTS = {
         "checkpoint_kills",
         "prepare_kills",
     ),
-    "hangs": ("hangs",),
+    "hangs": ("hangs", "hanging_scripts"),
     "sabotage": ("sabotage", "sabotage_of_trainer", "out_of_memory", "incident", "doctor"),
 }
 _OF_FILE = {file: part for part, files in PARTS.items() for file in files}

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import math
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -16,9 +17,16 @@ from typing import TypeVar
 import psutil
 
 from rundir.events import Event, read_events
-from rundir.paths import RunDir
+from rundir.paths import ROOT, RunDir
 
 T = TypeVar("T")
+
+
+def here(name: str) -> str:
+    """Return the path of a file of the clone, as it is pasted into a shell."""
+    return shlex.quote(str(ROOT / name))
+
+
 Start = Callable[..., "subprocess.Popen[str]"]  # starts a command, like the fixture `airlock`
 
 # Ranks that need not wait for each other start sooner; tests of the gate add SERIAL.

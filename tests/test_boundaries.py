@@ -11,14 +11,28 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-OURS = {"rundir", "train", "launch", "diagnostics"}
+OURS = {"rundir", "train", "launch", "diagnostics", "inbox", "monitor"}
 # Every package, ordered so that each imports only those before it.
 ROOMS = (
+    "rundir/event_table",
     "rundir",
+    "rundir/card",
+    "inbox/models",
+    "inbox",
+    "monitor/runs",
+    "monitor/metrics",
+    "monitor/answers",
+    "monitor/pages",
+    "monitor/api",
+    "monitor",
+    "monitor/report",
     "train/data",
     "train/rank",
     "train/model",
+    "train/batches",
     "train/stream",
+    "train/update",
+    "train/evaluation",
     "train/step",
     "train",
     "train/trace",
@@ -29,6 +43,8 @@ ROOMS = (
     "launch/track",
     "launch/files",
     "launch/config",
+    "launch/live",
+    "launch/clean",
     "launch/plan",
     "launch/preflight",
     "launch/ladder",
@@ -36,6 +52,7 @@ ROOMS = (
     "launch/run_state",
     "diagnostics/doctor/logs",
     "diagnostics/doctor/runs",
+    "diagnostics/doctor/outside",
     "diagnostics/doctor",
     "diagnostics/probes",
     "diagnostics",
@@ -45,6 +62,8 @@ ROOMS = (
 )
 # Command lines, which no module imports: `python -m train`, `python -m diagnostics.doctor`.
 ENTRIES = {"train/__main__.py", "diagnostics/doctor/__main__.py"}
+# What the rooms of a package need of the package itself: errors and endpoints of the API.
+SHARED = {"monitor/errors.py", "monitor/endpoint.py"}
 MOST_FILES = 25
 HEAVY = ("torch", "transformers", "numpy", "pyarrow", "peft", "tokenizers", "safetensors")
 
@@ -121,7 +140,28 @@ def test_a_room_imports_only_rooms_that_stand_before_it(room: str) -> None:
             continue
         for name in modules_imported(path):
             other = room_of(name)
+            if module_file(name) in SHARED:
+                continue
             assert other is None or other in allowed, f"{path}: {name}"
+
+
+def module_file(name: str) -> str:
+    """Return the file of a module, or of that of which `name` is a part."""
+    path = name.replace(".", "/")
+    is_module = (ROOT / f"{path}.py").is_file()
+    return f"{path if is_module else path.rpartition('/')[0]}.py"
+
+
+@pytest.mark.parametrize("path", sources("monitor"), ids=lambda path: path.stem)
+def test_the_monitor_needs_run_folders_and_inboxes_and_nothing_that_makes_them(path: Path) -> None:
+    assert set(imported(path)) & OURS <= {"rundir", "inbox", "monitor"}
+    assert not set(imported(path)) & {"torch", "transformers", "pandas", "pyarrow"}
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if not room.startswith("monitor")])
+def test_nothing_imports_the_monitor(room: str) -> None:
+    for path in (ROOT / room).glob("*.py"):
+        assert "monitor" not in set(imported(path)), path
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -135,6 +175,20 @@ def test_a_room_says_what_it_is_and_which_process_runs_it(room: str) -> None:
 def test_training_needs_none_of_the_launcher(path: Path) -> None:
     allowed = {"train", "rundir"} | ({"launch"} if path.name == "__main__.py" else set())
     assert set(imported(path)) & OURS <= allowed
+
+
+@pytest.mark.parametrize("path", sources("inbox"), ids=lambda path: path.stem)
+def test_the_inbox_needs_run_folders_and_nothing_that_makes_them(path: Path) -> None:
+    assert set(imported(path)) <= {*sys.stdlib_module_names, "rundir", "inbox", "click", "watchdog"}
+
+
+@pytest.mark.parametrize(
+    "room",
+    [room for room in ROOMS if room not in ("inbox", "inbox/models", "rundir", "monitor/api")],
+)
+def test_nothing_but_the_monitor_imports_the_inbox(room: str) -> None:
+    for path in (ROOT / room).glob("*.py"):
+        assert "inbox" not in set(imported(path)), path
 
 
 @pytest.mark.parametrize("path", sources("launch"), ids=lambda path: path.stem)

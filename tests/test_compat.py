@@ -15,12 +15,14 @@ import pytest
 
 from launch.agent import elastic_compat as of_agent
 from launch.process import python_compat as of_python
+from train.rank import flight_compat as of_flight
 from train.rank import torch_compat as of_training
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPAT = [
     "launch/process/python_compat.py",
     "launch/agent/elastic_compat.py",
+    "train/rank/flight_compat.py",
     "train/rank/torch_compat.py",
 ]
 
@@ -41,7 +43,9 @@ def is_set_by(owner: type, name: str) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch.distributed.optim's
-@pytest.mark.parametrize("name", of_python.PRIVATE + of_training.PRIVATE + of_agent.PRIVATE)
+@pytest.mark.parametrize(
+    "name", of_python.PRIVATE + of_training.PRIVATE + of_flight.PRIVATE + of_agent.PRIVATE
+)
 def test_what_is_private_and_used_is_there(name: str) -> None:
     assert is_there(name), f"{name} has gone: see the compat module that names it"
 

@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 import launch.write_docs
+import monitor.api.docs
 import rundir.docs
 from tests.conftest import ROOT
 
@@ -17,7 +18,11 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 @pytest.mark.parametrize(
     ("maker", "file"),
-    [(module, file) for module in (rundir.docs, launch.write_docs) for file in module.TABLES],
+    [
+        (module, file)
+        for module in (rundir.docs, launch.write_docs, monitor.api.docs)
+        for file in module.TABLES
+    ],
 )
 def test_tables_made_from_code_are_up_to_date(maker: ModuleType, file: str) -> None:
     renewed = rundir.docs.renewed(ROOT / file, maker.TABLES)

@@ -188,9 +188,11 @@ def test_the_test_script_tells_its_tiers_without_an_environment(clone: Clone) ->
 @pytest.mark.parametrize(
     ("script", "arguments", "name"),
     [
-        ("start.sh", ["--help"], "run"),
-        ("start.sh", ["-h"], "run"),
-        ("start_single.sh", ["--help"], "run"),
+        ("start.sh", ["--help"], "start"),
+        ("start.sh", ["-h"], "start"),
+        ("start_single.sh", ["--help"], "start_single"),
+        ("start_4gpu.sh", ["--help"], "start_4gpu"),
+        ("airlock", ["run", "--help"], "run"),
         ("airlock", ["--help"], "airlock"),
         ("airlock", ["plan", "--help"], "plan"),
     ],
@@ -203,6 +205,28 @@ def test_help_needs_no_environment(
     result = clone.run(*arguments, script=script, VIRTUAL_ENV="/nowhere")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout == (SOURCE / f"launch/setup/help/{name}.txt").read_text()
+
+
+@pytest.mark.parametrize("script", ["start.sh", "start_single.sh", "start_4gpu.sh"])
+def test_the_help_of_a_start_script_names_what_it_presets_and_what_the_environment_does(
+    clone: Clone, script: str
+) -> None:
+    told = " ".join(clone.run("--help", script=script).stdout.split())
+    assert told.startswith(f"Usage: ./{script} ")
+    first = told.partition("A profile that names no training data")[0]
+    preset = {
+        "start.sh": ("32b, on all visible GPUs",),
+        "start_single.sh": ("14b, 1 rank", "RUN_IMPORT_TEST=1", "RUN_SINGLE_GPU_TEST=1"),
+        "start_4gpu.sh": ("32b and 4 ranks",),
+    }
+    for text in preset[script]:
+        assert text in first
+    env = clone.stub(script=script)["env"]
+    for name, value in env.items():
+        if name.startswith(("AIRLOCK_PRESET_", "RUN_")):
+            assert value in first
+    for name in ("NUM_GPUS=N", "RUN_IMPORT_TEST=1", "RUN_SINGLE_GPU_TEST=1", "--demo"):
+        assert name in told
 
 
 @pytest.mark.parametrize("arguments", [["my_train.py", "--help"], ["tiny", "-h"]])

@@ -34,7 +34,7 @@ def test_a_loss_that_leaves_out_what_the_model_does_is_found(
 def test_samples_that_see_each_other_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     _, cases = check("bloom")
     assert {(case.verdict, case.packs) for case in cases} == {("right", False)}
-    monkeypatch.setattr("train.step.selftest.check_packing", lambda *_, **__: None)
+    monkeypatch.setattr("train.step.try_packing.check_packing", lambda *_, **__: None)
     _, cases = check("bloom")
     assert [case.verdict for case in cases if case.dtype == "float32"] == ["wrong", "wrong"]
 

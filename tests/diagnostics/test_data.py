@@ -86,7 +86,7 @@ def test_batches_that_are_not_what_they_should_be_are_red(
     on_cpu: dict[str, str], tmp_path: Path, file: str, old: str, new: str, says: str
 ) -> None:
     root = clone(tmp_path / "clone")
-    edit(root / f"train/step/{file}.py", old, new)
+    edit(root / f"train/batches/{file}.py", old, new)
     data = Path(__file__).resolve().parents[2] / "examples/tiny/train.jsonl"
     env = on_cpu | {"PYTHONPATH": str(root)}
     ended = diagnose("data", "--data", str(data), "--set", "data.max_samples=500", env=env)

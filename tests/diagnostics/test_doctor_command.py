@@ -51,7 +51,7 @@ def test_a_log_gets_its_title_who_why_evidence_and_fix(doctor: Doctor, tmp_path:
 def test_as_json_there_are_exactly_six_fields(doctor: Doctor) -> None:
     done = doctor("--json", "-", said="step 1\n" + OOM)
     told = json.loads(done.stdout)
-    assert told.keys() == {"cause", "title", "rank", "evidence", "fix", "confidence"}
+    assert told.keys() == {"cause", "title", "why", "rank", "evidence", "fix", "confidence"}
     assert (told["cause"], told["rank"]) == ("cuda-out-of-memory", 3)
     assert told["evidence"] == [{"file": "(stdin)", "line": 2, "text": OOM.strip()}]
 

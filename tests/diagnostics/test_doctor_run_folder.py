@@ -14,8 +14,10 @@ from diagnostics.doctor.runs.run_folder import find_folder, of_run, read_state
 from launch.supervise.ask_doctor import advice, examined
 from rundir.events import read_events
 from rundir.exit_codes import ExitCode
+from rundir.paths import shown
 from tests.conftest import ROOT
 from tests.diagnostics.run_folders import MEMORY, TRAIN, Story
+from tests.running import here
 
 OOM = "OutOfMemoryError: CUDA out of memory. Tried to allocate 132.00 MiB"
 PEER = "RuntimeError: [gloo/pair.cc:534] Connection closed by peer [127.0.0.1]:1"
@@ -296,14 +298,15 @@ def test_of_a_run_that_hangs_each_rank_is_asked_what_it_does(
         path.write_text(path.read_text().replace(f'"pid": {os.getpid()}', f'"pid": {process.pid}'))
     try:
         monkeypatch.setattr(live, "_SHARE", 0.0)
+        monkeypatch.setattr(live, "_LOOK_S", 0.0)
         verdict = of_run(launcher.run)
     finally:
         for process in started:
             process.kill()
             process.communicate()
     assert (verdict.cause, verdict.rank) == ("rank-behind", 1)
-    assert "The others wait in a collective, and rank 1 is in none" in verdict.why
-    assert f"{tmp_path / 'slow.py'}:7 in reads_data" in verdict.title
+    assert "Meanwhile rank 0 waits in " in verdict.why
+    assert "slow.py:7 in reads_data" in verdict.title
     evidence = verdict.evidence[0]
     assert evidence.file.endswith("stacks/rank1.txt")
     lines = Path(evidence.file).read_text().splitlines()
@@ -350,3 +353,33 @@ def test_a_broken_rule_is_said_in_the_report_which_stands_without_it(
     state = read_state(story.run, read_events(story.run.events))
     (line,) = advice(examined(story.run, state), state)
     assert "airlock doctor could not look at it: RuleError: broken.toml: rule 1 (x): " in line
+
+
+TYPED = "NUM_GPUS=2 ./start_single.sh --data 'my data.jsonl' --set train.lora_rank=8"
+
+
+def test_an_old_run_is_gone_on_with_by_what_was_typed() -> None:
+    story = Story()
+    story.run.command.write_text(f"{TYPED}\n\n# with torch's own:\ntorchrun\n")
+    story.ends("interrupted", ExitCode.INTERRUPTED_SAVED, "")
+    script = TYPED.replace("./start_single.sh", f"{here('start_single.sh')}")
+    assert of_run(story.run).fix == script
+    story.tell("rank0", "end", "checkpoint", step=3, duration_s=0.1, ok=True)
+    assert of_run(story.run).fix == f"{script} --resume {shown(story.run.path)}"
+    story.ends("training", error="")  # its launcher is dead
+    assert of_run(story.run).fix == f"{script} --resume {shown(story.run.path)}"
+
+
+def test_a_refused_run_is_asked_about_with_what_was_typed() -> None:
+    for code, do in (
+        (ExitCode.DOES_NOT_FIT, f"NUM_GPUS=2 ./airlock plan{TYPED.partition('.sh')[2]}   # says"),
+        (ExitCode.PREFLIGHT, "NUM_GPUS=2 ./airlock preflight --set train.lora_rank=8"),
+        (ExitCode.DATA, f"{TYPED}   # once the data"),
+    ):
+        story = Story()
+        story.run.command.write_text(f"{TYPED}\n")
+        story.ends(code=code)
+        fix = of_run(story.run).fix
+        for name in ("start_single.sh", "airlock"):
+            fix = fix.replace(here(name), f"./{name}")
+        assert fix.startswith(do)

@@ -37,3 +37,29 @@ def test_what_stands_below_an_exception_is_not_taken_for_it(
     log.write_text(f"{CALLS}{raised}\n{TAILS[tail]}\n", encoding="utf-8")
     verdict = diagnose([str(log)])
     assert (verdict.cause, verdict.evidence[0].line) == ("python-exception", 4)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "Starting training...\n",
+        "2026-01-01 10:00:00 INFO trainer: Starting training…\n\n",
+        """***** Running training *****
+  Num examples = 512
+  Num Epochs = 3
+  Total optimization steps = 192
+  Number of trainable parameters = 1,048,576
+  0%|          | 0/192 [00:00<?, ?it/s]""",
+        "training 1,024 of 1,024 parameters, 64 samples, 100 steps\n",
+    ],
+)
+def test_a_log_that_ends_where_training_begins_may_be_of_a_hang(tail: str, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("Loading the model\nUsing device: mps\n" + tail)
+    verdict = diagnose([str(log)])
+    assert (verdict.cause, verdict.certainty) == ("hang", "possible")
+    assert verdict.evidence[0].line == 3
+    assert "doctor --pid" in verdict.fix
+    assert "num_workers=0" in verdict.fix
+    log.write_text("Loading the model\n" + tail + "\n{'loss': 2.31, 'epoch': 0.1}\n")
+    assert diagnose([str(log)]).cause == "unknown"

@@ -140,3 +140,42 @@ def test_where_each_rank_waited_is_told_from_a_log_alone(tmp_path: Path) -> None
     assert verdict.cause == "gloo-timeout"
     code = "/home/u/train.py, line"
     assert f"rank 0 at {code} 7, in main; rank 1 at {code} 9, in main" in verdict.why
+
+
+def _waits(rank: int, line: int, calls: str) -> dict[str, object]:
+    """Return the row of a rank whose stacks did not come in time, but whose watchdog has told."""
+    return {
+        "rank": rank,
+        "pid": 100 + rank,
+        "state": "S",
+        "stays": True,
+        "alive_s": 0.4,
+        "can_answer": True,
+        "at": {"file": "/x/train.py", "line": line, "function": "main"},
+        "calls": calls,
+        "waits_s": 30.0,
+        "count": None,
+    }
+
+
+def test_lines_come_from_the_watchdogs_where_stacks_have_not_come_in_time(tmp_path: Path) -> None:
+    rows = [_waits(0, 30, "all_reduce"), _waits(1, 34, "all_gather")]
+    told = {"still_s": 33.0, "limit_s": 30.0, "ranks": rows}
+    (tmp_path / "hang.json").write_text(json.dumps(told, indent=1))
+    verdict = of_hang(tmp_path)
+    assert verdict is not None
+    assert verdict.cause == "collective-mismatch"
+    assert "all_reduce at /x/train.py:30 in main" in verdict.title
+    assert "all_gather at /x/train.py:34 in main" in verdict.title
+    assert {one.file for one in verdict.evidence} == {"hang.json"}
+
+
+def test_a_rank_that_could_not_have_written_its_stacks_has_no_line_of_its_watchdog(
+    tmp_path: Path,
+) -> None:
+    rows = [_waits(0, 30, "all_reduce"), _waits(1, 34, "") | {"can_answer": False, "state": "T"}]
+    told = {"still_s": 33.0, "limit_s": 30.0, "ranks": rows}
+    (tmp_path / "hang.json").write_text(json.dumps(told, indent=1))
+    verdict = of_hang(tmp_path)
+    assert verdict is not None
+    assert (verdict.cause, verdict.rank) == ("rank-stopped", 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.diagnosing import Ended, diagnose, environment, require_gpu
+from tests.diagnosing import Ended, clone, diagnose, edit, environment, require_gpu
 
 
 def import_them(folder: Path, *names: str, timeout_s: float = 60) -> Ended:
@@ -148,3 +148,18 @@ def test_an_import_that_really_initialises_cuda_is_warned_of(tmp_path: Path) -> 
     ended = diagnose("imports", "--module", "torch", "--module", "greedy", env=env)
     assert ended.code == 0, ended.output
     assert "importing greedy initialises CUDA" in ended.finding("greedy")["warning"]
+
+
+def test_a_process_that_ends_before_any_import_is_not_blamed_on_the_first_module(
+    tmp_path: Path,
+) -> None:
+    root = clone(tmp_path / "clone")
+    main = 'if __name__ == "__main__":\n'
+    edit(root / "diagnostics/probes/import_child.py", main, f'{main}    sys.exit("no luck")\n')
+    ended = diagnose("imports", "--module", "json", env=environment(root=root))
+    assert ended.code == 4, ended.output
+    (found,) = ended.summary["findings"]
+    assert found["check"] == "the importing process"
+    assert "before it imported anything" in found["text"]
+    assert "| no luck" in found["text"]
+    assert "-c 'import" not in found["do"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import fake_nvml
 from tests.diagnosing import clone, diagnose, edit, environment, require_gpu
 
 pytestmark = pytest.mark.runs  # trains
@@ -24,6 +25,7 @@ def test_a_small_model_trains_on_this_machine(method: str) -> None:
 
 def test_a_large_profile_is_tested_in_miniature() -> None:
     env = environment(AIRLOCK_PRESET_PROFILE="32b", AIRLOCK_MODEL_GRADIENT_CHECKPOINTING="0")
+    env |= {"AIRLOCK_LAUNCH_NEEDS_GPU": "false"}
     ended = diagnose("single_gpu", env=env)
     assert ended.code == 0, ended.output
     figures = ended.finding("model")["figures"]
@@ -119,3 +121,20 @@ def test_a_small_model_trains_on_the_first_gpu() -> None:
     assert ended.code == 0, ended.output
     assert ended.finding("model")["figures"]["device"] == "cuda:0"
     assert 0 < ended.finding("loss")["figures"]["peak_memory_bytes"] < 2 * 1024**3
+
+
+def test_a_profile_that_needs_a_gpu_does_not_pass_on_cpu() -> None:
+    ended = diagnose("single_gpu", "--profile", "32b")
+    assert ended.code == 4
+    assert "32b needs an NVIDIA GPU" in ended.finding("device")["text"]
+    assert ended.finding("device")["do"].startswith("./airlock plan 32b --gpu H100-80G")
+
+
+def test_gpus_that_torch_cannot_use_are_no_reason_to_pass_on_cpu(tmp_path: Path) -> None:
+    env = environment() | fake_nvml.build(tmp_path) | {"NVML_COUNT": "1"}
+    del env["CUDA_VISIBLE_DEVICES"]
+    ended = diagnose("single_gpu", "--profile", "32b", env=env)
+    if ended.finding("device")["ok"]:
+        pytest.skip("torch has a GPU here")
+    assert ended.code == 4
+    assert "torch would train on cpu" in ended.finding("device")["text"]

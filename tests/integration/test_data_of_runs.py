@@ -40,6 +40,7 @@ def mixture(tmp_path: Path) -> tuple[str, ...]:
     return ("--data", str(first), "--data", f"{second}:0.5")
 
 
+@pytest.mark.long
 def test_a_mixture_is_gone_on_with_to_the_last_bit_and_other_data_are_refused(
     airlock: Start, environ: dict[str, str], mixture: tuple[str, ...], tmp_path: Path
 ) -> None:

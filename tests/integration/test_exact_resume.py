@@ -75,15 +75,15 @@ module.save = save
 """,
     ),
     "eval": (
-        "train.step.evaluate",
+        "train.evaluation.evaluate",
         _DIE
         + """
-inner = module.Evaluator._loss
-def loss(self):
+inner = module.Evaluator._losses
+def losses(self):
     self.num = getattr(self, "num", 0) + 1
     die_if(self.num == 3 and self._ranks.rank == 0)
     return inner(self)
-module.Evaluator._loss = loss
+module.Evaluator._losses = losses
 """,
     ),
 }
@@ -176,3 +176,18 @@ def test_a_run_whose_launcher_was_killed_is_resumed_by_hand_to_the_last_bit(
     assert curve(killed) | curve(resumed) == clean["curve"]
     assert sorted(curve(resumed)) == list(range(13, 21))
     assert (resumed.model / "model.safetensors").read_bytes() == clean["weights"]
+
+
+@pytest.mark.long
+def test_batches_by_length_are_the_same_after_a_kill(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    by_length = ("--set", "data.packing=by_length")
+    env = {"AIRLOCK_RUNS_DIR": str(tmp_path / "clean")}
+    whole = trained(airlock, environ | env, *by_length, env=env)
+    hook = hooked(environ, tmp_path, *KILLS["step"])
+    run = trained(airlock, environ, *by_length, "--max-restarts", "1", env=hook)
+    assert [plan["first_step"] for plan in events_of(run, "mark", "train.plan")] == [0, 12]
+    assert curve(run) == curve(whole)
+    files = [(one.model / "model.safetensors").read_bytes() for one in (run, whole)]
+    assert files[0] == files[1]

@@ -81,7 +81,7 @@ def test_a_rank_that_does_not_come_to_a_collective_is_named_with_its_line(
     assert "airlock: the run hung: rank 1 did not enter all_reduce #" in out
     assert "sitecustomize.py:" in out
     assert " in stuck" in out
-    assert "Rank 0 called all_reduce #" in out
+    assert "rank 0 waits in all_reduce #" in out
     assert "train/rank/group.py:" in out
     told = _told(airlock, run)
     assert (told["cause"], told["rank"]) == ("rank-behind", 1)

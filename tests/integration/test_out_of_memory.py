@@ -150,10 +150,11 @@ def test_without_the_guard_the_kernels_kill_is_proven(
 ) -> None:
     with limited(2 * GIB) as cgroup:
         code, out, err = run_in(cgroup, environ, tmp_path, IN_TRAINING, *ENDLESS, *NO_GUARD)
-        assert cgroup.group.num_oom_kills() == 1
+        # Where the first one takes its time to end, the kernel kills another.
+        assert cgroup.group.num_oom_kills() in (1, 2)
         assert code == 11, err
     assert "rank 1 killed by the kernel's OOM killer" in out
-    assert "its oom_kill count rose by 1" in out
+    assert re.search("its oom_kill count rose by [12]", out)
     assert str(cgroup.group.folder) in out
     assert_nothing_left(run_folder(environ))
 

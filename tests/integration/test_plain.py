@@ -72,6 +72,15 @@ def gradients(self, *args):
     return inner(self, *args)
 module.Trainer.gradients = gradients
 """
+_FREEZES = """
+inner = module.Trainer.gradients
+def gradients(self, *args):
+    if self._step == 2:
+        import time
+        time.sleep(12)
+    return inner(self, *args)
+module.Trainer.gradients = gradients
+"""
 _KILLED_AS_IT_SAVES = """
 import signal
 inner = module.save_file
@@ -165,6 +174,7 @@ def test_a_plain_run_shows_what_a_run_shows_and_leaves_what_a_run_leaves(
     wanted = {
         "config.toml",
         "command.txt",
+        "owner.json",
         "environment.json",
         "prepared.json",
         "status.json",
@@ -223,6 +233,23 @@ def test_a_second_ctrl_c_ends_a_process_that_cannot_answer_and_no_port_of_it_is_
     assert code == 21
     assert "nothing was saved" in out
     assert read_status(run)["phase"] == "interrupted"
+
+
+def test_a_training_that_freezes_says_where_it_stands_and_goes_on(
+    plain: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    env = hooked(environ, tmp_path, "train.step.loop", _FREEZES)
+    code, out, err = finish(plain(*EIGHT, "--set", "launch.hang_timeout_s=3", env=env))
+    assert code == 0, out + err
+    told = [line for line in out.splitlines() if "stands still" in line]
+    assert len(told) == 1, out
+    assert "after step 2, at " in told[0]
+    assert "sitecustomize.py" in told[0]
+    assert "doctor --pid" in out
+    assert "the training moves again, after " in out
+    log = run_folder(environ).rank_log(0, 0).read_text()
+    assert told[0] in log
+    assert "most recent call first" in log
 
 
 def test_a_stop_before_training_ends_at_once_and_says_that_nothing_was_saved(
@@ -313,7 +340,7 @@ def test_a_disk_that_is_full_is_said_though_no_event_of_it_can_be_written(
 
 
 CASES = {
-    "no profile": ((), {}, 2, ["Missing argument 'PROFILE'"]),
+    "no profile": ((), {}, 2, ["missing argument 'PROFILE'", "python -m train tiny"]),
     "an unknown profile": (("tyni",), {}, 2, ["'tyni'", "tiny"]),
     "a wrong type": (("tiny", "--set", "train.max_steps=few"), {}, 2, ["'few'", "whole"]),
     "a run that is not there": (("tiny", "--resume", "none"), {}, 2, ["'none'"]),
@@ -322,7 +349,7 @@ CASES = {
         ("tiny", "--data", "my.jsonl"),
         {"RANK": "3", "WORLD_SIZE": "8"},
         2,
-        ["WORLD_SIZE=8", "NUM_GPUS=8 ./start.sh tiny --data my.jsonl"],
+        ["WORLD_SIZE=8", "./start.sh tiny --num-gpus 8 --data my.jsonl"],
     ),
     "a world of an odd size": (("tiny",), {"WORLD_SIZE": "few"}, 2, ["WORLD_SIZE=few"]),
 }

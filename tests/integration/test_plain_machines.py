@@ -35,7 +35,7 @@ def test_of_eight_gpus_the_first_visible_is_used_and_the_command_for_all_is_said
         process.send_signal(signal.SIGINT)
         _, out, _ = finish(process)
     assert "tiny, 1 rank on cuda" in out
-    assert "airlock: 1 of 3 GPUs is used; all: ./start.sh tiny --set" in out
+    assert "airlock: 1 of 3 GPUs is used; all: CUDA_VISIBLE_DEVICES=5,6,7 ./start.sh tiny" in out
     variables = json.loads(run.environment.read_text())["variables"]
     values = {variable["name"]: variable["value"] for variable in variables}
     assert values["CUDA_VISIBLE_DEVICES"] == "GPU-5"

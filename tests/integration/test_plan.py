@@ -61,6 +61,7 @@ def assert_refused(code: int, err: str, run: RunDir) -> None:
     assert_nothing_left(run)
 
 
+@pytest.mark.long
 def test_what_cannot_fit_is_refused_late_and_with_a_known_answer_before_any_rank_is_started(
     airlock: Start, environ: dict[str, str], cold_cache: dict[str, str]
 ) -> None:

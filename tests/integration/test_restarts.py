@@ -159,6 +159,27 @@ module.meet = meet
     assert_nothing_left(run)
 
 
+def test_an_error_that_only_the_user_can_mend_is_not_tried_again(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    body = """
+def meet(*args):
+    from rundir.errors import UserError
+    raise UserError("the data have no row", do="--data FILE", code=5)
+module.meet = meet
+"""
+    env = hooked(environ, tmp_path, "train.rank.group", body)
+    with ended(airlock(*_LONGER, "--max-restarts", "2", env=env)) as process:
+        code, out, err = finish(process)
+    assert code == 5, out + err
+    assert "not restarted: it would end the same way" in out
+    assert "the data have no row" in out
+    run = run_folder(environ)
+    assert read_status(run)["attempt"] == 0
+    assert not events_of(run, "mark", "restart")
+    assert_nothing_left(run)
+
+
 def test_ctrl_c_after_a_restart_saves_and_stops(airlock: Start, environ: dict[str, str]) -> None:
     endless = ("--set", "train.max_steps=1000000", "--max-restarts", "5")
     with ended(airlock(*_LONGER, *endless)) as process:

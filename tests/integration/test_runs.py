@@ -199,7 +199,9 @@ def test_on_a_terminal_ranks_are_seen_passing_the_gate_and_then_the_progress(
         "done in",
     ):
         assert part in text
-    assert text.rstrip().splitlines()[-1].lstrip().startswith("model ")
+    *_, serve, last = text.rstrip().splitlines()
+    assert serve.lstrip().startswith("llama.cpp ")
+    assert last.lstrip().startswith("upload ")
 
 
 def test_on_a_terminal_what_the_zygote_does_is_seen(environ: dict[str, str]) -> None:
@@ -209,11 +211,13 @@ def test_on_a_terminal_what_the_zygote_does_is_seen(environ: dict[str, str]) -> 
     assert "done in" in text
 
 
-def test_on_a_terminal_too_a_traceback_is_the_last_thing_seen(environ: dict[str, str]) -> None:
+def test_on_a_terminal_too_what_ended_a_rank_is_seen_last(
+    environ: dict[str, str],
+) -> None:
     bad = ("--set", "train.learning_rate=1e29", "--set", "train.warmup_steps=0")
     code, text = on_a_terminal(environ, *SHORT, *bad)
     assert code == 10
-    assert text.rstrip().splitlines()[-1].startswith("FloatingPointError")
+    assert text.rstrip().splitlines()[-1].lstrip().startswith("→ look at these rows")
 
 
 @pytest.mark.parametrize(("num_lines", "code"), [(1, 21), (31, 20)])

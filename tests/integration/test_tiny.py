@@ -129,7 +129,9 @@ def test_each_rank_says_its_lines_in_order(finished: Finished) -> None:
             )
         ]
         for text in (process.stdout, run.rank_log(rank, 0).read_text()):
-            said = [line for line in text.splitlines() if line.startswith(f"[Rank {rank}]")]
+            own = [line for line in text.splitlines() if line.startswith(f"[Rank {rank}]")]
+            # On a busy machine ranks also tell of held-out data that take long.
+            said = [line for line in own if " EVAL: " not in line and " EVOLUTION: " not in line]
             if not any("waiting" in line for line in said):
                 starts = [start for start in starts if "waiting" not in start]
             assert len(said) == len(starts)
@@ -182,6 +184,7 @@ def test_the_run_folder_holds_what_the_format_promises(finished: Finished) -> No
     for path in (
         "config.toml",
         "command.txt",
+        "owner.json",
         "environment.json",
         "prepared.json",
         "status.json",

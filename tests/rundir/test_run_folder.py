@@ -13,7 +13,7 @@ import pytest
 
 from rundir.checkpoints import MARKER, checkpoint_name, complete_checkpoints
 from rundir.control import Request, ask, is_asked
-from rundir.paths import RunDir, cache_folder, create_run, find_run, runs_folder
+from rundir.paths import RunDir, cache_folder, create_run, find_run, runs_folder, shown
 from rundir.prepared import Prepared, PreparedData, read_prepared, write_prepared
 from rundir.schema import PHASES, RANK_PHASES, VERSION
 from rundir.status import RankStatus, Status, read_status, write_status
@@ -213,3 +213,14 @@ def test_what_was_prepared_is_read_again(with_evaluation: bool) -> None:
     assert (
         json.loads((run.path / "prepared.json").read_text(encoding="utf-8"))["model_path"] == "/m"
     )
+
+
+def test_a_path_is_shown_though_the_working_directory_has_been_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert shown(folder / "train.py") == "train.py"
+    folder.rmdir()
+    assert shown(folder / "train.py") == str(folder / "train.py")

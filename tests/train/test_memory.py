@@ -24,10 +24,10 @@ from torch.nn import functional as F
 from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
+from train.batches.batch import Batch
 from train.model.head import _LOGITS_BYTES
 from train.model.loss import SummedLoss
 from train.rank.group import meet
-from train.step.batch import Batch
 from train.step.loop import Trainer
 
 pytestmark = pytest.mark.runs  # starts real steps, large ones
@@ -207,6 +207,7 @@ def test_without_the_warm_up_they_take_that_of_two() -> None:
     assert measured("steps without a warm-up")["gradients"] > 1.5
 
 
+@pytest.mark.long
 def test_the_loss_holds_a_chunk_of_logits_and_never_all() -> None:
     found = measured("loss")["bytes"]
     assert found < 2.3 * _LOGITS_BYTES

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-import launch.config.resolve
-from launch.config.resolve import env_names, load_profile, resolve
+import launch.config.profiles
+from launch.config.profiles import load_profile
+from launch.config.resolve import resolve
+from launch.config.values import env_names
 from rundir.config import SECTIONS, RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
@@ -25,7 +27,7 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder of profiles for this test only."""
     folder = tmp_path / "profiles"
     folder.mkdir()
-    monkeypatch.setattr(launch.config.resolve, "PROFILES", folder)
+    monkeypatch.setattr(launch.config.profiles, "PROFILES", folder)
     return folder
 
 
@@ -101,7 +103,7 @@ def test_no_two_keys_share_a_variable() -> None:
 def test_an_unknown_profile_is_answered_with_the_nearest(typo: str, near: str) -> None:
     with pytest.raises(UserError, match=f"no profile '{typo}'") as raised:
         resolve(typo, [], {})
-    assert raised.value.do == f"./start.sh {near}"
+    assert raised.value.do.partition("   #")[0] == f"./start.sh {near}"
     assert raised.value.code == ExitCode.USAGE
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from launch.config.resolve import resolve
 from launch.files.data_file import check_data
 from rundir.config import DataConfig, RunConfig
 from rundir.errors import UserError
@@ -171,3 +172,31 @@ def test_a_first_line_that_is_none_can_be_skipped_as_its_advice_says(tmp_path: P
         check(file)
     assert "data.on_bad_row=skip" in raised.value.do
     check(file, on_bad_row="skip")
+
+
+@pytest.mark.parametrize("profile", ["14b", "32b"])
+def test_the_large_profiles_hold_out_rows_unless_told_otherwise(
+    profile: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_text(ROW)
+    path = f"data.path={tmp_path}"
+
+    def share(*settings: str) -> float:
+        config = resolve(profile, (path, *settings), {})[0]
+        check_data(config)
+        return config.data.held_out_share
+
+    assert share() == 0.02
+    assert share("data.eval_fraction=0") == 0
+    assert share("data.streaming=true") == 0  # not an error: nobody has asked for it
+    assert share(f"data.eval_path={tmp_path}/a.jsonl") == 0
+
+
+def test_rows_beyond_those_that_are_trained_on_are_not_looked_at(tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_text(f"{ROW}\n{ROW}\n{{}}\n")
+    check(file, max_samples=2)
+    with pytest.raises(UserError, match=":3: "):
+        check(file, max_samples=3)
+    with pytest.raises(UserError, match=":3: "):
+        check(tmp_path / "data.jsonl", eval_path=file, max_samples=0)

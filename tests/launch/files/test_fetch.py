@@ -127,7 +127,7 @@ def test_what_a_model_is_read_from_is_fetched_and_nothing_else(
     assert "2 of 2 files" in said
     assert_whole(tmp_path / "link")
     found = {file.name for file in (tmp_path / "link").resolve().rglob("*")}
-    assert found == {*SMALL, *WEIGHTS, "LICENSE.txt"}
+    assert found == {*SMALL, *WEIGHTS, "LICENSE.txt", "README.md"}  # what its license is
     assert hub.sent_bytes() == SIZE
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch.gate import folder as module
-from launch.gate.folder import blind_spot, check_gate, gate_folder
-from launch.host.host_memory import HostMemory
+from launch.gate.folder import check_gate, gate_folder
 from rundir.errors import UserError
 from tests.conftest import ROOT
 
@@ -92,17 +91,3 @@ def test_a_network_filesystem_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("AIRLOCK_GATE_DIR", str(tmp_path / "gate"))
     with pytest.raises(UserError, match=r"on a network filesystem \(nfs4\)"):
         check_gate()
-
-
-def test_a_container_without_a_limit_is_told_that_it_cannot_see_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("AIRLOCK_GATE_DIR", raising=False)
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    monkeypatch.setattr(HostMemory, "is_limited", False)
-    assert "AIRLOCK_GATE_DIR=THAT_FOLDER" in (blind_spot() or "")
-    monkeypatch.setenv("AIRLOCK_GATE_DIR", str(tmp_path))
-    assert blind_spot() is None
-    monkeypatch.delenv("AIRLOCK_GATE_DIR")
-    monkeypatch.setattr(HostMemory, "is_limited", True)
-    assert blind_spot() is None

@@ -245,3 +245,22 @@ def test_every_rung_is_described_and_is_a_module() -> None:
     for rung in RUNGS:
         assert f"\n| {rung.name} | " in page
         assert (ROOT / f"{rung.module.replace('.', '/')}.py").is_file()
+
+
+def test_rungs_that_need_a_gpu_are_not_run_where_the_profile_lacks_it(ladder: Ladder) -> None:
+    ladder.put("environment", _RED)  # as the real one is then
+    ladder.put("single_gpu", _RED)
+    code, out = ladder.check("--profile", "32b", "--all")
+    assert code == 4
+    rows = [line.split()[:2] for line in out.splitlines()]
+    assert [row for row in rows if row[:1] and row[0] in NAMES] == [
+        ["environment", "FAIL"],
+        ["basic", "ok"],
+        ["imports", "ok"],
+    ]
+    rest = "collectives, data, model, single_gpu, medium, ranks"
+    assert f"environment failed; not run, for want of a GPU: {rest}" in out
+    code, found = ladder.summary("--profile", "32b", "--all")
+    assert found["not_reached"] == rest.split(", ")
+    # One that was named is run, to say itself what it lacks.
+    assert ladder.check("single_gpu", "--profile", "32b")[0] == 4

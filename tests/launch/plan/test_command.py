@@ -63,7 +63,7 @@ def test_the_same_question_again_starts_no_child(
     assert "exit code 9" in err
 
 
-@pytest.mark.runs
+@pytest.mark.long
 def test_what_does_not_fit_exits_with_3_and_says_what_would(
     airlock: Start, cache: dict[str, str]
 ) -> None:

@@ -18,7 +18,7 @@ from launch.process import runs as run_processes
 from launch.process.runs import all_runs, processes_of
 from rundir.events import EventWriter
 from rundir.paths import RunDir
-from rundir.status import Status, write_status
+from rundir.status import RankStatus, Status, write_status
 from tests.launch.preflight.conftest import Machine, Row
 from tests.running import ENDLESS, Start, ended, finish, training, wait_for
 from tests.running import processes_of as of_run
@@ -194,6 +194,36 @@ def test_ps_shows_live_and_dead_runs(airlock: Start, run: RunDir) -> None:
         out = finish(airlock("ps"))[1]
     assert f"{run.run_id}  training, its launcher is dead, 1 process\n  pid {process.pid}  " in out
     assert run.run_id not in finish(airlock("ps"))[1]
+
+
+def test_ps_says_which_process_is_which_rank(airlock: Start, run: RunDir) -> None:
+    with left_over(run) as process, left_over(run) as worker:
+        rows = [RankStatus(rank=3, phase="training", pid=process.pid)]
+        write_status(run, Status(run_id=run.run_id, profile="tiny", phase="training", ranks=rows))
+        out = finish(airlock("ps"))[1]
+    lines = [line for line in out.splitlines() if f"pid {process.pid} " in line]
+    assert lines[0].endswith("  rank 3, training")
+    assert any(f"pid {worker.pid} " in line and "python" in line for line in out.splitlines())
+
+
+def test_stop_alone_names_the_runs_that_are_going_on(airlock: Start, run: RunDir) -> None:
+    code, _, err = finish(airlock("stop"))
+    assert (code, run.run_id in err) == (2, False)
+    with left_over(run):
+        code, _, err = finish(airlock("stop"))
+    assert code == 2
+    assert f"→ ./airlock stop {run.run_id}" in err
+
+
+def test_a_run_whose_owner_died_is_dead_and_not_asked_to_stop(airlock: Start, run: RunDir) -> None:
+    own = "import sys; from pathlib import Path; from rundir import owner, paths; "
+    own += "owner.take(paths.RunDir(Path(sys.argv[1])), './start.sh tiny')"
+    subprocess.run([sys.executable, "-c", own, run.path], check=True)
+    code, out, err = finish(airlock("stop", run.run_id))
+    assert (code, out) == (2, "")
+    assert f"run {run.run_id} is dead: " in err
+    assert f"→ ./airlock doctor {run.run_id}" in err
+    assert not (run.control / "stop").exists()
 
 
 @pytest.mark.runs

@@ -25,6 +25,18 @@ def write(folder: Path, files: dict[str, str]) -> None:
         path.write_text(textwrap.dedent(text))
 
 
+def test_a_modules_relative_imports_are_read_after_the_packages_that_contain_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"pkg/__init__": "import numpy", "pkg/data": "import json, yaml"}
+    files["pkg/train"] = "import torch\nfrom .data import rows\nimport tqdm"
+    write(folder, files)
+    monkeypatch.chdir(folder)
+    config = ScriptConfig(path=str(folder / "pkg/train.py"), module="pkg.train")
+    found = plan_imports(config, safe_to_fork=True).steps
+    assert [one.name for one in found] == ["torch", "numpy", "yaml", "tqdm"]
+
+
 def steps(folder: Path, script: str, *preload: str) -> list[Import | Setting]:
     write(folder, {"script": script})
     config = ScriptConfig(path=str(folder / "script.py"), preload=preload)

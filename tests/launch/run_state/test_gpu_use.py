@@ -14,13 +14,14 @@ from launch.host.devices import Gpu
 from launch.host.gpu_samples import GpuSample, GpuSampler, Silence
 from launch.run_state.follow import Follower
 from launch.run_state.state import new_state
-from launch.supervise.console import plain_line
+from launch.supervise.event_lines import plain_line
 from launch.supervise.incident_text import verdict_text
 from launch.supervise.report import report
 from rundir.events import Event, EventWriter
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
-from tests.launch.run_state.test_state import PLAN, Story
+from tests.launch.run_state.story import Story
+from tests.launch.run_state.test_state import PLAN
 from tests.launch.track.runs import MadeRun
 
 GIB = 1 << 30

@@ -14,7 +14,7 @@ from rundir import control
 from rundir.config import LaunchConfig
 from rundir.events import Event
 from rundir.paths import RunDir, create_run
-from rundir.pulse import Pulse, read_pulse
+from rundir.pulse import MainThread, Pulse, read_pulse
 
 
 class Ranks:
@@ -113,15 +113,30 @@ def test_a_checkpoint_that_is_being_written_is_progress(run: RunDir, tmp_path: P
         assert ranks.look() is None
 
 
-def test_ranks_that_wait_at_the_gate_or_are_told_to_pause_do_not_hang(run: RunDir) -> None:
-    ranks = Ranks(run, hang_timeout_s=1.0)
+def test_paused_ranks_hang_only_if_they_no_longer_meet(run: RunDir) -> None:
+    ranks = Ranks(run, hang_timeout_s=5.0)
     ranks.train(3)
     control.ask(run, "pause")
+    ranks.state.enter("paused")
+    for _ in range(30):
+        for pulse in ranks.pulses:
+            pulse.tick("paused")
+        assert ranks.look() is None
+    assert ranks.hangs_after(30) is not None
+
+
+def test_a_request_to_pause_does_not_hide_that_ranks_hang(run: RunDir) -> None:
+    ranks = Ranks(run, hang_timeout_s=5.0)
+    ranks.train(3)
+    control.ask(run, "pause")
+    assert ranks.hangs_after(30) is not None
+
+
+def test_ranks_that_wait_at_the_gate_do_not_hang(run: RunDir) -> None:
+    ranks = Ranks(run, hang_timeout_s=1.0)
+    ranks.watch._joined.discard(1)
+    ranks.state.enter("starting")
     assert ranks.hangs_after(30) is None
-    other = Ranks(create_run("tiny"), hang_timeout_s=1.0)
-    other.watch._joined.discard(1)
-    other.state.enter("starting")
-    assert other.hangs_after(30) is None
 
 
 @pytest.mark.parametrize(("phase", "hangs"), [("loading", True), ("waiting", False)])
@@ -155,6 +170,28 @@ def test_ranks_that_move_while_they_are_looked_at_have_gone_on(run: RunDir) -> N
     ranks.pulses[1].tick("backward")
     assert ranks.watch.has_gone_on()
     assert ranks.hangs_after(20) == 12  # and can hang again
+
+
+def test_a_wait_is_told_of_our_trainer_too_and_does_not_hide_its_hang(run: RunDir) -> None:
+    ranks = Ranks(run, hang_timeout_s=10.0)
+    ranks.train(3)
+    ranks.now = ranks.watch._looked_at = ranks.now - 100  # the beat of the pulses is not too old
+    with subprocess.Popen(["sleep", "600"]) as process:
+        try:
+            for row, pulse in zip(ranks.state.status.ranks, ranks.pulses, strict=True):
+                row.pid = process.pid
+                pulse.groups({"0": (5 + row.rank, 4)}, 1.0)
+                pulse.main_thread(MainThread(file="/x.py", still_mono=1.0, waits_mono=1.0))
+            assert ranks.hangs_after(20) == 11
+            waiting = ranks.state.status.waiting
+            assert waiting is not None
+            assert waiting.startswith("all ranks have waited 0:1")
+            stall = ranks.watch.new_stall()  # they can never meet: said long before it is a hang
+            assert stall is not None
+            assert stall.waited_s < 10
+            assert ranks.watch.new_stall() is None
+        finally:
+            process.kill()
 
 
 def test_zero_is_never(run: RunDir) -> None:

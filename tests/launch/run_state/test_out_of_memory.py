@@ -14,7 +14,8 @@ from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from rundir.schema import RANK_PHASES
 from rundir.units import MIB
-from tests.launch.run_state.test_state import GONE, REAL, Story, asked_to_stop, root
+from tests.launch.run_state.story import GONE, REAL, Story, root
+from tests.launch.run_state.test_state import asked_to_stop
 
 LEFT: dict[str, Any] = {
     "available_bytes": 50 * MIB,

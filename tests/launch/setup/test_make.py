@@ -135,6 +135,43 @@ def test_a_venv_that_is_not_ours_is_never_touched(clone: Clone, active: bool) ->
     assert {path: path.lstat().st_mtime_ns for path in theirs.rglob("*")} == before
 
 
+def test_a_link_to_the_environment_of_another_clone_is_used_but_never_changed(
+    started: Clone, tmp_path: Path
+) -> None:
+    theirs = started.root / ".venv"
+    (tmp_path / "another").mkdir()
+    other = Clone(tmp_path / "another")
+    (other.root / ".venv").symlink_to(theirs)
+    for name in ("requirements.txt", "constraints.txt"):
+        shutil.copy(started.root / name, other.root / name)
+    assert other.stub()["prefix"] in (str(theirs), str(other.root / ".venv"))
+    with (other.root / "constraints.txt").open("a") as file:
+        file.write("# changed\n")
+    before = {path: path.lstat().st_mtime_ns for path in theirs.rglob("*")}
+    result = other.run("tiny")
+    assert result.returncode == 4
+    assert f"rm '{other.root}/.venv' && " in result.stderr
+    assert {path: path.lstat().st_mtime_ns for path in theirs.rglob("*")} == before
+
+
+def test_what_uv_remembers_of_an_earlier_python_there_does_not_lead_it_elsewhere(
+    clone: Clone, tmp_path: Path
+) -> None:
+    python = clone.root / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(BASE_PYTHON)  # as in an environment whose pyvenv.cfg is gone
+    cache = str(tmp_path / "uv cache")
+    asked = clone.execute(
+        [str(UV), "pip", "freeze", "--python", str(python)], env={"UV_CACHE_DIR": cache}
+    )
+    assert "environment at: " in asked.stderr
+    shutil.rmtree(clone.root / ".venv")
+    assert clone.stub(UV_CACHE_DIR=cache)["prefix"] == str(clone.root / ".venv")
+    log = (clone.root / ".venv/install.log").read_text()
+    assert "airlock-tiny==1.0" in log
+    assert (next((clone.root / ".venv/lib").glob("*/site-packages/airlock_tiny*"))).exists()
+
+
 @pytest.mark.parametrize("what", ["a file", "a dangling link"])
 def test_a_venv_that_is_no_folder_is_left_to_the_user(clone: Clone, what: str) -> None:
     own = clone.root / ".venv"

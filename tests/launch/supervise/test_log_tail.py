@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from launch.supervise.workload import LogTail, RankOutput
@@ -40,6 +41,19 @@ def test_a_line_without_end_is_shown_in_time(tmp_path: Path) -> None:
     tail = LogTail(log)
     shown = [line for _ in range(3) for line in tail.new_lines() or ()]
     assert "".join(shown) == "x" * (3 << 20)
+
+
+def test_a_question_that_waits_for_an_answer_is_shown_once(tmp_path: Path) -> None:
+    log = tmp_path / "rank0.log"
+    log.write_text("a line\n(Pdb) ")
+    tail = LogTail(log)
+    assert tail.new_lines() == ["a line"]
+    assert tail.prompt() is None  # the line may go on at any moment
+    time.sleep(0.6)
+    assert (tail.prompt(), tail.prompt()) == ("(Pdb) ", None)
+    with log.open("a") as file:
+        file.write("42\n")
+    assert tail.new_lines() == ["42"]
 
 
 def test_airlocks_own_lines_are_left_out_and_nobody_elses(tmp_path: Path) -> None:

@@ -6,15 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from train.data.architecture import causal_kinds, check_is_causal, why_not_apart
+from train.data.architecture import (
+    causal_kinds,
+    check_is_causal,
+    multimodal_kinds,
+    why_not_apart,
+)
 
 
 def test_the_kinds_are_those_of_transformers() -> None:
     assert causal_kinds() == set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    assert multimodal_kinds() == set(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +33,7 @@ def test_the_kinds_are_those_of_transformers() -> None:
         ({"model_type": "bart", "is_encoder_decoder": True}, "encoder-decoder"),
         ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "both directions.*Masked"),
         ({"model_type": "vit"}, "no language model"),
+        ({"model_type": "diffusion_gemma"}, "a diffusion model"),
     ],
 )
 def test_something_else_is_refused_as_what_it_is(config: dict[str, Any], words: str) -> None:
@@ -36,6 +46,8 @@ def test_something_else_is_refused_as_what_it_is(config: dict[str, Any], words: 
     "config",
     [
         {"model_type": "llama"},
+        {"model_type": "mistral3"},  # multimodal, without a class for text alone
+        {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"]},
         {"model_type": "bert", "is_decoder": True},
         {"model_type": "of its own", "auto_map": {"AutoModelForCausalLM": "model.Own"}},
         {},  # transformers says what is missing

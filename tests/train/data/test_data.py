@@ -16,10 +16,10 @@ import torch
 
 from rundir.prepared import PreparedData
 from tests.conftest import ROOT
+from train.batches.batch import IGNORE, collate
+from train.batches.epoch_order import Order, permutation
 from train.data.dataset import Sample, SampleFile, prompted
 from train.data.samples import SCHEMA
-from train.step.batch import IGNORE, collate
-from train.step.epoch_order import Order, permutation
 
 NUM_SAMPLES, BATCH = 10, 7  # steps span epochs, and neither divides among ranks
 NUM_STEPS = 20  # two epochs' worth of every remainder
@@ -83,7 +83,7 @@ def test_a_step_depends_on_nothing_that_was_asked_before() -> None:
 def test_an_order_that_is_computed_has_each_sample_once(
     num_samples: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("train.step.epoch_order._LISTED", 0)
+    monkeypatch.setattr("train.batches.epoch_order._LISTED", 0)
     orders = []
     for seed, epoch in ((0, 0), (0, 1), (1, 0)):
         order = permutation(num_samples, seed, epoch)

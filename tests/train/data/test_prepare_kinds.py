@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from rundir.errors import UserError
 from rundir.paths import RunDir
 from tests.train.data.test_prepare_data import cache, file, model, saved_tokenizer
+from train.batches.batch import IGNORE, collate
 from train.data.bad_row import BadRowError
 from train.data.cache import cached
 from train.data.columns import find_columns
@@ -23,7 +24,6 @@ from train.data.dataset import SampleFile, marked, short
 from train.data.prepare_path import load_text_tools, prepare_path
 from train.data.samples import Recipe
 from train.data.sources import find_sources
-from train.step.batch import IGNORE, collate
 
 __all__ = ["cache", "file", "model", "saved_tokenizer"]  # their fixtures
 
@@ -277,6 +277,7 @@ print(prepare_path(Path(sys.argv[1]), Path(sys.argv[2]), recipe)[0].path)
     assert contents[0].keys() == {
         "samples.arrow",
         "held_out.arrow",
+        "held_out.jsonl",
         "bad_rows.jsonl",
         "counts.json",
         ".seal.json",

@@ -344,3 +344,30 @@ def test_a_template_cannot_reach_out_of_its_sandbox(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text(reach, encoding="utf-8")
     with pytest.raises(Exception, match=r"unsafe|not safely|sandbox"):
         Template(tmp_path).render("a", "b")
+
+
+IMAGES = """{%- for m in messages %}<{{ m.role }}>
+{%- if m.content is string %}{{ m.content }}{% else %}
+{%- for part in m.content %}
+{%- if part.type == 'image' %}<image>{% elif part.type == 'text' %}{{ part.text }}{% endif %}
+{%- endfor %}{% endif %}</>
+{%- endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"""
+ONLY_PARTS = """{% for m in messages %}<{{ m.role }}>{% for part in m.content %}
+{%- if part.type == 'image' %}<image>{% elif part.type == 'text' %}{{ part.text }}{% endif %}
+{%- endfor %}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"""
+
+
+@pytest.mark.parametrize("template", [IMAGES, ONLY_PARTS])
+def test_a_template_with_images_writes_messages_that_have_none(
+    tmp_path: Path, template: str
+) -> None:
+    folder = folder_with(tmp_path, template)
+    (before, answer) = Template(folder).render("2 + 5", "7")
+    assert before == "<user>2 + 5</><assistant>"
+    assert answer == "7</>"
+
+
+def test_the_template_of_a_processor_is_found_in_its_own_file(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, None)
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": ONLY_PARTS}))
+    assert Template(folder).render("2 + 5", "7") == ("<user>2 + 5</><assistant>", "7</>")

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from launch.config.resolve import resolve
 from rundir.errors import UserError
 from tests.train.data.test_prepare_data import cache
-from tests.train.forms import chats, files, odd, pairs
+from tests.train.forms import chats, files, odd, pairs, tool_chats
 from tests.train.forms.form import TEMPLATE, Form
 from train.data.dataset import SampleFile, marked
 from train.data.prepare_path import prepare_path
@@ -23,7 +23,7 @@ from train.model.make_checkpoint import byte_tokenizer
 
 __all__ = ["cache"]  # a fixture
 
-ALL = [*chats.FORMS, *pairs.FORMS, *files.FORMS, *odd.FORMS]
+ALL = [*chats.FORMS, *tool_chats.FORMS, *pairs.FORMS, *files.FORMS, *odd.FORMS]
 _SETTING = re.compile(r"--set data\.(\w+)=(\S+)")
 
 

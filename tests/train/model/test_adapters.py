@@ -14,13 +14,13 @@ from benchmarks.small_models import VOCABULARY, enlarge, small_config
 from rundir.config import RunConfig, TrainConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from train.batches.batch import Batch
 from train.data.fits_model import check_adapter, num_tokens
 from train.model.adapters import coverage_line, covered
 from train.model.build import add_method, merged, new_model, vocabulary_of
 from train.model.export import export_adapter
 from train.model.loss import SummedLoss
 from train.model.new_tokens import grow
-from train.step.batch import Batch
 from train.step.selftest import try_step
 
 IDS = torch.arange(5, 25)[None]

@@ -9,8 +9,8 @@ import torch
 from torch._dynamo.utils import counters
 
 from tests.train.model.test_models import SHAPES, found, made, samples
-from train.model.build import blocks_of, compile_blocks, plain_model
-from train.step.batch import collate_rows
+from train.batches.batch import collate_rows
+from train.model.build import blocks_of, compile_blocks, inference, plain_model
 
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{what}")
@@ -46,3 +46,23 @@ def test_a_compiled_model_has_the_gradients_of_one_that_is_not(checkpointing: bo
         assert (compiled_gradient - gradient).norm() < 1e-4 * gradient.norm()
     assert counters["stats"]["unique_graphs"] > 0
     assert not counters["graph_break"]
+
+
+def test_a_compiled_model_answers_uncompiled_so_that_no_answer_is_compiled_for() -> None:
+    torch.compiler.reset()
+    compiled: list[int] = []
+
+    def compiler(graph: Any, _: Any) -> Any:
+        compiled.append(1)
+        return graph.forward
+
+    model: Any = made("qwen3", method="full")
+    for block in blocks_of(plain_model(model)):
+        block.compile(backend=compiler)
+    ids = torch.arange(6)[None]
+    with inference(model):
+        model.generate(input_ids=ids, max_new_tokens=5, do_sample=False)
+    assert not compiled
+    with torch.no_grad():
+        model(input_ids=ids)
+    assert compiled

@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from train.batches.batch import IGNORE, Batch, collate
 from train.data.dataset import Sample, prompted
 from train.model.loss import SummedLoss
-from train.step.batch import IGNORE, Batch, collate
 
 LENGTHS = [9, 3, 17, 2, 5]
 

@@ -15,12 +15,13 @@ from rundir.config import RunConfig, TrainConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from tests.models import GPT2, NO_DROPOUT, SMALL
+from train.batches.batch import Batch, collate, collate_rows
 from train.data.dataset import Sample, prompted
 from train.model.build import add_method, new_model, vocabulary_of
 from train.model.head import Head
 from train.model.loss import SummedLoss
-from train.step.batch import Batch, collate, collate_rows
-from train.step.selftest import Tried, check_causal, check_packing, head_kind, tried_of
+from train.step.selftest import Tried, check_causal, head_kind, tried_of
+from train.step.try_packing import check_packing
 
 NUM_TOKENS = SMALL["vocab_size"]
 SHAPES: dict[str, dict[str, Any]] = {
@@ -144,7 +145,7 @@ def test_a_model_whose_samples_see_each_other_in_a_row_is_refused() -> None:
     model = made("mamba", hidden_size=32, state_size=4, num_hidden_layers=2)
     with pytest.raises(UserError, match="see each other") as raised:
         check_packing(model)
-    assert raised.value.do == "--set data.packing=false"
+    assert raised.value.do == "--set data.packing=auto"
 
 
 def test_a_model_that_takes_no_positions_is_refused_too() -> None:
@@ -153,7 +154,7 @@ def test_a_model_that_takes_no_positions_is_refused_too() -> None:
     model.forward = lambda input_ids, use_cache: inner(input_ids=input_ids, use_cache=use_cache)
     with pytest.raises(UserError, match="cannot be given the positions") as raised:
         check_packing(model)
-    assert raised.value.do == "--set data.packing=false"
+    assert raised.value.do == "--set data.packing=auto"
 
 
 @pytest.mark.parametrize("is_training", [True, False])

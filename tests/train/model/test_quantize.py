@@ -17,13 +17,14 @@ from rundir.config import ModelConfig, RunConfig, TrainConfig
 from rundir.config_file import config_text
 from tests.conftest import ROOT
 from tests.train.model.test_models import SHAPES, assert_same, found, samples
+from train.batches.batch import collate, collate_rows
 from train.model import quantize as quantize_module
 from train.model.build import add_method, load_architecture, load_model, new_model, num_weights
 from train.model.export import difference, export, export_adapter, logits_of_some, on_whole_base
 from train.model.make_checkpoint import make_checkpoint
 from train.model.quantize import states_of
-from train.step.batch import collate, collate_rows
-from train.step.selftest import check_packing, head_kind
+from train.step.selftest import head_kind
+from train.step.try_packing import check_packing
 from train.trace.trace import _weights
 
 pytest.importorskip("bitsandbytes")

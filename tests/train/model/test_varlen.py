@@ -19,12 +19,12 @@ from benchmarks.small_models import causal_architectures, enlarge, small_config
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from tests.models import SMALL
+from train.batches.batch import Batch, collate, collate_rows
 from train.model import varlen
 from train.model.attention import choose_attention, row_lengths
 from train.model.build import new_model
 from train.model.loss import SummedLoss
 from train.model.varlen import NotForVarlenError, borders, masked, why_not_varlen
-from train.step.batch import Batch, collate, collate_rows
 from train.step.random_rows import logits_of, random_samples
 from train.step.selftest import tried_of
 from train.step.try_attention import settle_attention

@@ -71,17 +71,16 @@ def test_a_rank_that_nobody_placed_is_alone_and_agrees_with_itself_without_a_gro
     part(ranks)
 
 
-# The machine that the tests run on has no MPS, so only the choice is tested here.
+# The GPU of a Mac that is there is tried out: test_mps.py.
 @pytest.mark.parametrize(
     ("has_mps", "device", "otherwise", "chosen"),
     [
-        (True, "auto", "cpu", "mps"),
         (True, "cpu", "cpu", "cpu"),
         (True, "auto", "cuda", "cuda"),
         (False, "auto", "cpu", "cpu"),
     ],
 )
-def test_a_plain_run_takes_a_macs_gpu_unless_it_is_told_otherwise(
+def test_a_plain_run_takes_no_macs_gpu_if_it_is_told_otherwise_or_there_is_none(
     monkeypatch: pytest.MonkeyPatch, has_mps: bool, device: str, otherwise: str, chosen: str
 ) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: has_mps)

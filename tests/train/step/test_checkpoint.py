@@ -22,6 +22,7 @@ from rundir.checkpoints import (
     best_checkpoint,
     checkpoint_name,
     complete_checkpoints,
+    held_out_loss,
     incomplete_checkpoints,
     note_evaluation,
 )
@@ -30,7 +31,7 @@ from rundir.errors import UserError
 from train.model.build import add_method
 from train.rank.group import Ranks
 from train.step import checkpoint
-from train.step.optimizer import make_optimizer
+from train.update.optimizer import make_optimizer
 
 # peft asks transformers for a name that transformers has renamed; neither is ours to fix.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -281,3 +282,13 @@ def test_a_full_disk_is_an_error_and_leaves_the_checkpoints_that_were_there(
     again = Training(width=256)
     assert again.load(path, ranks) == 1
     assert again.steps(2) == went_on
+
+
+def test_a_loss_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
+    for step, loss in ((2, 1.0), (4, float("nan")), (6, 1.0), (8, float("-inf"))):
+        folder = tmp_path / checkpoint_name(step)
+        folder.mkdir()
+        (folder / "COMPLETE").touch()
+        note_evaluation(folder, loss)
+    assert held_out_loss(tmp_path / checkpoint_name(4)) is None
+    assert best_checkpoint(tmp_path) == tmp_path / checkpoint_name(6)  # of equal ones the latest

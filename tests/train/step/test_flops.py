@@ -13,10 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import CONFIG_MAPPING
 
 from rundir.config import ModelConfig, RunConfig, TrainConfig
+from train.batches.batch import NO_WORK, Batch, Work, collate, collate_rows
 from train.data.dataset import Sample, prompted
 from train.model.build import add_method, new_model
 from train.model.loss import SummedLoss
-from train.step.batch import NO_WORK, Batch, Work, collate, collate_rows
 from train.step.mfu import model_flops, peak_flops_per_s, peak_of
 
 SMALL = {

@@ -8,11 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import multiprocessing
-import multiprocessing.connection
-import os
-import socket
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,21 +19,22 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rundir.checkpoints import complete_checkpoints
 from rundir.config import RunConfig
-from rundir.config_file import config_text, read_config
+from rundir.config_file import read_config
 from rundir.control import ask
-from rundir.events import Event, EventWriter, read_events
+from rundir.events import EventWriter
 from rundir.paths import RunDir
-from rundir.prepared import Prepared, read_prepared, write_prepared
+from rundir.prepared import Prepared, read_prepared
 from tests.models import GPT2, NO_DROPOUT, QWEN3
+from tests.train.groups import new_run, run_program, start_ranks, told
 from train import worker
+from train.batches.batch import collate
+from train.batches.epoch_order import Order
+from train.batches.feed import Feed
 from train.data.dataset import SampleFile
 from train.data.prepare_path import prepare_file
 from train.model.loss import SummedLoss
 from train.model.make_checkpoint import make_checkpoint
 from train.rank.group import meet
-from train.step.batch import collate
-from train.step.epoch_order import Order
-from train.step.feed import Feed
 from train.step.loop import Trainer
 from train.step.progress import DEVICE_PARTS, HOST_PARTS
 
@@ -72,15 +68,6 @@ def configured(folder: Path) -> RunConfig:
             seed=3,
         ),
     )
-
-
-def new_run(folder: Path, name: str, config: RunConfig, prepared: Prepared) -> RunDir:
-    run = RunDir(folder / name)
-    for part in (run.path, run.events, run.control, run.checkpoints):
-        part.mkdir()
-    run.config.write_text(config_text(config, {}), encoding="utf-8")
-    write_prepared(run, prepared)
-    return run
 
 
 def train_rank(run: RunDir, rank: int) -> None:
@@ -136,27 +123,6 @@ def flat_gradient(model: Any) -> torch.Tensor:
     return torch.cat([p.grad.flatten().clone() for p in model.parameters()])
 
 
-def start_ranks(job: Any, run: RunDir, world_size: int) -> None:
-    """Fork the ranks of one group, as torchrun would place them; if one fails, end them all."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    os.environ["WORLD_SIZE"] = str(world_size)
-    ranks = []
-    for rank in range(world_size):
-        os.environ["RANK"] = str(rank)
-        ranks.append(multiprocessing.get_context("fork").Process(target=job, args=(run, rank)))
-        ranks[-1].start()
-    waiting = {process.sentinel for process in ranks}
-    while waiting and not any(process.exitcode for process in ranks):
-        waiting -= set(multiprocessing.connection.wait(list(waiting)))
-    for process in ranks:
-        if waiting:
-            process.kill()
-        process.join()
-    assert [process.exitcode for process in ranks] == [0] * world_size, run.path.name
-
-
 def main(folder: Path) -> None:
     """Run every group of ranks that the tests below look at, one after another."""
     config = configured(folder)
@@ -196,24 +162,7 @@ def main(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder in which every group of ranks has run."""
-    folder = tmp_path_factory.mktemp("loop")
-    root = str(Path(__file__).resolve().parents[3])
-    env = os.environ | {
-        "PYTHONPATH": root,
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "AIRLOCK_CACHE_DIR": str(folder / "cache"),
-    }
-    subprocess.run([sys.executable, "-P", __file__, str(folder)], env=env, check=True)
-    return folder
-
-
-def told(run: Path, kind: str, name: str) -> list[Event]:
-    return [
-        event
-        for event in read_events(run / "events")
-        if (event["kind"], event["name"]) == (kind, name)
-    ]
+    return run_program(__file__, tmp_path_factory.mktemp("loop"))
 
 
 def curve(run: Path) -> list[tuple[float, float, float]]:

@@ -11,8 +11,8 @@ import torch
 
 from rundir.config import RunConfig
 from rundir.events import EventWriter
+from train.batches.batch import Work
 from train.rank.group import Ranks
-from train.step.batch import Work
 from train.step.mfu import ModelFlops
 from train.step.progress import StepProgress
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +24,7 @@ from rundir.control import ask
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared, write_prepared
+from tests.train.groups import run_program, start_ranks, told
 from tests.train.step.test_loop import (
     BATCH,
     NUM_STEPS,
@@ -33,14 +32,12 @@ from tests.train.step.test_loop import (
     WORLDS,
     configured,
     curve,
-    start_ranks,
-    told,
     train_rank,
 )
+from train.batches.feed import Feed
 from train.model.make_checkpoint import make_checkpoint
 from train.prepare import prepare
 from train.rank.group import meet
-from train.step.feed import Feed
 from train.stream.stream import Stream
 
 pytestmark = pytest.mark.runs  # starts groups of real ranks
@@ -139,16 +136,7 @@ def main(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder in which every group of ranks has run."""
-    folder = tmp_path_factory.mktemp("stream")
-    root = str(Path(__file__).resolve().parents[3])
-    env = os.environ | {
-        "PYTHONPATH": root,
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "AIRLOCK_CACHE_DIR": str(folder / "cache"),
-    }
-    subprocess.run([sys.executable, "-P", __file__, str(folder)], env=env, check=True)
-    return folder
+    return run_program(__file__, tmp_path_factory.mktemp("stream"))
 
 
 def fed(run: Path, world: int) -> list[list[dict[str, Any]]]:

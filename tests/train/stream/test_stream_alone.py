@@ -19,12 +19,12 @@ from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 from tests.train.step.test_loop import BATCH, configured
 from tests.train.stream.test_stream import new_run, open_stream, row, streamed
+from train.batches.batch import IGNORE
+from train.batches.feed import Feed
 from train.data.dataset import Sample
 from train.data.samples import Counts
 from train.model.make_checkpoint import make_checkpoint
 from train.rank.group import Alone
-from train.step.batch import IGNORE
-from train.step.feed import Feed
 from train.stream.share import Share, joined
 from train.stream.stream import Ahead, Stream
 

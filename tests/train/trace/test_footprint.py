@@ -15,9 +15,9 @@ from rundir.config import DataConfig, LaunchConfig, ModelConfig, RunConfig, Trai
 from rundir.footprint import Footprint
 from tests.conftest import ROOT
 from train.model.build import add_method, new_model
-from train.step.optimizer import make_optimizer
 from train.trace.estimate import footprint
 from train.trace.trace import Trace, trace
+from train.update.optimizer import make_optimizer
 
 SMALL = {
     "vocab_size": 300,

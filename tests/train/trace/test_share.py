@@ -17,10 +17,10 @@ from rundir.units import GIB
 from tests.train.trace.test_footprint import GPT2, QWEN3, built, configured, real
 from train.rank.torch_compat import fake_store
 from train.step.loop import Trainer
-from train.step.optimizer import make_optimizer, with_own_states
 from train.trace.estimate import footprint
 from train.trace.kernels import kernels_of
 from train.trace.storages import Storages
+from train.update.optimizer import make_optimizer, with_own_states
 
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{what}")

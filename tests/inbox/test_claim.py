@@ -1,0 +1,144 @@
+"""Taking what was dropped: by renames, into one place, over nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from inbox import claim
+from inbox.arrivals import Arrival
+from inbox.jobs import jobs_in
+from inbox.layout import Layout
+from tests.conftest import mounted
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    found = Layout(tmp_path / "served")
+    found.create()
+    return found
+
+
+def dropped(layout: Layout, name: str = "a.jsonl", text: str = "x") -> Arrival:
+    path = layout.inbox / name
+    path.write_text(text)
+    return Arrival(path=path, priority="normal")
+
+
+def test_files_of_the_same_name_become_jobs_of_their_own(layout: Layout) -> None:
+    jobs = [claim.claim(layout, dropped(layout, text=text)) for text in "xyz"]
+    assert len({job.id for job in jobs}) == 3
+    assert [job.data.read_text() for job in jobs] == ["x", "y", "z"]
+    assert [job.id for job in jobs_in(layout.queue)] == [job.id for job in jobs]
+
+
+@pytest.mark.parametrize("name", ["ümläut 'q\" n, 2:0.5.jsonl", "-n", "x" * 250, "\udcff.txt"])
+def test_any_name_can_be_taken(layout: Layout, name: str) -> None:
+    job = claim.claim(layout, dropped(layout, name))
+    assert job.data.name == name
+    assert jobs_in(layout.queue)[0].data.read_text() == "x"
+    assert len(f"{job.id}.99") <= 40
+
+
+def test_the_ready_marker_goes_along(layout: Layout) -> None:
+    arrival = dropped(layout)
+    arrival.marker.touch()
+    job = claim.claim(layout, arrival)
+    assert (job.folder / "ready").exists()
+    assert sorted(path.name for path in layout.inbox.iterdir()) == ["high", "low"]
+
+
+@contextlib.contextmanager
+def bound(source: Path, target: Path, *options: str) -> Iterator[None]:
+    """Mount a folder over another one; this needs root."""
+    tried = subprocess.run(
+        ["mount", "--bind", str(source), str(target)], capture_output=True, text=True, check=False
+    )
+    if tried.returncode != 0:
+        pytest.skip(f"no bind mount: {tried.stderr.strip()}")
+    try:
+        if options:
+            subprocess.run(["mount", "-o", f"remount,bind,{','.join(options)}", target], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(target)], check=True)
+
+
+def test_an_inbox_on_another_file_system_is_taken_from_without_a_copy(
+    layout: Layout, tmp_path: Path
+) -> None:
+    with mounted(tmp_path / "other", "1m") as other, bound(other, layout.inbox):
+        arrival = dropped(layout)
+        inode = arrival.path.stat().st_ino
+        job = claim.claim(layout, arrival)
+        assert job.data.read_text() == "x"
+        assert job.data.stat().st_ino == inode
+        assert not arrival.path.exists()
+        assert job.data.resolve().is_relative_to(layout.inbox / ".taken" / job.id)
+
+
+def test_one_killed_while_it_takes_from_another_file_system_is_recovered(
+    layout: Layout, tmp_path: Path
+) -> None:
+    with mounted(tmp_path / "other", "1m") as other, bound(other, layout.inbox):
+        job = claim.claim(layout, dropped(layout))
+        job.data.unlink()  # as if killed before the link was made
+        job.folder.rename(layout.queue / f".{job.id}")
+        assert [one.id for one in claim.recover(layout)] == [job.id]
+        assert jobs_in(layout.queue)[0].data.read_text() == "x"
+
+
+def test_what_cannot_be_taken_stays_where_it_is(layout: Layout) -> None:
+    arrival = dropped(layout)
+    with bound(layout.inbox, layout.inbox, "ro"):
+        with pytest.raises(OSError, match="Read-only"):
+            claim.claim(layout, arrival)
+        assert arrival.path.read_text() == "x"
+    assert list(layout.queue.iterdir()) == []
+
+
+def test_a_claim_that_had_moved_nothing_is_undone(layout: Layout) -> None:
+    job = claim.claim(layout, dropped(layout))
+    job.data.rename(layout.inbox / "a.jsonl")
+    job.folder.rename(layout.queue / f".{job.id}")
+    assert claim.recover(layout) == []
+    assert list(layout.queue.iterdir()) == []
+    assert (layout.inbox / "a.jsonl").read_text() == "x"
+
+
+def test_a_claim_whose_record_is_gone_is_left_alone_with_its_data(layout: Layout) -> None:
+    job = claim.claim(layout, dropped(layout))
+    (job.folder / "job.json").unlink()
+    hidden = job.folder.rename(layout.queue / f".{job.id}")
+    assert claim.recover(layout) == []
+    assert (hidden / "data/a.jsonl").read_text() == "x"
+
+
+def test_a_full_disk_leaves_the_file_in_the_inbox(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", "256k") as disk:
+        layout = Layout(disk)
+        layout.create()
+        arrival = dropped(layout)
+        fill = disk / "fill"
+        with fill.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(b"x" * 4096):
+                pass
+        with pytest.raises(OSError, match="No space left"):
+            claim.claim(layout, arrival)
+        assert arrival.path.read_text() == "x"
+        assert list(layout.queue.iterdir()) == []
+        fill.unlink()
+        assert claim.claim(layout, arrival).data.read_text() == "x"
+
+
+def test_added_files_stay_where_they_are(layout: Layout, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/a.jsonl").write_text("x")
+    file, folder = (claim.add(layout, tmp_path / name, "low") for name in ("mine/a.jsonl", "mine"))
+    assert (tmp_path / "mine/a.jsonl").read_text() == "x"
+    assert file.data.read_text() == (folder.data / "a.jsonl").read_text() == "x"
+    assert {job.priority for job in jobs_in(layout.queue)} == {"low"}

@@ -1,0 +1,363 @@
+"""What an inbox promises about a job, seen with a daemon that really runs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from inbox.jobs import every_job, jobs_in
+from inbox.layout import Layout
+from tests.conftest import mounted
+from tests.inbox.kill_points import environment
+from tests.inbox.serving import Served, serving
+from tests.running import wait_for
+
+
+def training(served: Served, name: str) -> psutil.Process:
+    """Return the process that trains the job called `name`, once it trains."""
+
+    def process() -> psutil.Process | None:
+        job = next((job for job in jobs_in(served.layout.processing) if job.name == name), None)
+        record = job.attempts[-1].process if job and job.attempts else None
+        return psutil.Process(record["pid"]) if record else None
+
+    wait_for(process, why="it does not train")
+    wait_for(lambda: served.status()["current_step"], why="no step")
+    found = process()
+    assert found is not None
+    return found
+
+
+def test_a_dropped_file_is_trained_and_has_its_verdict(served: Served) -> None:
+    served.start()
+    served.plan("a.jsonl")
+    served.wait_for(a="done")
+    verdict = served.verdict("a.jsonl")
+    assert verdict["result"] == "done"
+    job = jobs_in(served.layout.done)[0]
+    assert (served.layout.models / "current").resolve() == served.layout.models / job.id
+    assert "a.jsonl: done" in (job.folder / "verdict.txt").read_text()
+
+
+def test_a_dropped_folder_is_one_job(served: Served) -> None:
+    hidden = served.layout.inbox / ".set"
+    hidden.mkdir()
+    (hidden / "a.jsonl").write_text('{"steps": 2}')
+    served.start()
+    hidden.rename(served.layout.inbox / "set")
+    served.wait_for(set="done")
+
+
+@pytest.mark.parametrize("pieces", [5, pytest.param(100, marks=pytest.mark.long)])
+def test_a_half_written_file_is_taken_once_it_is_whole(served: Served, pieces: int) -> None:
+    """It grows for 20 seconds, the longer time; each piece is written by a program of its own."""
+    served.start("--settle-s", "1.5")
+    path = served.layout.inbox / "slow.jsonl"
+    text = json.dumps({"steps": 2, "text": "x" * 1000})
+    size = len(text) // pieces + 1
+    for begin in range(0, len(text), size):
+        with path.open("a") as file:
+            file.write(text[begin : begin + size])
+        time.sleep(0.2)
+        assert path.exists()
+    served.wait_for(slow="done")
+
+
+def test_what_has_priority_is_trained_first(served: Served) -> None:
+    served.ask("pause")
+    for name, priority in (("l", "low"), ("n", "normal"), ("h", "high"), ("m", "normal")):
+        served.plan(f"{name}.jsonl", priority)
+    served.start()
+    wait_for(lambda: len(served.states()) == 4, why="they are not taken")
+    served.ask("priority", "m.jsonl", "high")
+    assert served.status()["status"] == "paused"
+    served.ask("resume")
+    served.wait_for(l="done", n="done", h="done", m="done")
+    lines = [line for line in served.log().splitlines() if "attempt 1:" in line]
+    begun = [line.split()[2].strip(":") for line in lines]
+    names = {job.id: job.name[0] for _, job in every_job(served.layout)}
+    order = [names[job] for job in begun]
+    assert set(order[:2]) == {"h", "m"}
+    assert order[2:] == ["n", "l"]
+
+
+def test_the_attempt_is_on_the_disk_before_anything_is_started(
+    served: Served, tmp_path: Path
+) -> None:
+    served.plan("a.jsonl")
+    killed = served.start(env=environment(tmp_path / "hook", kill_at="process.start:start:before"))
+    killed.wait(60)
+    assert [len(job.attempts) for job in jobs_in(served.layout.processing)] == [1]
+    assert served.processes() == []
+    served.start()
+    served.wait_for(a="done")
+    assert served.verdict("a.jsonl")["attempts"] == 2
+
+
+def test_a_file_that_always_fails_is_set_aside_after_its_attempts_with_the_doctors_reason(
+    served: Served,
+) -> None:
+    served.plan("bad.jsonl", fail_at=1, save=False)
+    served.plan("good.jsonl")
+    served.start("--attempts", "3")
+    served.wait_for(bad="failed", good="done")
+    verdict = served.verdict("bad.jsonl")
+    assert verdict["attempts"] == 3
+    assert "A mistake: seen by the doctor" in verdict["reason"]
+    assert verdict["fix"] == "mend"
+
+
+def test_between_attempts_others_are_trained(served: Served) -> None:
+    served.plan("bad.jsonl", fail_at=1, save=False)
+    served.start("--backoff-s", "1000")
+    wait_for(lambda: "attempt 1 ended" in served.log(), why="it does not fail")
+    served.plan("good.jsonl")
+    served.wait_for(good="done", bad="queue")
+    assert "tried again" in served.status()["why"]
+
+
+def test_a_file_that_kills_its_process_is_set_aside_too(served: Served) -> None:
+    served.plan("killer.jsonl", die_at=1, save=False)
+    served.start("--attempts", "2")
+    served.wait_for(killer="failed")
+    assert served.verdict("killer.jsonl")["attempts"] == 2
+    assert "killed by signal 9" in served.verdict("killer.jsonl")["reason"]
+
+
+def test_zero_steps_are_a_failure(served: Served) -> None:
+    served.plan("none.jsonl", steps=0)
+    served.start("--attempts", "1")
+    served.wait_for(none="failed")
+    assert "0 optimizer steps" in served.verdict("none.jsonl")["reason"]
+    assert not (served.layout.models / "current").exists()
+
+
+def test_data_that_cannot_be_read_are_not_tried_again(served: Served) -> None:
+    served.start()
+    (served.layout.inbox / "latin.jsonl").write_bytes(b'{"text": "\xe4\xf6\xff"}')
+    served.wait_for(latin="failed")
+    assert served.verdict("latin.jsonl")["attempts"] == 1
+    assert "cannot be read or used" in served.verdict("latin.jsonl")["reason"]
+
+
+def test_a_wrong_option_pauses_the_inbox_and_costs_no_file(served: Served) -> None:
+    served.plan("a.jsonl")
+    served.plan("b.jsonl")
+    served.start("--set", "broken=option")
+    wait_for(lambda: served.status()["status"] == "paused", why="it goes on")
+    assert "there is no setting broken" in served.status()["why"]
+    assert set(served.states().values()) == {"queue"}
+    served.end()
+    served.start()
+    served.ask("resume")
+    served.wait_for(a="done", b="done")
+
+
+def test_the_same_content_is_trained_once_unless_it_is_asked_for(served: Served) -> None:
+    served.drop("a.jsonl")
+    served.start()
+    served.wait_for(a="done")
+    served.drop("b.jsonl")
+    served.wait_for(a="done", b="done")
+    assert served.verdict("b.jsonl")["result"] == "duplicate"
+    assert len(served.completed()) == 1
+    served.ask("retry", "b.jsonl")
+    wait_for(lambda: len(served.completed()) == 2, why="it is not trained again")
+    served.wait_for(a="done", b="done")
+    assert served.verdict("b.jsonl")["result"] == "done"
+
+
+def test_one_that_fails_goes_on_from_its_checkpoint(served: Served) -> None:
+    served.plan("a.jsonl", steps=4, fail_at=2)
+    served.start()
+    served.wait_for(a="done")
+    assert "--resume" in served.log()
+    assert served.verdict("a.jsonl")["attempts"] == 2
+
+
+@pytest.mark.parametrize("way", [(), ("--fresh",)])
+def test_training_continues_from_the_last_good_model_unless_it_is_to_be_fresh(
+    served: Served, way: tuple[str, ...]
+) -> None:
+    served.plan("a.jsonl")
+    served.start(*way)
+    served.wait_for(a="done")
+    served.plan("b.jsonl")
+    served.wait_for(b="done")
+    first = next(job for job in jobs_in(served.layout.done) if job.name == "a.jsonl")
+    assert (f"model.path={served.layout.models / first.id}" in served.log()) == (not way)
+
+
+def test_stop_lets_the_step_end_and_the_job_goes_on_after_the_next_start(served: Served) -> None:
+    served.plan_long("long.jsonl")
+    process = served.start()
+    trainer = training(served, "long.jsonl")
+    said = served.ask("stop")
+    assert "stopped" in said.stdout
+    assert process.wait(30) == 0
+    assert not trainer.is_running()
+    assert served.status()["status"] == "stopped"
+    job = jobs_in(served.layout.processing)[0]
+    assert (job.attempts[-1].exit_code, job.num_failures) == (20, 0)
+    served.start()
+    wait_for(lambda: "--resume" in served.log(), why="it does not go on")
+
+
+def test_a_killed_daemon_leaves_the_training_which_the_next_one_takes_over(
+    served: Served,
+) -> None:
+    until = served.plan_long("long.jsonl")
+    served.start()
+    trainer = training(served, "long.jsonl")
+    served.kill()
+    assert trainer.is_running()
+    served.start()
+    wait_for(lambda: "trains on" in served.log(), why="it is not taken over")
+    until.touch()
+    served.wait_for(long="done")
+    assert served.verdict("long.jsonl")["attempts"] == 1
+    assert len(served.completed()) == 1
+
+
+def test_only_its_own_process_is_ever_ended(served: Served, tmp_path: Path) -> None:
+    """The record names a pid that someone else has now: it is left alone, and the job goes on."""
+    served.plan_long("a.jsonl")
+    served.start()
+    trainer = training(served, "a.jsonl")
+    served.kill()
+    trainer.kill()
+    wait_for(lambda: not served.processes(), why="it lives")
+    job = jobs_in(served.layout.processing)[0]
+    words = [sys.executable, "-c", "import time; time.sleep(1000)", str(tmp_path), "start.sh"]
+    with subprocess.Popen(words) as other:
+        assert job.attempts[-1].process is not None
+        job.attempts[-1].process["pid"] = other.pid
+        job.write()
+        served.start()
+        wait_for(lambda: "attempt 2: " in served.log(), why="it does not go on")
+        assert "its process is gone" in served.log()
+        served.ask("skip")
+        served.wait_for(a="failed")
+        served.end()
+        assert other.poll() is None
+        other.kill()
+
+
+def test_a_job_that_is_skipped_is_set_aside_and_can_be_tried_again(served: Served) -> None:
+    until = served.plan_long("long.jsonl")
+    served.start()
+    training(served, "long.jsonl")
+    served.ask("skip")
+    served.wait_for(long="failed")
+    assert served.verdict("long.jsonl")["result"] == "skipped"
+    until.touch()
+    served.ask("retry", "long.jsonl")
+    served.wait_for(long="done")
+    assert served.verdict("long.jsonl")["result"] == "done"
+
+
+def test_little_free_disk_holds_the_next_training_and_says_so(served: Served) -> None:
+    served.plan("a.jsonl")
+    served.start("--min-free-gib", "1000000")
+    wait_for(served.states, why="it is not taken")
+    wait_for(lambda: "low disk" in served.status()["why"], why="no word")
+    assert served.status()["status"] == "held"
+    assert served.states() == {"a.jsonl": "queue"}
+    served.end()
+    served.start()
+    served.wait_for(a="done")
+
+
+def test_a_disk_that_fills_up_holds_it_and_it_goes_on_when_there_is_room(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    with (
+        mounted(tmp_path / "disk", "2m") as disk,
+        serving(tmp_path / "folder", environ, "not started") as served,
+    ):
+        served.layout = Layout(disk / "served")
+        served.layout.create()
+        served.plan("a.jsonl")
+        fill = disk / "fill"
+        fill.write_bytes(b"x" * (disk_free(disk) - 4096))
+        process = served.start()
+        wait_for(lambda: served.status()["is_running"], why="it does not serve")
+        assert "the disk is full" in str(served.status()["error"])
+        time.sleep(1.0)  # it tries, and cannot
+        assert process.poll() is None
+        assert [path.name for path in disk.rglob("a.jsonl")] == ["a.jsonl"]
+        fill.unlink()
+        served.wait_for(a="done")
+
+
+def disk_free(disk: Path) -> int:
+    return psutil.disk_usage(str(disk)).free
+
+
+def test_idle_is_healthy_and_says_so(served: Served) -> None:
+    served.start()
+    wait_for(lambda: served.status()["is_running"], why="it does not start")
+    wait_for(lambda: served.status()["status"] == "idle", why="it is not idle")
+    told = served.ask("status")
+    assert told.returncode == 0
+    assert "idle and healthy" in told.stdout
+
+
+def test_a_second_daemon_says_who_has_the_folder_and_leaves_it(served: Served) -> None:
+    first = served.start()
+    wait_for(lambda: served.status()["is_running"], why="it does not start")
+    second = served.ask("--profile", "tiny")
+    assert second.returncode == 4
+    assert f"process {first.pid}" in second.stderr
+    assert first.poll() is None
+    served.plan("a.jsonl")
+    served.wait_for(a="done")
+
+
+def test_a_killed_daemon_leaves_no_lock_even_if_its_training_goes_on(served: Served) -> None:
+    until = served.plan_long("long.jsonl")
+    served.start()
+    training(served, "long.jsonl")
+    served.kill()
+    assert served.status()["status"] == "stopped"
+    served.layout.lock.write_text(json.dumps({"pid": 1}))  # alive, and no inbox
+    until.touch()
+    served.start()
+    served.wait_for(long="done")
+
+
+def test_a_training_hears_sigint_even_if_the_daemon_was_started_by_a_shell_that_ignores_it(
+    served: Served, tmp_path: Path
+) -> None:
+    told = tmp_path / "status"
+    (served.clone / "start.sh").write_text(f"#!/bin/sh\ncat /proc/$$/status > {told}\n")
+    served.plan("a.jsonl")
+    served.start(within=("sh", "-c", 'trap "" INT; exec "$@"', "sh"))
+    wait_for(lambda: told.exists() and "SigIgn" in told.read_text(), why="it is not started")
+    ignored = int(told.read_text().partition("SigIgn:")[2].split()[0], 16)
+    assert not ignored & 1 << signal.SIGINT - 1
+
+
+def test_stopped_again_before_it_has_begun_it_still_goes_on_from_its_checkpoint(
+    served: Served, tmp_path: Path
+) -> None:
+    served.plan_long("long.jsonl")
+    served.start()
+    training(served, "long.jsonl")
+    served.ask("stop")
+    start_sh = served.clone / "start.sh"
+    program = start_sh.read_text()
+    start_sh.write_text(f"#!/bin/sh\ntouch {tmp_path / 'begun'}\nexec sleep 1000\n")
+    served.start()
+    wait_for((tmp_path / "begun").exists, why="it does not begin")
+    served.ask("stop")
+    start_sh.write_text(program)
+    served.start()
+    wait_for(lambda: served.log().count("--resume") == 2, why=served.log())

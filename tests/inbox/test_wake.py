@@ -1,0 +1,74 @@
+"""Waiting ends when something happens, whatever tells of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from inbox import wake
+from inbox.process import Recorded, recorded, start
+
+FOR_LONG_S = 100.0
+
+
+def test_a_file_ends_the_wait_by_inotify(tmp_path: Path) -> None:
+    pytest.importorskip("watchdog")
+    waiting = wake.Wake([tmp_path], poll_s=1.0)
+    assert waiting.means == "inotify"
+    (tmp_path / "a.jsonl").write_text("x")
+    began = time.monotonic()
+    waiting.wait(FOR_LONG_S)
+    assert time.monotonic() - began < FOR_LONG_S
+    waiting.close()
+
+
+def test_looking_at_the_folder_does_not_end_the_wait(tmp_path: Path) -> None:
+    pytest.importorskip("watchdog")
+    (tmp_path / "a.jsonl").write_text("x")
+    waiting = wake.Wake([tmp_path], poll_s=1.0)
+    (tmp_path / "a.jsonl").read_text()
+    list(tmp_path.iterdir())
+    began = time.monotonic()
+    waiting.wait(0.5)
+    assert time.monotonic() - began >= 0.5
+    waiting.close()
+
+
+def test_without_inotify_the_folder_is_looked_at_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake, "HAS_WATCHDOG", False)
+    waiting = wake.Wake([tmp_path], poll_s=1.0)
+    assert (waiting.means, waiting.idle_s) == ("polling", 1.0)
+
+
+@pytest.mark.parametrize("kind", wake.REMOTE)
+def test_on_a_network_file_system_it_polls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(wake, "file_system", lambda _: kind)
+    assert wake.Wake([tmp_path], poll_s=1.0).means == "polling"
+
+
+def test_the_file_system_of_a_folder_is_known(tmp_path: Path) -> None:
+    words = ["stat", "--file-system", "--format=%T", "/proc"]
+    told = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert wake.file_system(Path("/proc")) == told.stdout.strip() == "proc"
+    assert wake.file_system(tmp_path / "not there") == ""
+
+
+def test_the_end_of_a_process_ends_the_wait(tmp_path: Path) -> None:
+    (tmp_path / "watched").mkdir()
+    waiting = wake.Wake([tmp_path / "watched"], poll_s=1.0)
+    kept: list[Recorded] = []
+    process = start(["sleep", "0.2"], dict(os.environ), tmp_path / "log", kept.append)
+    found = recorded(kept[0].as_json())
+    assert found is not None
+    with found.opened() as descriptor:
+        waiting.wait(FOR_LONG_S, descriptor)
+    assert not found.is_alive
+    process.wait()

@@ -1,0 +1,189 @@
+"""Scripts that hang, in each way of tests/hanging.py: cause, rank and lines are named."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rundir.paths import RunDir
+from tests.running import Start, ended, events_of, finish, run_folder, wait_for
+
+SCRIPT = Path(__file__).parents[1] / "hanging.py"
+_LONGEST_S = 300.0  # on a machine that has a lot else to do
+pytestmark = pytest.mark.timeout(2 * _LONGEST_S)
+_SOON = ("--set", "launch.hang_timeout_s=4", "--set", "launch.admit=open")
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The cause and the rank that a verdict names; it also names the lines marked in the script."""
+
+    cause: str
+    rank: int | None = 1
+    has_culprit_line: bool = True
+
+
+CASES = {
+    "skips-a-collective": Expected("collective-mismatch"),
+    "one-batch-fewer": Expected("rank-left", has_culprit_line=False),
+    "one-batch-fewer-in-an-epoch": Expected("collective-mismatch"),
+    "different-collectives": Expected("collective-mismatch"),
+    "different-sizes": Expected("collective-mismatch"),
+    "different-order": Expected("collective-mismatch", None),
+    "barrier-of-rank-0": Expected("collective-mismatch", 0),
+    "returns-early": Expected("rank-left", has_culprit_line=False),
+    "ends-but-for-a-thread": Expected("rank-left", has_culprit_line=False),
+    "exits-early": Expected("rank-left"),
+    "stopped": Expected("rank-stopped"),
+    "gil-held": Expected("gil-held"),
+    "two-locks": Expected("lock-deadlock"),
+    "worker-stuck": Expected("data-worker-stuck"),
+    "worker-stopped": Expected("data-worker-gone"),
+    "worker-forked-with-a-lock": Expected("fork-deadlock"),
+    "queue-of-a-dead-process": Expected("child-gone"),
+    "sleeps": Expected("rank-behind"),
+    "waits-for-a-file": Expected("rank-behind"),
+    "waits-at-a-socket": Expected("rank-behind"),
+    "python-loop": Expected("rank-behind"),
+    "native-loop": Expected("rank-behind"),
+    "key-of-nobody": Expected("store-key-missing"),
+    "recv-without-send": Expected("no-partner"),
+    "waits-for-a-program": Expected("rank-behind"),
+    "group-of-one": Expected("collective-mismatch", 0),
+    "barrier-with-a-monitor": Expected("rank-behind"),
+    "never-joins": Expected("rank-behind"),
+    "too-many-to-come": Expected("ranks-missing", None),
+}
+_QUICK = ("skips-a-collective", "worker-stuck", "never-joins")  # the others take minutes in all
+_LONG = pytest.mark.long
+_WARM = [one if one in _QUICK else pytest.param(one, marks=_LONG) for one in CASES]
+
+
+def marked(case: str, mark: str) -> list[str]:
+    """Return the places (file:line) of a case's function that bear a comment `# mark`."""
+    lines = SCRIPT.read_text().splitlines()
+    names = {case.replace("-", "_"), "waits_for_the_other", "join"}
+    found, function = [], ""
+    for number, line in enumerate(lines, 1):
+        if begin := re.match(r"(?:def|class) (\w+)", line):
+            function = begin[1]
+        if function in names and line.endswith(f"# {mark}"):
+            found.append(f"hanging.py:{number}")
+    return found
+
+
+def _told(airlock: Start, run: RunDir) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(finish(airlock("doctor", "--json", str(run.path)))[1])
+    return told
+
+
+def _hung(
+    airlock: Start, environ: dict[str, str], *args: str, env: dict[str, str] | None = None
+) -> tuple[str, dict[str, Any]]:
+    """Run until a hang is told, or the end; return the console's line, and what the doctor says."""
+    with ended(airlock("run", *_SOON, *args, env=env)) as process:
+        run = run_folder(environ)
+        wait_for(
+            lambda: events_of(run, "error", "hang") or process.poll() is not None,
+            why="no hang was told",
+            timeout_s=_LONGEST_S,
+        )
+        told = _told(airlock, run)
+        title = next((one["title"] for one in events_of(run, "error", "hang")), told["title"])
+        _end(process)
+    return title, told
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    for _ in range(2):
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+    finish(process)
+
+
+def _assert_named(case: str, title: str, told: dict[str, Any]) -> None:
+    expected = CASES[case]
+    assert (told["cause"], told["rank"]) == (expected.cause, expected.rank), told
+    at_fault = marked(case, "at fault")
+    assert bool(at_fault) == expected.has_culprit_line or case in ("too-many-to-come",)
+    if expected.has_culprit_line and at_fault:
+        assert any(re.search(rf"{place}\b", title) for place in at_fault), (title, at_fault)
+    waits = [*marked(case, "waits"), *marked(case, "joins")]
+    assert any(re.search(rf"{place}\b", _all_of(told, title)) for place in waits), (told, waits)
+
+
+def _all_of(told: dict[str, Any], title: str) -> str:
+    """Return the texts of a verdict; its evidence names lines as Python does."""
+    evidence = " ".join(
+        re.sub(r'"[^"]*/(\w+\.py)", line (\d+)', r"\1:\2", one["text"]) for one in told["evidence"]
+    )
+    return f"{title} {told['title']} {evidence}"
+
+
+@pytest.mark.parametrize("case", _WARM)
+def test_a_script_that_hangs_has_its_cause_its_rank_and_both_lines_named(
+    airlock: Start, environ: dict[str, str], case: str
+) -> None:
+    title, told = _hung(airlock, environ, str(SCRIPT), case)
+    _assert_named(case, title, told)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", CASES)
+def test_so_has_one_that_was_started_cold(
+    airlock: Start, environ: dict[str, str], case: str
+) -> None:
+    title, told = _hung(airlock, environ, "--set", "launch.start=cold", str(SCRIPT), case)
+    _assert_named(case, title, told)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+    importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed"
+)
+def test_accelerates_own_data_loop_which_hangs_on_two_cpus_is_named(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    spec = importlib.util.find_spec("accelerate")
+    assert spec is not None
+    folder = Path(str(spec.origin)).parent
+    script = folder / "test_utils/scripts/test_distributed_data_loop.py"
+    assert script.exists()
+    title, told = _hung(airlock, environ, str(script), env={"ACCELERATE_USE_CPU": "true"})
+    assert told["cause"] in ("collective-mismatch", "rank-behind", "rank-left"), told
+    assert "test_distributed_data_loop.py:" in _all_of(told, title)
+
+
+@pytest.mark.long
+def test_a_script_that_is_silent_and_does_not_wait_is_said_to_be_not_known(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    script = tmp_path / "my_train.py"
+    script.write_text(
+        "import time\nimport torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "dist.barrier()\nprint('ready', flush=True)\ntime.sleep(1000)\n"
+    )
+    with ended(airlock("run", "--set", "launch.hang_timeout_s=60", str(script))) as process:
+        run = run_folder(environ)
+        wait_for(lambda: "ready" in _log(run), why="it is not ready")
+        told = wait_for(
+            lambda: (found := _told(airlock, run))["confidence"] < 1.0 and found, why="still sure"
+        )
+        assert told["cause"] == "running", told
+        assert "not known" in told["title"]
+        assert "my_train.py" in str(told["evidence"])
+        assert "no action needed" not in told["fix"]
+        _end(process)
+
+
+def _log(run: RunDir) -> str:
+    log = run.rank_log(0, 0)
+    return log.read_text() if log.exists() else ""

@@ -1,0 +1,116 @@
+"""Hangs with the limits that users have: what is shown after half a minute, what is warned of."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rundir.status import read_status
+from tests.running import Start, ended, events_of, finish, run_folder, wait_for
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+SCRIPT = str(Path(__file__).parents[1] / "hanging.py")
+_WAITING_S, _STALLED_S = 30.0, 300.0  # as documented
+
+
+class Hung:
+    """What is said of a script from its first wait to the warning, after which it is ended."""
+
+    def __init__(
+        self,
+        airlock: Start,
+        environ: dict[str, str],
+        *args: str,
+        env: dict[str, str] | None = None,
+    ) -> None:
+        with ended(airlock("run", "--num-gpus", "2", *args, env=env)) as process:
+            self.run = run_folder(environ)
+            self.waiting = wait_for(self._waiting, why="no wait is shown", timeout_s=500.0)
+            self.at_first = self._told(airlock)
+            self.ps = finish(airlock("ps"))[1]
+            self.event = wait_for(
+                lambda: events_of(self.run, "error", "hang"), why="no warning", timeout_s=600.0
+            )[0]
+            self.told = self._told(airlock)
+            for _ in range(2):
+                process.send_signal(signal.SIGINT)
+            self.out = finish(process)[1]
+
+    def _waiting(self) -> str:
+        try:
+            return str(read_status(self.run)["waiting"] or "")
+        except (OSError, ValueError):  # not written yet
+            return ""
+
+    def _told(self, airlock: Start) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(finish(airlock("doctor", "--json", self.path))[1])
+        return told
+
+    @property
+    def path(self) -> str:
+        """The run's folder."""
+        return str(self.run.path)
+
+    def title(self) -> str:
+        """Return the warning on the console."""
+        (line,) = [one for one in self.out.splitlines() if "no progress for " in one]
+        return line
+
+
+def _run(airlock: Start, environ: dict[str, str], case: str) -> Hung:
+    return Hung(airlock, environ, SCRIPT, case)
+
+
+def test_a_wait_for_a_rank_that_may_be_busy_is_shown_soon_and_warned_of_after_five_minutes(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    hung = _run(airlock, environ, "sleeps")
+    assert re.fullmatch(
+        r"rank 0 has waited 0:\d\d for rank 1, which .* at \S*hanging.py:\d+", hung.waiting
+    )
+    assert "rank 0 has waited " in hung.ps
+    assert hung.at_first["cause"] == "running"
+    assert hung.at_first["confidence"] < 1
+    assert "may be well" in hung.at_first["title"]
+    assert hung.event["cause"] == "rank-behind"
+    assert hung.event["limit_s"] == _STALLED_S
+    assert hung.told["cause"] == "rank-behind"
+    assert "hanging.py:" in hung.title()
+
+
+@pytest.mark.parametrize(
+    ("case", "cause"),
+    [
+        ("ends-but-for-a-thread", "rank-left"),
+        ("different-collectives", "collective-mismatch"),
+        ("skips-a-collective", "collective-mismatch"),
+    ],
+)
+def test_a_rank_that_can_never_come_is_warned_of_as_soon_as_a_wait_is_shown(
+    airlock: Start, environ: dict[str, str], case: str, cause: str
+) -> None:
+    hung = _run(airlock, environ, case)
+    assert (hung.event["cause"], hung.told["cause"]) == (cause, cause)
+    assert hung.event["limit_s"] == _WAITING_S
+    assert "hanging.py:" in hung.title()
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed"
+)
+def test_accelerates_own_data_loop_which_hangs_on_two_cpus_is_warned_of_at_once(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    spec = importlib.util.find_spec("accelerate")
+    assert spec is not None
+    folder = Path(str(spec.origin)).parent
+    script = folder / "test_utils/scripts/test_distributed_data_loop.py"
+    hung = Hung(airlock, environ, str(script), env={"ACCELERATE_USE_CPU": "true"})
+    assert hung.event["limit_s"] == _WAITING_S
+    assert "test_distributed_data_loop.py:" in hung.title()

@@ -1,0 +1,111 @@
+"""Healthy runs that are silent for long, with the limits that users have: nobody is warned."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rundir.paths import RunDir
+from rundir.status import read_status
+from tests.running import COLD, SERIAL, Start, ended, events_of, finish, run_folder, wait_for
+
+SCRIPT = Path(__file__).parents[1] / "healthy.py"
+_EIGHT = ("--num-gpus", "8", *COLD, *SERIAL)
+_WAITS = ("one-evaluates", "one-asks-a-server", "one-saves", "one-saves-at-once")
+_OF_EIGHT = ("starts-slowly", "joins-late")
+_CASES = (
+    *_WAITS,
+    *_OF_EIGHT,
+    "steps-vary",
+    "all-sleep",
+    "trains-in-a-loop",
+    "trains-compiled",
+    "trains-with-transformers",
+    "trains-with-accelerate",
+)
+_LONGEST_S = 1200.0
+_WARNINGS = (
+    "no progress",
+    "taken back",
+    "is slower than",
+    "watch for hangs has failed",
+    "the watchdog cannot see",
+)
+
+
+def _waiting(run: RunDir) -> str | None:
+    try:
+        waiting: str | None = read_status(run)["waiting"]
+    except (OSError, ValueError):
+        return None
+    return waiting
+
+
+def _to_its_end(
+    airlock: Start, environ: dict[str, str], *args: str
+) -> tuple[int, str, list[dict[str, str]]]:
+    """Return the exit code of a run, its output, and what the doctor said while ranks waited."""
+    told = []
+    with ended(airlock("run", *args)) as process:
+        run = run_folder(environ)
+        while process.poll() is None:
+            wait_for(
+                lambda: _waiting(run) or process.poll() is not None,
+                why="the run does not end",
+                timeout_s=_LONGEST_S,
+            )
+            said = json.loads(finish(airlock("doctor", "--json", str(run.path)))[1])
+            if process.poll() is None:
+                told.append(said)
+        out, err = _rest(process)
+    return process.returncode, out + err, told
+
+
+def _rest(process: subprocess.Popen[str]) -> tuple[str, str]:
+    _, out, err = finish(process)
+    return out, err
+
+
+def _assert_quiet(run: RunDir, out: str) -> None:
+    assert not events_of(run, "error", "hang"), out
+    assert not events_of(run, "mark", "hang.over"), out
+    for text in (
+        "no progress",
+        "taken back",
+        "is slower than",
+        "watch for hangs has failed",
+        "cannot see",
+    ):
+        assert text not in out, out
+
+
+@pytest.mark.long
+@pytest.mark.timeout(_LONGEST_S)
+@pytest.mark.parametrize("case", _CASES)
+def test_a_healthy_script_is_not_warned_of_and_the_doctor_does_not_call_it_hung(
+    airlock: Start, environ: dict[str, str], case: str
+) -> None:
+    if case == "trains-compiled" and shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler")
+    args = _EIGHT if case in _OF_EIGHT else ("--num-gpus", "2")
+    code, out, told = _to_its_end(airlock, environ, *args, str(SCRIPT), case)
+    assert code == 0, out
+    _assert_quiet(run_folder(environ), out)
+    assert {one["cause"] for one in told} <= {"running"}, told
+    assert case not in _WAITS or "rank 1 has waited " in out
+
+
+@pytest.mark.long
+@pytest.mark.timeout(_LONGEST_S)
+def test_a_training_of_ours_with_ranks_alike_is_not_warned_of(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    steps = ("--set", "train.max_steps=120", "--set", "train.log_every_steps=5")
+    code, out, told = _to_its_end(airlock, environ, "tiny", "--num-gpus", "2", *steps)
+    assert code == 0, out
+    _assert_quiet(run_folder(environ), out)
+    assert {one["cause"] for one in told} <= {"running"}, told

@@ -1,0 +1,73 @@
+"""Real runs of two ranks, of which one is slow in one part of each step."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.running import SERIAL, Start, events_of, finish, hooked, run_folder
+
+_STEPS = (
+    "run",
+    "tiny",
+    *SERIAL,
+    "--num-gpus=2",
+    "--set",
+    "train.max_steps=24",
+    "--set",
+    "train.log_every_steps=3",
+    "--set",
+    "train.eval_generate=false",
+    "--set",
+    "train.global_batch_size=8",
+    "--set",
+    "data.eval_path=",
+)
+_SLOW = """
+own = module.{what}
+def slow(*args, **kwargs):
+    import time
+    time.sleep({seconds} if os.environ.get("RANK") in {ranks} else 0)
+    return own(*args, **kwargs)
+module.{what} = slow
+"""
+WHERE = {
+    "data": ("train.batches.feed", "Feed.step"),
+    "compute": ("train.model.loss", "SummedLoss.forward"),
+}
+
+
+def slowed(part: str, ranks: tuple[str, ...]) -> tuple[str, str]:
+    """Return a module, and what to run after its import so that a part of each step is slow."""
+    module, what = WHERE[part]
+    return module, _SLOW.format(what=what, seconds=1.2, ranks=ranks)
+
+
+@pytest.mark.parametrize("part", ["data", pytest.param("compute", marks=pytest.mark.long)])
+def test_a_rank_that_is_slower_than_the_other_is_named_with_what_it_is_slow_in(
+    part: str, airlock: Start, environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("hook")
+    env = hooked(environ, folder, *slowed(part, ("1",)))
+    code, out, err = finish(airlock(*_STEPS, env=env))
+    assert code == 0, out + err
+    warned = [line for line in out.splitlines() if "is slower than the others" in line]
+    assert len(warned) == 1, out
+    assert warned[0].startswith("airlock: rank 1 is slower than the others, which wait for it: ")
+    assert f": {part} takes " in warned[0]
+    row = next(line for line in out.splitlines() if line.startswith("  slow rank "))
+    assert f"rank 1: {part} takes " in row
+    told = events_of(run_folder(environ), "metric", "train.rank")
+    waits_s = {one["rank"]: one["time_wait_s"] for one in told}
+    assert waits_s[0] > 1 > waits_s[1]
+
+
+@pytest.mark.long
+def test_of_ranks_that_are_equally_slow_none_is_named(
+    airlock: Start, environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("hook")
+    env = hooked(environ, folder, *slowed("compute", ("0", "1")))
+    code, out, err = finish(airlock(*_STEPS, env=env))
+    assert code == 0, out + err
+    assert "slower than" not in out
+    assert "slow rank" not in out

@@ -1,0 +1,157 @@
+"""Waits of a script's ranks: shown as a fact, warned of if they cannot end, taken back if wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from diagnostics.doctor.runs.hang_verdict import of_hang
+from rundir.paths import RunDir
+from rundir.status import read_status
+from tests.running import Start, ended, events_of, finish, run_folder, wait_for
+from tests.scripts import JOIN, script
+
+_SOON = ("--set", "launch.hang_timeout_s=4")
+_LEAVES = f"""{JOIN}
+import threading, time
+if rank == 0:
+    threading.Thread(target=time.sleep, args=(1000,)).start()
+    sys.exit()  # where it leaves
+dist.all_reduce(torch.ones(1))
+"""
+_DIFFER = f"""{JOIN}
+one = torch.ones(1)
+if rank == 0:
+    dist.broadcast(one, 0)
+    dist.broadcast(one, 1)
+dist.all_reduce(one)
+"""
+_LATE = f"""{JOIN}
+import time
+if rank == 0:
+    time.sleep(15)
+for _ in range(5):
+    time.sleep(1)
+    dist.barrier()
+"""
+_MEET = """
+import os, time
+import torch.distributed as dist
+rank = int(os.environ["RANK"])
+{first}
+dist.init_process_group("gloo", rank=rank, world_size={num})
+"""
+_COMPUTES = """
+def compute(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        torch.rand(100, 100) @ torch.rand(100, 100)
+"""
+_HEALTHY = {
+    "one evaluates alone": "if rank == 0: compute(12)",
+    "steps vary": "for n in range(6): compute(4 if n % 3 == rank else 0.4); dist.barrier()",
+    "all sleep alike": "time.sleep(12)",
+    "one writes slowly": """
+if rank == 0:
+    with open(os.environ["SLOW_FILE"], "wb", buffering=0) as file:
+        for _ in range(12):
+            file.write(bytes(50_000))
+            time.sleep(1)
+""",
+}
+
+
+def _hang(airlock: Start, environ: dict[str, str], path: str) -> tuple[RunDir, str]:
+    """Let a script hang until it is warned of; return the run, and who was said to wait."""
+    with ended(airlock("run", *_SOON, "--num-gpus", "2", path)) as process:
+        run = run_folder(environ)
+        wait_for(lambda: events_of(run, "error", "hang"), why="no hang was said")
+        waiting = wait_for(lambda: read_status(run)["waiting"], why="nobody is said to wait")
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        finish(process)
+    return run, waiting
+
+
+def test_a_rank_that_waits_for_one_that_has_left_is_told_with_the_line_where_it_left(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    path = script(tmp_path, _LEAVES)
+    run, waiting = _hang(airlock, environ, path)
+    line = 1 + _LEAVES.splitlines().index("    sys.exit()  # where it leaves")
+    assert waiting.startswith("rank 1 has waited ")
+    assert waiting.endswith(f"for rank 0, which has finished and left at my_train.py:{line}")
+    gone, waits = json.loads((run.incident(0) / "hang.json").read_text())["ranks"]
+    assert (gone["left"]["how"], gone["left"]["line"]) == ("exited", line)
+    assert (waits["calls"], waits["at"]["file"], waits["left"]) == ("all_reduce", path, None)
+    records = json.loads((run.incident(0) / "flight" / "rank1.json").read_text())
+    assert records[-1]["name"] == "all_reduce"
+
+
+@pytest.mark.parametrize(
+    ("first", "num"),
+    [
+        ("if rank == 1: time.sleep(1000)", 2),
+        pytest.param("", 3, marks=pytest.mark.long),
+    ],
+)
+def test_of_ranks_that_meet_in_vain_the_address_and_the_number_they_expect_are_told(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, first: str, num: int
+) -> None:
+    run, _ = _hang(airlock, environ, script(tmp_path, _MEET.format(first=first, num=num)))
+    rows = json.loads((run.incident(0) / "hang.json").read_text())["ranks"]
+    told = [re.fullmatch(r"\S+:\d+ \(world size (\d)\)", one.get("store", "")) for one in rows]
+    assert [one and int(one[1]) for one in told] == ([2, None] if num == 2 else [3, 3])
+    verdict = of_hang(run.incident(0))
+    assert verdict is not None
+    assert f"to meet at {rows[0]['store']}" in f"{verdict.title} {verdict.why}"
+
+
+@pytest.mark.long
+def test_ranks_in_different_collectives_are_told_to_wait_for_each_other(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    path = script(tmp_path, _DIFFER)
+    run, waiting = _hang(airlock, environ, path)
+    assert waiting.startswith("all ranks have waited ")
+    assert "rank 0 waits in broadcast at my_train.py:" in waiting
+    assert "rank 1 waits in all_reduce at my_train.py:" in waiting
+    (event,) = events_of(run, "error", "hang")
+    assert event["cause"] == "collective-mismatch"
+
+
+@pytest.mark.long
+def test_the_lines_of_a_script_that_lies_in_a_librarys_folder_are_told(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    _, waiting = _hang(airlock, environ, script(tmp_path / "site-packages", _DIFFER))
+    assert waiting.count("my_train.py:") == 2
+
+
+@pytest.mark.long
+def test_a_warning_of_ranks_that_go_on_is_taken_back(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    path = script(tmp_path, _LATE)
+    code, out, err = finish(airlock("run", *_SOON, "--num-gpus", "2", path))
+    assert code == 0, out + err
+    run = run_folder(environ)
+    assert len(events_of(run, "error", "hang")) == len(events_of(run, "mark", "hang.over")) == 1
+    assert out.index("airlock: no progress for ") < out.index("the warning above is taken back")
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.long) for one in _HEALTHY])
+def test_ranks_that_wait_for_one_that_works_are_not_warned_of(
+    airlock: Start, environ: dict[str, str], tmp_path: Path, name: str
+) -> None:
+    text = f"{JOIN}\nimport time\n{_COMPUTES}\n{_HEALTHY[name]}\ndist.barrier()\n"
+    env = {**environ, "SLOW_FILE": str(tmp_path / "slow")}
+    path = script(tmp_path, text)
+    code, out, err = finish(airlock("run", *_SOON, "--num-gpus", "2", path, env=env))
+    assert code == 0, out + err
+    assert not events_of(run_folder(environ), "error", "hang"), out
+    assert "rank 1 has waited " in out or name != "one evaluates alone"

@@ -1,0 +1,83 @@
+"""Runs, checkpoints and cache entries as they lie there long after, and a run that is live."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rundir.checkpoints import MARKER, checkpoint_name, note_evaluation
+from rundir.owner import Owner
+from rundir.paths import ROOT, RunDir
+from rundir.seal import seal
+from rundir.status import Status, write_status
+from tests.launch.run_folders import trained_run
+
+DAY_S = 86400.0
+KIB = 1024
+
+
+def run_of(
+    runs: Path, run_id: str, *, days: float, exit_code: int | None = 0, profile: str = "tiny"
+) -> RunDir:
+    """Make a run that ended so many days ago; a done one has a model and two checkpoints."""
+    run = trained_run(runs / run_id)
+    ended_t = time.time() - days * DAY_S
+    phase = {0: "done", None: "training"}.get(exit_code, "failed")
+    write_status(
+        run,
+        Status(run_id=run_id, profile=profile, phase=phase, updated_t=ended_t, exit_code=exit_code),
+    )
+    owner = Owner(host="here", pid=1, started_t=ended_t, command="./start.sh tiny")
+    run.owner.write_text(json.dumps({name: getattr(owner, name) for name in owner.__slots__}))
+    for step, loss in ((2, 1.0), (4, 2.0)):
+        checkpoint = run.checkpoints / checkpoint_name(step)
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "weights").write_bytes(os.urandom(100 * KIB))
+        note_evaluation(checkpoint, loss)
+        (checkpoint / MARKER).touch()
+    if exit_code == 0:
+        run.model.mkdir()
+        (run.model / "model.safetensors").write_bytes(os.urandom(100 * KIB))
+    for file in (run.status, run.owner):
+        os.utime(file, (ended_t, ended_t))
+    return run
+
+
+def entry_of(cache: Path, name: str, *, days: float) -> Path:
+    """Make prepared data that were last used so many days ago."""
+    folder = cache / "data" / name
+    folder.mkdir(parents=True)
+    (folder / "samples.arrow").write_bytes(bytes(100 * KIB))
+    seal(folder)
+    used_t = time.time() - days * DAY_S
+    os.utime(folder, (used_t, used_t))
+    return folder
+
+
+@contextlib.contextmanager
+def live(run: RunDir) -> Iterator[None]:
+    """Let a process own `run`, as its launcher does."""
+    program = (
+        "import sys; from pathlib import Path; from rundir import owner; "
+        "from rundir.paths import RunDir; owner.take(RunDir(Path(sys.argv[1])), 'x'); "
+        "print('owned', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(run.path)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "owned\n"
+        try:
+            yield
+        finally:
+            process.communicate("")

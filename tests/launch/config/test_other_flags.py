@@ -1,0 +1,171 @@
+"""Flags of other launchers and training scripts are answered with the command that does it."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch import cli
+from launch.config.flag_table import unread_variables
+from launch.config.resolve import resolve
+from rundir.paths import ROOT
+from tests.running import Start, finish
+
+FLAGS = {
+    "--max_samples": ("100", ["data.max_samples=100"]),
+    "--num_epochs": ("2", ["train.epochs=2", "train.max_steps=0"]),
+    "--max_length": ("512", ["data.max_seq_length=512"]),
+    "--batch_size": ("4", ["train.micro_batch_size=4"]),
+    "--learning_rate": ("1e-4", ["train.learning_rate=1e-4"]),
+    "--eval_steps": ("10", ["train.eval_every_steps=10"]),
+    "--save_steps": ("20", ["train.checkpoint_every_steps=20"]),
+    "--model": ("Qwen/Qwen3-0.6B", ["model.path=Qwen/Qwen3-0.6B"]),
+    "--max-steps": ("7", ["train.max_steps=7"]),
+}
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_a_flag_is_answered_with_the_command_that_does_it(airlock: Start, flag: str) -> None:
+    value, settings = FLAGS[flag]
+    code, _, err = finish(airlock("run", "tiny", flag, value, "--data", "my data.jsonl"))
+    assert code == 2
+    assert f"no option {flag}: " in err
+    words = shlex.split(err.split("→ ")[1], comments=True)
+    expected = [word for setting in settings for word in ("--set", setting)]
+    assert words == ["./start.sh", "tiny", "--data", "my data.jsonl", *expected]
+    resolve("tiny", settings, {})  # they are settings
+
+
+def test_all_flags_are_answered_at_once_and_the_folder_is_a_variable(airlock: Start) -> None:
+    args = ("run", "tiny", "--output_dir=my out", "--lr=1e-3", "--name", "a", "--packing")
+    code, _, err = finish(airlock(*args))
+    assert code == 2
+    assert shlex.split(err.split("→ ")[1], comments=True) == [
+        "AIRLOCK_RUNS_DIR=my out",
+        *("./start.sh", "tiny", "--name", "a"),
+        *("--set", "train.learning_rate=1e-3", "--set", "data.packing=true"),
+    ]
+
+
+# What is typed after `./start.sh`, and what the answer says to type instead.
+COMMANDS = {
+    "tiny --nproc_per_node 8": "./start.sh tiny --num-gpus 8",
+    "--standalone --nproc-per-node=2 -m pkg.train": "./start.sh --num-gpus 2 -m pkg.train",
+    "--nnodes 1 --nproc_per_node=gpu a.py --bf16": "./start.sh a.py --bf16",
+    "--num_processes 4 --mixed_precision bf16 a.py": "./start.sh --num-gpus 4 a.py",
+    "--batch_size 4 --bf16 a.py --x": "./start.sh a.py --x --batch_size 4 --bf16",
+    "tiny --dataset owner/name": "./start.sh tiny --data hf:owner/name",
+    "tiny --dataset my.jsonl": "./start.sh tiny --data my.jsonl",
+    "tiny --train_file data/my.jsonl": "./start.sh tiny --data data/my.jsonl",
+    "tiny --resume_from_checkpoint runs/a-b/checkpoints/step_00000100": ""
+    "./start.sh tiny --resume runs/a-b",
+    "tiny --resume_from_checkpoint True": "./start.sh tiny --resume latest",
+    "tiny --bf16 --seed 1": "./start.sh tiny --set model.dtype=bfloat16 --set train.seed=1",
+    "--bf16 tiny": "./start.sh tiny --set model.dtype=bfloat16",
+    "--packing tiny": "./start.sh tiny --set data.packing=true",
+    "tiny --bf16 False": "./start.sh tiny",
+    "tiny --use_lora --lora_r 8": "./start.sh tiny --set train.method=lora --set train.lora_rank=8",
+    "tiny --load_in_4bit": "./start.sh tiny --set train.method=qlora",
+    "tiny --optim adamw_torch": "./start.sh tiny --set train.optimizer=adamw",
+    "tiny --deepspeed ds.json": "./start.sh tiny",
+    "tiny --fsdp full_shard --verbose": "./start.sh tiny",
+    "tiny --dry_run": "./start.sh tiny --dry-run",
+    "tiny --run_name a": "./start.sh tiny --name a",
+    "--model tiny": "./start.sh tiny",
+    "--profile tiny --force": "./start.sh tiny --force",
+    "--config my.toml": "./start.sh my.toml",
+    "tiny --gpu_ids 0,1": "CUDA_VISIBLE_DEVICES=0,1 ./start.sh tiny",
+    "tiny --warmup_ratio 0.1 --max_steps 50": "./start.sh tiny --set train.max_steps=50 "
+    "--set train.warmup_steps=5",
+    "tiny --batch_size 4 --gradient_accumulation_steps 8 --num_processes 2": ""
+    "./start.sh tiny --num-gpus 2 "
+    "--set train.micro_batch_size=4 --set train.global_batch_size=64",
+}
+
+
+@pytest.mark.parametrize("typed", COMMANDS)
+def test_a_command_line_of_another_launcher_is_answered_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str
+) -> None:
+    monkeypatch.setenv("AIRLOCK_SCRIPT", "./start.sh")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(SystemExit, match="2"):
+        cli.airlock(["run", *typed.split()])
+    err = capsys.readouterr().err
+    first, do = err.split("\n  → ")
+    assert first.startswith("airlock: no option --")
+    assert shlex.split(do, comments=True) == COMMANDS[typed].split()
+
+
+def test_what_shards_the_model_is_left_out_and_what_there_is_instead_is_said(
+    airlock: Start,
+) -> None:
+    _, _, err = finish(airlock("run", "tiny", "--deepspeed", "ds.json"))
+    assert "--deepspeed is left out" in err
+    assert "Airlock trains with DDP" in err
+    assert "train.shard_optimizer=true" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [(("tiny", "--nonsense"), "'--nonsense'"), (("--num-gpus", "x"), "'x' is not a valid integer")],
+)
+def test_what_is_like_nothing_is_answered_with_the_help(
+    airlock: Start, args: tuple[str, ...], words: str
+) -> None:
+    code, _, err = finish(airlock("run", *args))
+    assert code == 2
+    assert words in err
+    assert err.splitlines()[1].startswith("  → ./start.sh --help ")
+
+
+def test_one_process_answers_them_too_and_more_ranks_with_the_launcher(plain: Start) -> None:
+    code, _, err = finish(plain("tiny", "--max_samples", "20", "--seed=3"))
+    assert code == 2
+    expected = "python -m train tiny --set data.max_samples=20 --set train.seed=3"
+    assert err.splitlines()[1] == f"  → {expected}"
+    code, _, err = finish(plain("tiny", "--nproc_per_node", "8"))
+    assert err.splitlines()[1] == "  → ./start.sh tiny --num-gpus 8"
+
+
+def test_a_plan_answers_them_and_leaves_out_what_it_has_not(airlock: Start) -> None:
+    code, _, err = finish(airlock("plan", "32b", "--batch_size", "2", "--run_name", "a"))
+    assert code == 2
+    assert shlex.split(err.split("→ ")[1], comments=True) == [
+        *("./airlock", "plan", "32b"),
+        *("--set", "train.micro_batch_size=2"),
+    ]
+
+
+def test_flags_after_a_script_are_the_scripts(airlock: Start, tmp_path: Path) -> None:
+    (tmp_path / "a.py").touch()
+    code, out, err = finish(airlock("run", "--dry-run", "a.py", "--max_samples", "3"))
+    assert code == 0, err
+    assert "a.py --max_samples 3" in out
+
+
+def test_a_setting_in_a_variable_is_answered_with_its_option_and_other_variables_are_none() -> None:
+    environ = {"MAX_SAMPLES": "20", "DATA_PATH": "x.jsonl", "NUM_EPOCHS": "", "PATH": "/bin"}
+    assert unread_variables(environ) == [
+        "airlock: DATA_PATH=x.jsonl is not read; here it is --data x.jsonl",
+        "airlock: MAX_SAMPLES=20 is not read; here it is --set data.max_samples=20",
+    ]
+
+
+def test_the_work_of_a_rank_typed_as_a_script_says_what_to_type(environ: dict[str, str]) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1"]
+    done = subprocess.run(
+        [*torchrun, str(ROOT / "train/worker.py")],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "worker.py is what a rank does after the gate" in done.stderr
+    assert "./start.sh 32b" in done.stderr
+    assert "ModuleNotFoundError" not in done.stderr

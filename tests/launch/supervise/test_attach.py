@@ -1,0 +1,112 @@
+"""Attaching to runs whose folders tell all: one that is over, dead, unknown, or one of several."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from rundir import owner
+from rundir.paths import RunDir
+from rundir.status import Status, write_status
+from tests.launch.run_folders import trained_run
+from tests.running import Start, ended, finish, wait_for
+
+_OWNS = """
+import sys, time
+from pathlib import Path
+from rundir import owner
+from rundir.paths import RunDir
+owner.take(RunDir(Path(sys.argv[1])), "./start.sh tiny")
+print("taken", flush=True)
+time.sleep(600)
+"""
+
+
+def folder(environ: dict[str, str], phase: str, code: int | None, lines: int = 3) -> RunDir:
+    runs = Path(environ["AIRLOCK_RUNS_DIR"])
+    run = trained_run(runs / "20261120-221500-tiny-3f2a")
+    run.run_log.parent.mkdir()
+    run.run_log.write_text("".join(f"line {number}\n" for number in range(lines)))
+    status = Status(run_id=run.run_id, profile="tiny", phase=phase, exit_code=code)
+    status.started_t = time.time()
+    write_status(run, status)
+    return run
+
+
+def owned(run: RunDir, environ: dict[str, str]) -> subprocess.Popen[str]:
+    """Start a process that owns `run`."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _OWNS, str(run.path)],
+        env=environ,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "taken\n"
+    return process
+
+
+def test_of_a_run_that_is_over_the_end_is_shown_and_its_exit_code_returned(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    run = folder(environ, "failed", 11, lines=100)
+    code, out, err = finish(airlock("attach", run.run_id))
+    assert code == 11, err
+    assert out.splitlines() == [f"line {number}" for number in range(40, 100)]
+
+
+def test_a_run_whose_launcher_was_killed_is_said_to_be_dead(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    run = folder(environ, "training", None)
+    with ended(owned(run, environ)) as launcher, ended(airlock("attach", run.run_id)) as process:
+        assert process.stdout is not None
+        wait_for(lambda: "attached" in process.stdout.readline(), why="not attached")  # type: ignore[union-attr]
+        with run.run_log.open("a") as log:
+            log.write("step 5/9  loss 1.0\n")
+        assert process.stdout.readline() == "step 5/9  loss 1.0\n"
+        launcher.kill()
+        code, _, err = finish(process)
+    assert code == 10
+    assert "its launcher has ended without a word" in err
+    assert f"doctor {run.run_id}" in err
+
+
+def test_a_run_without_a_log_or_a_status_can_be_attached_to(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    run = folder(environ, "training", None)
+    run.run_log.unlink()
+    run.status.unlink()
+    with ended(owned(run, environ)), ended(airlock("attach", run.run_id)) as process:
+        assert process.stdout is not None
+        assert "has no lines" in process.stdout.readline()
+        assert "attached to" in process.stdout.readline()
+        process.terminate()
+        code, out, err = finish(process)
+    assert code == 0, err
+    assert f"left {run.run_id}, which goes on" in out
+
+
+def test_a_run_that_there_is_not_is_answered_with_where_to_look(airlock: Start) -> None:
+    code, _, err = finish(airlock("attach", "nothing"))
+    assert code == 2
+    assert "no run 'nothing'" in err
+    assert "→ ./airlock ps" in err
+
+
+def test_a_reader_that_has_had_enough_ends_the_view(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    run = folder(environ, "training", None)
+    with ended(owned(run, environ)), ended(airlock("attach", run.run_id)) as process:
+        assert process.stdout is not None
+        wait_for(lambda: "attached" in process.stdout.readline(), why="not attached")  # type: ignore[union-attr]
+        process.stdout.close()
+        with run.run_log.open("a") as log:
+            log.write("one more\n")
+        process.stdout = None  # closed already
+        assert process.wait(60) == 0
+    assert owner.owner_of(run) is not None

@@ -1,0 +1,382 @@
+"""The stream of changes, over real connections to a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+
+from monitor.api.app import create_app
+from monitor.api.settings import Settings
+from monitor.errors import TooManyError
+from monitor.metrics import hub as hub_module
+from monitor.metrics.hub import Hub, Listener
+from monitor.metrics.messages import Message, message
+from monitor.metrics.routes import hub_of
+from monitor.runs.folder import Runs
+from tests.conftest import ROOT
+from tests.monitor.metrics.event_files import WrittenRun
+
+Told = tuple[str, Any, str]  # kind, content, id
+
+
+class Served:
+    """A server of one folder of runs, in a thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self.app: Starlette = create_app(Settings(runs_folder=folder, with_pages=False))
+        config = uvicorn.Config(
+            self.app, port=0, log_level="error", ws="none", timeout_graceful_shutdown=1
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run)
+
+    def start(self) -> None:
+        self._thread.start()
+        wait_for(lambda: self._server.started)
+        self.port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+    @contextlib.contextmanager
+    def stream(self, path: str, last_id: str = "") -> Iterator[Iterator[Told]]:
+        """Yield what a stream tells, pings and what a browser does with them left out."""
+        headers = {"Last-Event-ID": last_id} if last_id else {}
+        with (
+            httpx.Client(timeout=20, trust_env=False) as client,
+            client.stream("GET", f"{self.url}{path}", headers=headers) as response,
+        ):
+            assert response.status_code == 200, response.read()
+            assert response.headers["content-type"].startswith("text/event-stream")
+            yield _told(response.iter_lines())
+
+    def followed(self) -> int:
+        return hub_of(self.app).num_followed()
+
+
+def _told(lines: Iterator[str]) -> Iterator[Told]:
+    fields: dict[str, str] = {}
+    for line in lines:
+        if line:
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        else:
+            if "event" in fields and fields["event"] != "ping":
+                yield fields["event"], json.loads(fields["data"]), fields.get("id", "")
+            fields = {}
+
+
+def wait_for(is_so: Any, timeout_s: float = 20) -> None:
+    until = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def next_of(stream: Iterator[Told], kind: str) -> Told:
+    """Return the next message of a kind."""
+    return next(one for one in stream if one[0] == kind)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> WrittenRun:
+    return WrittenRun(tmp_path / "runs")
+
+
+@pytest.fixture
+def served(
+    tmp_path: Path, written: WrittenRun, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Served]:
+    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path / "cache"))
+    served = Served(written.run.path.parent)
+    served.start()
+    yield served
+    served.stop()
+
+
+@pytest.fixture
+def path(written: WrittenRun) -> str:
+    return f"/api/runs/{written.run.run_id}/stream"
+
+
+def test_what_is_written_is_told_by_kind(served: Served, written: WrittenRun, path: str) -> None:
+    written.train(1, loss=1.0)
+    with served.stream(path) as told:
+        kind, row, first_id = next(told)
+        assert (kind, row["id"]) == ("status", written.run.run_id)
+        assert first_id
+        written.train(2, loss=float("nan"))
+        _, metric, _ = next_of(told, "metric")
+        assert (metric["name"], metric["key"], metric["step"]) == ("train", None, 2)
+        assert metric["fields"]["loss"] == "nan"
+        written.writer("launch").emit("error", "rank.gone", failed_rank=3)
+        assert next_of(told, "event")[1]["failed_rank"] == 3
+        written.run.run_log.write_text("a line\nand a half")
+        assert next_of(told, "log")[1] == {"file": "run", "n": 1, "text": "a line"}
+        answers = written.run.evolution("demo", 10)
+        answers.parent.mkdir(parents=True)
+        answers.write_text("{}")
+        assert next_of(told, "answers")[1] == {"dataset": "demo", "step": 10}
+        written.run.status.write_text('{"step": 77, "phase": "training"}')
+        assert next_of(told, "status")[1]["step"] == 77
+
+
+def test_secrets_are_masked(served: Served, written: WrittenRun, path: str) -> None:
+    secret = "hf_" + "Abcdefgh12345678" * 2
+    with served.stream(path) as told:
+        next(told)
+        written.run.run_log.write_text(f"token: {secret}\n{'x' * 4090} {secret}\n")
+        written.writer("rank0").emit(
+            "error", "rank.exception", exception="E", message=secret, traceback="", exit_code=1
+        )
+        found = [next_of(told, kind) for kind in ("log", "log", "event")]
+        assert "hf_A" not in json.dumps(found)
+
+
+def test_a_torn_line_is_told_of_when_it_is_whole(
+    served: Served, written: WrittenRun, path: str
+) -> None:
+    with served.stream(path) as told:
+        next(told)
+        written.raw(b'{"kind": "metric", "name": "train", "st')
+        written.writer("launch").emit("error", "rank.gone", failed_rank=3)
+        assert next_of(told, "event")
+        written.raw(b'ep": 5, "loss": 1.5}\n{"broken\n[]\n')
+        written.train(6, loss=1.0)
+        assert [next_of(told, "metric")[1]["step"] for _ in range(2)] == [5, 6]
+
+
+def test_who_comes_back_misses_nothing_and_hears_nothing_twice(
+    served: Served, written: WrittenRun, path: str
+) -> None:
+    steps: list[int] = []
+    last_id = ""
+    for begin in range(0, 60, 10):
+        with served.stream(path, last_id) as told:
+            last_id = last_id or next(told)[2]
+            for step in range(begin, begin + 10):
+                written.train(step, loss=1.0)
+            for _ in range(7):  # and the rest is on its way when the connection ends
+                _, metric, last_id = next_of(told, "metric")
+                steps.append(metric["step"])
+        if begin == 20:
+            wait_for(lambda: served.followed() == 0)
+    assert steps == list(range(42))
+
+
+def test_a_place_that_is_too_far_back_or_of_another_run_says_so(
+    served: Served, written: WrittenRun, path: str
+) -> None:
+    with served.stream(path) as told:
+        first_id = next(told)[2]
+    written.many(1, 4000)
+    for last_id in (first_id, "what~is=this", "x", first_id.replace("=0", "=999999999")):
+        with served.stream(path, last_id) as told:
+            next_of(told, "reset")
+            written.train(4001, loss=1.0)
+            assert next_of(told, "metric")[1]["step"] == 4001
+
+
+def test_logs_of_ranks_are_for_those_who_ask(
+    served: Served, written: WrittenRun, path: str
+) -> None:
+    log = written.run.rank_log(1, 0)
+    log.parent.mkdir(parents=True)
+    log.write_text("old\n")
+    with served.stream(path) as plain, served.stream(f"{path}?logs=run,rank1") as asked:
+        next(plain)
+        next(asked)
+        with log.open("a") as file:
+            file.write("new\n")
+        assert next_of(asked, "log")[1] == {"file": "rank1", "n": 2, "text": "new"}
+        written.run.run_log.write_text("of the run\n")
+        assert next_of(plain, "log")[1]["file"] == "run"
+
+
+def test_one_follower_is_there_for_all_and_ends_with_the_last(
+    served: Served, written: WrittenRun, path: str
+) -> None:
+    with served.stream(path) as one:
+        next(one)
+        with served.stream(path) as other:
+            next(other)
+            assert served.followed() == 1
+            written.train(1, loss=1.0)
+            assert next_of(one, "metric")[1]["step"] == next_of(other, "metric")[1]["step"] == 1
+        written.train(2, loss=1.0)
+        assert next_of(one, "metric")[1]["step"] == 2
+    wait_for(lambda: served.followed() == 0)
+    wait_for(lambda: "follow" not in {thread.name[:6] for thread in threading.enumerate()})
+
+
+def test_one_that_reads_nothing_does_not_hold_up_the_others(
+    served: Served, written: WrittenRun, path: str
+) -> None:
+    slow = socket.create_connection(("127.0.0.1", served.port))
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode())
+    with served.stream(path) as told:
+        next(told)
+        for begin in range(1, 10_001, 1000):
+            written.many(begin, begin + 999)
+            while next_of(told, "metric")[1]["step"] < begin + 999:
+                pass
+    slow.close()
+    wait_for(lambda: served.followed() == 0)
+
+
+def test_what_is_not_taken_is_dropped_and_said() -> None:
+    async def listen() -> bytes:
+        listener = Listener(asyncio.get_running_loop(), frozenset())
+        for number in range(60_000):
+            listener.put_soon([message("metric", {"step": number})])
+            listener.put_soon([Message(b"of a log", "run")])
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        taken = b""
+        while b"59999" not in taken:
+            taken += await listener.take(1)
+        return taken
+
+    taken = asyncio.run(listen())
+    assert taken.startswith(b"event: reset")
+    assert taken.endswith(b'data: {"step": 59999}\n\n')
+    assert b"of a log" not in taken
+    assert len(taken) < 2 << 20
+
+
+def test_more_at_once_than_can_be_told_is_left_out_and_said(
+    served: Served, written: WrittenRun, path: str
+) -> None:
+    with served.stream(path) as told:
+        next(told)
+        with written.run.run_log.open("w") as log:
+            log.write("x" * 99 + "\n")
+        next_of(told, "log")
+        with written.run.run_log.open("a") as log:
+            log.write(("x" * 99 + "\n") * 50_000 + "the last\n")
+        next_of(told, "reset")
+        while next_of(told, "log")[1]["text"] != "the last":
+            pass
+
+
+def test_a_run_that_is_deleted_ends_its_streams(
+    served: Served, written: WrittenRun, path: str
+) -> None:
+    with served.stream(path) as told:
+        next(told)
+        shutil.rmtree(written.run.path)
+        assert next_of(told, "gone")
+        assert list(told) == []
+    wait_for(lambda: served.followed() == 0)
+    assert httpx.get(f"{served.url}{path}", trust_env=False).status_code == 404
+
+
+def test_the_rows_of_all_runs_are_told_as_they_change(
+    served: Served, written: WrittenRun, tmp_path: Path
+) -> None:
+    with served.stream("/api/stream") as told:
+        _, first, _ = next(told)
+        assert [row["id"] for row in first["runs"]] == [written.run.run_id]
+        written.run.status.write_text('{"step": 5, "phase": "training"}')
+        _, changed, _ = next_of(told, "runs")
+        assert [row["step"] for row in changed["runs"]] == [5]
+        other = WrittenRun(tmp_path / "runs", "20260102-000000-other-1111")
+        _, new, _ = next_of(told, "runs")
+        assert ([row["id"] for row in new["runs"]], new["total"]) == ([other.run.run_id], 2)
+        shutil.rmtree(other.run.path)
+        _, less, _ = next_of(told, "runs")
+        assert (less["removed"], less["total"]) == ([other.run.run_id], 1)
+
+
+def test_there_is_a_limit_to_how_many_listen(
+    written: WrittenRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_module, "MOST_LISTENERS", 2)
+
+    async def listen() -> None:
+        hub, runs = Hub(), Runs(written.run.path.parent)
+        loop = asyncio.get_running_loop()
+        make = _maker(runs, written)
+        listeners = [Listener(loop, frozenset()) for _ in range(3)]
+        for one in listeners[:2]:
+            hub.listen("run", make, one, "")
+        with pytest.raises(TooManyError):
+            hub.listen("run", make, listeners[2], "")
+        hub.leave("run", listeners[0])
+        hub.leave("run", listeners[0])
+        hub.listen("run", make, listeners[2], "")
+        for one in listeners:
+            hub.leave("run", one)
+        while hub.num_followed():
+            await asyncio.sleep(0.01)
+
+    asyncio.run(listen())
+
+
+def _maker(runs: Runs, written: WrittenRun) -> Any:
+    from monitor.metrics.follower import Follower
+
+    return lambda: Follower(runs, written.run)
+
+
+def test_metrics_are_served_with_the_same_names(
+    served: Served, written: WrittenRun, path: str
+) -> None:
+    written.many(1, 10)
+    url = f"{served.url}{path.replace('stream', 'metrics')}"
+    told = httpx.get(f"{url}?series=train.loss&from_step=3&points=4", trust_env=False).json()
+    assert told["series"]["train.loss"]["steps"] == [4, 6, 8, 10]
+    assert told["series"]["train.loss"]["min"] == [3.0, 5.0, 7.0, 9.0]
+    for wrong in ("points=0", "points=x", "from_step=nan", "series=nothing", "after=x"):
+        answer = httpx.get(f"{url}?{wrong}", trust_env=False)
+        assert answer.status_code == 400, wrong
+        assert answer.json()["hint"]
+
+
+def test_a_server_with_an_open_stream_ends_without_a_word(
+    written: WrittenRun, path: str, tmp_path: Path
+) -> None:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-P", "-m", "monitor", "serve", "--port", str(port)],
+        cwd=ROOT,
+        env=os.environ
+        | {
+            "PYTHONPATH": str(ROOT),
+            "AIRLOCK_RUNS_DIR": str(written.run.path.parent),
+            "AIRLOCK_CACHE_DIR": str(tmp_path),
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert server.stdout is not None
+    assert server.stdout.readline()
+    with socket.create_connection(("127.0.0.1", port)) as reader:
+        reader.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+        while b"event: status" not in reader.recv(65536):
+            pass
+        server.send_signal(signal.SIGTERM)
+        _, err = server.communicate()
+    assert (server.returncode, err) == (0, b"")

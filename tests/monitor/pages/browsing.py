@@ -1,0 +1,116 @@
+"""A real browser that looks at real servers, and what it saw beside the page."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.running import ended, wait_for
+
+TOKEN = "a-token-of-the-tests-0123456789"  # noqa: S105 - made up
+
+
+@dataclass
+class Seen:
+    """What happened in all pages of a browser."""
+
+    said: list[str] = field(default_factory=list)  # errors of scripts, of CSP, on the console
+    urls: list[str] = field(default_factory=list)
+
+    def assert_clean(self, base: str) -> None:
+        """Assert that nothing was blocked or broken, and that no request went elsewhere."""
+        assert self.said == []
+        assert self.urls
+        assert [url for url in self.urls if not url.startswith((base, "blob:", "data:"))] == []
+
+
+def browser_path() -> str:
+    """Return the browser of this machine; skips the test where there is none."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        pytest.skip("no chromium here: apt-get install chromium")
+    pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
+    return found
+
+
+@contextlib.contextmanager
+def browser() -> Iterator[Any]:
+    """Yield a headless Chromium, of playwright."""
+    path = browser_path()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        try:
+            yield chromium
+        finally:
+            chromium.close()
+
+
+def watched(context: Any) -> Seen:
+    """Return what happens in the pages of a context from now on."""
+    seen = Seen()
+    # The stream that a page leaves behind is no error, and one that has ended is none either.
+    context.on("request", lambda request: seen.urls.append(request.url))
+    context.on("console", lambda message: _told(seen, message))
+    context.on("weberror", lambda error: seen.said.append(str(error.error)))
+    return seen
+
+
+def _told(seen: Seen, message: Any) -> None:
+    if message.type in ("error", "warning"):
+        seen.said.append(message.text)
+
+
+@contextlib.contextmanager
+def server(environ: dict[str, str], *options: str) -> Iterator[str]:
+    """Yield the address of a real `airlock monitor`, as it ends with a slash."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "monitor", "monitor", "--port", "0", *options],
+        env=environ | {"AIRLOCK_TOKEN": TOKEN},
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    lines: list[str] = []
+
+    def read() -> None:
+        assert process.stdout is not None
+        lines.extend(iter(process.stdout.readline, ""))
+
+    reader = threading.Thread(target=read, daemon=True)
+    with ended(process):
+        # `lines` is filled while it is read: extend takes what comes, line by line.
+        reader.start()
+        address = re.compile(r"(http://127\.0\.0\.1:\d+/)")
+
+        def found() -> str | None:
+            assert process.poll() is None, lines
+            return next((hit[1] for one in list(lines) if (hit := address.search(one))), None)
+
+        yield wait_for(found, why="the server says where it is") or ""
+    reader.join(timeout=10)
+
+
+def until(page: Any, expression: str, timeout_s: float = 60) -> None:
+    """Wait until an expression holds in the page.
+
+    From outside: a loop within the page would have to evaluate text, which the policy forbids.
+    """
+    give_up_mono = time.monotonic() + timeout_s
+    while not page.evaluate(expression):
+        assert time.monotonic() < give_up_mono, f"{expression}\n{page.inner_text('body')[:3000]}"
+        page.wait_for_timeout(100)

@@ -1,0 +1,29 @@
+"""Fixtures of the tests of pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monitor.answers.demo import demo_runs
+from rundir.paths import RunDir
+from tests.monitor.pages.browsing import browser
+
+
+@pytest.fixture
+def chromium() -> Iterator[Any]:
+    """Return a headless browser."""
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def demo(environ: dict[str, str]) -> RunDir:
+    """Return the newer of two runs that lie in the folder of runs."""
+    folder = Path(environ["AIRLOCK_RUNS_DIR"])
+    folder.mkdir(parents=True)
+    demo_runs(folder)
+    return RunDir((folder / "latest").resolve())

@@ -1,0 +1,232 @@
+"""The pages in a real browser, over two runs that nobody has to wait for."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rundir.paths import RunDir
+from tests.monitor.answers.made import HOSTILE
+from tests.monitor.pages.browsing import TOKEN, server, until, watched
+
+pytestmark = pytest.mark.runs
+
+PAGES = ("", "run", "evolution", "config", "inbox", "compare")
+_FOUND = """() => axe.run(document, {resultTypes: ['violations']}).then((told) => told.violations
+  .filter((one) => ['serious', 'critical'].includes(one.impact))
+  .map((one) => `${one.id}: ${one.nodes.map((node) => node.target.join(' ')).join('; ')}`))"""
+
+
+def text_of(page: Any, name: str) -> str:
+    found: str = page.text_content(f'[data-id="{name}"]')
+    return found
+
+
+def test_the_runs_are_listed_and_one_is_opened_compared_and_filtered(
+    chromium: Any, demo: RunDir, environ: dict[str, str]
+) -> None:
+    with server(environ) as base:
+        context = chromium.new_context()
+        seen = watched(context)
+        page = context.new_page()
+        page.goto(base)
+        until(page, "document.querySelectorAll('tr[data-run]').length === 2")
+        states = page.locator(".state").all_text_contents()
+        assert set(states) == {"done", "stopped"}
+        for check in page.locator("input[type=checkbox]").all():
+            check.check()
+        page.click('[data-id="compare"]')
+        until(page, "document.querySelectorAll('[data-id=rows] tr').length > 0")
+        until(page, "document.querySelector('canvas') !== null")
+        differing = page.locator('[data-id="rows"] th').all_text_contents()
+        assert "train.learning_rate" in differing  # and what is the same is left out
+        assert "model.dtype" not in differing
+        assert page.locator(".legend li").count() == 2
+        page.goto(base)
+        page.fill('[data-id="search"]', demo.run_id)
+        until(page, "document.querySelectorAll('tr[data-run]').length === 1")
+        page.fill('[data-id="search"]', "no such run")
+        until(page, "document.querySelector('.empty-title') !== null")
+        page.fill('[data-id="search"]', "")
+        page.click(f'tr[data-run="{demo.run_id}"] a')
+        until(page, "document.querySelector('[data-tile=loss]')?.textContent.startsWith('0')")
+        assert text_of(page, "name") == demo.run_id
+        seen.assert_clean(base)
+
+
+def test_what_a_run_holds_is_shown_as_text_whatever_it_is(
+    chromium: Any, demo: RunDir, environ: dict[str, str]
+) -> None:
+    evil = HOSTILE[1]
+    hostile = demo.path.parent / '20990101-000000-<img src=x onerror="window.hit=1">-0d3c'
+    shutil.copytree(demo.path, hostile)
+    told = json.loads((hostile / "status.json").read_text())
+    told |= {"run_id": hostile.name, "error": evil, "profile": evil, "exit_code": 10}
+    (hostile / "status.json").write_text(json.dumps(told))
+    with (hostile / "logs/run.log").open("a") as log:
+        log.write("".join(f"{one}\n" for one in HOSTILE))
+    with (hostile / "config.toml").open("a") as config:
+        config.write(f"\n[more]\nevil = {json.dumps(evil)}\n")
+    event = {"v": 1, "t": told["updated_t"], "mono": 1.0, "node": 0, "attempt": 0, "rank": 0}
+    event |= {"pid": 1, "kind": "mark", "name": "stall", "waiting": evil, "limit_s": 1}
+    with (hostile / "events/launch.jsonl").open("a") as events:
+        events.write(json.dumps(event) + "\n")
+    with server(environ) as base:
+        context = chromium.new_context()
+        seen = watched(context)
+        page = context.new_page()
+        page.goto(base)
+        until(page, "document.querySelectorAll('tr[data-run]').length === 3")
+        link = page.locator("tr[data-run] a", has_text="onerror")
+        assert link.text_content() == '<img src=x onerror="window.hit=1">'
+        link.click()
+        until(page, "document.querySelectorAll('.line').length > 0")
+        until(page, "document.querySelectorAll('.event').length > 0")
+        shown = page.text_content("main")
+        assert all(one in shown for one in (evil, "{{7*7}}${window.hit=1}", HOSTILE[2]))
+        page.click('[data-view="config"]')
+        until(page, "document.querySelectorAll('[data-id=config-rows] tr').length > 5")
+        assert evil in page.text_content('[data-id="config-rows"]')
+        assert page.evaluate("window.hit") is None
+        assert page.locator("main img").count() == 0
+        seen.assert_clean(base)
+
+
+def test_a_run_that_is_not_there_says_what_to_type(chromium: Any, environ: dict[str, str]) -> None:
+    Path(environ["AIRLOCK_RUNS_DIR"]).mkdir()
+    with server(environ) as base:
+        page = chromium.new_page()
+        page.goto(f"{base}run?run=nothing")
+        until(page, "document.querySelector('main h1.hide') !== null")
+        assert "no run 'nothing'" in page.text_content("main")
+        page.goto(base)
+        until(page, "document.querySelector('.empty-title') !== null")
+        assert "./start.sh tiny" in page.text_content("main")
+
+
+def test_a_failed_run_shows_why_and_the_command_to_copy(
+    chromium: Any, demo: RunDir, environ: dict[str, str]
+) -> None:
+    told = json.loads(demo.status.read_text()) | {"exit_code": 12, "phase": "failed"}
+    demo.status.write_text(json.dumps(told | {"error": "rank 3 waits in all_reduce"}))
+    incident = demo.incidents / "incident-attempt0"
+    incident.mkdir()
+    (incident / "verdict.md").write_text(
+        "# run: hang\n\n**rank 3 hangs**\n\nIt waits at train.py:12.\n\n"
+        "→ ./airlock run 32b --set launch.start=cold\n\n## What ran\n\nleft out\n"
+    )
+    with server(environ) as base:
+        page = chromium.new_page()
+        page.goto(f"{base}run")
+        until(page, "document.querySelector('.verdict') !== null")
+        assert "rank 3 waits in all_reduce" in text_of(page, "banners")
+        assert f"./airlock doctor {demo.run_id}" in text_of(page, "banners")
+        verdict = text_of(page, "verdicts")
+        assert "Attempt 0: rank 3 hangs" in verdict
+        assert "It waits at train.py:12." in verdict
+        assert "left out" not in verdict
+        commands = page.locator(".verdict .command code").all_text_contents()
+        assert commands == ["./airlock run 32b --set launch.start=cold"]
+        assert "failed" in text_of(page, "state")
+
+
+def test_alarms_are_kept_and_ring(chromium: Any, demo: RunDir, environ: dict[str, str]) -> None:
+    rank0 = demo.path / "events/rank0.jsonl"
+    lines = rank0.read_text().splitlines()
+    last = next(at for at in reversed(range(len(lines))) if '"name": "train"' in lines[at])
+    lines[last] = re.sub(r'"loss": [^,]+', '"loss": "nan"', lines[last])
+    rank0.write_text("\n".join(lines) + "\n")
+    with server(environ) as base:
+        page = chromium.new_context().new_page()
+        page.goto(f"{base}run")
+        until(page, "document.querySelector('.banner.bad') !== null")
+        assert "The loss was NaN at step" in text_of(page, "banners")
+        page.uncheck('[aria-label="Alarm: Loss is NaN or infinite"]')
+        until(page, "document.querySelector('.banner.bad') === null")
+        page.reload()
+        until(page, "document.querySelectorAll('.line').length > 0")
+        assert not page.is_checked('[aria-label="Alarm: Loss is NaN or infinite"]')
+        assert page.locator(".banner.bad").count() == 0
+
+
+def test_the_theme_is_kept_and_the_page_fits_a_phone(
+    chromium: Any, demo: RunDir, environ: dict[str, str]
+) -> None:
+    assert demo.path.is_dir()
+    with server(environ) as base:
+        context = chromium.new_context(viewport={"width": 390, "height": 844})
+        page = context.new_page()
+        for name in PAGES:
+            page.goto(base + name)
+            page.wait_for_load_state("networkidle" if name in ("config", "inbox") else "load")
+            page.wait_for_timeout(1000)
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= 390, f"{name}: {wide}"
+        page.goto(base)
+        page.click("[data-theme-switch]")
+        page.click("[data-theme-switch]")
+        page.goto(f"{base}run")
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_a_prefix_of_a_proxy_changes_nothing(
+    chromium: Any, demo: RunDir, environ: dict[str, str]
+) -> None:
+    with server(environ) as base:
+        context = chromium.new_context()
+
+        def pass_on(route: Any) -> None:
+            answer = route.fetch(url=route.request.url.replace("/user/x/proxy/8080/", "/"))
+            route.fulfill(response=answer)
+
+        # Streams have no end, so that they cannot be passed on whole: the page goes on without.
+        context.route("**/user/x/proxy/8080/**", pass_on)
+        context.route("**/stream*", lambda route: route.abort())
+        page = context.new_page()
+        page.goto(f"{base}user/x/proxy/8080/evolution?run={demo.run_id}")
+        until(page, "document.querySelector('canvas') !== null")
+        page.click('[data-view="config"]')
+        until(page, "document.querySelectorAll('[data-id=config-rows] tr').length > 5")
+        assert "/user/x/proxy/8080/config" in page.url
+
+
+def axe_source(folder: Path) -> str:
+    """Return axe-core, by npm; skips the test where it cannot be had."""
+    if shutil.which("npm") is None:
+        pytest.skip("no npm here, which fetches axe-core")
+    fetched = subprocess.run(
+        ["npm", "pack", "axe-core@4.14.1"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    if fetched.returncode != 0:
+        pytest.skip(f"npm does not fetch axe-core: {fetched.stderr[-200:]}")
+    packed = next(folder.glob("axe-core-*.tgz"))
+    shutil.unpack_archive(packed, folder, filter="data")
+    return (folder / "package/axe.min.js").read_text()
+
+
+def test_axe_finds_no_serious_fault_on_any_page(
+    chromium: Any, demo: RunDir, environ: dict[str, str], tmp_path: Path
+) -> None:
+    assert demo.path.is_dir()
+    source = axe_source(tmp_path)
+    found = {}
+    with server(environ) as base:
+        for scheme in ("light", "dark"):
+            page = chromium.new_context(color_scheme=scheme).new_page()
+            for name in (*PAGES, "compare?runs=" + ",".join(sorted(_ids(demo)))):
+                page.goto(f"{base}{name}#token={TOKEN}")
+                page.wait_for_timeout(2500)
+                page.evaluate(source)
+                if faults := page.evaluate(_FOUND):
+                    found[f"{name} {scheme}"] = faults
+    assert found == {}
+
+
+def _ids(demo: RunDir) -> list[str]:
+    return [path.name for path in demo.path.parent.iterdir() if not path.is_symlink()]

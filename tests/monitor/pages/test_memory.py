@@ -1,0 +1,61 @@
+"""A page that people leave open: hours of a run, in a time-lapse, do not make it grow."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from rundir.owner import take
+from rundir.paths import RunDir
+from tests.monitor.pages.browsing import server, until
+
+pytestmark = pytest.mark.runs
+
+STEP = "document.querySelector('[data-tile=step]').textContent"
+BATCHES, STEPS = 24, 1200  # as many steps as a run of hours has
+
+
+def test_the_memory_of_a_page_stays_flat_while_a_run_goes_on(
+    chromium: Any, demo: RunDir, environ: dict[str, str]
+) -> None:
+    status = json.loads(demo.status.read_text())
+    status |= {"exit_code": None, "phase": "training", "total_steps": 10**6}
+    used_bytes = []
+    take(demo, "./start.sh tiny")
+    with server(environ) as base:
+        demo.status.write_text(json.dumps(status))
+        page = chromium.new_page()
+        page.goto(f"{base}run")
+        session = page.context.new_cdp_session(page)
+        step = status["step"]
+        for _ in range(BATCHES):
+            step = append(demo, step)
+            demo.status.write_text(json.dumps(status | {"step": step}))
+            until(
+                page, f"document.querySelector('[data-tile=step]').textContent.includes('{step:,}')"
+            )
+            page.wait_for_timeout(900)
+            session.send("HeapProfiler.collectGarbage")
+            used_bytes.append(session.send("Runtime.getHeapUsage")["usedSize"])
+        lines = page.locator(".line").count()
+        nodes = page.evaluate("document.querySelectorAll('*').length")
+    assert lines <= 2000
+    assert nodes < 12_000
+    half = BATCHES // 2
+    assert max(used_bytes[half:]) < 1.3 * max(used_bytes[:half]), used_bytes
+
+
+def append(run: RunDir, step: int) -> int:
+    """Add a batch of steps, and a line of the log for each; return the last step."""
+    head = {"v": 1, "node": 0, "attempt": 0, "rank": 0, "pid": 1, "kind": "metric"}
+    told = [
+        head | {"t": 1.9e9 + at, "mono": 0.0 + at, "name": "train", "step": at, "loss": 1.0}
+        for at in range(step + 1, step + STEPS + 1)
+    ]
+    with (run.path / "events/rank0.jsonl").open("a") as events:
+        events.write("".join(json.dumps(row) + "\n" for row in told))
+    with run.run_log.open("a") as log:
+        log.write("".join(f"step {row['step']}  loss 1.0\n" for row in told))
+    return step + STEPS

@@ -1,0 +1,120 @@
+"""Reports: one file, the same figures, nothing secret, nothing fetched."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monitor.report.write import licences, report_html, series
+from rundir.paths import RunDir
+from tests.monitor.answers.made import HOSTILE
+from tests.monitor.pages.browsing import server, until, watched
+
+SECRET = "hf_abcdefghijklmnopqrstuvwxyz0123456789"  # noqa: S105 - made up
+TILES = (
+    "[...document.querySelectorAll('[data-tile]')]"
+    ".map((one) => `${one.dataset.tile} ${one.textContent}`).join('; ')"
+)
+LEGENDS = "[...document.querySelectorAll('.chart')].map((one) => one.innerText).join('\\n')"
+
+
+def report(environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "launch", "report", *words],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_report_is_one_file_that_is_not_replaced_unasked(
+    demo: RunDir, environ: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "run.html"
+    made = report(environ, demo.run_id, "-o", str(file))
+    assert (made.returncode, made.stderr) == (0, "")
+    assert str(file) in made.stdout
+    html = file.read_text()
+    assert len(html.encode()) < 8_000_000
+    assert "Permission is hereby granted, free of charge" in html
+    assert "Leon Sorokin" in html
+    assert "Apache License" in html
+    again = report(environ, demo.run_id, "-o", str(file))
+    assert again.returncode == 2
+    assert f"{file} is there already" in again.stderr
+    assert f"./airlock report {demo.run_id} -o {file} --force" in again.stderr
+    assert report(environ, demo.run_id, "-o", str(file), "--force").returncode == 0
+
+
+def test_a_report_of_no_run_says_what_to_type(environ: dict[str, str], tmp_path: Path) -> None:
+    Path(environ["AIRLOCK_RUNS_DIR"]).mkdir()
+    answer = report(environ, "nothing", "-o", str(tmp_path / "run.html"))
+    assert answer.returncode == 2
+    assert "no run 'nothing'" in answer.stderr
+    assert not (tmp_path / "run.html").exists()
+
+
+def test_secrets_are_masked_and_data_cannot_end_the_script(
+    demo: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    with demo.run_log.open("a") as log:
+        log.write(f"token={SECRET}\n" + "".join(f"{one}\n" for one in HOSTILE))
+    with (demo.path / "config.toml").open("a") as config:
+        config.write(f'\n[more]\nname = "{SECRET}"\n')
+    html = report_html(demo)
+    assert SECRET not in html
+    data = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', html, re.DOTALL)
+    assert data is not None
+    assert "<" not in data[1]
+
+
+def test_a_run_with_many_answers_keeps_below_the_limit(demo: RunDir) -> None:
+    whole = report_html(demo)
+    smaller = report_html(demo, most_bytes=len(whole.encode()) - 5000)
+    assert len(smaller.encode()) <= len(whole.encode()) - 5000
+    assert '"left_out":0' in whole
+    assert '"left_out":0' not in smaller
+
+
+def test_every_series_of_the_charts_is_in_the_report() -> None:
+    assert {"train.loss", "train.loss@*", "train.rank.time_wait_s@*", "gpu.power_w@*"} <= {
+        *series()
+    }
+
+
+def test_each_licence_is_whole() -> None:
+    texts = dict(licences())
+    assert "WITHOUT WARRANTY OF ANY KIND" in texts["uPlot"]
+    assert any("Apache License" in text for name, text in texts.items() if name != "uPlot")
+
+
+@pytest.mark.runs
+def test_a_report_opens_without_a_network_and_shows_the_figures_of_the_page(
+    chromium: Any, demo: RunDir, environ: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "run.html"
+    assert report(environ, demo.run_id, "-o", str(file)).returncode == 0
+    with server(environ) as base:
+        page = chromium.new_page()
+        page.goto(f"{base}run?run={demo.run_id}")
+        until(page, "document.querySelector('[data-live]').textContent.includes('over')")
+        tiles, legends = page.evaluate(TILES), page.evaluate(LEGENDS)
+    context = chromium.new_context(offline=True)
+    seen = watched(context)
+    page = context.new_page()
+    page.goto(file.as_uri())
+    until(page, "document.querySelectorAll('[data-id=training] canvas').length > 3")
+    assert page.evaluate(TILES) == tiles
+    assert page.evaluate(LEGENDS) == legends
+    page.click('[data-part-link="evolution"]')
+    until(page, "document.querySelector('[data-part=evolution] canvas') !== null")
+    page.click('[data-part-link="config"]')
+    until(page, "document.querySelectorAll('[data-id=config-rows] tr').length > 5")
+    seen.assert_clean(file.as_uri())

@@ -1,0 +1,87 @@
+"""What the files of the pages must not have, whatever a browser makes of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from monitor.api.app import create_app
+from monitor.api.settings import Settings
+from monitor.pages.files import HERE, STATIC, chart_file
+from monitor.pages.routes import PAGES
+from monitor.report.bundle import bundled
+
+SCRIPTS = sorted(STATIC.glob("*.js"))
+TEMPLATES = sorted((HERE / "templates").rglob("*.html"))
+SERVED = [path for path in TEMPLATES if path.name != "report.html"]
+
+
+def client(tmp_path: Path) -> TestClient:
+    app = create_app(Settings(runs_folder=tmp_path))
+    return TestClient(app, base_url="http://127.0.0.1:8080")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_no_script_makes_markup_of_text(script: Path) -> None:
+    risky = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc"
+    assert re.findall(risky, script.read_text()) == []
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_only_the_charts_know_uplot(script: Path) -> None:
+    if script.name != "charts.js":
+        assert "uPlot" not in script.read_text()
+
+
+@pytest.mark.parametrize("path", [*SCRIPTS, *SERVED, *STATIC.glob("*.css")], ids=lambda p: p.name)
+def test_urls_are_relative_and_lead_nowhere_else(path: Path) -> None:
+    text = path.read_text().replace("http://www.w3.org/2000/svg", "")
+    assert re.findall(r"https?://|[\"'(]//", text) == []
+    assert re.findall(r"(?:href|src|get\(|fetch\(|post\()=?[\"'(`]/", text) == []
+
+
+@pytest.mark.parametrize("template", SERVED, ids=lambda path: path.name)
+def test_templates_hold_no_script_and_no_style(template: Path) -> None:
+    text = template.read_text()
+    assert re.findall(r"<style|<script(?![^>]* src=)|\sstyle=|\son[a-z]+=", text) == []
+
+
+def test_the_scripts_of_a_report_become_one() -> None:
+    script = bundled("report", STATIC)
+    assert not re.search(r"^(import|export)\b", script, re.MULTILINE)
+    assert script.count("const module_charts =") == 1
+
+
+def test_a_form_of_import_that_cannot_be_put_together_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.js").write_text('import * as all from "./b.js";\n')
+    with pytest.raises(ValueError, match=r"a\.js: a form of import .* import \* as all"):
+        bundled("a", tmp_path)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_each_page_is_served_with_a_policy_that_lets_nothing_inline_run(
+    path: str, tmp_path: Path
+) -> None:
+    answer = client(tmp_path).get(path)
+    assert answer.status_code == 200
+    assert "<main" in answer.text
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
+    assert "unsafe" not in policy
+
+
+def test_charts_are_those_of_the_package_where_it_lies(tmp_path: Path) -> None:
+    answer = client(tmp_path).get("/static/uplot/uPlot.js")
+    assert answer.content == chart_file("uPlot.js").read_bytes()
+    assert "site-packages" in str(chart_file("uPlot.js"))
+    assert answer.headers["Content-Type"].startswith("text/javascript")
+
+
+@pytest.mark.parametrize("name", ["nothing.js", "..%2frun.html", "uplot/nothing.js", "app.py"])
+def test_no_other_file_is_served(name: str, tmp_path: Path) -> None:
+    answer = client(tmp_path).get(f"/static/{name}")
+    assert answer.status_code == 404
+    assert "error" in answer.json()

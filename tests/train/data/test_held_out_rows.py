@@ -1,0 +1,98 @@
+"""The rows that a run holds out, listed in its folder: the same questions for another model."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rundir.paths import RunDir
+from tests.train.data.test_prepare_data import cache, file, model, saved_tokenizer
+from train.data.dataset import SampleFile
+from train.data.prepare_path import prepare_path
+from train.data.samples import Recipe
+
+__all__ = ["cache", "file", "model", "saved_tokenizer"]  # their fixtures
+
+PAIRS = [{"prompt": f"p{i}", "response": f"r{i}"} for i in range(60)]
+
+
+def _pairs(path: Path) -> Path:
+    path = path.with_suffix(".jsonl")
+    path.write_text("".join(json.dumps(row) + "\n" for row in PAIRS), encoding="utf-8")
+    return path
+
+
+def _conversations(path: Path) -> Path:
+    def turns(number: int) -> list[dict[str, Any]]:
+        return [
+            {"role": "user", "content": f"größe {number}"},
+            {"role": "assistant", "content": "no loss", "weight": 0},
+            {"role": "user", "content": "again"},
+            {"role": "assistant", "content": f"{number}"},
+        ]
+
+    path = path.with_suffix(".json")
+    path.write_text(json.dumps([{"messages": turns(i)} for i in range(60)]), encoding="utf-8")
+    return path
+
+
+def _table(path: Path) -> Path:
+    path = path.with_suffix(".csv")
+    with path.open("w", newline="", encoding="utf-8") as to:
+        writer = csv.DictWriter(to, ["prompt", "response"])
+        writer.writeheader()
+        writer.writerows(PAIRS)
+    return path
+
+
+def _texts(path: Path) -> Path:
+    path = path.with_suffix(".txt")
+    path.write_text("".join(f"line {i}\n" for i in range(60)), encoding="utf-8")
+    return path
+
+
+def _parquet(path: Path) -> Path:
+    path = path.with_suffix(".parquet")
+    when = datetime.datetime(2026, 11, 20, tzinfo=datetime.UTC)
+    rows = [{**row, "when": when, "raw": b"\xff"} for row in PAIRS]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def _samples(path: Path, model: Path, **recipe: Any) -> list[list[int]]:
+    samples = SampleFile(prepare_path(path, model, Recipe(max_seq_length=99, **recipe))[0])
+    return [samples[i][0].tolist() for i in range(len(samples))]
+
+
+@pytest.mark.parametrize("make", [_pairs, _conversations, _table, _texts, _parquet])
+@pytest.mark.parametrize("loss_on", ["answers", "last_answer"])
+def test_the_rows_held_out_are_listed_and_give_the_same_samples_again(
+    file: Path, model: Path, tmp_path: Path, make: Any, loss_on: Any
+) -> None:
+    source, run = make(file), RunDir(tmp_path / "run")
+    run.path.mkdir()
+    recipe = Recipe(max_seq_length=99, eval_fraction=0.3, loss_on=loss_on)
+    for _ in range(2):  # the second time from the cache
+        _, evaluation = prepare_path(source, model, recipe, run)
+        assert evaluation is not None
+        held_out = SampleFile(evaluation)
+        (listed,) = run.data.glob("*.held_out.jsonl")
+        assert listed.name == f"{source.stem}.held_out.jsonl"
+        again = _samples(listed, model, loss_on=loss_on)
+        assert again == [held_out[i][0].tolist() for i in range(len(held_out))]
+        assert 5 < len(again) < 40
+        listed.unlink()
+
+
+def test_without_held_out_rows_nothing_is_listed(file: Path, model: Path, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.path.mkdir()
+    prepare_path(_pairs(file), model, Recipe(max_seq_length=99), run)
+    assert not run.data.exists()

@@ -1,0 +1,141 @@
+"""Hybrids: samples of one row change each other by exactly nothing, and train as each alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from benchmarks.small_models import enlarge, small_config
+from train.batches.batch import collate, collate_rows
+from train.data.dataset import Sample
+from train.model.apart import Apart
+from train.model.loss import SummedLoss
+from train.step.random_rows import logits_of, random_samples
+
+# peft and transformers tell of renamed names, and of kernels that are not installed.
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:{what}")
+    for what in (".*gradient_checkpointing", ".*[Uu]nrecognized keys")
+]
+LENGTHS = (19, 2, 70, 7, 33)
+CHANGED = (0, 2, 4)  # the neighbours; the others stay
+# A gated delta net, Mamba in both forms, a short convolution, lightning attention, and what shares
+# rows with attention that is told no positions.
+HYBRIDS = ["qwen3_next", "qwen3_5_text", "mamba2", "jamba", "lfm2", "minimax", "granitemoehybrid"]
+OTHERS = [
+    "bailing_hybrid",
+    "bamba",
+    "falcon_h1",
+    "falcon_mamba",
+    "inkling_text",
+    "kimi_linear",
+    "lfm2_moe",
+    "mamba",
+    "nemotron_h",
+    "olmo_hybrid",
+    "qwen3_5_moe_text",
+    "qwen4_exp_text",
+    "recurrent_gemma",
+    "rwkv",
+    "zamba",
+    "zamba2",
+    "zaya",
+]
+ALL = [*HYBRIDS, *(pytest.param(kind, marks=pytest.mark.long) for kind in OTHERS)]
+
+
+def made(kind: str) -> Any:
+    auto: Any = AutoModelForCausalLM
+    torch.manual_seed(0)
+    try:
+        described = small_config(kind)
+    except KeyError:
+        pytest.skip(f"transformers has no {kind}")
+    return enlarge(auto.from_config(described, dtype=torch.float32)).train()
+
+
+def kept_apart(kind: str) -> tuple[Any, Apart]:
+    model = made(kind)
+    return model, Apart(model, with_mask=kind == "granitemoehybrid")
+
+
+def rows(model: Any) -> tuple[list[Sample], list[Sample]]:
+    """Return a row of samples, and one with other neighbours of the same lengths."""
+    mine, others = (random_samples(model, seed, LENGTHS) for seed in (0, 1))
+    return mine, [others[at] if at in CHANGED else one for at, one in enumerate(mine)]
+
+
+def difference(model: Any, num_rows: int = 1) -> float:
+    """Return the largest difference that other neighbours make to the logits of a sample."""
+    found = [
+        logits_of(model, collate_rows([row] * num_rows))[-1].split(list(LENGTHS))  # type: ignore[no-untyped-call]
+        for row in rows(model)
+    ]
+    kept = [at for at in range(len(LENGTHS)) if at not in CHANGED]
+    return max(float((found[0][at] - found[1][at]).abs().max()) for at in kept)
+
+
+def gradient(model: Any, *batches: Any) -> tuple[float, torch.Tensor]:
+    model.zero_grad()
+    summed = SummedLoss(model, head="whole")
+    loss = torch.stack([summed(*batch.arguments()) for batch in batches]).sum()
+    torch.autograd.backward(loss)
+    found = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    return float(loss.detach()), torch.cat(found)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_neighbour_changes_exactly_nothing_and_each_sample_is_as_alone(kind: str) -> None:
+    assert difference(made(kind)) > 0.1  # the model needs it
+    model, _ = kept_apart(kind)
+    assert (difference(model), difference(model, num_rows=2)) == (0.0, 0.0)
+    row, _ = rows(model)
+    alone = torch.cat([logits_of(model, collate([one]))[0] for one in row])
+    together = logits_of(model, collate_rows([row]))[0]
+    # Rows of other shapes round differently, by up to 2e-5: as do samples padded in a batch.
+    assert (together - alone).abs().max() < 1e-4 * alone.abs().max()
+    loss, packed = gradient(model, collate_rows([row[:3], row[3:]]))
+    own_loss, own = gradient(made(kind), *(collate([one]) for one in row))
+    assert loss == pytest.approx(own_loss, rel=1e-6)
+    assert (packed - own).norm() < 1e-4 * own.norm()
+
+
+@pytest.mark.parametrize("head", ["own", "whole"])
+def test_what_is_computed_again_in_backward_is_kept_apart_too(head: Any) -> None:
+    found = []
+    for is_checkpointed in (False, True):
+        model, _ = kept_apart("granitemoehybrid")
+        if is_checkpointed:
+            enable = getattr(model, "activation_checkpointing_enable", None)
+            (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+        batch = collate_rows([rows(model)[0]])
+        loss: torch.Tensor = SummedLoss(model, head=head)(*batch.arguments())
+        torch.autograd.backward(loss)
+        found.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    assert torch.equal(found[0], found[1])
+
+
+def test_answers_are_what_they_were_after_a_packed_step() -> None:
+    model = made("qwen3_next").eval()
+    ids = torch.arange(5, 21)[None]
+    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    before = [model.generate(ids, use_cache=cache, **options) for cache in (True, False)]
+    plain = model(input_ids=ids).logits
+    Apart(model)
+    logits_of(model, collate_rows([[one] for one in random_samples(model, 0, (16, 3))]))
+    logits_of(model, collate_rows([random_samples(model, 0, (9, 7))]))  # as long as the question
+    assert torch.equal(model(input_ids=ids).logits, plain)
+    after = [model.generate(ids, use_cache=cache, **options) for cache in (True, False)]
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def test_it_can_be_undone() -> None:
+    model, apart = kept_apart("lfm2")
+    assert apart.kinds == {"Lfm2ShortConv": 1}
+    leak = difference(made("lfm2"))
+    assert difference(model) == 0.0 < leak
+    apart.release()
+    assert difference(model) == leak

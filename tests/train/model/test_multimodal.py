@@ -1,0 +1,254 @@
+"""Multimodal models trained on text: as their own class computes it, and exported as they came."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    Qwen3Config,
+)
+
+from benchmarks.small_models import enlarge, small_config, small_multimodal
+from rundir.config import RunConfig
+from rundir.errors import UserError
+from train.batches.batch import collate
+from train.data.dataset import Sample, prompted
+from train.model.adapters import covered
+from train.model.build import add_method, load_model
+from train.model.export import export, export_adapter
+from train.model.export_towers import tensors_of
+from train.model.loss import SummedLoss
+from train.model.make_checkpoint import byte_tokenizer
+from train.model.multimodal import (
+    LeftOut,
+    class_for,
+    in_towers,
+    known_class,
+    towers_of,
+)
+from train.step.selftest import tried_of
+
+MOST_COMMON = ("gemma3", "qwen3_vl", "mistral3", "qwen3_5")
+OTHERS = (
+    "qwen3_5_moe",
+    "gemma4",
+    "gemma4_unified",
+    "llama4",
+    "internvl",
+    "qwen3_vl_moe",
+    "llava",
+    "llava_next",
+    "llava_onevision",
+    "idefics3",
+    "smolvlm",
+    "aya_vision",
+    "cohere2_vision",
+    "lfm2_vl",
+    "kimi_k25",
+    "mllama",
+    "ovis2",
+    "muse_glimmer",
+    "minimax_m3_vl",
+    "deepseek_vl",
+    "exaone4_5",
+    "minicpmv4_7",
+    "qwen4_exp",
+)
+KINDS = [*MOST_COMMON, *(pytest.param(kind, marks=pytest.mark.long) for kind in OTHERS)]
+# Of peft: it reads a name that transformers renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
+PROCESSOR = "preprocessor_config.json"
+
+
+def multimodal_folder(kind: str, folder: Path, dtype: torch.dtype = torch.float32) -> Path:
+    """Make a small random checkpoint, like a downloaded one."""
+    tokenizer: Any = byte_tokenizer()  # type: ignore[no-untyped-call]
+    tokenizer.save_pretrained(folder)
+    described = small_multimodal(kind)
+    text = described.get_text_config()
+    text.pad_token_id, text.eos_token_id = tokenizer.pad_token_id, tokenizer.eos_token_id
+    torch.manual_seed(0)
+    enlarge(class_for(described)._from_config(described, dtype=dtype)).save_pretrained(folder)
+    (folder / PROCESSOR).write_text(json.dumps({"image_processor_type": kind}))
+    return folder
+
+
+def configured(method: str = "full", **model: Any) -> RunConfig:
+    config = RunConfig(profile="test")
+    return replace(
+        config,
+        model=replace(config.model, **({"dtype": "float32"} | model)),
+        train=replace(config.train, method=method, lora_rank=4, global_batch_size=2),  # type: ignore[arg-type]
+        data=replace(config.data, max_seq_length=64, packing=False),
+        launch=replace(config.launch, device="cpu", num_ranks=1),
+    )
+
+
+def samples() -> list[Sample]:
+    draw = np.random.default_rng(3).integers
+    return [prompted(draw(5, 200, length).astype(np.int32), 4) for length in (9, 17, 12)]
+
+
+def contents(folder: Path) -> dict[str, torch.Tensor]:
+    """Return all tensors in a folder."""
+    found = {}
+    for name, file in tensors_of(folder).items():
+        with safe_open(file, "pt") as opened:
+            found[name] = opened.get_tensor(name)
+    return found
+
+
+def class_named(folder: Path) -> tuple[str, list[str]]:
+    config = json.loads((folder / "config.json").read_text())
+    return config["model_type"], config["architectures"]
+
+
+def class_loss(whole: Any, sample: Sample) -> float:
+    batch = collate([sample])
+    with torch.no_grad():
+        logits = whole(input_ids=batch.input_ids, use_cache=False).logits[0, :-1]
+    return float(torch.nn.functional.cross_entropy(logits, batch.labels[0, 1:], reduction="sum"))
+
+
+def moved(model: Any) -> Any:
+    """Take a step, of a kind that changes every weight that is trained."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.02 * torch.randn_like(parameter))
+    return model
+
+
+def logits_of(model: Any) -> torch.Tensor:
+    model.eval()
+    with torch.no_grad():
+        found: torch.Tensor = model(input_ids=torch.arange(5, 21)[None], use_cache=False).logits
+    return found
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_computes_what_its_class_does_and_is_exported_as_it_came(
+    tmp_path: Path, kind: str, method: str
+) -> None:
+    base = multimodal_folder(kind, tmp_path / "base")
+    config = configured(method)
+    model = add_method(load_model(config, base, torch.device("cpu")), config.train)
+    tried = tried_of(model, config)
+    load: Any = AutoModelForImageTextToText.from_pretrained
+    whole = load(base, dtype=torch.float32).train()
+    summed = SummedLoss(model, head=tried.head)
+    for sample in samples():
+        loss = summed(*collate([sample]).arguments()).detach()
+        assert float(loss) == pytest.approx(class_loss(whole, sample), rel=1e-6)
+    if method == "lora":
+        reached, total, without = covered(model)
+        assert reached > 0.9 * total, without
+
+    moved(model)
+    if method == "lora":
+        export_adapter(model, tmp_path / "adapter", base=str(base), revision="")
+    trained = logits_of(model)
+    plain = export(model, base, tmp_path / "model", end_token_id=259)
+    before, after = contents(base), contents(tmp_path / "model")
+    assert before.keys() == after.keys()
+    is_frozen = in_towers(plain)
+    towers = {name for name, _ in whole.named_parameters() if is_frozen(name)}
+    assert towers, "nothing was left out"
+    again = load(tmp_path / "model", dtype=torch.float32)
+    for name, weight in again.named_parameters():
+        if is_frozen(name):
+            assert torch.equal(weight, whole.get_parameter(name)), name
+    assert torch.allclose(logits_of(again), trained, atol=1e-3)
+    assert class_named(tmp_path / "model") == class_named(base)
+    assert (tmp_path / "model" / PROCESSOR).read_bytes() == (base / PROCESSOR).read_bytes()
+    mapping: Any = MODEL_FOR_CAUSAL_LM_MAPPING
+    if type(again.config) in mapping:
+        of_text: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+        assert torch.equal(logits_of(of_text), logits_of(again))
+    if method == "lora":
+        from peft import PeftModel
+
+        adapted = PeftModel.from_pretrained(load(base, dtype=torch.float32), tmp_path / "adapter")
+        in_tower = in_towers(adapted.get_base_model())
+        names = [name for name, _ in adapted.get_base_model().named_modules() if "lora_" in name]
+        assert names
+        assert not [name for name in names if in_tower(name)]
+        assert torch.allclose(logits_of(adapted), trained, atol=1e-3)
+
+
+def test_towers_are_left_out_or_kept_frozen_and_are_exported_the_same(tmp_path: Path) -> None:
+    base = multimodal_folder("gemma3", tmp_path / "base", torch.bfloat16)
+    device, sizes, exported = torch.device("cpu"), {}, {}
+    for towers in ("skip", "keep"):
+        config = configured(towers=towers)  # in float32, unlike its files
+        model = load_model(config, base, device)
+        is_frozen = in_towers(model)
+        assert set(towers_of(model)) == {"model.vision_tower", "model.multi_modal_projector"}
+        assert not [n for n, p in model.named_parameters() if is_frozen(n) and p.requires_grad]
+        assert not [n for n, p in model.named_parameters() if not (is_frozen(n) or p.requires_grad)]
+        assert not tried_of(model, config).unused
+        sizes[towers] = sum(parameter.numel() for parameter in model.parameters())
+        export(model, base, tmp_path / towers, end_token_id=259)
+        exported[towers] = contents(tmp_path / towers)
+    assert sizes["skip"] < sizes["keep"]
+    before = contents(base)
+    assert exported["skip"].keys() == exported["keep"].keys() == before.keys()
+    for name, tensor in before.items():
+        if name.startswith(("vision_tower", "multi_modal_projector")):
+            for found in exported.values():
+                assert torch.equal(found[name], tensor)
+                assert found[name].dtype == tensor.dtype == torch.bfloat16
+
+
+def test_adapters_stay_out_of_towers_that_are_kept(tmp_path: Path) -> None:
+    base = multimodal_folder("gemma3", tmp_path / "base")
+    config = configured("lora", towers="keep")
+    model = add_method(load_model(config, base, torch.device("cpu")), config.train)
+    trained = [name for name, p in model.named_parameters() if p.requires_grad]
+    assert trained
+    assert not [name for name in trained if "vision_tower" in name or "projector" in name]
+
+
+def test_a_head_stored_beside_the_embedding_it_is_tied_to_is_exported_as_trained(
+    tmp_path: Path,
+) -> None:
+    base = multimodal_folder("gemma3", tmp_path / "base")
+    stored = contents(base)
+    embedding = next(name for name in stored if name.endswith("embed_tokens.weight"))
+    head = "language_model.lm_head.weight"
+    save_file(
+        stored | {head: stored[embedding].clone()}, base / "model.safetensors", {"format": "pt"}
+    )
+    model = moved(load_model(configured(), base, torch.device("cpu")))
+    export(model, base, tmp_path / "model", end_token_id=259)
+    after = contents(tmp_path / "model")
+    assert after.keys() == stored.keys() | {head}
+    assert torch.equal(after[head], after[embedding])
+    assert not torch.equal(after[head], stored[embedding])
+
+
+def test_a_tower_that_text_needs_names_the_setting_that_keeps_it() -> None:
+    with pytest.raises(UserError) as error:
+        LeftOut(torch.nn.Linear(2, 2))(torch.zeros(1, 2))
+    assert error.value.do == "--set model.towers=keep"
+
+
+def test_a_text_model_is_loaded_as_before() -> None:
+    assert class_for(Qwen3Config()) is None
+    assert known_class(Qwen3Config()).__name__ == "Qwen3ForCausalLM"
+    of_text = small_config("qwen3_5")
+    assert class_for(of_text).__name__ == "Qwen3_5ForConditionalGeneration"
+    of_text.architectures = ["Qwen3_5ForCausalLM"]
+    assert class_for(of_text) is None
