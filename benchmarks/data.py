@@ -107,6 +107,8 @@ def make_lines(folder: Path, num_lines: int) -> PreparedData:
                         ),
                         nothing,
                         nothing,
+                        pa.nulls(num, pa.int64()),
+                        pa.nulls(num, pa.int32()),
                     ],
                     schema=SCHEMA,
                 )

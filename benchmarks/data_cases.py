@@ -53,8 +53,8 @@ def private_bytes(file: str = "") -> tuple[int, int]:
 
 def rank(folder: Path) -> dict[str, float]:
     """Measure the data access of one of several ranks, which wait for each other at each stage."""
+    from train.batches.epoch_order import Order
     from train.data.dataset import SampleFile
-    from train.step.epoch_order import Order
 
     prepared = PreparedData(**json.loads((folder / "lines.json").read_text(encoding="utf-8")))
     print("imported", flush=True)  # noqa: T201

@@ -20,9 +20,9 @@ from benchmarks.model_checks import samples
 from benchmarks.report import machine
 from benchmarks.small_models import enlarge, small_config
 from rundir.config import RunConfig, TrainConfig
+from train.batches.batch import collate
 from train.model.build import add_method, new_model
 from train.model.loss import SummedLoss
-from train.step.batch import collate
 
 _TARGETS = {"experts": "experts.gate_up_proj,experts.down_proj", "layers": "q_proj,v_proj,o_proj"}
 _RATES = (1e-5, 1e-4, 1e-3)

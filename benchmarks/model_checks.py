@@ -20,12 +20,12 @@ from transformers import (
 from benchmarks.small_models import VOCABULARY, enlarge, small_config
 from rundir.config import RunConfig
 from rundir.errors import UserError
+from train.batches.batch import collate, collate_rows
 from train.data.architecture import check_is_causal
 from train.data.dataset import Sample, prompted
 from train.model.build import add_method, load_model, merged, new_model
 from train.model.loss import SummedLoss
-from train.step.batch import collate, collate_rows
-from train.step.selftest import NOT_PACKED, Tried, tried_of
+from train.step.selftest import Tried, tried_of
 from train.trace.trace import trace
 
 Method = Literal["full", "lora"]
@@ -88,14 +88,10 @@ def _look(case: Case, described: PretrainedConfig) -> None:
     check_is_causal(fields, Path(described.model_type))
     config = _config(case)
     model = add_method(_loaded(described, config), config.train)
-    try:
-        tried = tried_of(model, config)
-        case.packs = True
-    except UserError as error:
-        if error.do != NOT_PACKED:
-            raise
-        case.why_not = _words(error)
-        tried = tried_of(model, replace(config, data=replace(config.data, packing=False)))
+    tried = tried_of(model, config)
+    case.packs = tried.packed.packing is True
+    if tried.packed.line:
+        case.why_not = tried.packed.line
     case.head, case.num_unused = tried.head, len(tried.unused)
     _draw_adapters(model, tried)
     plain = model.get_base_model() if case.method == "lora" else model

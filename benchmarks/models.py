@@ -142,8 +142,8 @@ nothing, and what is loaded from the exported files computes as what was exporte
 Of {num_known}, {num_made} can be made small by a general rule: {right} are right, {refused} are
 refused before the first step, {wrong} are wrong.
 
-- *rows shared*: several samples can stand in one row (`data.packing`); else a run says why not,
-  and wants `data.packing=false`.
+- *rows shared*: several samples can stand in one row (`data.packing`), if need be with help for
+  the layers that the notes name; else samples of like length share batches.
 - *head*: `matrix`, logits are made and used in chunks; `own`, the same by the model's own code, as
   it scales or caps them; `whole`, all at once.
 - *LoRA on*: share of the weights between embedding and head that get adapters.

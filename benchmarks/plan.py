@@ -52,6 +52,33 @@ GPT2 = {
     "n_positions": 1024,
 }
 
+_TEXT = {**_SMALL, "head_dim": 64}
+_VISION = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8}
+GEMMA3 = {
+    "model_type": "gemma3",
+    "text_config": {**_TEXT, "model_type": "gemma3_text", "tie_word_embeddings": True},
+    "vision_config": {**_VISION, "model_type": "siglip_vision_model", "num_hidden_layers": 12},
+}
+QWEN3_VL = {
+    "model_type": "qwen3_vl",
+    "text_config": {
+        **_TEXT,
+        "model_type": "qwen3_vl_text",
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 5e6,
+            "mrope_section": [16, 8, 8],
+            "mrope_interleaved": True,
+        },
+    },
+    "vision_config": {"depth": 12, "hidden_size": 512, "num_heads": 8, "out_hidden_size": 512},
+}
+MISTRAL3 = {
+    "model_type": "mistral3",
+    "text_config": {**_TEXT, "model_type": "mistral"},
+    "vision_config": {**_VISION, "model_type": "pixtral", "num_hidden_layers": 12},
+}
+
 
 def case(
     architecture: dict[str, Any],
@@ -91,6 +118,10 @@ CASES = {
     "llama, tied, full, eager attention": case(LLAMA, attention="eager"),
     "gpt2, LoRA": case(GPT2, method="lora"),
     "gpt2, full": case(GPT2),
+    "gemma3 for text, LoRA": case(GEMMA3, method="lora"),
+    "qwen3_vl for text, full, 2 ranks": case(QWEN3_VL, num_ranks=2),
+    "qwen3_vl, its towers kept, LoRA": case(QWEN3_VL, method="lora", towers="keep"),
+    "mistral3 for text, LoRA, checkpointing": case(MISTRAL3, method="lora", checkpointing=True),
     # Small, because a CPU without bfloat16 instructions takes minutes for a step of the others. But
     # not tiny: on a CPU that has them, oneDNN holds 26 MB of its own, whatever the model.
     "qwen3, full, bfloat16": case(

@@ -53,9 +53,12 @@ class Recipe:
     steps: int
 
 
-def synthetic(folder: Path, *, is_even: bool, steps: int) -> Recipe:
+def synthetic(
+    folder: Path, *, is_even: bool, steps: int, architecture: dict[str, Any] | None = None
+) -> Recipe:
     """Generate random samples, either all as long as a row or of uneven length."""
-    recipe = Recipe(architecture=_ARCHITECTURE, data=folder / "data.jsonl", steps=steps)
+    shape = architecture or _ARCHITECTURE
+    recipe = Recipe(architecture=shape, data=folder / "data.jsonl", steps=steps)
     num_samples, draw = recipe.steps * recipe.global_batch, np.random.default_rng(0)
     # Lengths as in instruction data: most are short, a few are long (log-normal).
     lengths = np.exp(draw.normal(math.log(_ROW_TOKENS / 5), 0.8, num_samples)).astype(int)
@@ -98,10 +101,10 @@ class Work:
         model: Path | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
+        from train.batches.epoch_order import Order
         from train.data.dataset import SampleFile
         from train.data.prepare_path import prepare_file
         from train.model.make_checkpoint import make_checkpoint
-        from train.step.epoch_order import Order
 
         self.folder, self.recipe, self.model = folder, recipe, model or folder / "model"
         described = RunConfig(
@@ -137,7 +140,15 @@ def _row(draw: np.random.Generator, length: int) -> str:
 class Training:
     """A training that has been started; no process of it is left after the block."""
 
-    def __init__(self, who: str, work: Work, num_ranks: int, scratch: Path) -> None:
+    def __init__(
+        self,
+        who: str,
+        work: Work,
+        num_ranks: int,
+        scratch: Path,
+        more: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it; `more` are settings of Airlock beyond those that all have."""
         self.who = who
         self._losses: list[float] = []
         self._ends: list[float] = []
@@ -153,7 +164,7 @@ class Training:
             "AIRLOCK_RUNS_DIR": str(self._runs),
             "AIRLOCK_CACHE_DIR": str(work.folder / "cache"),
         }
-        self.tree = Tree(_command(who, work, num_ranks), env, scratch)
+        self.tree = Tree(_command(who, work, num_ranks, more or {}), env, scratch)
 
     def __enter__(self) -> Training:
         return self
@@ -190,7 +201,7 @@ class Training:
                 self._losses.append(event["loss"])
 
 
-def _command(who: str, work: Work, num_ranks: int) -> list[str]:
+def _command(who: str, work: Work, num_ranks: int, more: Mapping[str, str]) -> list[str]:
     if who == OURS:
         recipe = work.recipe
         settings = {
@@ -207,6 +218,7 @@ def _command(who: str, work: Work, num_ranks: int) -> list[str]:
             "train.warmup_steps": recipe.warmup_steps,
             "train.weight_decay": 0,
             "train.log_every_steps": 1,
+            **more,
         }
         options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         return [

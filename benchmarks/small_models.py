@@ -43,6 +43,7 @@ _RANDOM, _SCALES = ("drop", "jitter"), ("multiplier", "scal")
 _HYBRID = {"num_hidden_layers": 4}
 _LATENT = {"head_dim": 8, "num_key_value_heads": 4}  # of models that compress keys and values
 _ATTENDED = {"head_dim": 16}  # of models that treat the missing field as None
+_TWICE = {"attention_hidden_size": 128, "attention_head_dim": 32}  # attention beside embeddings
 # Where names alone do not suffice: fields that must agree with each other.
 _BY_KIND: dict[str, dict[str, Any]] = {
     "axk1": _LATENT,
@@ -73,7 +74,15 @@ _BY_KIND: dict[str, dict[str, Any]] = {
     "qwen3_next": _HYBRID,
     "reformer": {"is_decoder": True},
     "youtu": _LATENT,
-    "zamba": _HYBRID | {"layers_block_type": None, "attn_layer_period": 2, "attn_layer_offset": 1},
+    "zamba": _TWICE
+    | {
+        "num_hidden_layers": 7,
+        "layers_block_type": ["linear_attention", "linear_attention", "hybrid"] * 2
+        + ["linear_attention"],
+    },
+    "zamba2": _HYBRID
+    | _TWICE
+    | {"n_mamba_heads": 8, "layers_block_type": ["linear_attention", "hybrid"] * 2},
     "zaya": {"num_experts_per_tok": 1},
 }
 
@@ -93,6 +102,22 @@ def small_config(kind: str) -> PretrainedConfig:
             fields[name] = _small(part) | _BY_KIND.get(part.model_type, {})
             fields[name] |= {"model_type": part.model_type} if part.model_type else {}
     return CONFIG_MAPPING[kind](**(fields | _BY_KIND.get(kind, {})))
+
+
+def small_multimodal(kind: str) -> PretrainedConfig:
+    """Return a small configuration of a multimodal architecture, with every tower it can have."""
+    made = CONFIG_MAPPING[kind]()
+    parts = {
+        name: part
+        for name, part in (getattr(made, "sub_configs", None) or {}).items()
+        if getattr(made, name, None) is None and hasattr(part, "model_type")
+    }
+    small = {name: _small(part()) | {"model_type": part.model_type} for name, part in parts.items()}
+    if not small:
+        return small_config(kind)
+    parts_of: dict[str, Any] = {**small}
+    parts_of["text_config"] = small_config(kind).get_text_config().to_dict()
+    return CONFIG_MAPPING[kind](**parts_of)
 
 
 def enlarge(model: Any) -> Any:

@@ -1,7 +1,7 @@
 """Training throughput compared with others: tokens per second, memory and loss of the same work.
 
-`python -m benchmarks.throughput [--quick] [--ranks N…] [--turns N] [--json]` trains a small model
-with random weights on 1, 2 and 4 CPU ranks: with Airlock, a bare DDP loop and the Hugging Face
+`python -m benchmarks.throughput [--quick] [--ranks N…] [--turns N] [--hybrid] [--json]` trains a
+small model with random weights on 1, 2 and 4 CPU ranks: with Airlock, a bare DDP loop and the HF
 Trainer under torchrun, and accelerate launch. Model, samples, order, batch and optimizer are the
 same. Samples are either all as long as a row, so that packing gains nothing, or of uneven length.
 They train in turns of a few seconds (benchmarks/turns.py); memory is measured with each alone, as
@@ -24,6 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.hybrid_throughput import compare_ways, print_ways
 from benchmarks.report import machine
 from benchmarks.same_training import OURS, PEERS, Training, Work, synthetic, tiny
 from benchmarks.tree import PeakMemory
@@ -176,6 +177,15 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
+def _hybrid(ranks: list[int], num_turns: int, *, as_json: bool) -> None:
+    """Compare the ways of `data.packing` with each number of ranks."""
+    ways = {f"{num} ranks": compare_ways(num, num_turns) for num in ranks}
+    print_ways(ways)
+    if as_json:
+        all_hold = all(max(one["largest_loss_difference"].values()) < 1e-3 for one in ways.values())
+        print(json.dumps({"machine": machine(), "cases": ways, "holds": all_hold}))  # noqa: T201
+
+
 def main() -> None:
     """Compare, print the table, and with --json one object as the last line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.throughput")
@@ -184,9 +194,15 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4], metavar="N")
     parser.add_argument("--samples", nargs="+", default=list(_KINDS), choices=_KINDS)
+    parser.add_argument(
+        "--hybrid", action="store_true", help="only a hybrid model: packed, by length and padded"
+    )
     options = parser.parse_args()
     if options.quick:
         options.turns, options.ranks, options.samples = 2, [2], ["uneven"]
+    if options.hybrid:
+        _hybrid(options.ranks, options.turns, as_json=options.json)
+        return
     results: dict[str, dict[str, Any]] = {}
     for kind in options.samples:
         for num_ranks in options.ranks:

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.gpus.program import figures_of, tell
 from benchmarks.gpus.run import Figures, Place
-from launch.config.resolve import load_profile
+from launch.config.profiles import load_profile
 
 _RANK, _ALPHA = 16, 32
 _NUM_WARM = 1

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.gpus.data import model_folder
 from benchmarks.gpus.program import figures_of, tell
 from benchmarks.gpus.run import Figures, Place, SkippedError
-from launch.config.resolve import load_profile
+from launch.config.profiles import load_profile
 from rundir.units import size_text
 
 _MARKER = "written.json"

@@ -27,7 +27,7 @@ from benchmarks.gpus.run import (
     follow,
 )
 from benchmarks.training import write_full_rows
-from launch.config.resolve import load_profile
+from launch.config.profiles import load_profile
 from launch.plan.fit import Fit
 from rundir.exit_codes import ExitCode
 from rundir.units import size_text
