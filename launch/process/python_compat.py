@@ -5,11 +5,12 @@ from __future__ import annotations
 import atexit
 import multiprocessing.util
 import threading
+from importlib import import_module
 from multiprocessing import forkserver
-from re import _constants as regex_opcodes  # type: ignore[attr-defined]
-from re import _parser as regex_parser  # type: ignore[attr-defined]
 
-__all__ = ["regex_opcodes", "regex_parser"]
+# By name: to mypy they are there or not, depending on which file it read first.
+regex_opcodes = import_module("re._constants")
+regex_parser = import_module("re._parser")
 
 PRIVATE = (  # module:attribute
     "atexit:_clear",
