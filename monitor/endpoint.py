@@ -82,6 +82,28 @@ class Param:
         return schema
 
 
+def limited(default: int) -> Param:
+    """Return the parameter by which an answer is kept to at most so many of what it lists."""
+    return Param(
+        name="limit",
+        type="integer",
+        default=default,
+        at_least=1,
+        at_most=1000,
+        meaning="at most so many",
+    )
+
+
+OFFSET = Param(
+    name="offset",
+    type="integer",
+    default=0,
+    at_least=0,
+    at_most=10**9,
+    meaning="so many are left out",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """What an endpoint is, for its route and for the document."""

@@ -17,7 +17,7 @@ from monitor.answers.export import FORMATS, export, file_name
 from monitor.answers.find import datasets, run_with
 from monitor.answers.history import FILTERS, examples
 from monitor.answers.snapshot import raw_snapshot, step_named, steps_of
-from monitor.endpoint import Param, endpoint
+from monitor.endpoint import OFFSET, Param, endpoint, limited
 
 _briefs = Briefs()
 _reading = threading.Lock()
@@ -36,24 +36,7 @@ def _one_at_a_time(work: Callable[..., Any]) -> Callable[..., Any]:
 
 _RUN = Param(name="run", default="", meaning="the run's id, or latest; else the newest with these")
 _SEARCH = Param(name="search", default="", meaning="text in a prompt or an answer")
-_PAGE = (
-    Param(
-        name="limit",
-        type="integer",
-        default=100,
-        at_least=1,
-        at_most=1000,
-        meaning="at most so many examples",
-    ),
-    Param(
-        name="offset",
-        type="integer",
-        default=0,
-        at_least=0,
-        at_most=10**9,
-        meaning="so many are left out",
-    ),
-)
+_PAGE = (limited(100), OFFSET)
 
 
 def routes() -> list[BaseRoute]:

@@ -14,7 +14,7 @@ from monitor.api import controls
 from monitor.api.inbox_files import inbox_files
 from monitor.api.prometheus import MEDIA_TYPE, text_of
 from monitor.api.status import status_of
-from monitor.endpoint import Param, endpoint
+from monitor.endpoint import OFFSET, Param, endpoint, limited
 from monitor.runs.config import config_of
 from monitor.runs.events import events_page
 from monitor.runs.folder import Runs
@@ -26,14 +26,6 @@ from monitor.runs.state import STATES
 
 _RUN = Param(name="run", default="latest", meaning="the run's id, or latest")
 _AFTER = Param(name="after", default="", meaning="the cursor of the answer before", at_most=16384)
-_OFFSET = Param(
-    name="offset",
-    type="integer",
-    default=0,
-    at_least=0,
-    at_most=10**9,
-    meaning="so many are left out",
-)
 _LAST = Param(
     name="last",
     type="integer",
@@ -42,17 +34,6 @@ _LAST = Param(
     at_most=1000,
     meaning="the last so many instead of the first; the cursor goes on from there",
 )
-
-
-def _limit(default: int) -> Param:
-    return Param(
-        name="limit",
-        type="integer",
-        default=default,
-        at_least=1,
-        at_most=1000,
-        meaning="at most so many",
-    )
 
 
 def routes() -> list[BaseRoute]:
@@ -67,8 +48,8 @@ def _of_runs() -> list[BaseRoute]:
             list_runs,
             "Runs, newest first",
             [
-                _limit(50),
-                _OFFSET,
+                limited(50),
+                OFFSET,
                 Param(name="search", default="", meaning="part of the id, in any case"),
                 Param(name="state", default="", choices=("", *STATES), meaning="only such runs"),
             ],
@@ -96,7 +77,7 @@ def _of_one_run() -> list[BaseRoute]:
             "Its events, of all writers, in order of time",
             [
                 _AFTER,
-                _limit(1000),
+                limited(1000),
                 _LAST,
                 Param(name="kind", default="", meaning="only such: start, end, mark, metric, …"),
                 Param(name="name", default="", meaning="only of this name: train, eval, hang, …"),
@@ -116,8 +97,8 @@ def _of_one_run() -> list[BaseRoute]:
                     meaning="of a rank's log; by default the last",
                 ),
                 _AFTER,
-                _OFFSET,
-                _limit(1000),
+                OFFSET,
+                limited(1000),
                 _LAST,
                 Param(name="search", default="", meaning="only lines with this, in any case"),
             ],
@@ -136,7 +117,7 @@ def _of_machine() -> list[BaseRoute]:
             "/api/inbox_files",
             inbox,
             "What an inbox does, and what was dropped into it",
-            [_limit(200), _OFFSET],
+            [limited(200), OFFSET],
         ),
     ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import signal
@@ -15,6 +14,7 @@ import pytest
 
 from rundir.paths import RunDir
 from tests.running import Start, ended, events_of, finish, run_folder, wait_for
+from tests.scripts import accelerates_data_loop
 
 SCRIPT = Path(__file__).parents[1] / "hanging.py"
 _LONGEST_S = 300.0  # on a machine that has a lot else to do
@@ -146,18 +146,12 @@ def test_so_has_one_that_was_started_cold(
 
 
 @pytest.mark.long
-@pytest.mark.skipif(
-    importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed"
-)
 def test_accelerates_own_data_loop_which_hangs_on_two_cpus_is_named(
     airlock: Start, environ: dict[str, str]
 ) -> None:
-    spec = importlib.util.find_spec("accelerate")
-    assert spec is not None
-    folder = Path(str(spec.origin)).parent
-    script = folder / "test_utils/scripts/test_distributed_data_loop.py"
-    assert script.exists()
-    title, told = _hung(airlock, environ, str(script), env={"ACCELERATE_USE_CPU": "true"})
+    title, told = _hung(
+        airlock, environ, accelerates_data_loop(), env={"ACCELERATE_USE_CPU": "true"}
+    )
     assert told["cause"] in ("collective-mismatch", "rank-behind", "rank-left"), told
     assert "test_distributed_data_loop.py:" in _all_of(told, title)
 

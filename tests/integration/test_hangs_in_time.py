@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import signal
@@ -13,6 +12,7 @@ import pytest
 
 from rundir.status import read_status
 from tests.running import Start, ended, events_of, finish, run_folder, wait_for
+from tests.scripts import accelerates_data_loop
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 SCRIPT = str(Path(__file__).parents[1] / "hanging.py")
@@ -101,16 +101,9 @@ def test_a_rank_that_can_never_come_is_warned_of_as_soon_as_a_wait_is_shown(
     assert "hanging.py:" in hung.title()
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed"
-)
 def test_accelerates_own_data_loop_which_hangs_on_two_cpus_is_warned_of_at_once(
     airlock: Start, environ: dict[str, str]
 ) -> None:
-    spec = importlib.util.find_spec("accelerate")
-    assert spec is not None
-    folder = Path(str(spec.origin)).parent
-    script = folder / "test_utils/scripts/test_distributed_data_loop.py"
-    hung = Hung(airlock, environ, str(script), env={"ACCELERATE_USE_CPU": "true"})
+    hung = Hung(airlock, environ, accelerates_data_loop(), env={"ACCELERATE_USE_CPU": "true"})
     assert hung.event["limit_s"] == _WAITING_S
     assert "test_distributed_data_loop.py:" in hung.title()
