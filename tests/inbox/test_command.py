@@ -180,4 +180,7 @@ def test_what_is_asked_while_nobody_serves_is_done_by_the_next(served: Served) -
     assert "done when an inbox runs here again" in served.ask("skip", "a.jsonl").stdout
     served.start()
     served.wait_for(a="failed")
-    assert [path.name for path in served.layout.control.iterdir()] == ["pause"]
+    wait_for(
+        lambda: [path.name for path in served.layout.control.iterdir()] == ["pause"],
+        why="a request that is done stays",
+    )

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from starlette.routing import Route
 
@@ -214,4 +215,6 @@ def test_the_help_that_the_launcher_shows_names_every_option() -> None:
 
     shown = (ROOT / "launch/setup/help/serve.txt").read_text()
     for param in command.params:
+        if isinstance(param, click.Option) and param.hidden:
+            continue
         assert param.opts[0] in shown, param.name
