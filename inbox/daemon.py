@@ -18,6 +18,7 @@ from inbox.jobs import Job, damaged_in, jobs_in
 from inbox.layout import Layout
 from inbox.lock import held
 from inbox.obey import obey
+from inbox.pages import serve_pages
 from inbox.settings import Settings
 from inbox.state import State, StateFile
 from inbox.trainer import Trainer
@@ -62,6 +63,8 @@ class Daemon:
             if asked.request == "stop":  # of the daemon before
                 asked.path.unlink(missing_ok=True)
         self.say(f"watches {self._layout.inbox} by {self._wake.means}")
+        if self._settings.monitor:
+            serve_pages(self._layout, self._settings.environ, self._note)
         while True:
             wait_s = self._one_look()
             if self._is_stopping and self._trainer.job is None:
@@ -198,6 +201,10 @@ class Daemon:
         """Add a line to the log, and bring the state up to date."""
         self._log.info("%s", text)
         self._tell()
+
+    def _note(self, text: str) -> None:
+        """Add a line to the log: from any thread."""
+        self._log.info("%s", text)
 
     def _listen(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -13,7 +13,7 @@ import pytest
 
 from rundir.paths import RunDir
 from tests.monitor.answers.made import HOSTILE
-from tests.monitor.pages.browsing import TOKEN, server, until, watched
+from tests.monitor.browsing import TOKEN, server, until, watched
 
 pytestmark = pytest.mark.runs
 

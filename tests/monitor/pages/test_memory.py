@@ -9,7 +9,7 @@ import pytest
 
 from rundir.owner import take
 from rundir.paths import RunDir
-from tests.monitor.pages.browsing import server, until
+from tests.monitor.browsing import server, until
 
 pytestmark = pytest.mark.runs
 

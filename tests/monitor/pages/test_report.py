@@ -13,7 +13,7 @@ import pytest
 from monitor.report.write import licences, report_html, series
 from rundir.paths import RunDir
 from tests.monitor.answers.made import HOSTILE
-from tests.monitor.pages.browsing import server, until, watched
+from tests.monitor.browsing import server, until, watched
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz0123456789"  # noqa: S105 - made up
 TILES = (
