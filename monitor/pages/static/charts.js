@@ -94,7 +94,7 @@ export class Chart {
     const tick = (value) => (spec.tick || spec.format || ((one) => figure(one, 3)))(value).replace(/(\.\d*?)0+(?= |$)/, "$1").replace(/\.(?= |$)/, "");
     const options = {
       width: this.width(), height: this.height(), series, bands,
-      padding: [8, 20, 0, 0],
+      padding: [8, () => this.rightRoom(), 0, 0],
       legend: { show: false },
       scales: { x: { time: isTime, range: (plot) => this.xRange(plot.data[0]) }, y: { distr: spec.log ? 3 : 1, range: (_, from, to) => this.yRange(from, to) } },
       axes: [
@@ -134,6 +134,13 @@ export class Chart {
     const [from, to] = [xs[0], xs[xs.length - 1]];
     if (from === to) return this.spec.x === "t" ? [from - 30, to + 30] : [Math.max(0, from - 1), to + 1];
     return [from, to];
+  }
+
+  // Half of the last label stands to the right of the axis.
+  rightRoom() {
+    const last = this.range ? this.range[1] : Math.max(0, ...this.lines.map((line) => line.x[line.x.length - 1]));
+    const longest = this.spec.x === "t" ? "00:00:00".length : whole(last).length;
+    return Math.max(12, Math.ceil(3.7 * longest) + 4);
   }
 
   yRange(from, to) {

@@ -140,7 +140,8 @@ class RunPage {
   }
 
   drawStartup() {
-    const told = startup(this.status, this.events.startup, serverNow());
+    const prepared = Object.fromEntries(["num_rows", "done_bytes", "total_bytes", "pss_bytes"].map((name) => [name, this.metrics.last(`prepare.progress.${name}`)]));
+    const told = startup(this.status, this.events.startup, prepared, serverNow());
     this.timeline.set(told.rows, told);
     setText(find(this.root, "startup-said"), told.said);
   }

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from rundir.events import EventWriter
+from rundir.owner import take
 from rundir.paths import RunDir
-from tests.monitor.answers.made import HOSTILE
-from tests.monitor.browsing import TOKEN, server, until, watched
+from tests.monitor.answers.made import HOSTILE, new_run
+from tests.monitor.browsing import TOKEN, opened, server, until, watched
 
 pytestmark = pytest.mark.runs
 
@@ -134,6 +136,28 @@ def test_a_failed_run_shows_why_and_the_command_to_copy(
         commands = page.locator(".verdict .command code").all_text_contents()
         assert commands == ["./airlock run 32b --set launch.start=cold"]
         assert "failed" in text_of(page, "state")
+
+
+def test_preparation_shows_how_far_it_is_and_what_it_holds(
+    chromium: Any, folder: Path, environ: dict[str, str]
+) -> None:
+    run = new_run(folder)
+    take(run, "./start.sh tiny")  # it goes on
+    run.status.write_text(json.dumps({"phase": "preparing", "started_t": 1e9, "exit_code": None}))
+    run.events.mkdir()
+    events = EventWriter(run.event_file("prepare"))
+    told = {"total_bytes": 4 << 20, "pss_bytes": 512 << 20}
+    events.emit("start", "prepare", what="data")
+    events.emit("metric", "prepare.progress", num_rows=1234, done_bytes=1 << 20, **told)
+    said = "document.querySelector('[data-id=startup-said]').textContent"
+    with server(environ, "--runs-dir", str(folder)) as base:
+        page, seen = opened(chromium)
+        page.goto(f"{base}run")
+        until(page, f"{said}.includes('1,234 rows, 25 % of 4.00 MiB, with 512 MiB of memory')")
+        events.emit("metric", "prepare.progress", num_rows=5678, done_bytes=3 << 20, **told)
+        until(page, f"{said}.includes('5,678 rows, 75 %')")
+        assert "512 MiB" in page.text_content('[data-id="timeline"]')
+        seen.assert_clean(base)
 
 
 def test_alarms_are_kept_and_ring(chromium: Any, demo: RunDir, environ: dict[str, str]) -> None:
