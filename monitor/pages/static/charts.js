@@ -165,21 +165,27 @@ export class Chart {
     const { ctx, bbox } = plot;
     const scale = devicePixelRatio || 1;
     ctx.save();
-    ctx.strokeStyle = css("--line-strong");
     ctx.fillStyle = css("--muted");
     ctx.font = `${11 * scale}px system-ui, sans-serif`;
-    ctx.lineWidth = scale;
-    ctx.setLineDash([3 * scale, 3 * scale]);
     for (const mark of this.marks) {
       const at = Math.round(plot.valToPos(mark.x, "x", true)) + 0.5;
       if (!(at >= bbox.left && at <= bbox.left + bbox.width + 1)) continue;
+      ctx.strokeStyle = css("--line-strong");
+      ctx.lineWidth = scale;
+      ctx.setLineDash([3 * scale, 3 * scale]);
       ctx.beginPath();
       ctx.moveTo(at, bbox.top);
       ctx.lineTo(at, bbox.top + bbox.height);
       ctx.stroke();
       const right = at + 80 * scale > bbox.left + bbox.width;
       ctx.textAlign = right ? "right" : "left";
-      ctx.fillText(mark.label, at + (right ? -4 : 4) * scale, bbox.top + 11 * scale);
+      // A rim of the panel's colour keeps the words legible where they cross a line.
+      const place = [mark.label, at + (right ? -4 : 4) * scale, bbox.top + 11 * scale];
+      ctx.strokeStyle = css("--panel");
+      ctx.lineWidth = 4 * scale;
+      ctx.setLineDash([]);
+      ctx.strokeText(...place);
+      ctx.fillText(...place);
     }
     ctx.restore();
   }
