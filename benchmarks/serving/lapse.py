@@ -79,9 +79,22 @@ def _write(run: RunDir, rows: list[dict[str, Any]], last: int) -> None:
 
 
 def _machine(t: float) -> list[dict[str, Any]]:
-    head = {"v": 1, "t": t, "mono": t, "node": 0, "attempt": 0, "rank": None, "pid": 1}
+    head: dict[str, Any] = {
+        "v": 1,
+        "t": t,
+        "mono": t,
+        "node": 0,
+        "attempt": 0,
+        "rank": None,
+        "pid": 1,
+    }
     head |= {"kind": "metric"}
-    host = {"pss_bytes": 2e10, "pss_anon_bytes": 1e10, "num_processes": 10, "available_bytes": 9e11}
+    host: dict[str, Any] = {
+        "pss_bytes": 2e10,
+        "pss_anon_bytes": 1e10,
+        "num_processes": 10,
+        "available_bytes": 9e11,
+    }
     gpu = {"used_bytes": 7e10, "total_bytes": 8.5e10, "temperature_c": 60, "power_w": 650}
     gpus = [gpu | {"index": index, "utilization_percent": 99} for index in range(_GPUS)]
     return [head | {"name": "host"} | host, *(head | {"name": "gpu"} | one for one in gpus)]
