@@ -30,12 +30,18 @@ _AGAIN_S = 1.0  # a second SIGTERM within this time is the same request
 _RETRY_S = 10.0  # wait after an error of the disk
 _POLL_S = 0.5  # between looks at a process whose end cannot be waited for
 _SHORTEST_S = 0.05
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def serve(layout: Layout, settings: Settings) -> None:
     """Train what is dropped until told to stop. Raises UserError if another daemon does."""
-    with held(layout):
-        Daemon(layout, settings).to_its_end()
+    # Who holds the lock is known to others, and answers signals: those before that wait.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        with held(layout):
+            Daemon(layout, settings).to_its_end()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
 class Daemon:
@@ -207,12 +213,13 @@ class Daemon:
         self._log.info("%s", text)
 
     def _listen(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in _SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._heard)
             elif number == signal.SIGINT:  # by a shell's `&`; a training must hear it all the same
                 signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGIO, lambda *_: None)  # someone opens a file just as it is looked at
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
     def _heard(self, number: int, _frame: FrameType | None) -> None:
         is_again = time.monotonic() - self._stopped_at > _AGAIN_S
