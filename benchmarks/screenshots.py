@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from typing import Any
 
 import click
 
+from benchmarks.chromium import chromium, find
 from rundir.paths import ROOT
 
 TOKEN = "a-token-for-the-pictures-000000"  # noqa: S105 - of a server that lives for minutes
@@ -41,19 +41,16 @@ _ANSWERS = "document.querySelectorAll('.steps .ticks > *').length > 1"
 )
 def main(ranks: int, steps: int, runs_dir: Path | None, folder: Path) -> None:
     """Train two small runs and take pictures of the monitor's pages."""
-    from playwright.sync_api import sync_playwright
-
-    path = shutil.which("chromium")
+    path = find()
     if path is None:
-        raise click.ClickException("no chromium here; apt-get install chromium")
+        raise click.ClickException("no Chromium here; apt-get install chromium")
     folder.mkdir(exist_ok=True)
     with contextlib.ExitStack() as stack:
         runs = runs_dir or Path(stack.enter_context(tempfile.TemporaryDirectory())) / "runs"
         runs.mkdir(exist_ok=True)
         environ = os.environ | {"AIRLOCK_RUNS_DIR": str(runs), "PYTHONPATH": str(ROOT)}
         base = stack.enter_context(_server(environ))
-        playwright = stack.enter_context(sync_playwright())
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = stack.enter_context(chromium(path))
         camera = _Camera(browser, base, folder)
         if runs_dir is None:
             first = _train(environ, steps, 2, "train.learning_rate=3e-4")
@@ -66,7 +63,6 @@ def main(ranks: int, steps: int, runs_dir: Path | None, folder: Path) -> None:
             finally:
                 process.terminate()
         camera.pages()
-        browser.close()
 
 
 def _train(environ: dict[str, str], steps: int, ranks: int, *more: str) -> subprocess.Popen[bytes]:

@@ -85,6 +85,7 @@ def inbox() -> None:
     show_default=True,
     help="Share by which the loss on earlier sets may grow for a model to become current.",
 )
+@click.option("--monitor", is_flag=True, help="Serve the monitor's pages while it lasts.")
 @click.option(
     "--clone",
     type=click.Path(path_type=Path, exists=True, file_okay=False),

@@ -18,6 +18,7 @@ from inbox.jobs import Job, damaged_in, jobs_in
 from inbox.layout import Layout
 from inbox.lock import held
 from inbox.obey import obey
+from inbox.pages import serve_pages
 from inbox.settings import Settings
 from inbox.state import State, StateFile
 from inbox.trainer import Trainer
@@ -29,18 +30,18 @@ _AGAIN_S = 1.0  # a second SIGTERM within this time is the same request
 _RETRY_S = 10.0  # wait after an error of the disk
 _POLL_S = 0.5  # between looks at a process whose end cannot be waited for
 _SHORTEST_S = 0.05
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def serve(layout: Layout, settings: Settings) -> None:
     """Train what is dropped until told to stop. Raises UserError if another daemon does."""
-    # Who sees the lock may send a signal at once; it waits until the daemon listens.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    # Who holds the lock is known to others, and answers signals: those before that wait.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         with held(layout):
             Daemon(layout, settings).to_its_end()
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
 class Daemon:
@@ -68,6 +69,8 @@ class Daemon:
             if asked.request == "stop":  # of the daemon before
                 asked.path.unlink(missing_ok=True)
         self.say(f"watches {self._layout.inbox} by {self._wake.means}")
+        if self._settings.monitor:
+            serve_pages(self._layout, self._settings.environ, self._note)
         while True:
             wait_s = self._one_look()
             if self._is_stopping and self._trainer.job is None:
@@ -205,14 +208,18 @@ class Daemon:
         self._log.info("%s", text)
         self._tell()
 
+    def _note(self, text: str) -> None:
+        """Add a line to the log: from any thread."""
+        self._log.info("%s", text)
+
     def _listen(self) -> None:
-        for number in _ENDING:
+        for number in _SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._heard)
             elif number == signal.SIGINT:  # by a shell's `&`; a training must hear it all the same
                 signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGIO, lambda *_: None)  # someone opens a file just as it is looked at
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
     def _heard(self, number: int, _frame: FrameType | None) -> None:
         is_again = time.monotonic() - self._stopped_at > _AGAIN_S

@@ -72,6 +72,11 @@ class Layout:
         """What the daemon has done, a line each."""
         return self.path / "inbox.log"
 
+    @property
+    def monitor_log(self) -> Path:
+        """The output of the monitor beside the daemon, with its token: for this user alone."""
+        return self.path / "monitor.log"
+
     def drops(self) -> list[tuple[str, Path]]:
         """Return each folder that is watched, with its priority."""
         return [

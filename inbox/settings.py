@@ -28,6 +28,7 @@ class Settings:
     poll_s: float = 2.0  # pause between two looks at the folder, where inotify is not to be had
     min_free_gib: float = 10.0  # free disk below which no training is started
     forgetting: float = 0.1  # loss on earlier sets may grow by this share, and the model be current
+    monitor: bool = False  # serve the pages beside it (docs/monitor.md)
     clone: Path = ROOT  # the folder whose start.sh and airlock are run
     environ: Mapping[str, str] = field(default_factory=dict)  # of what is started
 

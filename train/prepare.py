@@ -31,6 +31,7 @@ from train.data.dataset import preview, short
 from train.data.fits_model import check_adapter, check_tokenizer, raw_config
 from train.data.mix import Ingredient, is_mixed, mixed, mixture_lines
 from train.data.prepare_path import load_text_tools, prepare_path, say
+from train.data.prepare_progress import told_in
 from train.data.samples import Recipe, recipes
 from train.data.sources import find_sources
 from train.stream.prepare_stream import prepare_stream
@@ -185,7 +186,8 @@ def main() -> None:
     """Prepare the data and write prepared.json. Raises UserError, and OSError for a full disk."""
     run, model_path, resume_from = RunDir(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3:]
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    with EventWriter(run.event_file("prepare")).span("prepare", what="data"):
+    events = EventWriter(run.event_file("prepare"))
+    with events.span("prepare", what="data"), told_in(events):
         prepared = prepare(run, model_path, resume_from[0] if resume_from else None)
         write_prepared(run, prepared)
 

@@ -30,15 +30,16 @@ def free_port() -> int:
 
 
 class Server:
-    """`airlock serve` over a folder of runs, ended after the block."""
+    """`airlock serve`, or `monitor`, over a folder of runs; it is ended after the block."""
 
-    def __init__(self, runs: Path, cache: Path) -> None:
+    def __init__(self, runs: Path, cache: Path, what: str = "serve") -> None:
         self._port = free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
         self.peak_of_tree_bytes = 0
         begin = time.monotonic()
         where = ["--runs-dir", str(runs), "--port", str(self._port)]
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "monitor", "serve", *where],
+            [sys.executable, "-P", "-m", "monitor", what, *where],
             cwd=ROOT,
             env=os.environ | {"PYTHONPATH": str(ROOT), "AIRLOCK_CACHE_DIR": str(cache)},
             stdout=subprocess.DEVNULL,
@@ -70,8 +71,8 @@ class Server:
     @contextlib.contextmanager
     def open(self, path: str) -> Iterator[BinaryIO]:
         """Yield an answer as it comes."""
-        url = f"http://127.0.0.1:{self._port}{path}"
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
+        url = f"{self.url}{path}"
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - its own
             yield answer
 
     def metrics(self, run: str, series: str = _SHOWN) -> tuple[float, Any]:
@@ -110,6 +111,10 @@ class Server:
             with contextlib.suppress(psutil.Error):
                 found += one.cpu_times().user + one.cpu_times().system
         return float(found)
+
+    def rss_bytes(self) -> int:
+        """Return what the server's own process has in memory now."""
+        return int(psutil.Process(self.process.pid).memory_info().rss)
 
     def peak_bytes(self) -> int:
         """Return the most that the server's own process has had in memory."""

@@ -15,6 +15,8 @@ import uvicorn
 
 from monitor.api.app import create_app
 from monitor.api.settings import Settings
+from monitor.metrics.hub import Hub
+from monitor.metrics.routes import hub_of
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 
@@ -90,8 +92,9 @@ def _by_whom(port: int) -> str:
 def serve(settings: Settings, listening: socket.socket, say: Callable[[], None]) -> None:
     """Serve until SIGTERM or Ctrl-C; `say` is called once requests are answered."""
     _prepare()
+    app = create_app(settings)
     config = uvicorn.Config(
-        create_app(settings),
+        app,
         loop="asyncio",
         http="h11",
         ws="none",
@@ -104,7 +107,7 @@ def serve(settings: Settings, listening: socket.socket, say: Callable[[], None])
         limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=_END_S,
     )
-    _Server(config, say, settings.parent).run(sockets=[listening])
+    _Server(config, say, settings.parent, hub_of(app)).run(sockets=[listening])
 
 
 def _prepare() -> None:
@@ -129,16 +132,23 @@ def _is_no_end(record: logging.LogRecord) -> bool:
 
 
 class _Server(uvicorn.Server):
-    """Says where it is to be found once it answers."""
+    """Says where it is to be found once it answers, and lets nobody wait for its end."""
 
-    def __init__(self, config: uvicorn.Config, say: Callable[[], None], parent: int | None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, say: Callable[[], None], parent: int | None, hub: Hub
+    ) -> None:
         super().__init__(config)
-        self._say, self._parent = say, parent
+        self._say, self._parent, self._hub = say, parent, hub
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self._say()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the streams at once: uvicorn waits for answers that have begun."""
+        self._hub.close()
+        await super().shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether to end; ten times a second."""

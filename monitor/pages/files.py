@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,8 @@ TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 # As the pages name them, and as the package uplot-python does.
 CHART_FILES = {"uPlot.js": "uPlot.iife.js", "uPlot.css": "uPlot.min.css"}
 PACKAGE = "uplot-python"
+# The one form of import that our modules keep to: names, and the module.
+IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w-]+)\.js";$', re.MULTILINE)
 
 
 @cache
@@ -33,6 +36,18 @@ def templates() -> jinja2.Environment:
 def page(name: str, **values: object) -> str:
     """Return the HTML of a page."""
     return templates().get_template(f"{name}.html").render(**values)
+
+
+@cache
+def modules_of(entry: str) -> list[str]:
+    """Return the module `entry` and all that it imports, as a page is to ask for all at once."""
+    found, left = [entry], [entry]
+    while left:
+        text = (STATIC / f"{left.pop()}.js").read_text(encoding="utf-8")
+        new = [name for _, name in IMPORT.findall(text) if name not in found]
+        found += dict.fromkeys(new)
+        left += dict.fromkeys(new)
+    return found
 
 
 def static(name: str) -> Path:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from pathlib import Path
 
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from monitor.pages.files import TYPES, chart_file, page, static
+from monitor.pages.files import TYPES, chart_file, modules_of, page, static
 
 # URL -> template. All lie at the same depth, so that relative URLs hold below any prefix.
 PAGES = {
@@ -34,23 +35,38 @@ def routes() -> list[BaseRoute]:
 
 def _shows(name: str) -> Callable[[Request], Awaitable[Response]]:
     async def show(_: Request) -> Response:
-        return HTMLResponse(page(name, page=name), headers={"Cache-Control": "no-cache"})
+        html = page(name, page=name, modules=modules_of(name))
+        return HTMLResponse(html, headers={"Cache-Control": "no-cache"})
 
     return show
 
 
 async def _static(request: Request) -> Response:
-    return _file(static(request.path_params["name"]))
+    return _file(request, static(request.path_params["name"]))
 
 
 async def _chart_file(request: Request) -> Response:
-    return _file(chart_file(request.path_params["name"]))
+    return _file(request, chart_file(request.path_params["name"]))
 
 
-async def _icon(_: Request) -> Response:
-    return _file(static("icon.svg"))
+async def _icon(request: Request) -> Response:
+    return _file(request, static("icon.svg"))
 
 
-def _file(path: Path) -> Response:
-    # Asked for anew each time, and answered by 304: a newer Airlock shows its newer pages.
-    return FileResponse(path, media_type=TYPES[path.suffix], headers={"Cache-Control": "no-cache"})
+def _file(request: Request, path: Path) -> Response:
+    """Return a file, or 304 to who has it: asked for anew, so that a newer one is shown at once.
+
+    A page takes some twenty, each of which FileResponse would open and read in threads.
+    """
+    found = path.stat()
+    tag = f'"{found.st_mtime_ns:x}-{found.st_size:x}"'
+    headers = {"Cache-Control": "no-cache", "ETag": tag}
+    if tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    content = _content(path, tag)
+    return Response(content, media_type=TYPES[path.suffix], headers=headers)
+
+
+@lru_cache(maxsize=64)
+def _content(path: Path, _tag: str) -> bytes:
+    return path.read_bytes()

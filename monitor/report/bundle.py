@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-_IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w-]+)\.js";$', re.MULTILINE)
+from monitor.pages.files import IMPORT
+
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
 _LEFT = re.compile(r"^(?:import|export)\b.*$", re.MULTILINE)
 
@@ -30,14 +31,14 @@ def _visit(name: str, folder: Path, texts: dict[str, str], order: list[str]) -> 
     if name in texts:
         return
     texts[name] = (folder / f"{name}.js").read_text(encoding="utf-8")
-    for _, other in _IMPORT.findall(texts[name]):
+    for _, other in IMPORT.findall(texts[name]):
         _visit(other, folder, texts, order)
     order.append(name)
 
 
 def _wrapped(name: str, text: str) -> str:
     names = _EXPORT.findall(text)
-    text = _IMPORT.sub(lambda found: _taken(found[1], found[2]), text)
+    text = IMPORT.sub(lambda found: _taken(found[1], found[2]), text)
     text = _EXPORT.sub("", text)
     if left := _LEFT.search(text):
         raise ValueError(f"{name}.js: a form of import or export that is not known: {left[0]}")

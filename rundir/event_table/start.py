@@ -32,6 +32,18 @@ def _memory_mark(name: str, meaning: str) -> EventSpec:
 
 EVENTS: tuple[EventSpec, ...] = (
     span("prepare", "launch, prepare", "model or data made ready", what="model or data"),
+    EventSpec(
+        name="prepare.progress",
+        kind="metric",
+        writer="prepare",
+        meaning="how far the data are read and tokenised: every second, and at the end",
+        fields={
+            "num_rows": "rows so far",
+            "done_bytes": "of the files, on disk",
+            "total_bytes": "of all files",
+            "pss_bytes": "memory of the processes that do it",
+        },
+    ),
     span("spawn", "agent", "the ranks are started and watched", num_ranks="ranks on this node"),
     span("zygote.import", "zygote", "heavy imports, once for all ranks", what="the library"),
     span("zygote.build", "zygote", "the model, built once for all ranks"),

@@ -94,7 +94,7 @@ export class Chart {
     const tick = (value) => (spec.tick || spec.format || ((one) => figure(one, 3)))(value).replace(/(\.\d*?)0+(?= |$)/, "$1").replace(/\.(?= |$)/, "");
     const options = {
       width: this.width(), height: this.height(), series, bands,
-      padding: [8, 20, 0, 0],
+      padding: [8, () => this.rightRoom(), 0, 0],
       legend: { show: false },
       scales: { x: { time: isTime, range: (plot) => this.xRange(plot.data[0]) }, y: { distr: spec.log ? 3 : 1, range: (_, from, to) => this.yRange(from, to) } },
       axes: [
@@ -136,6 +136,13 @@ export class Chart {
     return [from, to];
   }
 
+  // Half of the last label stands to the right of the axis.
+  rightRoom() {
+    const last = this.range ? this.range[1] : Math.max(0, ...this.lines.map((line) => line.x[line.x.length - 1]));
+    const longest = this.spec.x === "t" ? "00:00:00".length : whole(last).length;
+    return Math.max(12, Math.ceil(3.7 * longest) + 4);
+  }
+
   yRange(from, to) {
     const { fixed, fromZero, log } = this.spec;
     if (fixed) return fixed;
@@ -158,21 +165,27 @@ export class Chart {
     const { ctx, bbox } = plot;
     const scale = devicePixelRatio || 1;
     ctx.save();
-    ctx.strokeStyle = css("--line-strong");
     ctx.fillStyle = css("--muted");
     ctx.font = `${11 * scale}px system-ui, sans-serif`;
-    ctx.lineWidth = scale;
-    ctx.setLineDash([3 * scale, 3 * scale]);
     for (const mark of this.marks) {
       const at = Math.round(plot.valToPos(mark.x, "x", true)) + 0.5;
       if (!(at >= bbox.left && at <= bbox.left + bbox.width + 1)) continue;
+      ctx.strokeStyle = css("--line-strong");
+      ctx.lineWidth = scale;
+      ctx.setLineDash([3 * scale, 3 * scale]);
       ctx.beginPath();
       ctx.moveTo(at, bbox.top);
       ctx.lineTo(at, bbox.top + bbox.height);
       ctx.stroke();
       const right = at + 80 * scale > bbox.left + bbox.width;
       ctx.textAlign = right ? "right" : "left";
-      ctx.fillText(mark.label, at + (right ? -4 : 4) * scale, bbox.top + 11 * scale);
+      // A rim of the panel's colour keeps the words legible where they cross a line.
+      const place = [mark.label, at + (right ? -4 : 4) * scale, bbox.top + 11 * scale];
+      ctx.strokeStyle = css("--panel");
+      ctx.lineWidth = 4 * scale;
+      ctx.setLineDash([]);
+      ctx.strokeText(...place);
+      ctx.fillText(...place);
     }
     ctx.restore();
   }

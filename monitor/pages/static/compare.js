@@ -9,6 +9,8 @@ import { Metrics } from "./metrics.js";
 
 const METRICS = [["train.loss", "Training loss"], ["eval.loss", "Held-out loss"], ["eval.exact_match", "Exact answers"], ["evolution.accuracy", "Exact answers to the prompts"], ["evolution.similarity", "Similarity of answers"], ["train.lr", "Learning rate"], ["train.grad_norm", "Gradient norm"], ["train.tokens_per_s", "Throughput"], ["train.mfu", "MFU"], ["train.time_data_s", "Step: data"], ["train.time_forward_s", "Step: forward"], ["train.time_backward_s", "Step: backward"], ["train.time_comm_s", "Step: exchange"], ["train.time_optimizer_s", "Step: optimizer"], ["host.pss_anon_bytes", "Host memory"], ["gpu.used_bytes", "GPU memory"]];
 const EVERY_S = 5;
+const ALIKE = [0, 1, 2, 3, 0, 1, 0, 1, 1, 2, 10, 3]; // of the twelve colours: blues, browns, greens, pinks, grey
+const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3], [14, 4]];
 
 export function start(root) {
   const ids = (new URLSearchParams(location.search).get("runs") || "").split(",").filter(Boolean).slice(0, 12);
@@ -80,14 +82,11 @@ class Comparison {
   }
 
   draw() {
-    const seen = new Map();
     const labels = distinct(this.runs.map(({ row }) => row));
+    const dashes = dashesOf(this.runs.map(({ row }) => row.color % 12));
     const lines = this.metrics.flatMap((metrics, at) => metrics.lines(this.metric, "").map((line) => {
-      const color = this.runs[at].row.color % 12;
-      // Two runs of one colour are told apart by dashes.
-      const key = this.runs[at].row.id;
-      if (!seen.has(key)) seen.set(key, [...seen.values()].filter((one) => one.color === color).length ? { color, dash: [7, 4] } : { color, dash: [] });
-      return { ...line, key: `${key} ${line.key}`, label: `${labels[at]}${line.label ? ` ${line.label}` : ""}`, color: `--c${color}`, dash: seen.get(key).dash };
+      const { row } = this.runs[at];
+      return { ...line, key: `${row.id} ${line.key}`, label: `${labels[at]}${line.label ? ` ${line.label}` : ""}`, color: `--c${row.color % 12}`, dash: dashes[at] };
     }));
     const isSampled = this.metrics.some((one) => !one.exact);
     this.chart.set(lines, { range: this.range, note: isSampled ? "Down-sampled: mean, and a band from minimum to maximum. Drag to see every step." : "" });
@@ -102,6 +101,12 @@ class Comparison {
     const body = rows.map(([name, all]) => el("tr", {}, el("th.mono", { scope: "row" }, name), all.map((value) => el("td.mono", {}, value || el("span.muted", {}, "not there")))));
     replace(find(this.root, "rows"), body.length ? body : el("tr", {}, el("td", { colspan: this.runs.length + 1 }, empty(this.runs.length > 1 ? "Nothing differs: these runs have the same settings." : "One run alone differs from nothing."))));
   }
+}
+
+// A run keeps its colour everywhere; runs whose colours look alike are told apart by dashes.
+function dashesOf(colors) {
+  const likes = colors.map((color) => ALIKE[color]);
+  return likes.map((like, at) => DASHES[likes.slice(0, at).filter((one) => one === like).length % DASHES.length]);
 }
 
 // Legends show what differs of names: the name, and the end of the id where two have the same.

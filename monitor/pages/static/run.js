@@ -50,13 +50,15 @@ class RunPage {
       },
       answers: soon.metrics,
     }, () => this.refresh());
+    if (!report) this.refresh(); // at once: what comes before the stream is there is told again then
     // What the stream does not tell: the clock, and that the index has come further.
     this.timer = setInterval(() => this.tick(), 1000);
   }
 
   async refresh() {
+    const metrics = this.readMetrics(); // takes longest
     if (!(await this.readStatus())) return;
-    await Promise.all([this.readMetrics(), this.log.update(), this.readEvents(), this.verdicts.update(), this.readDisk()]);
+    await Promise.all([metrics, this.log.update(), this.readEvents(), this.verdicts.update(), this.readDisk()]);
   }
 
   async readStatus() {
@@ -93,10 +95,10 @@ class RunPage {
     try {
       await this.metrics.update();
     } catch (error) {
-      setText(find(this.root, "charts-said"), error.message);
+      if (!this.isMissing) setText(find(this.root, "charts-said"), error.message);
       return;
     }
-    this.drawCharts();
+    if (!this.isMissing) this.drawCharts();
   }
 
   async readDisk() {
@@ -140,7 +142,8 @@ class RunPage {
   }
 
   drawStartup() {
-    const told = startup(this.status, this.events.startup, serverNow());
+    const prepared = Object.fromEntries(["num_rows", "done_bytes", "total_bytes", "pss_bytes"].map((name) => [name, this.metrics.last(`prepare.progress.${name}`)]));
+    const told = startup(this.status, this.events.startup, prepared, serverNow());
     this.timeline.set(told.rows, told);
     setText(find(this.root, "startup-said"), told.said);
   }
@@ -172,6 +175,7 @@ class RunPage {
 
   failed(error) {
     if (this.status) return;
+    this.isMissing = true;
     const missing = error instanceof ApiError && error.status === 404;
     const [title, hint] = missing ? [error.message, "Runs are made by:"] : [error.message, error.hint || "Is airlock serve still running?"];
     replace(this.root, el("section.panel", {}, el("h1.hide", {}, "Run"), empty(title, hint, missing ? "./start.sh tiny" : "")));

@@ -20,6 +20,7 @@ const TRAINING = [
   { title: "Answers", unit: "held out", series: [line("eval.exact_match", "exact", 0, { points: true }), line("evolution.accuracy", "prompts exact", 2, { points: true }), line("evolution.similarity", "similarity", 3, { points: true })], format: (value) => percent(value, 0), fixed: [0, 1.04], blank: "none generated yet" },
 ];
 const MACHINE = [
+  { title: "Preparation of the data", unit: "memory", series: [line("prepare.progress.pss_bytes", "memory", 4)], format: bytes, binary: true, fromZero: true, least: 10 },
   { title: "Host memory", unit: "of the run", series: [line("host.pss_bytes", "all", 0), line("host.pss_anon_bytes", "anonymous", 1)], format: bytes, binary: true, fromZero: true },
   { title: "Host memory left", unit: "MemAvailable", series: [line("host.available_bytes", "available", 2)], format: bytes, binary: true, fromZero: true },
   { title: "GPU memory", series: [many("gpu.used_bytes", "GPU")], format: bytes, binary: true, fromZero: true, gpu: true },
@@ -28,7 +29,10 @@ const MACHINE = [
   { title: "GPU power", series: [many("gpu.power_w", "GPU")], format: (value) => `${figure(value, 3)} W`, fromZero: true, gpu: true },
 ];
 
-export const NAMES = [...new Set([...TRAINING, ...MACHINE].flatMap((chart) => chart.series.map((one) => one.name)))];
+// How far the preparation is, told in words: not drawn.
+const PREPARED = [line("prepare.progress.num_rows"), line("prepare.progress.done_bytes"), line("prepare.progress.total_bytes")];
+
+export const NAMES = [...new Set([...TRAINING, ...MACHINE, { series: PREPARED }].flatMap((chart) => chart.series.map((one) => one.name)))];
 
 export class Charts {
   constructor(training, machine, onZoom) {
@@ -56,7 +60,7 @@ export class Charts {
     const marks = metrics.resumes.map((resume) => ({ x: resume.step, label: resume.attempt ? `restart ${resume.attempt}` : "resumed" }));
     for (const { spec, chart, node, x } of this.all) {
       const lines = spec.series.flatMap((one) => linesOf(metrics, one));
-      node.hidden = !lines.length;
+      node.hidden = !lines.some((one) => one.x.length >= (spec.least || 1));
       chart.set(lines, { range: x === "step" ? metrics.range : null, marks: x === "step" ? marks : [], note: note(metrics, lines, x) });
     }
   }

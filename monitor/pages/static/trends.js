@@ -1,12 +1,12 @@
 // How many answers are right, and their loss, over all steps; of a second run beside, dashed.
 import { Chart } from "./charts.js";
-import { figure, num, percent } from "./format.js";
+import { figure, num, percent, whole } from "./format.js";
 
 export class Trends {
   // `onStep(step)` is called with the step under the cursor that was clicked.
   constructor(rightHost, lossHost, onStep) {
     const spec = { x: "step", height: 150, group: "answers" };
-    this.right = new Chart(rightHost, { ...spec, title: "Right answers and similarity", fixed: [0, 1], format: (value) => percent(value, 0) });
+    this.right = new Chart(rightHost, { ...spec, title: "Right answers and similarity", fixed: [0, 1.04], format: (value) => percent(value, 0) });
     this.loss = new Chart(lossHost, { ...spec, title: "Loss of the expected answers", format: (value) => figure(value, 3) });
     this.lines = { right: [], loss: [] };
     this.step = 0;
@@ -37,7 +37,7 @@ export class Trends {
   }
 
   draw() {
-    const marks = [{ x: this.step, label: `step ${this.step}` }];
+    const marks = [{ x: this.step, label: `step ${whole(this.step)}` }];
     this.right.set(this.lines.right, { marks });
     this.loss.set(this.lines.loss, { marks });
   }

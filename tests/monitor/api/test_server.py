@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.monitor.serving import event, make_run, served
+from tests.running import hooked
 
 _MOST_BYTES = 120 << 20
 
@@ -150,3 +152,23 @@ def test_options_that_are_wrong_end_with_what_to_type(
     weak = _serve({**environ, "AIRLOCK_TOKEN": "1234"}, "--port", "0")
     assert weak.returncode == 2
     assert "AIRLOCK_TOKEN has 4 characters" in weak.stderr
+
+
+def test_the_end_does_not_wait_for_streams_that_are_open(
+    folder: Path, environ: dict[str, str], tmp_path: Path
+) -> None:
+    make_run(folder)
+    # What is said of streams that had to be cut off, when their time was up, is a fault here.
+    strict = "module._is_no_end = lambda record: 1 / 0"
+    strict_environ = environ | hooked(environ, tmp_path, "monitor.api.server", strict)
+    with contextlib.ExitStack() as stack:
+        with served(folder, strict_environ) as server:
+            streams = [
+                stack.enter_context(httpx.stream("GET", f"{server.url}{path}", timeout=60))
+                for path in ("/api/stream", "/api/runs/latest/stream")
+            ]
+            lines = [stream.iter_lines() for stream in streams]
+            for one in lines:
+                assert next(one) == "retry: 1000"
+        for one in lines:
+            list(one)  # raises where an answer was cut off

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
+from benchmarks import chromium as browsers
 from monitor.answers.demo import demo_runs
 from rundir.paths import RunDir
-from tests.monitor.pages.browsing import browser
+from tests.monitor.chromium import chromium_path
 
 
 @pytest.fixture
 def chromium() -> Iterator[Any]:
-    """Return a headless browser."""
-    with browser() as found:
+    """Return a headless browser; what a test opens in it ends with the test."""
+    with browsers.chromium(chromium_path()) as found:
         yield found
 
 

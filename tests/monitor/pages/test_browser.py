@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
+from rundir.events import EventWriter
+from rundir.owner import take
 from rundir.paths import RunDir
-from tests.monitor.answers.made import HOSTILE
-from tests.monitor.pages.browsing import TOKEN, server, until, watched
+from tests.monitor.answers.made import HOSTILE, new_run
+from tests.monitor.browsing import opened, server, until, watched
+from tests.monitor.pages.hostile import EVIL, NAME, assert_harmless, hostile_run
 
 pytestmark = pytest.mark.runs
 
 PAGES = ("", "run", "evolution", "config", "inbox", "compare")
-_FOUND = """() => axe.run(document, {resultTypes: ['violations']}).then((told) => told.violations
-  .filter((one) => ['serious', 'critical'].includes(one.impact))
-  .map((one) => `${one.id}: ${one.nodes.map((node) => node.target.join(' ')).join('; ')}`))"""
 
 
 def text_of(page: Any, name: str) -> str:
@@ -63,38 +62,36 @@ def test_the_runs_are_listed_and_one_is_opened_compared_and_filtered(
 def test_what_a_run_holds_is_shown_as_text_whatever_it_is(
     chromium: Any, demo: RunDir, environ: dict[str, str]
 ) -> None:
-    evil = HOSTILE[1]
-    hostile = demo.path.parent / '20990101-000000-<img src=x onerror="window.hit=1">-0d3c'
-    shutil.copytree(demo.path, hostile)
-    told = json.loads((hostile / "status.json").read_text())
-    told |= {"run_id": hostile.name, "error": evil, "profile": evil, "exit_code": 10}
-    (hostile / "status.json").write_text(json.dumps(told))
-    with (hostile / "logs/run.log").open("a") as log:
-        log.write("".join(f"{one}\n" for one in HOSTILE))
-    with (hostile / "config.toml").open("a") as config:
-        config.write(f"\n[more]\nevil = {json.dumps(evil)}\n")
-    event = {"v": 1, "t": told["updated_t"], "mono": 1.0, "node": 0, "attempt": 0, "rank": 0}
-    event |= {"pid": 1, "kind": "mark", "name": "stall", "waiting": evil, "limit_s": 1}
-    with (hostile / "events/launch.jsonl").open("a") as events:
-        events.write(json.dumps(event) + "\n")
+    hostile = hostile_run(demo)
     with server(environ) as base:
-        context = chromium.new_context()
-        seen = watched(context)
-        page = context.new_page()
+        page, seen = opened(chromium)
         page.goto(base)
         until(page, "document.querySelectorAll('tr[data-run]').length === 3")
         link = page.locator("tr[data-run] a", has_text="onerror")
-        assert link.text_content() == '<img src=x onerror="window.hit=1">'
+        assert link.text_content() == NAME
         link.click()
         until(page, "document.querySelectorAll('.line').length > 0")
         until(page, "document.querySelectorAll('.event').length > 0")
+        until(page, "document.querySelector('.verdict') !== null")
+        until(page, f"document.querySelector('[data-id=training]').textContent.includes('{EVIL}')")
         shown = page.text_content("main")
-        assert all(one in shown for one in (evil, "{{7*7}}${window.hit=1}", HOSTILE[2]))
+        assert all(one in shown for one in (EVIL, "{{7*7}}${window.hit=1}", HOSTILE[2]))
+        assert page.text_content('[data-id="verdicts"]').count(EVIL) >= 3
+        assert_harmless(page)
         page.click('[data-view="config"]')
         until(page, "document.querySelectorAll('[data-id=config-rows] tr').length > 5")
-        assert evil in page.text_content('[data-id="config-rows"]')
-        assert page.evaluate("window.hit") is None
-        assert page.locator("main img").count() == 0
+        assert EVIL in page.text_content('[data-id="config-rows"]')
+        assert_harmless(page)
+        page.click('[data-view="evolution"]')
+        until(page, "document.querySelectorAll('.example').length > 6")
+        assert all(one in page.text_content("main") for one in HOSTILE)
+        assert_harmless(page)
+        page.goto(f"{base}compare?runs={quote(hostile.run_id)},{demo.run_id}")
+        until(page, "document.querySelectorAll('[data-id=rows] tr').length > 0")
+        until(page, "document.querySelectorAll('.legend li').length === 2")
+        assert EVIL in page.text_content('[data-id="rows"]')
+        assert NAME in page.text_content(".legend")
+        assert_harmless(page)
         seen.assert_clean(base)
 
 
@@ -134,6 +131,28 @@ def test_a_failed_run_shows_why_and_the_command_to_copy(
         commands = page.locator(".verdict .command code").all_text_contents()
         assert commands == ["./airlock run 32b --set launch.start=cold"]
         assert "failed" in text_of(page, "state")
+
+
+def test_preparation_shows_how_far_it_is_and_what_it_holds(
+    chromium: Any, folder: Path, environ: dict[str, str]
+) -> None:
+    run = new_run(folder)
+    take(run, "./start.sh tiny")  # it goes on
+    run.status.write_text(json.dumps({"phase": "preparing", "started_t": 1e9, "exit_code": None}))
+    run.events.mkdir()
+    events = EventWriter(run.event_file("prepare"))
+    told = {"total_bytes": 4 << 20, "pss_bytes": 512 << 20}
+    events.emit("start", "prepare", what="data")
+    events.emit("metric", "prepare.progress", num_rows=1234, done_bytes=1 << 20, **told)
+    said = "document.querySelector('[data-id=startup-said]').textContent"
+    with server(environ, "--runs-dir", str(folder)) as base:
+        page, seen = opened(chromium)
+        page.goto(f"{base}run")
+        until(page, f"{said}.includes('1,234 rows, 25 % of 4.00 MiB, with 512 MiB of memory')")
+        events.emit("metric", "prepare.progress", num_rows=5678, done_bytes=3 << 20, **told)
+        until(page, f"{said}.includes('5,678 rows, 75 %')")
+        assert "512 MiB" in page.text_content('[data-id="timeline"]')
+        seen.assert_clean(base)
 
 
 def test_alarms_are_kept_and_ring(chromium: Any, demo: RunDir, environ: dict[str, str]) -> None:
@@ -194,39 +213,3 @@ def test_a_prefix_of_a_proxy_changes_nothing(
         page.click('[data-view="config"]')
         until(page, "document.querySelectorAll('[data-id=config-rows] tr').length > 5")
         assert "/user/x/proxy/8080/config" in page.url
-
-
-def axe_source(folder: Path) -> str:
-    """Return axe-core, by npm; skips the test where it cannot be had."""
-    if shutil.which("npm") is None:
-        pytest.skip("no npm here, which fetches axe-core")
-    fetched = subprocess.run(
-        ["npm", "pack", "axe-core@4.14.1"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    if fetched.returncode != 0:
-        pytest.skip(f"npm does not fetch axe-core: {fetched.stderr[-200:]}")
-    packed = next(folder.glob("axe-core-*.tgz"))
-    shutil.unpack_archive(packed, folder, filter="data")
-    return (folder / "package/axe.min.js").read_text()
-
-
-def test_axe_finds_no_serious_fault_on_any_page(
-    chromium: Any, demo: RunDir, environ: dict[str, str], tmp_path: Path
-) -> None:
-    assert demo.path.is_dir()
-    source = axe_source(tmp_path)
-    found = {}
-    with server(environ) as base:
-        for scheme in ("light", "dark"):
-            page = chromium.new_context(color_scheme=scheme).new_page()
-            for name in (*PAGES, "compare?runs=" + ",".join(sorted(_ids(demo)))):
-                page.goto(f"{base}{name}#token={TOKEN}")
-                page.wait_for_timeout(2500)
-                page.evaluate(source)
-                if faults := page.evaluate(_FOUND):
-                    found[f"{name} {scheme}"] = faults
-    assert found == {}
-
-
-def _ids(demo: RunDir) -> list[str]:
-    return [path.name for path in demo.path.parent.iterdir() if not path.is_symlink()]

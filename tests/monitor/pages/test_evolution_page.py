@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from monitor.answers.demo import demo_folder
 from monitor.answers.words import word_diff
 from rundir.atomic import write_text
 from rundir.owner import take
-from tests.monitor.answers.browser import Seen, browsing, serving, wait_for
+from rundir.paths import RunDir
 from tests.monitor.answers.made import HOSTILE, example, new_run, put, snapshot, with_ways
+from tests.monitor.browsing import Seen, opened, server, until
 
 pytestmark = pytest.mark.runs  # a browser
 
@@ -33,78 +33,73 @@ def filters(page: Any) -> dict[str, int]:
     return {one.rpartition(" ")[0].strip(): int(one.rpartition(" ")[2]) for one in texts}
 
 
-@pytest.fixture(scope="module")
-def demo() -> Iterator[str]:
-    """Serve the demo's runs."""
-    with demo_folder() as folder, serving(folder) as url:
-        yield url
-
-
 @pytest.fixture
-def opened(demo: str) -> Iterator[tuple[Any, Seen]]:
+def answers(chromium: Any, demo: RunDir, environ: dict[str, str]) -> Iterator[tuple[Any, Seen]]:
     """Yield the page of the demo's answers."""
-    with browsing(accept_downloads=True) as (page, seen):
-        page.goto(f"{demo}/evolution")
-        wait_for(page, f"{SHOWN} === 16")
+    assert demo.path.is_dir()
+    with server(environ) as base:
+        page, seen = opened(chromium, accept_downloads=True)
+        page.goto(f"{base}evolution")
+        until(page, f"{SHOWN} === 16")
         yield page, seen
-        seen.assert_clean(demo)
+        seen.assert_clean(base)
 
 
-def test_the_slider_moves_from_wrong_answers_to_right_ones(opened: tuple[Any, Seen]) -> None:
-    page, _ = opened
+def test_the_slider_moves_from_wrong_answers_to_right_ones(answers: tuple[Any, Seen]) -> None:
+    page, _ = answers
     assert step(page) == "Step 2,000"
     page.locator("[data-id=slider]").fill("0")
-    wait_for(page, "document.querySelectorAll('.mark.right').length === 0")
+    until(page, "document.querySelectorAll('.mark.right').length === 0")
     assert page.inner_text("[data-id=said]").startswith("0 of 16 right (0 %)")
     page.locator("[data-id=slider]").fill("12")
-    wait_for(page, "document.querySelectorAll('.mark.right').length > 10")
+    until(page, "document.querySelectorAll('.mark.right').length > 10")
     first = page.locator(".example").first
     assert "Canberra" in first.locator(".now").inner_text()
 
 
-def test_keys_move_the_step_and_it_plays_to_the_end(opened: tuple[Any, Seen]) -> None:
-    page, _ = opened
+def test_keys_move_the_step_and_it_plays_to_the_end(answers: tuple[Any, Seen]) -> None:
+    page, _ = answers
     page.keyboard.press("ArrowLeft")
     assert step(page) == "Step 1,500"
     page.keyboard.press("ArrowRight")
     assert step(page) == "Step 2,000"
     page.keyboard.press("Space")
-    wait_for(page, f"{STEP} === 'Step 10'")
+    until(page, f"{STEP} === 'Step 10'")
     assert page.get_attribute("[data-id=play]", "aria-pressed") == "true"
     page.keyboard.press("Space")
     assert page.get_attribute("[data-id=play]", "aria-pressed") == "false"
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.dataset.id") == "search"
     page.keyboard.type("capital of australia")
-    wait_for(page, f"{SHOWN} === 1")
+    until(page, f"{SHOWN} === 1")
     page.locator(".way").first.click(position={"x": 3, "y": 10})
     assert step(page) == "Step 0"
 
 
-def test_filters_show_what_was_learned_and_what_was_lost(opened: tuple[Any, Seen]) -> None:
-    page, _ = opened
+def test_filters_show_what_was_learned_and_what_was_lost(answers: tuple[Any, Seen]) -> None:
+    page, _ = answers
     counts = filters(page)
     assert counts["All"] == 16
     for name in ("Newly right", "Regressed", "Never right", "Unstable"):
         page.get_by_role("button", name=name).click()
-        wait_for(page, f"{SHOWN} === {counts[name]}")
+        until(page, f"{SHOWN} === {counts[name]}")
         assert counts[name] > 0
         assert page.locator(f".example:has-text('{name}')").count() == counts[name]
 
 
-def test_two_runs_stand_side_by_side(opened: tuple[Any, Seen]) -> None:
-    page, _ = opened
+def test_two_runs_stand_side_by_side(answers: tuple[Any, Seen]) -> None:
+    page, _ = answers
     labels = page.locator("[data-id=base] option").all_text_contents()
     other = next(one for one in labels if one.endswith("0d3a"))
     page.locator("[data-id=base]").select_option(label=other)
-    wait_for(page, "document.body.textContent.includes('0d3a · step 1,000')")
+    until(page, "document.body.textContent.includes('0d3a · step 1,000')")
     assert page.locator(".evolution .chart ul.legend li").count() == 6
     page.locator("[data-id=base]").select_option("expected")
-    wait_for(page, "document.querySelector('.example .sides').children[1].hidden")
+    until(page, "document.querySelector('.example .sides').children[1].hidden")
 
 
-def test_all_answers_are_exported(opened: tuple[Any, Seen]) -> None:
-    page, _ = opened
+def test_all_answers_are_exported(answers: tuple[Any, Seen]) -> None:
+    page, _ = answers
     for form in ("jsonl", "csv"):
         with page.expect_download() as waiting:
             page.locator(f"[data-format={form}]").click()
@@ -113,49 +108,59 @@ def test_all_answers_are_exported(opened: tuple[Any, Seen]) -> None:
         assert len(path.read_text().splitlines()) >= 16 * 13
 
 
-def test_no_answer_becomes_markup(tmp_path: Path) -> None:
+def test_no_answer_becomes_markup(chromium: Any, folder: Path, environ: dict[str, str]) -> None:
     rows = [example(n, model_output=one, input=one) for n, one in enumerate(HOSTILE)]
-    run = new_run(tmp_path, "20261123-120000-<img src=x onerror=hit()>-0a0a")
+    run = new_run(folder, "20261123-120000-<img src=x onerror=hit()>-0a0a")
     name = HOSTILE[0].replace("/", "|")
     for number in (0, 10):
         put(run, number, snapshot(number, rows), dataset=name)
     put(run, 25, '{"<script>window.hit=1</script>', dataset=name)
-    with serving(tmp_path) as url, browsing() as (page, seen):
-        page.goto(f"{url}/evolution")
-        wait_for(page, f"{SHOWN} === {len(HOSTILE)}")
+    with server(environ, "--runs-dir", str(folder)) as base:
+        page, seen = opened(chromium)
+        page.goto(f"{base}evolution")
+        until(page, f"{SHOWN} === {len(HOSTILE)}")
         page.locator("[data-id=slider]").fill("0")
-        wait_for(page, f"{STEP} === 'Step 0'")
+        until(page, f"{STEP} === 'Step 0'")
         shown = page.locator(".example .now").evaluate_all("all => all.map(one => one.textContent)")
         assert shown == list(HOSTILE)
         assert page.text_content("[data-id=run]") == run.run_id
         assert page.locator("main script, main img, main svg[onload]").count() == 0
         assert page.evaluate("window.hit") is None
         assert "cannot be read" in page.inner_text("[data-id=banners]")
-        seen.assert_clean(url)
+        seen.assert_clean(base)
 
 
-def test_a_page_of_answers_without_any_says_so(tmp_path: Path) -> None:
-    new_run(tmp_path)
-    with serving(tmp_path) as url, browsing() as (page, seen):
-        page.goto(f"{url}/evolution")
-        wait_for(page, "document.body.textContent.includes('No answers yet')")
-        seen.assert_clean(url)
+def test_a_page_of_answers_without_any_says_so(
+    chromium: Any, folder: Path, environ: dict[str, str]
+) -> None:
+    new_run(folder)
+    with server(environ, "--runs-dir", str(folder)) as base:
+        page, seen = opened(chromium)
+        page.goto(f"{base}evolution")
+        until(page, "document.body.textContent.includes('No answers yet')")
+        seen.assert_clean(base)
 
 
-def test_a_new_snapshot_is_shown_to_whoever_looks_at_the_last_one(tmp_path: Path) -> None:
-    run = with_ways(tmp_path)
+def test_a_new_snapshot_is_shown_to_whoever_looks_at_the_last_one(
+    chromium: Any, folder: Path, environ: dict[str, str]
+) -> None:
+    run = with_ways(folder)
     take(run, "./start.sh tiny")  # the run goes on
-    with serving(tmp_path) as url, browsing() as (page, seen):
-        page.goto(f"{url}/evolution?run={run.run_id}")
-        wait_for(page, f"{STEP} === 'Step 100'")
+    with server(environ, "--runs-dir", str(folder)) as base:
+        page, seen = opened(chromium)
+        page.goto(f"{base}evolution?run={run.run_id}")
+        until(page, f"{STEP} === 'Step 100'")
         new = snapshot(150, [example(n, is_right=True) for n in range(4)])
         write_text(run.evolution("d", 150), json.dumps(new))
-        wait_for(page, f"{STEP} === 'Step 150'")
+        until(page, f"{STEP} === 'Step 150'")
         assert filters(page)["Regressed"] == 0
-        seen.assert_clean(url)
+        seen.assert_clean(base)
 
 
-def test_differences_are_the_same_in_the_browser_and_in_the_api(demo: str) -> None:
+def test_differences_are_the_same_in_the_browser_and_in_the_api(
+    answers: tuple[Any, Seen],
+) -> None:
+    page, _ = answers
     pairs = [
         ("the cat sat on the mat", "the dog sat down on a mat"),
         ("a b c d e f", "f e d c b a"),
@@ -164,19 +169,18 @@ def test_differences_are_the_same_in_the_browser_and_in_the_api(demo: str) -> No
         (" ".join(map(str, range(400))), " ".join(map(str, range(0, 800, 2)))),
         *pairwise(HOSTILE),
     ]
-    with browsing() as (page, _):
-        page.goto(f"{demo}/evolution")
-        script = (
-            "async pairs => { const { wordDiff } = await import('./static/words.js');"
-            " return JSON.stringify(pairs.map(([a, b]) => wordDiff(a, b))); }"
-        )
-        found = json.loads(page.evaluate(script, [list(one) for one in pairs]))
+    script = (
+        "async pairs => { const { wordDiff } = await import('./static/words.js');"
+        " return JSON.stringify(pairs.map(([a, b]) => wordDiff(a, b))); }"
+    )
+    found = json.loads(page.evaluate(script, [list(one) for one in pairs]))
     assert found == [[list(piece) for piece in word_diff(*one)] for one in pairs]
 
 
-@pytest.mark.parametrize("width", [360, 768, 1360])
-def test_nothing_is_wider_than_the_screen(demo: str, width: int) -> None:
-    with browsing(viewport={"width": width, "height": 800}) as (page, _):
-        page.goto(f"{demo}/evolution")
-        wait_for(page, f"{SHOWN} === 16")
+def test_nothing_is_wider_than_the_screen(answers: tuple[Any, Seen]) -> None:
+    page, _ = answers
+    for width in (360, 768, 1360):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.reload()
+        until(page, f"{SHOWN} === 16")
         assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.monitor.pages.browsing import TOKEN, server, until, watched
+from tests.monitor.browsing import TOKEN, server, until, watched
 from tests.running import ENDLESS, SERIAL, Start, ended, finish, run_folder
 
 pytestmark = pytest.mark.runs

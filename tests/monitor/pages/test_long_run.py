@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rundir.paths import RunDir
-from tests.monitor.pages.browsing import server, until, watched
+from tests.monitor.browsing import server, until, watched
 
 pytestmark = pytest.mark.runs
 

@@ -1,15 +1,17 @@
-"""A page that people leave open: hours of a run, in a time-lapse, do not make it grow."""
+"""A page that people leave open: hours of a run, in a time-lapse; nothing grows with them."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+import psutil
 import pytest
 
 from rundir.owner import take
 from rundir.paths import RunDir
-from tests.monitor.pages.browsing import server, until
+from tests.monitor.browsing import until
+from tests.monitor.serving import served
 
 pytestmark = pytest.mark.runs
 
@@ -17,17 +19,18 @@ STEP = "document.querySelector('[data-tile=step]').textContent"
 BATCHES, STEPS = 24, 1200  # as many steps as a run of hours has
 
 
-def test_the_memory_of_a_page_stays_flat_while_a_run_goes_on(
+def test_the_memory_of_page_and_server_stays_flat_while_a_run_goes_on(
     chromium: Any, demo: RunDir, environ: dict[str, str]
 ) -> None:
     status = json.loads(demo.status.read_text())
     status |= {"exit_code": None, "phase": "training", "total_steps": 10**6}
-    used_bytes = []
+    used_bytes, resident_bytes = [], []
     take(demo, "./start.sh tiny")
-    with server(environ) as base:
+    with served(demo.path.parent, environ, what="monitor") as server:
+        process = psutil.Process(server.process.pid)
         demo.status.write_text(json.dumps(status))
         page = chromium.new_page()
-        page.goto(f"{base}run")
+        page.goto(f"{server.url}/run")
         session = page.context.new_cdp_session(page)
         step = status["step"]
         for _ in range(BATCHES):
@@ -39,12 +42,14 @@ def test_the_memory_of_a_page_stays_flat_while_a_run_goes_on(
             page.wait_for_timeout(900)
             session.send("HeapProfiler.collectGarbage")
             used_bytes.append(session.send("Runtime.getHeapUsage")["usedSize"])
+            resident_bytes.append(process.memory_info().rss)
         lines = page.locator(".line").count()
         nodes = page.evaluate("document.querySelectorAll('*').length")
     assert lines <= 2000
     assert nodes < 12_000
     half = BATCHES // 2
-    assert max(used_bytes[half:]) < 1.3 * max(used_bytes[:half]), used_bytes
+    for found in (used_bytes, resident_bytes):
+        assert max(found[half:]) < 1.3 * max(found[:half]), found
 
 
 def append(run: RunDir, step: int) -> int:

@@ -13,7 +13,8 @@ import pytest
 from monitor.report.write import licences, report_html, series
 from rundir.paths import RunDir
 from tests.monitor.answers.made import HOSTILE
-from tests.monitor.pages.browsing import server, until, watched
+from tests.monitor.browsing import opened, server, until, watched
+from tests.monitor.pages.hostile import EVIL, NAME, assert_harmless, hostile_run
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz0123456789"  # noqa: S105 - made up
 TILES = (
@@ -117,4 +118,59 @@ def test_a_report_opens_without_a_network_and_shows_the_figures_of_the_page(
     until(page, "document.querySelector('[data-part=evolution] canvas') !== null")
     page.click('[data-part-link="config"]')
     until(page, "document.querySelectorAll('[data-id=config-rows] tr').length > 5")
+    seen.assert_clean(file.as_uri())
+
+
+@pytest.fixture
+def without_some(demo: RunDir, tmp_path: Path) -> Path:
+    """Return a report for which some snapshots were too much; made before there is a browser."""
+    whole = report_html(demo)
+    file = tmp_path / "run.html"
+    file.write_text(report_html(demo, most_bytes=len(whole.encode()) - 5000))
+    return file
+
+
+@pytest.mark.runs
+def test_a_report_without_some_snapshots_says_so_and_shows_the_others(
+    without_some: Path, chromium: Any
+) -> None:
+    file = without_some
+    page, seen = opened(chromium, offline=True)
+    page.goto(f"{file.as_uri()}#evolution")
+    until(page, "document.querySelectorAll('.example').length === 16")
+    said = re.search(r"without (\d+) snapshots for its size", page.text_content("[data-made]"))
+    assert said is not None
+    slider = page.locator("[data-id=slider]")
+    assert int(slider.get_attribute("max")) == 12 - int(said[1])
+    slider.fill("0")
+    until(page, "document.querySelector('[data-id=step]').textContent === 'Step 0'")
+    assert page.inner_text("[data-id=said]").startswith("0 of 16 right")
+    slider.fill(slider.get_attribute("max"))
+    until(page, "document.querySelector('[data-id=step]').textContent === 'Step 2,000'")
+    assert page.locator(".example .now ins").count() > 0  # what has changed since step 0
+    page.fill("[data-id=search]", "capital of australia")
+    until(page, "document.querySelectorAll('.example').length === 1")
+    seen.assert_clean(file.as_uri())
+
+
+@pytest.mark.runs
+def test_a_hostile_run_is_text_in_its_report(
+    chromium: Any, demo: RunDir, environ: dict[str, str], tmp_path: Path
+) -> None:
+    run = hostile_run(demo)
+    file = tmp_path / "run.html"
+    assert report(environ, run.run_id, "-o", str(file)).returncode == 0
+    page, seen = opened(chromium, offline=True)
+    page.goto(file.as_uri())
+    until(page, "document.querySelectorAll('.line').length > 0")
+    assert page.title().startswith(NAME)
+    assert EVIL in page.text_content('[data-id="verdicts"]')
+    assert_harmless(page)
+    page.click('[data-part-link="evolution"]')
+    until(page, "document.querySelectorAll('.example').length > 6")
+    assert all(one in page.text_content('[data-part="evolution"]') for one in HOSTILE)
+    page.click('[data-part-link="config"]')
+    until(page, "document.querySelectorAll('[data-id=config-rows] tr').length > 5")
+    assert EVIL in page.text_content('[data-id="config-rows"]')
+    assert_harmless(page)
     seen.assert_clean(file.as_uri())

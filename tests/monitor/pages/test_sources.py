@@ -80,6 +80,28 @@ def test_charts_are_those_of_the_package_where_it_lies(tmp_path: Path) -> None:
     assert answer.headers["Content-Type"].startswith("text/javascript")
 
 
+def test_a_file_that_a_browser_has_is_not_sent_again(tmp_path: Path) -> None:
+    asks = client(tmp_path)
+    first = asks.get("/static/run.js")
+    again = asks.get("/static/run.js", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    older = asks.get("/static/run.js", headers={"If-None-Match": '"0-0"'})
+    assert (older.status_code, older.content) == (200, first.content)
+
+
+@pytest.mark.parametrize("name", PAGES.values())
+def test_a_page_asks_for_all_its_modules_at_once(name: str, tmp_path: Path) -> None:
+    path = next(path for path, template in PAGES.items() if template == name)
+    html = client(tmp_path).get(path).text
+    asked = set(re.findall(r'rel="modulepreload" href="static/(\w+)\.js"', html))
+    imported = {one for module in asked for one in _imports(module)}
+    assert {name} | imported == asked
+
+
+def _imports(module: str) -> list[str]:
+    return re.findall(r'from "\./(\w+)\.js"', (STATIC / f"{module}.js").read_text())
+
+
 @pytest.mark.parametrize("name", ["nothing.js", "..%2frun.html", "uplot/nothing.js", "app.py"])
 def test_no_other_file_is_served(name: str, tmp_path: Path) -> None:
     answer = client(tmp_path).get(f"/static/{name}")

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from rundir.events import EventTail, EventWriter
 from tests.train.data.test_prepare_data import cache, file, model, saved_tokenizer
 from train.data import content
 from train.data.content import digest_of
 from train.data.prepare_path import prepare_path
-from train.data.prepare_progress import PrepareProgress
+from train.data.prepare_progress import PrepareProgress, told_in
 from train.data.samples import Recipe
 
 __all__ = ["cache", "file", "model", "saved_tokenizer"]  # their fixtures
@@ -33,6 +34,19 @@ def test_progress_tells_rows_share_speed_and_time_left(
     progress.at(2_000_000, 12_345)
     said = capsys.readouterr().err
     assert said == "data: 12,345 rows, 25% of 8.0 MB, 0.1 MB/s, 1:00 left\n"
+
+
+def test_progress_is_told_in_events_with_the_memory(tmp_path: Path) -> None:
+    with told_in(EventWriter(tmp_path / "prepare.jsonl")):
+        progress = PrepareProgress(1000)
+        progress.at(10, 3)
+        progress.at(1000, 250)
+        progress.end()
+    PrepareProgress(1000).end()  # of nobody's interest
+    first, last = EventTail(tmp_path / "prepare.jsonl").new_events()
+    assert (first["name"], first["num_rows"], first["done_bytes"]) == ("prepare.progress", 3, 10)
+    assert (last["num_rows"], last["done_bytes"], last["total_bytes"]) == (250, 1000, 1000)
+    assert 1e6 < last["pss_bytes"] < 1e12
 
 
 def test_a_large_file_is_read_once_and_again_when_it_has_changed(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -13,14 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
-
 from tests.running import ended, wait_for
 
 TOKEN = "a-token-of-the-tests-0123456789"  # noqa: S105 - made up
 
 
-@dataclass
+@dataclass(slots=True)
 class Seen:
     """What happened in all pages of a browser."""
 
@@ -34,31 +31,6 @@ class Seen:
         assert [url for url in self.urls if not url.startswith((base, "blob:", "data:"))] == []
 
 
-def browser_path() -> str:
-    """Return the browser of this machine; skips the test where there is none."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
-        pytest.skip("no chromium here: apt-get install chromium")
-    pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
-    return found
-
-
-@contextlib.contextmanager
-def browser() -> Iterator[Any]:
-    """Yield a headless Chromium, of playwright."""
-    path = browser_path()
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        try:
-            yield chromium
-        finally:
-            chromium.close()
-
-
 def watched(context: Any) -> Seen:
     """Return what happens in the pages of a context from now on."""
     seen = Seen()
@@ -67,6 +39,13 @@ def watched(context: Any) -> Seen:
     context.on("console", lambda message: _told(seen, message))
     context.on("weberror", lambda error: seen.said.append(str(error.error)))
     return seen
+
+
+def opened(chromium: Any, **context: Any) -> tuple[Any, Seen]:
+    """Return an empty page in a context of its own, and what happens in it."""
+    made = chromium.new_context(**context)
+    seen = watched(made)
+    return made.new_page(), seen
 
 
 def _told(seen: Seen, message: Any) -> None:

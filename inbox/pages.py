@@ -1,0 +1,68 @@
+"""The monitor's pages beside the daemon: `./airlock inbox FOLDER --profile 14b --monitor`.
+
+A process of its own serves them, started as a person would type it; it ends with the daemon, and
+its own end changes nothing here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+
+from inbox.layout import Layout
+
+_LOOK_S = 0.2
+_ADDRESS = re.compile(r"open (http://[^#\s]+)")
+
+
+def serve_pages(layout: Layout, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """Serve the pages of an inbox until this process ends; `say` is told where, or why not.
+
+    It is called by another thread, a moment later.
+    """
+    words = ["monitor", "--inbox", str(layout.path), "--runs-dir", str(layout.runs)]
+    try:
+        with layout.monitor_log.open("wb") as log:
+            layout.monitor_log.chmod(0o600)  # it names the token
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "launch"),
+                    *(*words, "--until-end-of", str(os.getpid())),
+                ],
+                env=dict(environ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the daemon, which may have a step to end
+            )
+    except OSError as error:  # no file, process or memory to be had
+        say(f"no monitor: {error.strerror}; the inbox goes on without it")
+        return
+    threading.Thread(target=_tell, args=(layout, process, say), daemon=True).start()
+
+
+def _tell(layout: Layout, process: subprocess.Popen[bytes], say: Callable[[str], None]) -> None:
+    """Tell where the pages are once they are there, and when they have ended."""
+    told = ""
+    while not told and process.poll() is None:
+        with_token = _ADDRESS.search(_said(layout))
+        if with_token is None:
+            threading.Event().wait(_LOOK_S)
+            continue
+        told = with_token[1]
+        say(f"monitor: {told}inbox   (with controls: the address in {layout.monitor_log})")
+    code = process.wait()
+    rest = _said(layout).strip().splitlines()
+    why = f": {rest[0]}" if rest and not told else ""
+    say(f"the monitor has ended with {code}{why}; the inbox goes on without it")
+
+
+def _said(layout: Layout) -> str:
+    try:
+        return layout.monitor_log.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
