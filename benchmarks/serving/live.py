@@ -23,7 +23,8 @@ from benchmarks.serving.server import Server
 from rundir.events import EventWriter
 from rundir.paths import ROOT, RunDir
 
-_PAGE_S = 0.5  # a page waits so long for more of the same before it asks
+_PAGE_S = 0.7  # a page waits so long for more of the same before it asks
+_WHOLE_S = 10.0  # and so long before it asks for what the stream has told
 _LONGEST_S = 50.0  # that a message is waited for
 _SERIES = "train.*,eval.*,evolution.*,host.*,gpu.*"
 
@@ -58,27 +59,29 @@ class _Heard:
 
 
 class _Page:
-    """What the page of one run asks for, when the stream tells that there is news."""
+    """What the page of one run asks for beside its stream, which tells figures and log lines."""
 
     def __init__(self, server: Server, run: RunDir) -> None:
         self._server = server
         self._path = f"/api/runs/{run.run_id}"
         self._metrics = self._events = ""
         self._heard = _Heard(server, f"{self._path}/stream")
+        self._asked_mono = 0.0
         self.num_asked = 0
 
     def look(self) -> None:
         """Ask for what is new."""
         kinds = self._heard.kinds()
-        if kinds & {"status", "event"}:
+        is_old = time.monotonic() - self._asked_mono > _WHOLE_S
+        if "event" in kinds or ("status" in kinds and is_old):
             self._get("status")
-        if kinds & {"metric", "answers"}:
+        if "answers" in kinds or ("metric" in kinds and is_old):
             told = self._get(f"metrics?series={_SERIES}&after={self._metrics}")
             self._metrics = str(told["cursor"])
-        if "log" in kinds:
-            self._get("logs?file=run")
         if "event" in kinds:
             self._events = str(self._get(f"events?limit=1000&after={self._events}")["cursor"])
+        if is_old:
+            self._asked_mono = time.monotonic()
 
     def _get(self, what: str) -> Any:
         self.num_asked += 1

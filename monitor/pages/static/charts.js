@@ -118,12 +118,13 @@ export class Chart {
     this.plot.setData(this.table());
   }
 
-  // One table of all lines: x, then mean, minimum and maximum of each; gaps are null.
+  // One table of all lines: x, then mean, minimum and maximum of each; gaps are null. All of it is
+  // copied: the lines grow while the chart still shows what it was given.
   table() {
     const known = (all) => all.map((value) => (value === null || !Number.isFinite(value) ? null : value));
     const tables = this.lines.map((line) => {
       const y = known(line.y);
-      return [line.x, y, line.lo ? known(line.lo) : y, line.hi ? known(line.hi) : y];
+      return [[...line.x], y, line.lo ? known(line.lo) : y, line.hi ? known(line.hi) : y];
     });
     return tables.length === 1 ? tables[0] : window.uPlot.join(tables);
   }

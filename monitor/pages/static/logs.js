@@ -2,8 +2,10 @@
 import { get, ofRun, report } from "./api.js";
 import { el, find, replace, setText } from "./dom.js";
 import { whole } from "./format.js";
+import { calmly } from "./live.js";
 
 const MOST = 2000; // lines that are kept in the page
+const SHOW_MS = 200; // between two times that new lines are shown
 const LAST = 1000; // lines that are fetched first
 const BAD = /\b(error|exception|traceback|failed|fatal|out of memory|killed|bad_alloc|nan)\b/i;
 const GATE = /\b(LOCK:|MEM:|INIT:)/;
@@ -20,7 +22,10 @@ export class Log {
     this.file = "";
     this.cursor = "";
     this.search = "";
-    this.asked = 0;
+    this.asked = this.answered = 0;
+    this.last = 0; // number of the last line
+    this.heardLines = [];
+    this.showHeard = calmly(() => this.add(this.heardLines.splice(0)), SHOW_MS);
     this.follow = find(root, "log-follow");
     find(root, "log-file").addEventListener("change", (event) => this.open(event.target.value));
     let timer = 0;
@@ -44,6 +49,8 @@ export class Log {
   async open(file) {
     this.file = file;
     this.cursor = "";
+    this.last = 0;
+    this.heardLines = [];
     this.box.replaceChildren();
     await this.update();
   }
@@ -61,11 +68,25 @@ export class Log {
       return;
     }
     if (number !== this.asked) return;
+    this.answered = number;
     this.files(said.files || []);
     this.cursor = said.cursor || "";
     if (cursor && report) return;
     const lines = report && search ? said.lines.filter((line) => line.text.toLowerCase().includes(search.toLowerCase())) : said.lines;
-    this.add(lines);
+    const shown = this.last;
+    this.add(cursor ? [...this.heardLines.splice(0), ...lines.filter((line) => !(line.n <= shown))] : lines);
+    if (lines.length) this.last = Math.max(this.last, lines[lines.length - 1].n || 0);
+  }
+
+  // Takes in a line that the stream tells; returns whether it will do, or the server has to be asked.
+  heard({ file, n, text }) {
+    if (file !== this.file || this.search || !this.cursor || this.answered !== this.asked) return false;
+    if (!n || n > this.last + 1) return false;
+    if (n <= this.last) return true;
+    this.last = n;
+    this.heardLines.push({ n, text });
+    this.showHeard();
+    return true;
   }
 
   files(found) {

@@ -3,6 +3,7 @@ import { get, ofRun, report } from "./api.js";
 import { num } from "./format.js";
 
 const POINTS = 1000; // about as many as a chart has pixels
+const WHOLE_S = 10; // after which the server is asked, whatever the stream has told
 const MOST = 3 * POINTS; // then the server is asked for a smaller picture
 
 // Of each name, series of single ranks, GPUs or sets (NAME@KEY) are asked for as well.
@@ -11,6 +12,8 @@ export class Metrics {
     this.run = run;
     this.asked = names.flatMap((name) => [name, `${name}@*`]).join(",");
     this.range = null;
+    this.read_t = 0;
+    this.isBehind = false; // the stream told something that may not be in the answer which is awaited
     this.clear();
   }
 
@@ -33,6 +36,8 @@ export class Metrics {
   // Brings the series up to date. Only one request at a time; a second caller waits for the first.
   async update() {
     if (this.task) return this.task;
+    this.read_t = Date.now() / 1000;
+    this.isBehind = false;
     this.task = (this.cursor ? this.more() : this.all()).finally(() => {
       this.task = null;
     });
@@ -62,6 +67,22 @@ export class Metrics {
     return hasNew;
   }
 
+  // Takes in a message of the stream; returns whether it will do, or the server has to be asked.
+  heard({ name, key, step, t, fields }) {
+    if (this.range) return true;
+    if (this.task) this.isBehind = true;
+    if (!this.cursor || this.isBehind || Date.now() / 1000 - this.read_t > WHOLE_S) return false;
+    const found = Object.entries(fields).map(([field, value]) => [this.series.get(`${name}.${field}${key ? `@${key}` : ""}`), num(value)]);
+    const known = found.filter(([one]) => one);
+    const at = known.map(([one]) => (one.by === "t" ? t : step));
+    if (!known.length || known.some(([one], index) => !(at[index] > one.x[one.x.length - 1]))) return false; // new, or repeated after a restart
+    known.forEach(([one, value], index) => {
+      one.x.push(at[index]);
+      for (const line of [one.y, one.lo, one.hi]) line.push(value);
+    });
+    return Math.max(...known.map(([one]) => one.x.length)) <= MOST;
+  }
+
   take(said) {
     for (const [name, one] of Object.entries(said.series)) this.join(name, one);
     this.cursor = said.cursor || "";
@@ -71,7 +92,7 @@ export class Metrics {
 
   join(name, one) {
     const x = one.steps || one.t || [];
-    const to = this.series.get(name) || { x: [], y: [], lo: [], hi: [] };
+    const to = this.series.get(name) || { by: one.steps ? "step" : "t", x: [], y: [], lo: [], hi: [] };
     const last = to.x.length ? to.x[to.x.length - 1] : -Infinity;
     x.forEach((at, index) => {
       if (at <= last) return;

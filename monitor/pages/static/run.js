@@ -14,6 +14,8 @@ import { startup } from "./startup.js";
 import { Timeline } from "./timeline.js";
 import { Verdicts } from "./verdicts.js";
 
+const SOON_MS = 700; // between two questions of one kind: with the stream's 250 ms, news is seen within a second
+const WHOLE_S = 10; // between two looks at all that the server knows of a run which trains
 const OVER = ["done", "stopped", "preempted", "failed", "crashed"];
 
 export function start(root) {
@@ -39,11 +41,17 @@ class RunPage {
   }
 
   start() {
-    const soon = { status: calmly(() => this.readStatus(), 300), metrics: calmly(() => this.readMetrics(), 500), log: calmly(() => this.log.update(), 400), events: calmly(() => this.readEvents(), 400) };
+    const soon = {
+      status: calmly(() => this.readStatus(), SOON_MS),
+      metrics: calmly(() => this.readMetrics(), SOON_MS),
+      charts: calmly(() => this.drawCharts(), SOON_MS),
+      log: calmly(() => this.log.update(), SOON_MS),
+      events: calmly(() => this.readEvents(), SOON_MS),
+    };
     this.stream = live(ofRun(this.run, "stream"), {
-      status: soon.status,
-      metric: soon.metrics,
-      log: soon.log,
+      status: (row) => this.takeRow(row) || soon.status(),
+      metric: (told) => (this.metrics.heard(told) ? soon.charts() : soon.metrics()),
+      log: (line) => this.log.heard(line) || soon.log(),
       event: () => {
         soon.events();
         soon.status();
@@ -68,6 +76,7 @@ class RunPage {
       this.failed(error);
       return false;
     }
+    this.statusRead_t = serverNow();
     this.head.set(this.status, serverNow());
     this.drawStartup();
     this.banners();
@@ -75,6 +84,17 @@ class RunPage {
       this.isOver = true;
       setTimeout(() => this.last(), 1500);
     }
+    return true;
+  }
+
+  // While a run trains, the stream tells all that changes but the ranks' memory: returns whether it will do.
+  takeRow(row) {
+    const told = this.status;
+    const isSame = told && ["state", "phase", "attempt"].every((name) => told[name] === row[name]);
+    if (!isSame || row.phase !== "training" || serverNow() - this.statusRead_t > WHOLE_S) return false;
+    this.status = { ...told, ...row };
+    this.head.set(this.status, serverNow());
+    this.banners();
     return true;
   }
 
