@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -56,6 +57,23 @@ def test_the_runs_are_listed_and_one_is_opened_compared_and_filtered(
         page.click(f'tr[data-run="{demo.run_id}"] a')
         until(page, "document.querySelector('[data-tile=loss]')?.textContent.startsWith('0')")
         assert text_of(page, "name") == demo.run_id
+        seen.assert_clean(base)
+
+
+def test_lines_of_colours_that_look_alike_are_told_apart_by_dashes(
+    chromium: Any, demo: RunDir, environ: dict[str, str]
+) -> None:
+    ids = [f"20260101-00000{number}-copy-000{number}" for number in range(9)]
+    for one in ids:
+        shutil.copytree(demo.path, demo.path.parent / one)
+    with server(environ) as base:
+        page, seen = opened(chromium)
+        page.goto(f"{base}compare?runs={','.join(ids)}")
+        until(page, "document.querySelectorAll('.legend li').length === 9")
+        signs = "[...document.querySelectorAll('.legend i')].map((one) => one.style.borderTopStyle)"
+        styles = page.evaluate(signs)
+        assert {*styles} == {"solid", "dashed"}
+        assert styles.count("solid") <= 5  # blue, brown, green, pink, grey
         seen.assert_clean(base)
 
 

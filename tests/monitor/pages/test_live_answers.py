@@ -11,7 +11,7 @@ import pytest
 from tests.monitor.browsing import opened, server, until
 from tests.running import Start, ended, finish, run_folder
 
-pytestmark = pytest.mark.runs
+pytestmark = [pytest.mark.runs, pytest.mark.timeout(600)]
 
 CITIES = {"France": "Paris", "Japan": "Tokyo", "Peru": "Lima", "Kenya": "Nairobi"}
 RUN_S = 240.0
@@ -24,7 +24,7 @@ def learns(data: Path) -> tuple[str, ...]:
     rows = [{"prompt": f"Capital of {land}?", "response": city} for land, city in CITIES.items()]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = (
-        *("launch.admit=open", "train.max_steps=100", "train.log_every_steps=5"),
+        *("launch.admit=open", "train.max_steps=30", "train.log_every_steps=5"),
         *("train.global_batch_size=4", "train.micro_batch_size=4", "train.warmup_steps=5"),
         *("train.eval_generate=false", "train.evolution_prompts=4"),
         *("train.evolution_share=100", f"data.path={data}", f"data.eval_path={data}"),
@@ -42,9 +42,9 @@ def test_answers_become_right_while_a_person_looks(
         page, seen = opened(chromium)
         page.goto(f"{base}evolution?run={run.run_id}")
         until(page, "document.querySelectorAll('.example').length === 4", RUN_S)
-        code, _, err = finish(process)
+        code, _, err = finish(process, RUN_S)
         assert code == 0, err
-        until(page, f"{PLACES} >= 4 && {RIGHT} >= 3")  # the page has followed by itself
+        until(page, f"{PLACES} === 3 && {RIGHT} >= 3")  # the page has followed by itself
         slider = page.locator("[data-id=slider]")
         last = int(slider.get_attribute("max"))
         slider.fill("0")
