@@ -92,9 +92,12 @@ def causal_architectures() -> list[str]:
     return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
-def small_config(kind: str) -> PretrainedConfig:
-    """Return a small configuration of that architecture. Raises whatever its own checks raise."""
-    made = CONFIG_MAPPING[kind]()
+def small_config(kind: str, **parts: str) -> PretrainedConfig:
+    """Return a small configuration of that architecture. Raises whatever its own checks raise.
+
+    `parts` are architectures to have within it: `text_config="mistral"`.
+    """
+    made = CONFIG_MAPPING[kind](**{name: CONFIG_MAPPING[of]() for name, of in parts.items()})
     fields = _small(made)
     for name in getattr(made, "sub_configs", None) or {}:
         part = getattr(made, name, None)
@@ -104,8 +107,11 @@ def small_config(kind: str) -> PretrainedConfig:
     return CONFIG_MAPPING[kind](**(fields | _BY_KIND.get(kind, {})))
 
 
-def small_multimodal(kind: str) -> PretrainedConfig:
-    """Return a small configuration of a multimodal architecture, with every tower it can have."""
+def small_multimodal(kind: str, **parts: str) -> PretrainedConfig:
+    """Return a small configuration of a multimodal architecture, with every tower it can have.
+
+    `parts` are architectures to have within it: `vision_config="pixtral"`.
+    """
     made = CONFIG_MAPPING[kind]()
     parts = {
         name: part
@@ -114,7 +120,7 @@ def small_multimodal(kind: str) -> PretrainedConfig:
     }
     small = {name: _small(part()) | {"model_type": part.model_type} for name, part in parts.items()}
     if not small:
-        return small_config(kind)
+        return small_config(kind, **parts)
     parts_of: dict[str, Any] = {**small}
     parts_of["text_config"] = small_config(kind).get_text_config().to_dict()
     return CONFIG_MAPPING[kind](**parts_of)
