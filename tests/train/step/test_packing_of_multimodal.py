@@ -63,7 +63,9 @@ def test_a_hybrid_packs_with_help(kind: str) -> None:
 def test_a_model_that_makes_its_mask_without_positions_does_not_pack(kind: str) -> None:
     model = made(kind)
     assert difference(model) > 0
-    assert tried_of(model, CONFIG).packed.packing == "by_length"
+    packed = tried_of(model, CONFIG).packed
+    assert packed.packing == "by_length"
+    assert f"{kind}: transformers makes its mask without looking at positions" in packed.line
 
 
 def test_a_model_whose_text_is_read_in_both_directions_is_refused() -> None:
