@@ -17,12 +17,14 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.plan_shapes import GPT2, LLAMA, MULTIMODAL, QWEN3
 from benchmarks.report import Ratio, machine
 from benchmarks.training import ROOT, Measured, has_gpu, measure
 from rundir.config import SECTIONS, DataConfig, LaunchConfig, ModelConfig, RunConfig, TrainConfig
@@ -31,53 +33,6 @@ from rundir.footprint import Footprint, read_footprints
 
 _AT_MOST = 0.05
 _MB = 1e6
-_SMALL = {
-    "vocab_size": 8192,
-    "hidden_size": 512,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 4096,
-    "tie_word_embeddings": False,
-}
-QWEN3 = _SMALL | {"model_type": "qwen3", "head_dim": 64}
-LLAMA = _SMALL | {"model_type": "llama", "tie_word_embeddings": True}
-GPT2 = {
-    "model_type": "gpt2",
-    "vocab_size": 8192,
-    "n_embd": 512,
-    "n_layer": 6,
-    "n_head": 8,
-    "n_positions": 1024,
-}
-
-_TEXT = {**_SMALL, "head_dim": 64}
-_VISION = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8}
-GEMMA3 = {
-    "model_type": "gemma3",
-    "text_config": {**_TEXT, "model_type": "gemma3_text", "tie_word_embeddings": True},
-    "vision_config": {**_VISION, "model_type": "siglip_vision_model", "num_hidden_layers": 12},
-}
-QWEN3_VL = {
-    "model_type": "qwen3_vl",
-    "text_config": {
-        **_TEXT,
-        "model_type": "qwen3_vl_text",
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 5e6,
-            "mrope_section": [16, 8, 8],
-            "mrope_interleaved": True,
-        },
-    },
-    "vision_config": {"depth": 12, "hidden_size": 512, "num_heads": 8, "out_hidden_size": 512},
-}
-MISTRAL3 = {
-    "model_type": "mistral3",
-    "text_config": {**_TEXT, "model_type": "mistral"},
-    "vision_config": {**_VISION, "model_type": "pixtral", "num_hidden_layers": 12},
-}
 
 
 def case(
@@ -118,15 +73,23 @@ CASES = {
     "llama, tied, full, eager attention": case(LLAMA, attention="eager"),
     "gpt2, LoRA": case(GPT2, method="lora"),
     "gpt2, full": case(GPT2),
-    "gemma3 for text, LoRA": case(GEMMA3, method="lora"),
-    "qwen3_vl for text, full, 2 ranks": case(QWEN3_VL, num_ranks=2),
-    "qwen3_vl, its towers kept, LoRA": case(QWEN3_VL, method="lora", towers="keep"),
-    "mistral3 for text, LoRA, checkpointing": case(MISTRAL3, method="lora", checkpointing=True),
+    "qwen3_vl, its towers kept, LoRA": case(MULTIMODAL["qwen3_vl"], method="lora", towers="keep"),
     # Small, because a CPU without bfloat16 instructions takes minutes for a step of the others. But
     # not tiny: on a CPU that has them, oneDNN holds 26 MB of its own, whatever the model.
     "qwen3, full, bfloat16": case(
         QWEN3 | {"num_hidden_layers": 2, "vocab_size": 4096}, samples=8, dtype="bfloat16"
     ),
+}
+# Each kind in one of these ways, in turn.
+_WAYS: dict[str, dict[str, Any]] = {
+    "LoRA": {"method": "lora"},
+    "full, 2 ranks": {"num_ranks": 2},
+    "LoRA, checkpointing": {"method": "lora", "checkpointing": True},
+    "full": {},
+}
+CASES |= {
+    f"{kind} for text, {way}": case(MULTIMODAL[kind], **_WAYS[way])
+    for kind, way in zip(MULTIMODAL, cycle(_WAYS), strict=False)
 }
 _QUICK = 2
 

@@ -162,7 +162,9 @@ class Training:
             "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // num_ranks)),
             "ACCELERATE_USE_CPU": "true",
             "AIRLOCK_RUNS_DIR": str(self._runs),
-            "AIRLOCK_CACHE_DIR": str(work.folder / "cache"),
+            # Its own: one that is suspended may hold a lock there, for which others would wait.
+            "AIRLOCK_CACHE_DIR": str(scratch / "cache"),
+            "AIRLOCK_GATE_DIR": str(scratch / "gate"),
         }
         self.tree = Tree(_command(who, work, num_ranks, more or {}), env, scratch)
 

@@ -21,7 +21,7 @@ _SIZES = {
     128: "max_position_embeddings n_positions n_ctx max_seq_len mamba_d_ssm index_topk",
     64: "hidden_size n_embd d_model embedding_size word_embed_proj_dim emb_dim dim_model lru_width "
     "sliding_window attention_window sliding_window_size window_size attention_hidden_size "
-    "adapter_in_dim adapter_input_size",
+    "adapter_in_dim adapter_input_size embed_dim out_hidden_size",
     16: "head_dim global_head_dim kv_channels attention_head_dim qk_head_dim q_lora_rank "
     "kv_lora_rank dim_head mamba_d_head mamba_headdim mamba_head_dim mamba_chunk_size chunk_size "
     "index_head_dim hidden_size_per_layer_input",
@@ -33,7 +33,7 @@ _SIZES = {
     2: "num_experts_per_tok moe_top_k moe_k moe_topk top_k top_k_experts num_experts_per_token "
     "zero_expert_num num_key_value_heads num_kv_heads n_head_kv num_global_key_value_heads "
     "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers mamba_expand "
-    "linear_num_key_heads n_mamba_heads index_n_heads",
+    "linear_num_key_heads n_mamba_heads index_n_heads depth",
     1: "n_shared_experts num_shared_experts moe_num_shared_experts n_group topk_group "
     "num_expert_group first_k_dense_replace",
 }
@@ -44,6 +44,9 @@ _HYBRID = {"num_hidden_layers": 4}
 _LATENT = {"head_dim": 8, "num_key_value_heads": 4}  # of models that compress keys and values
 _ATTENDED = {"head_dim": 16}  # of models that treat the missing field as None
 _TWICE = {"attention_hidden_size": 128, "attention_head_dim": 32}  # attention beside embeddings
+_SECTIONS = {  # of a head: they are rotated by time, height and width
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
+}
 # Where names alone do not suffice: fields that must agree with each other.
 _BY_KIND: dict[str, dict[str, Any]] = {
     "axk1": _LATENT,
@@ -56,6 +59,9 @@ _BY_KIND: dict[str, dict[str, Any]] = {
     "dots3_note_text": _LATENT,
     "gemma3n_text": {"num_kv_shared_layers": 0, "num_hidden_layers": 5},
     "glm4_moe_lite": _LATENT,
+    "glm46v_text": _SECTIONS,
+    "glm4v_text": _SECTIONS,
+    "glm_ocr_text": _SECTIONS,
     "glm_moe_dsa": _LATENT,
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
@@ -69,6 +75,9 @@ _BY_KIND: dict[str, dict[str, Any]] = {
     "minicpm3": _LATENT,
     "ministral": _ATTENDED,
     "nemotron": _ATTENDED | {"num_key_value_heads": 2},
+    "paddleocr_vl_text": _SECTIONS,
+    "qwen2_5_vl_text": _SECTIONS,
+    "qwen2_vl_text": _SECTIONS,
     "qwen3_5_moe_text": _HYBRID,
     "qwen3_5_text": _HYBRID,
     "qwen3_next": _HYBRID,
@@ -92,9 +101,12 @@ def causal_architectures() -> list[str]:
     return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
-def small_config(kind: str) -> PretrainedConfig:
-    """Return a small configuration of that architecture. Raises whatever its own checks raise."""
-    made = CONFIG_MAPPING[kind]()
+def small_config(kind: str, **parts: str) -> PretrainedConfig:
+    """Return a small configuration of that architecture. Raises whatever its own checks raise.
+
+    `parts` are architectures to have within it: `text_config="mistral"`.
+    """
+    made = CONFIG_MAPPING[kind](**{name: CONFIG_MAPPING[of]() for name, of in parts.items()})
     fields = _small(made)
     for name in getattr(made, "sub_configs", None) or {}:
         part = getattr(made, name, None)
@@ -104,8 +116,11 @@ def small_config(kind: str) -> PretrainedConfig:
     return CONFIG_MAPPING[kind](**(fields | _BY_KIND.get(kind, {})))
 
 
-def small_multimodal(kind: str) -> PretrainedConfig:
-    """Return a small configuration of a multimodal architecture, with every tower it can have."""
+def small_multimodal(kind: str, **parts: str) -> PretrainedConfig:
+    """Return a small configuration of a multimodal architecture, with every tower it can have.
+
+    `parts` are architectures to have within it: `vision_config="pixtral"`.
+    """
     made = CONFIG_MAPPING[kind]()
     parts = {
         name: part
@@ -114,7 +129,7 @@ def small_multimodal(kind: str) -> PretrainedConfig:
     }
     small = {name: _small(part()) | {"model_type": part.model_type} for name, part in parts.items()}
     if not small:
-        return small_config(kind)
+        return small_config(kind, **parts)
     parts_of: dict[str, Any] = {**small}
     parts_of["text_config"] = small_config(kind).get_text_config().to_dict()
     return CONFIG_MAPPING[kind](**parts_of)

@@ -80,6 +80,15 @@ class Tree:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.resume()
 
+    def cpu_s(self) -> float:
+        """Return the seconds of processor time that its present processes have had."""
+        total_s = 0.0
+        for process in self._processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                total_s += times.user + times.system
+        return total_s
+
     def memory(self) -> Memory:
         """Return the tree's current memory."""
         total = Memory()

@@ -40,7 +40,7 @@ _WHY_NOT_APART = {
     "qwen3_5_moe_text qwen4_exp qwen4_exp_text kimi_linear olmo_hybrid minimax bailing_hybrid",
     _CONVOLVED: "lfm2 lfm2_moe lfm3 zaya inkling_text inkling2_text",
     _NO_POSITIONS: "xglm biogpt openai-gpt opt xlnet xlm cpmant trocr whisper",
-    _OWN_MASK: "gpt_oss afmoe falcon",
+    _OWN_MASK: "gpt_oss afmoe falcon qwen2_vl qwen2_5_vl glm4v glm46v glm_ocr paddleocr_vl",
     _ALIBI: "bloom mpt",
 }
 _REASONS = {kind: why for why, kinds in _WHY_NOT_APART.items() for kind in kinds.split()}

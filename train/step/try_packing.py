@@ -23,6 +23,7 @@ NOT_PACKED = "--set data.packing=auto"
 _LEAST_LEAK = 1e-6
 _TWO = (0, 1)  # seeds, whose samples take each other's place
 _NOISE_FACTOR = 4  # times the effect on each other of samples in rows of their own
+_SEVERAL = range(6)  # seeds of neighbours for that: by chance, one can have hardly any effect
 _APART = (19, 2, 7, 33)  # tokens of four samples: of them several are computed together, and not
 # Of the root mean square of all logits, as in train/step/try_attention.py: a sample that is put
 # back in another's place makes more than 100 %.
@@ -141,15 +142,16 @@ def leak_of(model: Any, logits: Sequence[torch.Tensor], least: float = _LEAST_LE
     """Return how much logits that should be equal differ; 0 if it is only numerical noise.
 
     With experts, the rest of the batch changes the shapes of their products, and so the last digit.
-    The noise is what that does to a sample in a row of its own.
+    The noise is the most that does to a sample in a row of its own, with several others.
     """
     leak = _difference(logits)
     if not leak > least:
         return 0.0
     mixed = [
-        collate([random_samples(model, seed)[0], random_samples(model, 0)[1]]) for seed in _TWO
+        collate([random_samples(model, seed)[0], random_samples(model, 0)[1]]) for seed in _SEVERAL
     ]
-    noise = _difference([logits_of(model, batch)[1, : LENGTHS[1]] for batch in mixed])
+    first, *others = (logits_of(model, batch)[1, : LENGTHS[1]] for batch in mixed)
+    noise = max(_difference([first, other]) for other in others)
     return leak if leak > _NOISE_FACTOR * noise else 0.0
 
 

@@ -9,8 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.small_models import enlarge, small_config
+from tests.neighbours import difference, rows
 from train.batches.batch import collate, collate_rows
-from train.data.dataset import Sample
 from train.model.apart import Apart
 from train.model.loss import SummedLoss
 from train.step.random_rows import logits_of, random_samples
@@ -20,8 +20,6 @@ pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{what}")
     for what in (".*gradient_checkpointing", ".*[Uu]nrecognized keys")
 ]
-LENGTHS = (19, 2, 70, 7, 33)
-CHANGED = (0, 2, 4)  # the neighbours; the others stay
 # A gated delta net, Mamba in both forms, a short convolution, lightning attention, and what shares
 # rows with attention that is told no positions.
 HYBRIDS = ["qwen3_next", "qwen3_5_text", "mamba2", "jamba", "lfm2", "minimax", "granitemoehybrid"]
@@ -60,22 +58,6 @@ def made(kind: str) -> Any:
 def kept_apart(kind: str) -> tuple[Any, Apart]:
     model = made(kind)
     return model, Apart(model, with_mask=kind == "granitemoehybrid")
-
-
-def rows(model: Any) -> tuple[list[Sample], list[Sample]]:
-    """Return a row of samples, and one with other neighbours of the same lengths."""
-    mine, others = (random_samples(model, seed, LENGTHS) for seed in (0, 1))
-    return mine, [others[at] if at in CHANGED else one for at, one in enumerate(mine)]
-
-
-def difference(model: Any, num_rows: int = 1) -> float:
-    """Return the largest difference that other neighbours make to the logits of a sample."""
-    found = [
-        logits_of(model, collate_rows([row] * num_rows))[-1].split(list(LENGTHS))  # type: ignore[no-untyped-call]
-        for row in rows(model)
-    ]
-    kept = [at for at in range(len(LENGTHS)) if at not in CHANGED]
-    return max(float((found[0][at] - found[1][at]).abs().max()) for at in kept)
 
 
 def gradient(model: Any, *batches: Any) -> tuple[float, torch.Tensor]:

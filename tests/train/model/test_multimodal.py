@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,26 +9,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    Qwen3Config,
-)
+from transformers import Qwen3Config
 
-from benchmarks.small_models import enlarge, small_config, small_multimodal
+from benchmarks.small_models import small_config
 from rundir.config import RunConfig
 from rundir.errors import UserError
+from tests.multimodal import (
+    MOST_COMMON,
+    OTHERS,
+    assert_exported_as_it_came,
+    contents,
+    logits_of,
+    multimodal_folder,
+    summed_loss,
+    whole_model,
+)
 from train.batches.batch import collate
 from train.data.dataset import Sample, prompted
 from train.model.adapters import covered
 from train.model.build import add_method, load_model
 from train.model.export import export, export_adapter
-from train.model.export_towers import tensors_of
 from train.model.loss import SummedLoss
-from train.model.make_checkpoint import byte_tokenizer
 from train.model.multimodal import (
     LeftOut,
     class_for,
@@ -39,49 +40,10 @@ from train.model.multimodal import (
 )
 from train.step.selftest import tried_of
 
-MOST_COMMON = ("gemma3", "qwen3_vl", "mistral3", "qwen3_5")
-OTHERS = (
-    "qwen3_5_moe",
-    "gemma4",
-    "gemma4_unified",
-    "llama4",
-    "internvl",
-    "qwen3_vl_moe",
-    "llava",
-    "llava_next",
-    "llava_onevision",
-    "idefics3",
-    "smolvlm",
-    "aya_vision",
-    "cohere2_vision",
-    "lfm2_vl",
-    "kimi_k25",
-    "mllama",
-    "ovis2",
-    "muse_glimmer",
-    "minimax_m3_vl",
-    "deepseek_vl",
-    "exaone4_5",
-    "minicpmv4_7",
-    "qwen4_exp",
-)
+NUM_PROMPT = 4  # tokens
 KINDS = [*MOST_COMMON, *(pytest.param(kind, marks=pytest.mark.long) for kind in OTHERS)]
 # Of peft: it reads a name that transformers renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
-PROCESSOR = "preprocessor_config.json"
-
-
-def multimodal_folder(kind: str, folder: Path, dtype: torch.dtype = torch.float32) -> Path:
-    """Make a small random checkpoint, like a downloaded one."""
-    tokenizer: Any = byte_tokenizer()  # type: ignore[no-untyped-call]
-    tokenizer.save_pretrained(folder)
-    described = small_multimodal(kind)
-    text = described.get_text_config()
-    text.pad_token_id, text.eos_token_id = tokenizer.pad_token_id, tokenizer.eos_token_id
-    torch.manual_seed(0)
-    enlarge(class_for(described)._from_config(described, dtype=dtype)).save_pretrained(folder)
-    (folder / PROCESSOR).write_text(json.dumps({"image_processor_type": kind}))
-    return folder
 
 
 def configured(method: str = "full", **model: Any) -> RunConfig:
@@ -97,28 +59,7 @@ def configured(method: str = "full", **model: Any) -> RunConfig:
 
 def samples() -> list[Sample]:
     draw = np.random.default_rng(3).integers
-    return [prompted(draw(5, 200, length).astype(np.int32), 4) for length in (9, 17, 12)]
-
-
-def contents(folder: Path) -> dict[str, torch.Tensor]:
-    """Return all tensors in a folder."""
-    found = {}
-    for name, file in tensors_of(folder).items():
-        with safe_open(file, "pt") as opened:
-            found[name] = opened.get_tensor(name)
-    return found
-
-
-def class_named(folder: Path) -> tuple[str, list[str]]:
-    config = json.loads((folder / "config.json").read_text())
-    return config["model_type"], config["architectures"]
-
-
-def class_loss(whole: Any, sample: Sample) -> float:
-    batch = collate([sample])
-    with torch.no_grad():
-        logits = whole(input_ids=batch.input_ids, use_cache=False).logits[0, :-1]
-    return float(torch.nn.functional.cross_entropy(logits, batch.labels[0, 1:], reduction="sum"))
+    return [prompted(draw(5, 200, length).astype(np.int32), NUM_PROMPT) for length in (9, 17, 12)]
 
 
 def moved(model: Any) -> Any:
@@ -130,13 +71,6 @@ def moved(model: Any) -> Any:
     return model
 
 
-def logits_of(model: Any) -> torch.Tensor:
-    model.eval()
-    with torch.no_grad():
-        found: torch.Tensor = model(input_ids=torch.arange(5, 21)[None], use_cache=False).logits
-    return found
-
-
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_computes_what_its_class_does_and_is_exported_as_it_came(
@@ -146,12 +80,12 @@ def test_it_computes_what_its_class_does_and_is_exported_as_it_came(
     config = configured(method)
     model = add_method(load_model(config, base, torch.device("cpu")), config.train)
     tried = tried_of(model, config)
-    load: Any = AutoModelForImageTextToText.from_pretrained
-    whole = load(base, dtype=torch.float32).train()
+    whole = whole_model(base).train()
     summed = SummedLoss(model, head=tried.head)
     for sample in samples():
         loss = summed(*collate([sample]).arguments()).detach()
-        assert float(loss) == pytest.approx(class_loss(whole, sample), rel=1e-6)
+        alone = summed_loss(whole, sample[0].tolist(), NUM_PROMPT)
+        assert float(loss) == pytest.approx(alone, rel=1e-6)
     if method == "lora":
         reached, total, without = covered(model)
         assert reached > 0.9 * total, without
@@ -160,27 +94,13 @@ def test_it_computes_what_its_class_does_and_is_exported_as_it_came(
     if method == "lora":
         export_adapter(model, tmp_path / "adapter", base=str(base), revision="")
     trained = logits_of(model)
-    plain = export(model, base, tmp_path / "model", end_token_id=259)
-    before, after = contents(base), contents(tmp_path / "model")
-    assert before.keys() == after.keys()
-    is_frozen = in_towers(plain)
-    towers = {name for name, _ in whole.named_parameters() if is_frozen(name)}
-    assert towers, "nothing was left out"
-    again = load(tmp_path / "model", dtype=torch.float32)
-    for name, weight in again.named_parameters():
-        if is_frozen(name):
-            assert torch.equal(weight, whole.get_parameter(name)), name
+    export(model, base, tmp_path / "model", end_token_id=259)
+    again = assert_exported_as_it_came(base, tmp_path / "model")
     assert torch.allclose(logits_of(again), trained, atol=1e-3)
-    assert class_named(tmp_path / "model") == class_named(base)
-    assert (tmp_path / "model" / PROCESSOR).read_bytes() == (base / PROCESSOR).read_bytes()
-    mapping: Any = MODEL_FOR_CAUSAL_LM_MAPPING
-    if type(again.config) in mapping:
-        of_text: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
-        assert torch.equal(logits_of(of_text), logits_of(again))
     if method == "lora":
         from peft import PeftModel
 
-        adapted = PeftModel.from_pretrained(load(base, dtype=torch.float32), tmp_path / "adapter")
+        adapted = PeftModel.from_pretrained(whole_model(base), tmp_path / "adapter")
         in_tower = in_towers(adapted.get_base_model())
         names = [name for name, _ in adapted.get_base_model().named_modules() if "lora_" in name]
         assert names
