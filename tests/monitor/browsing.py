@@ -84,7 +84,7 @@ def server(environ: dict[str, str], *options: str) -> Iterator[str]:
     reader.join(timeout=10)
 
 
-def until(page: Any, expression: str, timeout_s: float = 60) -> None:
+def until(page: Any, expression: str, timeout_s: float = 120) -> None:
     """Wait until an expression holds in the page.
 
     From outside: a loop within the page would have to evaluate text, which the policy forbids.
