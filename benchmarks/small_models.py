@@ -106,7 +106,8 @@ def small_config(kind: str, **parts: str) -> PretrainedConfig:
 
     `parts` are architectures to have within it: `text_config="mistral"`.
     """
-    made = CONFIG_MAPPING[kind](**{name: CONFIG_MAPPING[of]() for name, of in parts.items()})
+    within: dict[str, Any] = {name: CONFIG_MAPPING[of]() for name, of in parts.items()}
+    made = CONFIG_MAPPING[kind](**within)
     fields = _small(made)
     for name in getattr(made, "sub_configs", None) or {}:
         part = getattr(made, name, None)
@@ -122,12 +123,14 @@ def small_multimodal(kind: str, **parts: str) -> PretrainedConfig:
     `parts` are architectures to have within it: `vision_config="pixtral"`.
     """
     made = CONFIG_MAPPING[kind]()
-    parts = {
+    missing: dict[str, Any] = {
         name: part
         for name, part in (getattr(made, "sub_configs", None) or {}).items()
         if getattr(made, name, None) is None and hasattr(part, "model_type")
     }
-    small = {name: _small(part()) | {"model_type": part.model_type} for name, part in parts.items()}
+    small = {
+        name: _small(part()) | {"model_type": part.model_type} for name, part in missing.items()
+    }
     if not small:
         return small_config(kind, **parts)
     parts_of: dict[str, Any] = {**small}
