@@ -44,6 +44,7 @@ class Status:
     exact_match: float | None = None
     eta_s: float | None = None
     exit_code: int | None = None
+    preempted: bool = False  # interrupted by SIGTERM, as schedulers do it
     error: str | None = None
     waiting: str | None = None  # which rank has waited long for which, in words; no fault as such
     ranks: list[RankStatus] = field(default_factory=list)

@@ -18,6 +18,7 @@ class Signals:
     def __init__(self) -> None:
         self.stop_asked = False
         self.end_now = False
+        self.is_preempted = False  # SIGTERM came first: so do schedulers take a machine back
         self._asked_at = 0.0
 
     def listen(self) -> None:
@@ -60,6 +61,7 @@ class Signals:
         # A closing terminal sends SIGHUP, often twice: that is never a request to lose work.
         if self.stop_asked and is_again and number != signal.SIGHUP:
             self.end_now = True
+        self.is_preempted |= number == signal.SIGTERM and not self.stop_asked
         self.ask_to_stop()
 
 

@@ -101,13 +101,14 @@ class RunState:
         if self.status.phase != "stopping":
             self.status.phase = phase
 
-    def end(self, code: ExitCode) -> None:
-        """Record that the run has ended with `code`."""
+    def end(self, code: ExitCode, *, is_preempted: bool = False) -> None:
+        """Record that the run has ended with `code`, and whether a scheduler has interrupted it."""
         status, root = self.status, self.root_failure()
         status.exit_code, status.waiting = int(code), None
         interrupted = (ExitCode.INTERRUPTED_SAVED, ExitCode.INTERRUPTED_UNSAVED)
         done = code is ExitCode.DONE
         status.phase = "done" if done else "interrupted" if code in interrupted else "failed"
+        status.preempted = is_preempted and code in interrupted
         if status.phase == "failed" and root is not None:
             status.error = f"{root.who}: {root.title}"
         for row in status.ranks:

@@ -40,7 +40,9 @@ def test_a_stop_in_training_saves_a_checkpoint_that_the_next_run_goes_on_from(
         process.send_signal(number)
         code, out, err = finish(process)
     assert code == 20, err
-    assert read_status(run)["phase"] == "interrupted"
+    status = read_status(run)
+    assert status["phase"] == "interrupted"
+    assert status["preempted"] is (number == signal.SIGTERM)
     saved = complete_checkpoints(run.checkpoints)[-1]
     step = int(saved.name.removeprefix("step_"))
     assert f"the checkpoint after step {step} is saved" in out

@@ -29,6 +29,7 @@ _TAKES += "print('taken', flush=True); sys.stdin.read()"
         ({"exit_code": 0}, "done"),
         ({"exit_code": 20, "phase": "interrupted"}, "stopped"),
         ({"exit_code": 21, "phase": "interrupted"}, "stopped"),
+        ({"exit_code": 20, "phase": "interrupted", "preempted": True}, "preempted"),
         ({"exit_code": 10, "phase": "failed"}, "failed"),
         ({"exit_code": 99, "phase": "failed"}, "failed"),
         ({"exit_code": None, "phase": "training"}, "crashed"),
