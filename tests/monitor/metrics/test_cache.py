@@ -303,6 +303,7 @@ def test_killed_while_it_indexes_it_goes_on_where_it_was(folder: Path, written: 
     assert_right(told, 40_000)
 
 
+@pytest.mark.runs
 def test_what_takes_long_is_done_beside_and_seen_as_it_goes_on(
     folder: Path, written: WrittenRun
 ) -> None:
