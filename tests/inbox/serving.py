@@ -177,6 +177,8 @@ def serving(folder: Path, environ: dict[str, str], *options: str) -> Iterator[Se
         for process in served.processes():
             with contextlib.suppress(psutil.Error):
                 process.kill()
+        if served.process is not None and served.process.stderr is not None:
+            served.process.stderr.close()  # nobody has read it if the daemon ended by itself
 
 
 def files_below(folder: Path) -> list[str]:

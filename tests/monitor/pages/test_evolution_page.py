@@ -16,6 +16,7 @@ from rundir.owner import take
 from rundir.paths import RunDir
 from tests.monitor.answers.made import HOSTILE, example, new_run, put, snapshot, with_ways
 from tests.monitor.browsing import Seen, opened, server, until
+from tests.running import wait_for
 
 pytestmark = pytest.mark.runs  # a browser
 
@@ -153,7 +154,7 @@ def test_a_new_snapshot_is_shown_to_whoever_looks_at_the_last_one(
         new = snapshot(150, [example(n, is_right=True) for n in range(4)])
         write_text(run.evolution("d", 150), json.dumps(new))
         until(page, f"{STEP} === 'Step 150'")
-        assert filters(page)["Regressed"] == 0
+        wait_for(lambda: filters(page)["Regressed"] == 0, why="the filters are of another step")
         seen.assert_clean(base)
 
 
