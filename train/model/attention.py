@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -51,10 +52,14 @@ def _best(config: RunConfig, described: PretrainedConfig, *, on_cuda: bool | Non
     if on_cuda is None:
         on_cuda = config.launch.device != "cpu" and torch.cuda.is_available()
     known = known_class(described)
-    has_flash = known is not None and known._supports_flash_attn
-    if not (on_cuda and config.model.dtype == "bfloat16" and has_flash):
+    if known is None or not known._supports_flash_attn:
         return None
-    if why_not_varlen(described) is None:
+    if not on_cuda or config.model.dtype != "bfloat16":
+        return None
+    # Older modules (GPT-J, Falcon) choose among attention classes of their own, by name.
+    names = vars(sys.modules[known.__module__])
+    has_own = any(name.endswith("_ATTENTION_CLASSES") for name in names)
+    if not has_own and why_not_varlen(described) is None:
         return VARLEN
     fits = largest_head(described) <= MAX_HEAD_DIM  # the package's kernels have the same limit
     return "flash_attention_2" if fits and is_flash_attn_2_available() else None

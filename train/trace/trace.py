@@ -24,6 +24,7 @@ from train.model.head import layers_of
 from train.model.new_tokens import grow
 from train.model.quantize import states_of
 from train.model.undistributed import Undistributed
+from train.model.varlen import NotForVarlenError, use_masks
 from train.rank.group import Ranks
 from train.rank.torch_compat import default_group, fake_store
 from train.step.loop import Trainer
@@ -91,7 +92,13 @@ def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Tra
     with _META:  # else adapters are made on the CPU first
         model = add_method(base, config.train)
     with kernels_of(device), Storages(device, is_packed=False):
-        tried = try_step(model)
+        try:
+            tried = try_step(model)
+        except NotForVarlenError:  # nor does a run use it then, once its own trial has failed
+            if config.model.attention != "auto":
+                raise
+            use_masks(base)
+            tried = try_step(model)
     storages = Storages(device, is_packed=config.data.may_share_rows and not is_flash)
     storages.assign(_weights(model), "weights")
     with _group(config.launch.num_ranks) as ranks, kernels_of(device), storages:

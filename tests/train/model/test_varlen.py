@@ -28,6 +28,7 @@ from train.model.varlen import NotForVarlenError, borders, masked, why_not_varle
 from train.step.random_rows import logits_of, random_samples
 from train.step.selftest import tried_of
 from train.step.try_attention import settle_attention
+from train.trace.trace import trace
 
 CPU = torch.device("cpu")
 WIDE = SMALL | {"head_dim": 16}
@@ -342,3 +343,12 @@ def test_torchs_own_kernel_is_what_a_mask_computes(name: str) -> None:
     wanted = found["masked"]
     assert wanted.norm() > 0.1
     assert (found["varlen"] - wanted).norm() < 0.03 * wanted.norm()
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+@pytest.mark.parametrize("kind", ["gptj", "falcon", "gpt_oss"])
+def test_a_model_that_varlen_cannot_compute_has_a_plan_for_a_gpu(kind: str) -> None:
+    config = RunConfig(profile="test")
+    config = replace(config, launch=replace(config.launch, num_ranks=1))
+    found = trace(small_config(kind), config, "cuda")
+    assert found.counts["num_parameters"] > 0
