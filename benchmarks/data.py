@@ -26,11 +26,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.data_cases import MODEL, TEXT
+from benchmarks.corpora.data_cases import MODEL, TEXT
+from benchmarks.corpora.stream_cases import PEER, STREAM
+from benchmarks.corpora.tokenise_cases import MAPS, ORIGINAL, WHOLE
 from benchmarks.report import machine
-from benchmarks.stream_cases import PEER, STREAM
 from benchmarks.streaming import stream
-from benchmarks.tokenise_cases import MAPS, ORIGINAL, WHOLE
 from benchmarks.tokenising import tokenise
 from benchmarks.tree import PeakMemory, Tree
 from rundir.prepared import PreparedData
@@ -131,7 +131,7 @@ def _env(folder: Path) -> dict[str, str]:
 
 
 def _command(name: str, folder: Path) -> list[str]:
-    return [sys.executable, "-P", "-m", "benchmarks.data_cases", name, str(folder)]
+    return [sys.executable, "-P", "-m", "benchmarks.corpora.data_cases", name, str(folder)]
 
 
 def peak_bytes(folder: Path) -> int:

@@ -16,9 +16,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.model_checks import samples
+from benchmarks.architectures.model_checks import samples
+from benchmarks.architectures.small_models import enlarge, small_config
 from benchmarks.report import machine
-from benchmarks.small_models import enlarge, small_config
 from rundir.config import RunConfig, TrainConfig
 from train.batches.batch import collate
 from train.model.build import add_method, new_model

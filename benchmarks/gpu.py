@@ -33,7 +33,7 @@ from benchmarks.gpus.run import Figures, Place, SkippedError
 from benchmarks.gpus.table import markdown
 from benchmarks.gpus.training import Steps
 from benchmarks.report import machine
-from benchmarks.training import has_gpu
+from benchmarks.trainings.training import has_gpu
 from launch.host.nvml import driver_state
 from rundir.paths import ROOT
 

@@ -1,9 +1,9 @@
 """Every causal architecture that the installed transformers knows: right, or refused with a reason.
 
 `python -m benchmarks.models [--all] [--only KIND,...] [--write] [--json]` makes each of them small
-(benchmarks/small_models.py), in float32 and bfloat16, with full and LoRA training, and compares
-Airlock's results with those of the model's own class (benchmarks/model_checks.py). Without --all it
-checks a dozen, of every kind. --write generates docs/architectures.md from the results.
+(benchmarks/architectures/), in float32 and bfloat16, with full and LoRA training, and compares
+Airlock's results with those of the model's own class. Without --all it checks a dozen, of every
+kind. --write generates docs/architectures.md from the results.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from rich.progress import track
 from rich.table import Table
 from transformers.utils import logging
 
-from benchmarks.model_checks import Case, check
+from benchmarks.architectures.model_checks import Case, check
+from benchmarks.architectures.small_models import causal_architectures
 from benchmarks.report import machine
-from benchmarks.small_models import causal_architectures
 
 DOCS = Path(__file__).resolve().parent.parent / "docs/architectures.md"
 # One of each kind: plain, scaled or capped logits, experts, latent attention, a state, a

@@ -15,8 +15,8 @@ from typing import Any
 
 import click
 
-from benchmarks.chromium import chromium, find
 from benchmarks.report import machine
+from benchmarks.serving.chromium import chromium, find
 from benchmarks.serving.lapse import lapse
 from benchmarks.serving.opening import openings
 from benchmarks.serving.runs import write_runs

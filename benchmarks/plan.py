@@ -24,12 +24,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.plan_shapes import GPT2, LLAMA, MULTIMODAL, QWEN3
+from benchmarks.architectures.plan_shapes import GPT2, LLAMA, MULTIMODAL, QWEN3
 from benchmarks.report import Ratio, machine
-from benchmarks.training import ROOT, Measured, has_gpu, measure
+from benchmarks.trainings.training import Measured, has_gpu, measure
 from rundir.config import SECTIONS, DataConfig, LaunchConfig, ModelConfig, RunConfig, TrainConfig
 from rundir.config_file import config_text
 from rundir.footprint import Footprint, read_footprints
+from rundir.paths import ROOT
 
 _AT_MOST = 0.05
 _MB = 1e6

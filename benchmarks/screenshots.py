@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from benchmarks.chromium import chromium, find
+from benchmarks.serving.chromium import chromium, find
 from rundir.paths import ROOT
 
 TOKEN = "a-token-for-the-pictures-000000"  # noqa: S105 - of a server that lives for minutes

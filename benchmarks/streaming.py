@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.stream_cases import PEER, STREAM, count_rows
+from benchmarks.corpora.stream_cases import PEER, STREAM, count_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 _NUM_RANKS = 2
@@ -56,7 +56,7 @@ def _ranks(name: str, folder: Path, env: dict[str, str]) -> list[dict[str, float
                 sys.executable,
                 "-P",
                 "-m",
-                "benchmarks.stream_cases",
+                "benchmarks.corpora.stream_cases",
                 name,
                 str(folder),
                 str(rank),

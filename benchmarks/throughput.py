@@ -24,9 +24,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.hybrid_throughput import compare_ways, print_ways
 from benchmarks.report import machine
-from benchmarks.same_training import OURS, PEERS, Training, Work, synthetic, tiny
+from benchmarks.trainings.hybrid_throughput import compare_ways, print_ways
+from benchmarks.trainings.same_training import OURS, PEERS, Training, Work, synthetic, tiny
 from benchmarks.tree import PeakMemory
 from benchmarks.turns import Compared, begin, speeds, take_turns, wait_for
 

@@ -12,8 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.steps_file import StepsFile
-from benchmarks.tokenise_cases import BARE, MAPS, ONE_CORE, OURS, WHOLE
+from benchmarks.corpora.steps_file import StepsFile
+from benchmarks.corpora.tokenise_cases import BARE, MAPS, ONE_CORE, OURS, WHOLE
 from benchmarks.tree import Tree
 from benchmarks.turns import Compared, begin, speeds, take_turns
 
@@ -27,7 +27,7 @@ class Tokenising:
 
     def __init__(self, name: str, folder: Path, scratch: Path, env: Mapping[str, str]) -> None:
         self._steps = StepsFile(scratch / "steps")
-        command = ["benchmarks.tokenise_cases", name, str(folder), str(self._steps.path)]
+        command = ["benchmarks.corpora.tokenise_cases", name, str(folder), str(self._steps.path)]
         own = {"AIRLOCK_CACHE_DIR": str(scratch / "cache")}
         self.tree = Tree([sys.executable, "-P", "-m", *command], {**env, **own}, scratch)
 

@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PretrainedConfig
 
-from benchmarks.small_models import enlarge, small_multimodal
+from benchmarks.architectures.small_models import enlarge, small_multimodal
 from train.model.export_towers import tensors_of
 from train.model.make_checkpoint import byte_tokenizer
 from train.model.multimodal import class_for, in_towers

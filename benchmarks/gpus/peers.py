@@ -18,7 +18,7 @@ from benchmarks.gpus.program import figures_of
 from benchmarks.gpus.run import FailedError, Figures, OutOfTimeError, Place
 from benchmarks.gpus.start import from_files
 from benchmarks.gpus.training import Case, Steps, run_steps, write_rows
-from benchmarks.same_training import Recipe, Work
+from benchmarks.trainings.same_training import Recipe, Work
 
 OURS, PEERS = "airlock", ("trainer", "accelerate")
 _MOST_ROUNDS = 3
@@ -135,7 +135,7 @@ def _theirs(who: str, place: Place, work: Work, timeout_s: float) -> Trained:
     env |= {"OMP_NUM_THREADS": "1"} if place.device == "cpu" else {}
     arguments = [who, str(work.folder)]
     try:
-        for _ in figures_of("benchmarks.peer_training", arguments, place, timeout_s, env):
+        for _ in figures_of("benchmarks.trainings.peer_training", arguments, place, timeout_s, env):
             pass  # it tells of its steps in a file
     except OutOfTimeError as error:
         raise OutOfTimeError(f"{who}: {error}", error.done) from error

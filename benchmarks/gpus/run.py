@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.training import ROOT
 from benchmarks.tree import Tree
 from launch.host.devices import Gpu, installed_gpus, visible_gpus
 from rundir.control import ask
 from rundir.events import Event, RunEvents
 from rundir.exit_codes import ExitCode
-from rundir.paths import RunDir
+from rundir.paths import ROOT, RunDir
 
 Device = Literal["cuda", "cpu"]
 Ending = Literal["stop", "kill"]

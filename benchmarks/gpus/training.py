@@ -26,7 +26,7 @@ from benchmarks.gpus.run import (
     airlock,
     follow,
 )
-from benchmarks.training import write_full_rows
+from benchmarks.trainings.training import write_full_rows
 from launch.config.profiles import load_profile
 from launch.plan.fit import Fit
 from rundir.exit_codes import ExitCode

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.corpora.stream_cases import PEER, STREAM
+from benchmarks.corpora.tokenise_cases import MAPS, ORIGINAL, OURS, WHOLE
 from benchmarks.data import claims, make_corpus
-from benchmarks.stream_cases import PEER, STREAM
 from benchmarks.streaming import ROOT, stream
-from benchmarks.tokenise_cases import MAPS, ORIGINAL, OURS, WHOLE
 from benchmarks.tokenising import tokenise
 
 READING = {

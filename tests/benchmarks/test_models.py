@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from benchmarks.model_checks import check
+from benchmarks.architectures.model_checks import check
+from benchmarks.architectures.small_models import causal_architectures
 from benchmarks.models import DOCS
-from benchmarks.small_models import causal_architectures
 from rundir.paths import ROOT
 
 # peft asks transformers for a name that transformers has renamed.

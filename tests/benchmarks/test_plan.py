@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.plan import CASES, Compared, case, claims, compare, compared, gpu_case
-from benchmarks.training import measure
+from benchmarks.trainings.training import measure
 from train.trace.estimate import footprint
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.same_training import OURS, PEERS, Work, tiny
 from benchmarks.throughput import holds, loss_difference, losses
+from benchmarks.trainings.same_training import OURS, PEERS, Work, tiny
 
 
 @pytest.mark.long

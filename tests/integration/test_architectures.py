@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.small_models import enlarge, small_config
+from benchmarks.architectures.small_models import enlarge, small_config
 from rundir.paths import RunDir
 from tests.running import SHORT, Start, events_of, finish, run_folder
 from train.model.make_checkpoint import byte_tokenizer

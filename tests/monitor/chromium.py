@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock, Timeout
 
-from benchmarks.chromium import find
+from benchmarks.serving.chromium import find
 
 _INSTALL = ("apt-get", "install", "-y", "--no-install-recommends", "chromium")
 _LOCK = Path("/var/cache/apt/airlock-tests.lock")  # root's own folder: tests run in two processes

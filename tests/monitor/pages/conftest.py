@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import chromium as browsers
+from benchmarks.serving import chromium as browsers
 from monitor.answers.demo import demo_runs
 from rundir.paths import RunDir
 from tests.monitor.chromium import chromium_path

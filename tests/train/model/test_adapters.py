@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.small_models import VOCABULARY, enlarge, small_config
+from benchmarks.architectures.small_models import VOCABULARY, enlarge, small_config
 from rundir.config import RunConfig, TrainConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode

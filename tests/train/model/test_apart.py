@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.small_models import enlarge, small_config
+from benchmarks.architectures.small_models import enlarge, small_config
 from tests.neighbours import difference, rows
 from train.batches.batch import collate, collate_rows
 from train.model.apart import Apart

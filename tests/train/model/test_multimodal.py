@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import Qwen3Config
 
-from benchmarks.small_models import small_config
+from benchmarks.architectures.small_models import small_config
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from tests.multimodal import (

@@ -15,7 +15,7 @@ import torch
 from torch.nn.attention import varlen as of_torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from benchmarks.small_models import causal_architectures, enlarge, small_config
+from benchmarks.architectures.small_models import causal_architectures, enlarge, small_config
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from tests.models import SMALL

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.small_models import enlarge
+from benchmarks.architectures.small_models import enlarge
 from rundir.config import DataConfig, ModelConfig, RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.small_models import enlarge, small_config
+from benchmarks.architectures.small_models import enlarge, small_config
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from train.batches.batch import collate_rows

@@ -3,7 +3,7 @@
 On CPU that is anonymous memory above the level after the imports, on a GPU what torch's allocator
 has handed out.
 
-The file is also the program of a rank: `python -m benchmarks.training RUN_DIR`.
+The file is also the program of a rank: `python -m benchmarks.trainings.training RUN_DIR`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from launch.host.memory import smaps_rollup
 from rundir.config import RunConfig
 from rundir.config_file import config_text, read_config
 from rundir.events import EventWriter
-from rundir.paths import RunDir
+from rundir.paths import ROOT, RunDir
 from rundir.prepared import Loading, Prepared, write_prepared
 
-ROOT = Path(__file__).resolve().parents[1]
 _EVERY_S = 0.0005
 _NUM_MARKS = 3  # tokens that the template adds to a prompt and its answer
 # The first step has no optimizer states until its end; in the second DDP rebuilds its buckets, and

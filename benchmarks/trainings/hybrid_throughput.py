@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.same_training import OURS, Training, Work, synthetic
+from benchmarks.trainings.same_training import OURS, Training, Work, synthetic
 from benchmarks.turns import Compared, begin, speeds, take_turns
 
 WAYS = {"packed": "auto", "by length": "by_length", "padded": "false"}

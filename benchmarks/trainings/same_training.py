@@ -18,9 +18,8 @@ from benchmarks.starts.launchers import accelerate
 from benchmarks.tree import Tree
 from rundir.config import ModelConfig, RunConfig
 from rundir.events import RunEvents
-from rundir.paths import RunDir
+from rundir.paths import ROOT, RunDir
 
-ROOT = Path(__file__).resolve().parent.parent
 _BIN = Path(sys.executable).parent
 _PEERS = Path(__file__).with_name("peer_training.py")
 OURS, PEERS = "airlock", ("bare", "trainer", "accelerate")
@@ -90,7 +89,7 @@ class Work:
     """A recipe in a folder: its model, and its samples in Airlock's order.
 
     With `model`, the peers train a model that is there already, as `settings` say
-    (benchmarks/peer_training.py).
+    (benchmarks/trainings/peer_training.py).
     """
 
     def __init__(

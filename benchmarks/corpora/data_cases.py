@@ -1,7 +1,7 @@
 """The programs that benchmarks/data.py measures, each in its own process.
 
-`python -m benchmarks.data_cases rank FOLDER` reads prepared data as one of several ranks and prints
-one JSON object; `whole` prepares the corpus.
+`python -m benchmarks.corpora.data_cases rank FOLDER` reads prepared data as one of several
+ranks and prints one JSON object; `whole` prepares the corpus.
 """
 
 from __future__ import annotations

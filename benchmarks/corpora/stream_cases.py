@@ -1,7 +1,7 @@
 """Ranks that tokenise a file while they read it, each in its own process.
 
-`python -m benchmarks.stream_cases NAME FOLDER RANK WORLD` waits for a line on stdin, reads a rank's
-share of an epoch, starts once more at 90 % of it, and prints one JSON object.
+`python -m benchmarks.corpora.stream_cases NAME FOLDER RANK WORLD` waits for a line on stdin, reads
+a rank's share of an epoch, starts once more at 90 % of it, and prints one JSON object.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from transformers import (
     PretrainedConfig,
 )
 
-from benchmarks.small_models import VOCABULARY, enlarge, small_config
+from benchmarks.architectures.small_models import VOCABULARY, enlarge, small_config
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from train.batches.batch import collate, collate_rows

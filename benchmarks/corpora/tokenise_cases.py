@@ -1,8 +1,8 @@
 """The programs that benchmarks/tokenising.py runs in turns: each tokenises a corpus for ever.
 
-`python -m benchmarks.tokenise_cases NAME FOLDER STEPS` adds a line to the file STEPS for each piece
-of the corpus: its megabytes of text. `datasets` gets what it asks for: a dataset on disk, a fast
-tokenizer of transformers, caching off.
+`python -m benchmarks.corpora.tokenise_cases NAME FOLDER STEPS` adds a line to the file STEPS for
+each piece of the corpus: its megabytes of text. `datasets` gets what it asks for: a dataset on
+disk, a fast tokenizer of transformers, caching off.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data_cases import MODEL, ROW_TOKENS, TEXT, texts_of, whole
-from benchmarks.steps_file import StepsFile
+from benchmarks.corpora.data_cases import MODEL, ROW_TOKENS, TEXT, texts_of, whole
+from benchmarks.corpora.steps_file import StepsFile
 
 _MB = 1e6
 _ROWS = 4096

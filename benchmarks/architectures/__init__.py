@@ -1,0 +1,1 @@
+"""Architectures made small, and the checks of one: for models, plan and experts, and for tests."""
