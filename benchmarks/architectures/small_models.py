@@ -57,6 +57,7 @@ _BY_KIND: dict[str, dict[str, Any]] = {
     "deepseek_v32": _LATENT,
     "dots1": {"num_experts_per_tok": 2, "n_routed_experts": 4, "n_shared_experts": 1},
     "dots3_note_text": _LATENT,
+    "emu3": {"vocabulary_map": {"<image>": 3, "<|extra_200|>": 4, "<|visual token 000000|>": 5}},
     "gemma3n_text": {"num_kv_shared_layers": 0, "num_hidden_layers": 5},
     "glm4_moe_lite": _LATENT,
     "glm46v_text": _SECTIONS,

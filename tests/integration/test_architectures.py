@@ -48,6 +48,7 @@ def said(run: RunDir) -> str:
         ("bloom", {}, r"PACKING: by length, 8 steps compute 1\.\d+ times their tokens"),
         pytest.param("mamba2", {"data.packing": "false"}, "LORA: ", marks=pytest.mark.long),
         pytest.param("qwen3_next", {}, "PACKING: samples share rows", marks=pytest.mark.long),
+        pytest.param("zamba2", {}, "PACKING: samples share rows", marks=pytest.mark.long),
     ],
 )
 def test_it_is_trained_in_bfloat16_with_adapters_on_two_ranks(

@@ -177,7 +177,12 @@ def plain_model(model: Any) -> Any:
 
 def merged(model: Any) -> Any:
     """Return the plain Hugging Face model, with any adapters merged into its weights, in place."""
-    return model.merge_and_unload() if has_adapters(model) else model
+    if not has_adapters(model):
+        return model
+    from train.model.shared_layers import merge_once  # its peft is heavy, and for adapters only
+
+    merge_once(model)
+    return model.merge_and_unload()
 
 
 def load_tokenizer(model_path: Path, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from benchmarks.architectures.small_models import VOCABULARY, enlarge, small_config
@@ -64,7 +65,7 @@ def test_all_but_routers_is_reached_and_trained(kind: str) -> None:
         assert any(".experts." in name for name in trained(model))
 
 
-@pytest.mark.parametrize("kind", ["llama", "deepseek_v3", "gpt_oss"])
+@pytest.mark.parametrize("kind", ["llama", "deepseek_v3", "gpt_oss", "zamba", "zamba2"])
 def test_adapters_that_are_merged_or_loaded_by_peft_alone_compute_the_same(
     kind: str, tmp_path: Path
 ) -> None:
@@ -130,13 +131,25 @@ def test_rank_stabilised_adapters_are_scaled_by_the_root_of_the_rank() -> None:
         assert layer.scaling == {"default": expected}
 
 
-def test_going_on_from_an_adapter_begins_where_it_was(tmp_path: Path) -> None:
-    model = made("deepseek_v3", lora_rslora=True)
+@pytest.mark.parametrize("kind", ["deepseek_v3", "zamba2"])
+def test_going_on_from_an_adapter_begins_where_it_was(kind: str, tmp_path: Path) -> None:
+    model = made(kind, lora_rslora=True)
     export_adapter(model, tmp_path / "adapter", base="", revision="")
-    again = made("deepseek_v3", adapter=str(tmp_path / "adapter"), draw=False)
+    again = made(kind, adapter=str(tmp_path / "adapter"), draw=False)
     assert torch.equal(logits(again), logits(model))
     assert trained(again) == trained(model)
     assert try_step(again).unused == ()
+
+
+def test_adapters_that_differ_for_layers_of_one_weight_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "adapter"
+    export_adapter(made("zamba2"), folder, base="", revision="")
+    weights = load_file(folder / "adapter_model.safetensors")
+    of_second = max(name for name in weights if "shared_transformer" in name and "lora_B" in name)
+    weights[of_second] += 1
+    save_file(weights, folder / "adapter_model.safetensors")
+    with pytest.raises(UserError, match="differ from those of another layer"):
+        made("zamba2", adapter=str(folder), draw=False)
 
 
 def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
