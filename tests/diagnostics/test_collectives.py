@@ -68,6 +68,7 @@ def test_a_rank_that_is_killed_is_named_with_what_it_was_at(
     assert ended.finding("meet")["ok"]
 
 
+@pytest.mark.long
 def test_a_rank_that_is_stopped_is_named_and_so_is_who_waits(
     on_cpu: dict[str, str], tmp_path: Path
 ) -> None:
@@ -170,6 +171,7 @@ P2P_OFF = "os.environ.get('NCCL_P2P_DISABLE') == '1'"
 SHM_OFF = "os.environ.get('NCCL_SHM_DISABLE') == '1'"
 
 
+@pytest.mark.long
 def test_a_pair_that_hangs_is_tried_again_and_the_variable_that_mends_it_named(
     on_cpu: dict[str, str], tmp_path: Path
 ) -> None:

@@ -34,6 +34,7 @@ def test_a_model_whose_weights_are_no_numbers_is_red(
     assert ended.finding("run")["do"]
 
 
+@pytest.mark.long
 def test_a_training_that_hangs_is_red_with_its_stacks(
     on_cpu: dict[str, str], tmp_path: Path
 ) -> None:

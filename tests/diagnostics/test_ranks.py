@@ -45,6 +45,7 @@ def test_a_rank_that_is_killed_between_steps_is_named(
     assert done.finding("run")["do"]
 
 
+@pytest.mark.long
 def test_a_rank_that_is_stopped_is_named(on_cpu: dict[str, str], tmp_path: Path) -> None:
     env = on_cpu | hooked(on_cpu, tmp_path, "train.step.loop", AT_STEP.format(19))
     done = diagnose("ranks", "--timeout-s", str(limit_s(10)), env=env)

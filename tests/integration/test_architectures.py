@@ -41,8 +41,8 @@ def said(run: RunDir) -> str:
 @pytest.mark.parametrize(
     ("kind", "settings", "line"),
     [
-        ("granite", {}, ""),
-        ("gemma2", {}, "ATTENTION: eager"),
+        pytest.param("granite", {}, "", marks=pytest.mark.long),
+        pytest.param("gemma2", {}, "ATTENTION: eager", marks=pytest.mark.long),
         pytest.param("deepseek_v3", {}, "", marks=pytest.mark.long),
         ("jamba", {}, r"PACKING: samples share rows, and 2 × JambaMambaMixer"),  # noqa: RUF001
         ("bloom", {}, r"PACKING: by length, 8 steps compute 1\.\d+ times their tokens"),

@@ -74,6 +74,7 @@ def test_a_mixture_is_gone_on_with_to_the_last_bit_and_other_data_are_refused(
     assert "data.max_seq_length was 128, is 64" in err
 
 
+@pytest.mark.long
 def test_a_run_that_is_gone_on_with_keeps_the_rows_that_were_held_out(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:

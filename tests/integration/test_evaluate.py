@@ -60,6 +60,7 @@ def test_without_evaluation_nothing_is_measured_and_the_report_says_so(
     assert "eval" not in names
 
 
+@pytest.mark.long
 def test_adapters_are_evaluated_as_a_run_and_as_a_folder_on_several_sets(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
@@ -89,6 +90,7 @@ def test_adapters_are_evaluated_as_a_run_and_as_a_folder_on_several_sets(
     assert told[run.path] == told[run.adapter]
 
 
+@pytest.mark.long
 def test_exact_match_counts_the_answers_that_are_given_exactly(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:

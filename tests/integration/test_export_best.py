@@ -41,7 +41,7 @@ def weights_of(run: RunDir, step: int) -> dict[str, Any]:
     return {key.removeprefix("model."): one for key, one in load_file(file).items()}
 
 
-@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("method", [pytest.param("full", marks=pytest.mark.long), "lora"])
 def test_the_best_checkpoint_is_exported_and_the_report_says_so(
     airlock: Start, environ: dict[str, str], tmp_path: Path, method: str
 ) -> None:
@@ -88,6 +88,7 @@ def test_a_run_whose_held_out_loss_gets_worse_stops_early_and_exports_the_best(
     assert all((exported[key] == saved[key]).all() for key in exported)
 
 
+@pytest.mark.long
 def test_a_run_that_goes_on_exports_the_best_of_both_and_the_last_if_asked(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:

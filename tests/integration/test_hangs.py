@@ -151,6 +151,7 @@ module.meet = stuck
     assert "sitecustomize.py" in str(told["fix"])
 
 
+@pytest.mark.long
 def test_a_stopped_rank_is_said_to_be_stopped(airlock: Start, environ: dict[str, str]) -> None:
     with training(airlock(*ENDLESS, *_SOON), environ) as (process, run):
         os.kill(rank_pids(run)[1], signal.SIGSTOP)
@@ -179,6 +180,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     assert "restart 1 of 1" in out
 
 
+@pytest.mark.long
 def test_one_that_is_only_to_be_warned_of_goes_on_and_ends_by_ctrl_c(
     airlock: Start, environ: dict[str, str]
 ) -> None:

@@ -26,6 +26,7 @@ def losses(run: RunDir) -> list[float]:
     return [event["loss"] for event in events_of(run, "metric", "train")]
 
 
+@pytest.mark.long
 def test_an_old_pickle_is_read_by_one_process_and_its_cost_said(
     airlock: Start, environ: dict[str, str], model: Path
 ) -> None:

@@ -111,6 +111,7 @@ def test_whatever_takes_all_memory_is_ended_and_named_before_the_kernel_acts(
     assert_nothing_left(run)
 
 
+@pytest.mark.long
 def test_a_rank_of_a_script_that_takes_all_memory_is_ended_and_named(
     environ: dict[str, str], tmp_path: Path
 ) -> None:

@@ -235,6 +235,7 @@ def test_a_second_ctrl_c_ends_a_process_that_cannot_answer_and_no_port_of_it_is_
     assert read_status(run)["phase"] == "interrupted"
 
 
+@pytest.mark.long
 def test_a_training_that_freezes_says_where_it_stands_and_goes_on(
     plain: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:

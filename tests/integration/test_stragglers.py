@@ -42,7 +42,8 @@ def slowed(part: str, ranks: tuple[str, ...]) -> tuple[str, str]:
     return module, _SLOW.format(what=what, seconds=1.2, ranks=ranks)
 
 
-@pytest.mark.parametrize("part", ["data", pytest.param("compute", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("part", ["data", "compute"])
 def test_a_rank_that_is_slower_than_the_other_is_named_with_what_it_is_slow_in(
     part: str, airlock: Start, environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

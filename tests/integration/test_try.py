@@ -62,6 +62,7 @@ def test_it_answers_as_the_exported_model_does_and_beside_the_base(
     assert after == answer
 
 
+@pytest.mark.long
 def test_a_file_of_prompts_is_answered_line_by_line(
     environ: dict[str, str], airlock: Start, tmp_path: Path
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_file_of_prompts_is_answered_line_by_line(
     assert first == second  # a new conversation is as the first
 
 
+@pytest.mark.long
 def test_adapters_alone_answer_on_their_base_and_ctrl_c_ends_an_answer_only(
     airlock: Start, environ: dict[str, str]
 ) -> None:

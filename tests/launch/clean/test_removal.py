@@ -148,7 +148,7 @@ def test_a_full_disk_is_no_reason_not_to_clean(airlock: Start, small_disk: Path)
     assert shutil.disk_usage(small_disk).free > 300 * 1024
 
 
-@pytest.mark.runs
+@pytest.mark.long
 def test_a_run_that_starts_while_everything_is_cleaned_comes_to_its_end(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:

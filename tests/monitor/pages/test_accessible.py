@@ -15,7 +15,7 @@ from rundir.paths import RunDir
 from tests.inbox.serving import serving
 from tests.monitor.browsing import TOKEN, opened, server, until
 
-pytestmark = [pytest.mark.runs, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 AXE = "axe-core@4.14.1"
 FOUND = """() => axe.run(document, {resultTypes: ['violations']}).then((told) => told.violations

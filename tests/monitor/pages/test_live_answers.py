@@ -11,7 +11,7 @@ import pytest
 from tests.monitor.browsing import opened, server, until
 from tests.running import Start, ended, finish, run_folder
 
-pytestmark = [pytest.mark.runs, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 CITIES = {"France": "Paris", "Japan": "Tokyo", "Peru": "Lima", "Kenya": "Nairobi"}
 RUN_S = 240.0

@@ -13,7 +13,7 @@ from rundir.paths import ROOT
 from tests.monitor.browsing import opened, server, until
 from tests.running import Start, ended, finish, run_folder
 
-pytestmark = [pytest.mark.runs, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 SCRIPT = ROOT / "tests/hanging.py"
 BANNER = "[...document.querySelectorAll('.banner b')].some((one) => one.textContent === '{}')"

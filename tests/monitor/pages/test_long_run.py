@@ -11,7 +11,7 @@ import pytest
 from rundir.paths import RunDir
 from tests.monitor.browsing import server, until, watched
 
-pytestmark = pytest.mark.runs
+pytestmark = pytest.mark.long
 
 STEPS, SPIKE = 100_000, 61_803
 

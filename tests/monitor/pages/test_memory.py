@@ -14,7 +14,7 @@ from rundir.paths import RunDir
 from tests.monitor.browsing import until
 from tests.monitor.serving import served
 
-pytestmark = pytest.mark.runs
+pytestmark = pytest.mark.long
 
 STEP = "document.querySelector('[data-tile=step]').textContent"
 BATCHES, STEPS = 24, 1200  # as many steps as a run of hours has
