@@ -1,9 +1,10 @@
 """The plan's prediction of a rank's memory, compared with real trainings.
 
-`python -m benchmarks.plan [--quick] [--gpu] [--json]` predicts with `train.trace.estimate`, as
-`airlock plan` does, and trains small models with random weights on CPU. It measures the peak of
-anonymous memory above that after the imports, and how much is left after a step. `--gpu` trains
-Qwen2.5-14B's shape with LoRA on one GPU, and uses `torch.cuda.max_memory_allocated` instead.
+`python -m benchmarks.plan [--quick] [--only WORDS] [--gpu] [--json]` predicts with
+`train.trace.estimate`, as `airlock plan` does, and trains small models with random weights on CPU.
+It measures the peak of anonymous memory above that after the imports, and how much is left after a
+step. `--gpu` trains Qwen2.5-14B's shape with LoRA on one GPU, and uses
+`torch.cuda.max_memory_allocated` instead.
 """
 
 from __future__ import annotations
@@ -186,12 +187,16 @@ def main() -> None:
     """Compare, print the table, and with --json one object as the last line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plan")
     parser.add_argument("--quick", action="store_true", help="two cases, in 3 minutes")
+    parser.add_argument("--only", default="", help="cases that have these words in their names")
     parser.add_argument("--gpu", action="store_true", help="14B LoRA on one GPU, and nothing else")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     options = parser.parse_args()
-    cases, skipped = dict(CASES), {}
+    cases = {name: config for name, config in CASES.items() if options.only in name}
+    skipped: dict[str, str] = {}
+    if not cases:
+        parser.error(f"no case has {options.only!r} in its name; there are {', '.join(CASES)}")
     if options.quick:
-        cases = dict(list(CASES.items())[:_QUICK])
+        cases = dict(list(cases.items())[:_QUICK])
     if options.gpu:
         cases = {"14b, LoRA, on a GPU": gpu_case()}
         if not has_gpu():
@@ -202,7 +207,7 @@ def main() -> None:
         print(f"{name}: peak off by {results[name].peak_error:+.1%}", file=sys.stderr, flush=True)  # noqa: T201
     values = claims(results)
     holds: bool | str = all(value["holds"] for value in values.values())
-    if holds and (skipped or options.quick):
+    if holds and (skipped or options.quick or options.only):
         holds = "incomplete"
     print_table(results)
     if options.json:
