@@ -194,7 +194,7 @@ def main() -> None:
     cases = {name: config for name, config in CASES.items() if options.only in name}
     skipped: dict[str, str] = {}
     if not cases:
-        parser.error(f"no case has {options.only!r} in its name; there are {', '.join(CASES)}")
+        parser.error(f"no case has {options.only!r} in its name: {'; '.join(CASES)}")
     if options.quick:
         cases = dict(list(cases.items())[:_QUICK])
     if options.gpu:
