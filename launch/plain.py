@@ -269,6 +269,6 @@ class _PlainRun:
 
     def _close(self, code: ExitCode) -> None:
         """Record the outcome, and remove incomplete files."""
-        self.state.end(code, is_preempted=self._signals.is_preempted)
+        self.state.end(code, is_preempted=self._signals.has_preempted(self.folder))
         self._follower.write_status()
         remove_half_written(self.folder)

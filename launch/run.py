@@ -171,7 +171,7 @@ class _Run:
             self._plan.close()
             self._guard.stop()
             self._tracking.end(self._signals)
-            self.state.end(code, is_preempted=self._signals.is_preempted)
+            self.state.end(code, is_preempted=self._signals.has_preempted(self.folder))
             self._supervisor.write_status()
             _tidy_up(self.folder)
         return code

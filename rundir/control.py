@@ -30,6 +30,8 @@ CHANGEABLE = (
 )
 _ALL = ", ".join(CHANGEABLE)
 
+_BY_HAND = "stop-by-hand"  # no request: the signal that follows is one
+
 MOST_TRACED_STEPS = 100  # a trace of more is larger than any viewer takes
 
 
@@ -54,6 +56,16 @@ def ask(run: RunDir, request: Request) -> None:
     (train/rank/watchdog.py).
     """
     (run.control / request).touch()
+
+
+def note_stop_by_hand(run: RunDir) -> None:
+    """Note that the SIGTERM that follows is a person's, no scheduler's. Raises OSError."""
+    (run.control / _BY_HAND).touch()
+
+
+def is_stop_by_hand(run: RunDir) -> bool:
+    """Return whether a person has had SIGTERM sent to the run's launcher."""
+    return (run.control / _BY_HAND).exists()
 
 
 def ask_once(run: RunDir, request: Request, value: str = "") -> Asked:

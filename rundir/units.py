@@ -1,4 +1,4 @@
-"""Bytes and seconds in human-readable form."""
+"""Bytes, seconds and losses in human-readable form."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ def clock_text(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def loss_text(loss: float | str) -> str:
+    """Return a loss with four digits; one that is no number is a text in events: nan, inf."""
+    return loss if isinstance(loss, str) else f"{loss:.4f}"

@@ -61,8 +61,7 @@ class OwnProcesses:
             for process in left:
                 if round_ == 0 and _is_resource_tracker(process):
                     continue
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
+                kill(process)
             psutil.wait_procs(left, timeout=timeout_s)
 
 
@@ -71,6 +70,12 @@ def _is_resource_tracker(process: psutil.Process) -> bool:
         return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
     except psutil.Error:
         return False
+
+
+def kill(process: psutil.Process) -> None:
+    """Send SIGKILL to a process, which may have ended meanwhile."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
 
 
 def is_alive(process: psutil.Process) -> bool:

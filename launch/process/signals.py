@@ -8,6 +8,9 @@ import signal
 import time
 from types import FrameType
 
+from rundir.control import is_stop_by_hand
+from rundir.paths import RunDir
+
 _HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _AGAIN_S = 1.0  # a SIGTERM within this time is the same request, sent to a group and to a member
 
@@ -18,7 +21,7 @@ class Signals:
     def __init__(self) -> None:
         self.stop_asked = False
         self.end_now = False
-        self.is_preempted = False  # SIGTERM came first: so do schedulers take a machine back
+        self._is_term_first = False
         self._asked_at = 0.0
 
     def listen(self) -> None:
@@ -56,12 +59,19 @@ class Signals:
         if not self.stop_asked:
             self.stop_asked, self._asked_at = True, time.monotonic()
 
+    def has_preempted(self, run: RunDir) -> bool:
+        """Return whether SIGTERM came first: so do schedulers take a machine back.
+
+        `airlock stop` sends it as well, as shells make background jobs ignore SIGINT.
+        """
+        return self._is_term_first and not is_stop_by_hand(run)
+
     def _note(self, number: int, _frame: FrameType | None) -> None:
         is_again = time.monotonic() - self._asked_at >= _AGAIN_S or number == signal.SIGINT
         # A closing terminal sends SIGHUP, often twice: that is never a request to lose work.
         if self.stop_asked and is_again and number != signal.SIGHUP:
             self.end_now = True
-        self.is_preempted |= number == signal.SIGTERM and not self.stop_asked
+        self._is_term_first |= number == signal.SIGTERM and not self.stop_asked
         self.ask_to_stop()
 
 

@@ -125,6 +125,8 @@ def _stop_live(found: RunProcesses, launcher: psutil.Process, console: Console) 
     run = found.run
     is_asked = found.phase == "stopping" or control.is_asked(run, "stop")
     if not is_asked:  # a second signal would end it before it has saved
+        with contextlib.suppress(OSError):  # on a full disk it counts as preempted
+            control.note_stop_by_hand(run)
         with contextlib.suppress(psutil.NoSuchProcess):
             launcher.terminate()
     said = f"{run.run_id}: asked to save and end; Ctrl-C here does not change that"

@@ -166,6 +166,8 @@ class RunState:
     def _on_bad_loss(self, event: Event) -> None:
         self.bad_losses.append(event)
         self.status.step = max(self.status.step, event["step"])
+        if event["answer"] == "rollback":
+            self._first_train = None  # it is of a step that comes again
 
     def _on_early_stop(self, event: Event) -> None:
         self.early_stop = event

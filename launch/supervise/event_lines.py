@@ -9,7 +9,7 @@ from launch.run_state.gpu_use import now_text, warning_of
 from launch.run_state.state import RunState
 from launch.supervise.loss_rows import bad_loss_line, early_stop_line, set_line
 from rundir.events import Event
-from rundir.units import clock_text
+from rundir.units import clock_text, loss_text
 
 
 def plain_line(state: RunState, event: Event) -> str | None:
@@ -67,7 +67,7 @@ def _of_answers(_: RunState, event: Event) -> str:
 def _of_evaluation(_: RunState, event: Event) -> str:
     match = event["exact_match"]
     exact = "" if match is None else f"  exact match {match:.1%}"
-    return f"held-out after step {event['step']}  loss {event['loss']:.4f}{exact}"
+    return f"held-out after step {event['step']}  loss {loss_text(event['loss'])}{exact}"
 
 
 def _of_checkpoint(_: RunState, event: Event) -> str | None:

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from launch.host.host_memory import Available, HostMemory
 from launch.host.limits import guard_threshold_bytes
-from launch.process.processes import OwnProcesses, is_alive
+from launch.process.processes import OwnProcesses, is_alive, kill
 from launch.run_state.memory_owners import MemoryOwner, fastest, largest, memory_owners
 from launch.run_state.out_of_memory import by_guard, by_kernel
 from launch.run_state.state import RunState
@@ -156,8 +156,7 @@ class MemoryGuard:
 
     def _end(self, victim: MemoryOwner, fields: dict[str, Any]) -> None:
         for process in victim.processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+            kill(process)
         # Only now: writing takes memory too, and may have to wait for some.
         self._ended, self._ended_at = self._ended + victim.processes, time.monotonic()
         fields |= {

@@ -8,6 +8,7 @@ from launch.run_state.state import RunState
 from rundir.config_file import read_config
 from rundir.events import Event
 from rundir.paths import RunDir
+from rundir.units import loss_text
 
 _MOST_STEPS = 5
 _ANSWERS = {
@@ -28,24 +29,19 @@ def bad_loss_line(event: Event) -> str:
     return f"airlock: {event['text']}\n  → {done}"
 
 
-def _number(loss: float | str) -> str:
-    """Return a loss as text; in events one that is no number is a text already."""
-    return loss if isinstance(loss, str) else f"{loss:.4f}"
-
-
 def set_line(event: Event) -> str:
     """Return the line about a named set that was evaluated."""
     match_ = event["exact_match"]
     exact = "" if match_ is None else f"  exact match {match_:.1%}"
-    return f"{event['set']} after step {event['step']}  loss {_number(event['loss'])}{exact}"
+    return f"{event['set']} after step {event['step']}  loss {loss_text(event['loss'])}{exact}"
 
 
 def early_stop_line(event: Event) -> str:
     """Return the line about a run that ends early."""
     return (
         f"stopped early after step {event['step']}: the held-out loss has not improved for "
-        f"{event['num_evaluations']} evaluations; the best was {_number(event['best_loss'])} after "
-        f"step {event['best_step']}"
+        f"{event['num_evaluations']} evaluations; the best was {loss_text(event['best_loss'])} "
+        f"after step {event['best_step']}"
     )
 
 
@@ -61,7 +57,7 @@ def loss_rows(run: RunDir, state: RunState) -> Iterator[tuple[str, str]]:
     for name, (first, last) in state.sets.items():
         match_ = last["exact_match"]
         exact = "" if match_ is None else f", exact match {match_:.1%}"
-        yield name, f"loss {_number(first['loss'])} → {_number(last['loss'])}{exact}"
+        yield name, f"loss {loss_text(first['loss'])} → {loss_text(last['loss'])}{exact}"
     if not _evaluates(run):
         yield "held-out loss", "not measured: train.evaluate is false"
 

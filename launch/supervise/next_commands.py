@@ -11,6 +11,7 @@ from launch.run_state.state import RunState
 from rundir.config_file import read_config
 from rundir.paths import RunDir, shown
 from rundir.prepared import read_prepared
+from rundir.units import loss_text
 
 
 def exported_rows(choice: dict[str, Any], run_id: str) -> list[tuple[str, str]]:
@@ -23,11 +24,11 @@ def exported_rows(choice: dict[str, Any], run_id: str) -> list[tuple[str, str]]:
     if step == last and choice["of_run"] == run_id:
         kept = f" of {choice['num_evaluated']} kept" if choice["num_evaluated"] > 1 else ""
         which = f"the last and the best{kept}" if choice["is_best"] else "the last"
-        return [("exported", f"step {step}, {which}: held-out loss {loss:.4f}")]
+        return [("exported", f"step {step}, {which}: held-out loss {loss_text(loss)}")]
     where = "" if choice["of_run"] == run_id else f" of run {choice['of_run']}"
     after = choice["last_loss"]
     then = "" if after is None else f"; the last, step {last}, has {after:.4f}"
-    text = f"step {step}{where}, the best by held-out loss, {loss:.4f}{then}"
+    text = f"step {step}{where}, the best by held-out loss, {loss_text(loss)}{then}"
     return [("exported", f"{text}; --set train.export=last exports that")]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from launch.host.gpu_samples import GpuSampler
-from launch.process.processes import OwnProcesses, is_pid_alive
+from launch.process.processes import OwnProcesses, is_pid_alive, kill
 from launch.process.signals import Signals
 from launch.process.typed import console_program
 from launch.run_state.hang import Hang, HangWatch
@@ -138,7 +138,7 @@ class SurvivorPolicy:
             for row in rows:
                 if row.pid in alive:
                     state.ended_by_us.add(row.rank)
-                    alive[row.pid].kill()
+                    kill(alive[row.pid])
 
 
 class HangPolicy:
@@ -224,7 +224,7 @@ class HangPolicy:
         pids = {row.pid for row in self._watched.state.status.ranks}
         for process in self._watched.processes.alive():
             if process.pid in pids:
-                process.kill()
+                kill(process)
 
     def end_stuck(self, agent: subprocess.Popen[bytes]) -> None:
         """End the agent of a hung run when a rank cannot be killed: the agent would wait for it."""

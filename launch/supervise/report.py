@@ -22,7 +22,7 @@ from launch.supervise.loss_rows import loss_rows
 from launch.supervise.next_commands import exported_rows, next_rows
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, shown
-from rundir.units import MIB, clock_text
+from rundir.units import MIB, clock_text, loss_text
 
 _NUM_LOG_LINES = 30
 _TAIL_BYTES = 64 * 1024
@@ -90,7 +90,7 @@ def _evaluation_rows(run: RunDir, state: RunState) -> list[tuple[str, str]]:
     if not state.evals:
         return []
     before, after = state.evals[0], state.evals[-1]
-    rows = [("held-out loss", f"{before['loss']:.4f} → {after['loss']:.4f}")]
+    rows = [("held-out loss", f"{loss_text(before['loss'])} → {loss_text(after['loss'])}")]
     if after["exact_match"] is None:
         return rows
     num = state.plan["num_eval_samples"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rundir.events import Event
+from rundir.units import loss_text
 
 
 def named_sets(events: Sequence[Event]) -> Iterator[str]:
@@ -20,6 +21,5 @@ def named_sets(events: Sequence[Event]) -> Iterator[str]:
     for name, measured in found.items():
         for one in {each["step"]: each for each in (measured[0], measured[-1])}.values():
             match = "" if one["exact_match"] is None else f"{one['exact_match']:.1%}"
-            loss = one["loss"]
-            shown = f"{loss:.4f}" if isinstance(loss, float) else str(loss)
+            shown = loss_text(one["loss"])
             yield f"| {name} | {one['step']} | {shown} | {match} | {one['num_samples']:,} |"

@@ -11,7 +11,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rundir.card.curves import curves_svg
 from rundir.card.evaluation_sets import named_sets
@@ -22,6 +21,7 @@ from rundir.data_paths import data_paths
 from rundir.events import Event, read_events
 from rundir.paths import RunDir
 from rundir.prepared import PreparedData, read_prepared
+from rundir.units import loss_text
 
 CARD, CURVES = "README.md", "training_curves.svg"
 RECORDS = "airlock"  # the folder beside the card that ./start.sh --again reads
@@ -147,7 +147,7 @@ def _scores(events: list[Event]) -> Iterator[str]:
     if choice is not None:
         yield ""
         yield f"The weights are those after step {choice['step']} of {choice['last_step']}" + (
-            f", with a held-out loss of {choice['loss']:.4f}."
+            f", with a held-out loss of {loss_text(choice['loss'])}."
             if choice["loss"] is not None
             else "; nothing was held out to measure them with."
         )
@@ -160,11 +160,7 @@ def _scores(events: list[Event]) -> Iterator[str]:
     for step in steps if len(steps) <= _MOST_ROWS else dict.fromkeys(kept):
         match = evals[step]["exact_match"]
         shown = "" if match is None else f"{match:.1%}"
-        yield f"| {step} | {_number(evals[step]['loss'])} | {shown} |"
-
-
-def _number(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+        yield f"| {step} | {loss_text(evals[step]['loss'])} | {shown} |"
 
 
 def _data(run: RunDir, config: RunConfig) -> Iterator[str]:

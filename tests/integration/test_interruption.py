@@ -100,6 +100,15 @@ def test_a_stop_file_written_by_anyone_ends_the_run(
     assert_nothing_left(run)
 
 
+def test_a_stop_that_a_person_types_is_not_taken_for_a_schedulers(
+    airlock: Start, environ: dict[str, str]
+) -> None:
+    with training(airlock(*ENDLESS), environ) as (process, run):
+        assert finish(airlock("stop", run.run_id))[0] == 0
+        assert finish(process)[0] == 20
+    assert read_status(run)["preempted"] is False
+
+
 @pytest.mark.long
 def test_a_hangup_is_no_second_wish_and_nohup_means_what_it_says(
     airlock: Start, environ: dict[str, str]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
+
+import pytest
+from rich.console import Console
 
 from launch.process.signals import Signals
 from launch.supervise.event_lines import plain_line
-from launch.supervise.report import exit_code
+from launch.supervise.report import exit_code, report
 from rundir.exit_codes import ExitCode
+from rundir.paths import RunDir
 from tests.launch.run_state.story import GONE, REAL, Story, root
 
 PLAN = {
@@ -124,6 +130,30 @@ def test_the_time_left_is_at_the_pace_since_the_first_report(story: Story) -> No
     assert story.state.status.eta_s == 14.0
     story.train(10, t=1011.0)
     assert story.state.status.eta_s == 0.0
+
+
+def test_after_a_rollback_the_pace_is_that_since(story: Story) -> None:
+    story.tell("mark", "train.plan", 0, **PLAN)
+    for step in (1, 2, 3):
+        story.train(step, t=1000.0 + step)
+    bad = {"loss": 9.0, "usual": 1.0, "limit": 2.0, "samples": [], "num_samples": 0}
+    story.tell("mark", "loss.bad", 0, step=4, answer="rollback", text="", **bad)
+    story.train(2, t=1010.0)
+    assert story.state.status.eta_s is None
+    story.train(3, t=1012.0)
+    assert story.state.status.eta_s == 14.0
+
+
+def test_a_held_out_loss_that_is_no_number_is_said_and_reported(
+    story: Story, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    story.tell("mark", "train.plan", 0, **PLAN)
+    for step, loss in ((0, 3.0), (10, math.nan)):
+        story.tell("metric", "eval", 0, step=step, loss=loss, exact_match=None)
+    assert plain_line(story.state, story.state.evals[-1]) == "held-out after step 10  loss nan"
+    story.state.end(ExitCode.DONE)
+    report(Console(width=1000), RunDir(tmp_path), story.state, ExitCode.DONE)
+    assert "3.0000 → nan" in capsys.readouterr().out
 
 
 def test_a_resumed_run_starts_where_the_other_ended(story: Story) -> None:
