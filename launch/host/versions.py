@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-_LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes")
+_LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "flash_attn")
 
 
 def library_versions() -> list[str]:

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ from train.model.varlen import (
     register,
     why_not_varlen,
 )
+
+FLASH_ATTN = "flash_attention_2"  # of the flash-attn package
 
 _NUM_LENGTHS = 16  # of rows, where each new one costs time
 _LENGTH_MULTIPLE = 64  # tokens: a tile of a kernel, so that none is computed in part
@@ -49,7 +52,8 @@ def choose_attention(
 
 
 def _best(config: RunConfig, described: PretrainedConfig, *, on_cuda: bool | None) -> str | None:
-    if on_cuda is None:
+    is_here = on_cuda is None
+    if is_here:
         on_cuda = config.launch.device != "cpu" and torch.cuda.is_available()
     known = known_class(described)
     if known is None or not known._supports_flash_attn:
@@ -62,7 +66,12 @@ def _best(config: RunConfig, described: PretrainedConfig, *, on_cuda: bool | Non
     if not has_own and why_not_varlen(described) is None:
         return VARLEN
     fits = largest_head(described) <= MAX_HEAD_DIM  # the package's kernels have the same limit
-    return "flash_attention_2" if fits and is_flash_attn_2_available() else None
+    return FLASH_ATTN if fits and _has_flash_attn(is_here=is_here) else None
+
+
+def _has_flash_attn(*, is_here: bool) -> bool:
+    """Return whether there is the flash-attn package; a plan, which sees no GPU, cannot try it."""
+    return is_flash_attn_2_available() if is_here else find_spec("flash_attn") is not None
 
 
 def allow_cudnn(config: RunConfig) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.nn import functional as F
@@ -20,7 +20,7 @@ from transformers import AttentionInterface, PretrainedConfig
 
 from train.rank.torch_compat import flash_varlen
 
-VARLEN = "varlen"
+VARLEN: Final = "varlen"
 # These are told where samples begin by the arguments of `borders`; others get a mask or positions.
 TOLD_BORDERS = (VARLEN, "flash_attention_2")
 # From ATen's mha_varlen_fwd: flash_attn/flash_api.cpp in torch.
@@ -94,13 +94,18 @@ def use_masks(model: Any) -> None:
     model.set_attn_implementation(model.get_correct_attn_implementation(None))
 
 
-def register() -> None:
-    """Make `varlen` known to transformers, in this process."""
-    AttentionInterface.register(VARLEN, partial(_varlen, flash_varlen()))
+def register(*, beyond: bool = False) -> None:
+    """Make `varlen` known to transformers, in this process.
+
+    With `beyond` it leaves out soft caps, sinks and biases: its results are wrong then, but what it
+    keeps for backward is what the flash-attn package would.
+    """
+    AttentionInterface.register(VARLEN, partial(_varlen, flash_varlen(), beyond))
 
 
 def _varlen(
     kernel: Callable[..., torch.Tensor],
+    beyond: bool,
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -119,7 +124,8 @@ def _varlen(
         raise NotForVarlenError("its layers do not pass on where samples begin")
     if attention_mask is not None or query.shape[2] != key.shape[2]:
         raise NotForVarlenError("it brings a mask, or keys of earlier tokens")
-    if given.get("dropout") or any(given.get(name) is not None for name in _BEYOND):
+    is_beyond = given.get("dropout") or any(given.get(name) is not None for name in _BEYOND)
+    if is_beyond and not beyond:
         raise NotForVarlenError("it has dropout, a soft cap, sinks or biases of positions")
     is_causal = given.get("is_causal")
     if not (getattr(module, "is_causal", True) if is_causal is None else is_causal):

@@ -19,12 +19,13 @@ from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train.batches.batch import Batch
+from train.model.attention import FLASH_ATTN, choose_attention
 from train.model.build import add_method, new_model, num_weights, plain_model
 from train.model.head import layers_of
 from train.model.new_tokens import grow
 from train.model.quantize import states_of
 from train.model.undistributed import Undistributed
-from train.model.varlen import NotForVarlenError, use_masks
+from train.model.varlen import VARLEN, NotForVarlenError, register, use_masks
 from train.rank.group import Ranks
 from train.rank.torch_compat import default_group, fake_store
 from train.step.loop import Trainer
@@ -83,11 +84,13 @@ def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Tra
     raises: some of it looks at values, and there are none.
     """
     config = replace(config, train=replace(config.train, shard_optimizer=False))
-    is_flash = config.model.attention == "flash_attention_2"
-    if is_flash:  # its kernels do not support meta; torch's, without a mask, keep the same
-        config = replace(config, model=replace(config.model, attention="sdpa"))
+    is_flash = choose_attention(config, described, on_cuda=device == "cuda") == FLASH_ATTN
+    if is_flash:  # its kernels do not support meta; torch's own keep the same
+        config = replace(config, model=replace(config.model, attention=VARLEN))
     folder = Path(config.model.path) if config.model.path else None
     base = grow(new_model(described, config, _META, for_cuda=device == "cuda"), folder)
+    if is_flash:
+        register(beyond=True)
     num_base = num_weights(base)
     with _META:  # else adapters are made on the CPU first
         model = add_method(base, config.train)
@@ -99,7 +102,7 @@ def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Tra
                 raise
             use_masks(base)
             tried = try_step(model)
-    storages = Storages(device, is_packed=config.data.may_share_rows and not is_flash)
+    storages = Storages(device, is_packed=config.data.may_share_rows)
     storages.assign(_weights(model), "weights")
     with _group(config.launch.num_ranks) as ranks, kernels_of(device), storages:
         wrapped: Any = wrap(model, ranks, init_sync=False, tried=tried)

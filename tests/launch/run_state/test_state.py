@@ -136,7 +136,7 @@ def test_after_a_rollback_the_pace_is_that_since(story: Story) -> None:
     story.tell("mark", "train.plan", 0, **PLAN)
     for step in (1, 2, 3):
         story.train(step, t=1000.0 + step)
-    bad = {"loss": 9.0, "usual": 1.0, "limit": 2.0, "samples": [], "num_samples": 0}
+    bad: dict[str, Any] = {"loss": 9.0, "usual": 1.0, "limit": 2.0, "samples": [], "num_samples": 0}
     story.tell("mark", "loss.bad", 0, step=4, answer="rollback", text="", **bad)
     story.train(2, t=1010.0)
     assert story.state.status.eta_s is None

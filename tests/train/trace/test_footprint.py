@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tomllib
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -388,6 +389,21 @@ def test_packed_rows_on_a_gpu_have_no_mask_of_tokens_times_tokens() -> None:
     assert long - middle == pytest.approx(2 * (middle - short), rel=0.01)
     short, middle, long = (activations("sdpa", length) for length in (1024, 2048, 4096))
     assert long - middle > 3 * (middle - short)
+
+
+def test_the_flash_attn_package_is_planned_with_where_the_run_will_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def activations() -> int:
+        capped = QWEN3 | {"model_type": "gemma2"}  # scores that torch's own kernel cannot cap
+        config = configured(capped, packing=True, dtype="bfloat16", max_seq_length=2048)
+        return footprint(config, "cuda").activations_bytes
+
+    without = activations()
+    (tmp_path / "flash_attn").mkdir()
+    (tmp_path / "flash_attn/__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert activations() < 0.8 * without
 
 
 def test_a_loss_is_predicted_from_the_trainers_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
