@@ -128,12 +128,14 @@ class Trainer:
                 raise
             stop = bool(asked & STOP)
             save = stop or self._is_due(self._config.checkpoint_every_steps)
-            # Before it is saved: a checkpoint of a bad loss would take a good one's place.
-            if self._has_gone_back(is_told=save):
+            is_last = self._step == self._total_steps
+            evaluate = self._is_due(self._config.eval_every_steps) and not is_last
+            # Before it is saved, as the best too: one of a bad loss would take a good one's place.
+            if self._has_gone_back(is_told=save or (evaluate and self._guards.losses.goes_back)):
                 continue
             if save:
                 self._keep()
-            if self._is_due(self._config.eval_every_steps) and self._step < self._total_steps:
+            if evaluate:
                 self.evaluate_now()
             if self._step < self._total_steps:
                 self._follow()

@@ -101,13 +101,20 @@ def main(folder: Path) -> None:
 
     def start(name: str, settings: RunConfig, num_ranks: int) -> None:
         data, _ = prepare_path(Path(settings.data.path), model, recipes(settings)[0])
-        prepared = Prepared(model_path=str(model), train=data, evaluation=None, resume_from=None)
+        held_out = data if settings.train.early_stop_evaluations else None
+        prepared = Prepared(
+            model_path=str(model), train=data, evaluation=held_out, resume_from=None
+        )
         start_ranks(train_rank, new_run(folder, name, settings, prepared), num_ranks)
 
     for what in ("jump", "nan"):
         for answer in ("warn", "stop", "skip", "rollback"):
             settings = configured(folder, "bad.jsonl", on_bad_loss=answer)
             start(f"{what}-{answer}", settings, 2)
+    # The first evaluation, which is the best so far, comes right after the bad step.
+    patient = {"eval_every_steps": BAD_STEP, "early_stop_evaluations": 5}
+    settings = configured(folder, "bad.jsonl", on_bad_loss="rollback", **patient)
+    start("jump-rollback-patient", settings, 2)
     start("jump-skip-alone", configured(folder, "bad.jsonl", on_bad_loss="skip"), 1)
     for seed in HEALTHY:
         rate = (1e-4, 1e-3, 1e-2, 3e-2)[seed % 4]
@@ -167,6 +174,11 @@ def test_skipping_a_step_and_going_back_from_it_give_the_same_weights(
     assert not (done / f"{what}-skip" / "error0.txt").exists()
     skipped, back = (losses(done / f"{what}-{way}") for way in ("skip", "rollback"))
     assert skipped[NUM_STEPS] == back[NUM_STEPS]
+
+
+def test_the_best_so_far_is_never_one_of_a_bad_step(done: Path) -> None:
+    patient, back = (losses(done / f"jump-rollback{more}") for more in ("-patient", ""))
+    assert patient[NUM_STEPS] == back[NUM_STEPS]
 
 
 def test_a_step_is_skipped_on_one_rank_as_on_two(done: Path) -> None:
