@@ -29,7 +29,7 @@ from train.model.build import (
     plain_model,
     vocabulary_of,
 )
-from train.model.export_towers import save_in_layout
+from train.model.export_towers import files_of, save_in_layout
 from train.model.hidden_packages import without_cuda_at_import
 from train.model.multimodal import class_for
 from train.model.new_tokens import grow
@@ -125,6 +125,8 @@ def export(
     else:  # it is a setting of the text part
         vars(plain.config).pop("use_cache", None)
     size_bytes = sum(parameter.nbytes for parameter in plain.parameters())
+    if class_for(plain.config) is not None:  # its towers come from the files of the base
+        size_bytes = max(size_bytes, sum(file.stat().st_size for file in files_of(base)))
     require_space(folder.parent, size_bytes, "the trained model")
     with new_folder(folder) as temporary:
         if class_for(plain.config) is None:

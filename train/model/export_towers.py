@@ -51,6 +51,11 @@ def tensors_of(folder: Path) -> dict[str, Path]:
     return {name: folder / file for name, file in named.items()}
 
 
+def files_of(folder: Path) -> set[Path]:
+    """Return the files of safetensors that hold a folder's model."""
+    return set(tensors_of(folder).values())
+
+
 def _copy_others(
     plain: Any, folder: Path, written: dict[str, Path], original: dict[str, Path]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from train.data.dataset import Sample, prompted
 from train.model.adapters import covered
 from train.model.build import add_method, load_model
 from train.model.export import export, export_adapter
+from train.model.export_towers import files_of
 from train.model.loss import SummedLoss
 from train.model.multimodal import (
     LeftOut,
@@ -130,6 +132,21 @@ def test_towers_are_left_out_or_kept_frozen_and_are_exported_the_same(tmp_path: 
             for found in exported.values():
                 assert torch.equal(found[name], tensor)
                 assert found[name].dtype == tensor.dtype == torch.bfloat16
+
+
+def test_towers_have_to_fit_on_the_disk_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = multimodal_folder("gemma3", tmp_path / "base")
+    model = load_model(configured(), base, torch.device("cpu"))
+    of_text = sum(parameter.nbytes for parameter in model.parameters())
+    whole = sum(file.stat().st_size for file in files_of(base))
+    usage, free = shutil.disk_usage(tmp_path), (2 * of_text + whole) // 3
+    assert of_text < 0.9 * free < free < whole
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=free))
+    with pytest.raises(OSError, match="the trained model takes"):
+        export(model, base, tmp_path / "model", end_token_id=259)
+    assert [file.name for file in tmp_path.iterdir()] == ["base"]
 
 
 def test_adapters_stay_out_of_towers_that_are_kept(tmp_path: Path) -> None:
