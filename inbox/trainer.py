@@ -113,7 +113,12 @@ class Trainer:
         if earlier is not None and not job.train_again:
             reason = f"the same content was trained in the same way as {earlier}"
             return self._finish(Verdict(result="duplicate", reason=reason, of_job=earlier))
-        model = self._models.start_from(fresh=self._settings.fresh)
+        try:
+            model = self._models.start_from(fresh=self._settings.fresh)
+        except UserError as error:  # `current` leads nowhere: a person says what to go on from
+            requests.pause(self._layout, str(error))
+            job.move(self._layout.queue)
+            return self.let_go()
         command = command_of(self._settings, job, attempt, model)
         self._asked_at, self.doing = None, "training"
         job.attempts.append(attempt)

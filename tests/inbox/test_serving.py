@@ -160,6 +160,20 @@ def test_a_wrong_option_pauses_the_inbox_and_costs_no_file(served: Served) -> No
     served.wait_for(a="done", b="done")
 
 
+def test_a_current_model_that_is_gone_pauses_the_inbox_until_it_is_mended(served: Served) -> None:
+    current = served.layout.models / "current"
+    current.symlink_to("gone")
+    served.plan("a.jsonl")
+    process = served.start()
+    wait_for(lambda: "is no model, or gone" in served.status()["why"], why="it does not say so")
+    assert served.status()["status"] == "paused"
+    assert served.states() == {"a.jsonl": "queue"}
+    current.unlink()
+    served.ask("resume")
+    served.wait_for(a="done")
+    assert process.poll() is None
+
+
 def test_the_same_content_is_trained_once_unless_it_is_asked_for(served: Served) -> None:
     served.drop("a.jsonl")
     served.start()
