@@ -81,6 +81,31 @@ def test_an_inbox_on_another_file_system_is_taken_from_without_a_copy(
         assert job.data.resolve().is_relative_to(layout.inbox / ".taken" / job.id)
 
 
+def test_the_ready_marker_goes_along_on_another_file_system_too(
+    layout: Layout, tmp_path: Path
+) -> None:
+    with mounted(tmp_path / "other", "1m") as other, bound(other, layout.inbox):
+        layout.create()
+        arrival = dropped(layout)
+        arrival.marker.touch()
+        job = claim.claim(layout, arrival)
+        assert jobs_in(layout.queue)[0].id == job.id
+        assert (layout.inbox / ".taken" / job.id / "a.jsonl.ready").exists()
+        assert not arrival.marker.exists()
+
+
+def test_one_killed_before_it_took_the_ready_marker_takes_it_when_it_is_recovered(
+    layout: Layout,
+) -> None:
+    arrival = dropped(layout)
+    arrival.marker.touch()
+    job = claim.claim(layout, arrival)
+    (job.folder / "ready").rename(arrival.marker)
+    job.folder.rename(layout.queue / f".{job.id}")
+    assert [one.id for one in claim.recover(layout)] == [job.id]
+    assert not arrival.marker.exists()
+
+
 def test_one_killed_while_it_takes_from_another_file_system_is_recovered(
     layout: Layout, tmp_path: Path
 ) -> None:
