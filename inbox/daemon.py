@@ -55,7 +55,7 @@ class Daemon:
         self._state = State(watches_by=self._wake.means)
         self._state_file = StateFile(layout)
         self._arrivals = Arrivals(layout, settings.settle_s)
-        self._trainer = Trainer(layout, settings, self.say, lambda: self._is_stopping)
+        self._trainer = Trainer(layout, settings, self.say, self._hears_stop)
         self._ready_at: dict[tuple[str, int], float] = {}  # monotonic, of a job's next attempt
         self._is_stopping = self._end_now = False
         self._stopped_at = 0.0
@@ -104,6 +104,7 @@ class Daemon:
             self._state.error, wait_s = f"{error}; tried again every {_RETRY_S:.0f} s", _RETRY_S
             self._log.warning("%s", self._state.error)
             if self._is_stopping:
+                self._stop()
                 self._trainer.let_go()
         self._tell()
         return wait_s
@@ -118,12 +119,20 @@ class Daemon:
             self._trainer.take_over(left[0])
 
     def _answer_requests(self) -> None:
+        self._hears_stop()  # first, whatever keeps the others from being done
+        for asked in requests.pending(self._layout):
+            if asked.request != "stop":
+                self.say(obey(asked, self._layout, self._trainer))
+                asked.path.unlink(missing_ok=True)
+
+    def _hears_stop(self) -> bool:
+        """Return whether to stop; looks for a request, as long work does not come back here."""
         for asked in requests.pending(self._layout):
             if asked.request == "stop":
                 self._ask_to_stop()
-            else:
-                self.say(obey(asked, self._layout, self._trainer))
-            asked.path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    asked.path.unlink(missing_ok=True)
+        return self._is_stopping
 
     def _take(self) -> None:
         """Make jobs of what is complete; what cannot be taken is told of, and stays."""

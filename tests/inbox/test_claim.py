@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from inbox import claim
 from inbox.arrivals import Arrival
 from inbox.jobs import jobs_in
 from inbox.layout import Layout
-from tests.conftest import mounted
+from tests.conftest import bound, mounted
 
 
 @pytest.fixture
@@ -50,22 +48,6 @@ def test_the_ready_marker_goes_along(layout: Layout) -> None:
     job = claim.claim(layout, arrival)
     assert (job.folder / "ready").exists()
     assert sorted(path.name for path in layout.inbox.iterdir()) == ["high", "low"]
-
-
-@contextlib.contextmanager
-def bound(source: Path, target: Path, *options: str) -> Iterator[None]:
-    """Mount a folder over another one; this needs root."""
-    tried = subprocess.run(
-        ["mount", "--bind", str(source), str(target)], capture_output=True, text=True, check=False
-    )
-    if tried.returncode != 0:
-        pytest.skip(f"no bind mount: {tried.stderr.strip()}")
-    try:
-        if options:
-            subprocess.run(["mount", "-o", f"remount,bind,{','.join(options)}", target], check=True)
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(target)], check=True)
 
 
 def test_an_inbox_on_another_file_system_is_taken_from_without_a_copy(

@@ -14,7 +14,8 @@ import pytest
 
 from inbox.jobs import every_job, jobs_in
 from inbox.layout import Layout
-from tests.conftest import mounted
+from inbox.requests import ask
+from tests.conftest import bound, mounted
 from tests.inbox.kill_points import environment
 from tests.inbox.serving import Served, serving
 from tests.running import wait_for
@@ -222,6 +223,34 @@ def test_stop_lets_the_step_end_and_the_job_goes_on_after_the_next_start(served:
     assert (job.attempts[-1].exit_code, job.num_failures) == (20, 0)
     served.start()
     wait_for(lambda: "--resume" in served.log(), why="it does not go on")
+
+
+def test_stop_is_heard_while_a_large_file_is_read(served: Served) -> None:
+    hidden = served.layout.inbox / ".large.jsonl"
+    with hidden.open("wb") as file:
+        file.truncate(1 << 42)  # of zeros, which take no space, and hours
+    hidden.rename(served.layout.inbox / "large.jsonl")
+    process = served.start()
+    wait_for(lambda: served.status()["status"] == "hashing", why="it does not read")
+    (served.layout.control / "stop").touch()
+    assert process.wait(60) == 0
+    assert list(served.layout.control.iterdir()) == []
+
+
+def test_stop_is_heard_although_another_request_cannot_be_done(served: Served) -> None:
+    served.plan_long("long.jsonl")
+    process = served.start()
+    trainer = training(served, "long.jsonl")
+    served.plan("other.jsonl")
+    served.wait_for(other="queue")
+    other = jobs_in(served.layout.queue)[0]
+    with bound(other.folder, other.folder, "ro"):
+        ask(served.layout, "priority", job=other.id, priority="high")
+        wait_for(lambda: served.status()["error"], why="it is done")
+        ask(served.layout, "stop")
+        assert process.wait(60) == 0
+    assert not trainer.is_running()
+    assert jobs_in(served.layout.processing)[0].attempts[-1].asked == "stop"
 
 
 def test_a_killed_daemon_leaves_the_training_which_the_next_one_takes_over(
