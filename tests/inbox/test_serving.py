@@ -121,7 +121,7 @@ def test_between_attempts_others_are_trained(served: Served) -> None:
     wait_for(lambda: "attempt 1 ended" in served.log(), why="it does not fail")
     served.plan("good.jsonl")
     served.wait_for(good="done", bad="queue")
-    assert "tried again" in served.status()["why"]
+    wait_for(lambda: "tried again" in served.status()["why"], why="it does not say so")
 
 
 def test_a_file_that_kills_its_process_is_set_aside_too(served: Served) -> None:
@@ -304,6 +304,15 @@ def test_a_job_that_is_skipped_is_set_aside_and_can_be_tried_again(served: Serve
     served.ask("retry", "long.jsonl")
     served.wait_for(long="done")
     assert served.verdict("long.jsonl")["result"] == "done"
+
+
+def test_a_failure_that_is_skipped_and_tried_again_does_not_wait(served: Served) -> None:
+    served.plan("bad.jsonl", fail_at=1, save=False)
+    served.start("--backoff-s", "1000")
+    wait_for(lambda: "tried again" in served.status()["why"], why="it does not wait")
+    served.ask("skip", "bad.jsonl")
+    served.ask("retry", "bad.jsonl")
+    wait_for(lambda: "attempt 2 ended" in served.log(), why="it waits")
 
 
 def test_little_free_disk_holds_the_next_training_and_says_so(served: Served) -> None:
