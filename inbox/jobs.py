@@ -100,16 +100,20 @@ def read_job(folder: Path, job_id: str = "") -> Job | None:
     return job if job.priority in PRIORITIES and job.id == (job_id or folder.name) else None
 
 
+def folders_in(state: Path) -> list[Path]:
+    """Return the folders of a state that look like jobs, in the order in which they came."""
+    return [Path(entry.path) for entry in entries(state) if _ID.fullmatch(entry.name)]
+
+
 def jobs_in(state: Path) -> list[Job]:
     """Return the jobs in a state's folder, in the order in which they are trained."""
-    found = (read_job(Path(entry.path)) for entry in entries(state) if _ID.fullmatch(entry.name))
+    found = (read_job(folder) for folder in folders_in(state))
     return sorted((job for job in found if job is not None), key=lambda job: job.order)
 
 
 def damaged_in(state: Path) -> list[str]:
     """Return the names of folders that look like jobs, and have no record that can be read."""
-    names = [entry.name for entry in entries(state) if _ID.fullmatch(entry.name)]
-    return [name for name in names if read_job(state / name) is None]
+    return [folder.name for folder in folders_in(state) if read_job(folder) is None]
 
 
 def find_job(layout: Layout, word: str) -> tuple[str, Job] | None:
