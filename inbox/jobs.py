@@ -118,7 +118,12 @@ def damaged_in(state: Path) -> list[str]:
 
 def find_job(layout: Layout, word: str) -> tuple[str, Job] | None:
     """Return (state, job) for an id, its number, or the name of what was dropped if one has it."""
-    found = [(state, job) for state, job in every_job(layout) if word in (job.id, _number(job.id))]
+    number = word.lstrip("0")  # 12, or 000012 as ids show it
+    found = [
+        (state, job)
+        for state, job in every_job(layout)
+        if job.id == word or job.id.partition("-")[0].lstrip("0") == number
+    ]
     found = found or [(state, job) for state, job in every_job(layout) if job.name == word]
     return found[0] if len(found) == 1 else None
 
@@ -147,7 +152,3 @@ def _last_number(layout: Layout) -> int:
         for name in os.listdir(layout.path / state)  # noqa: PTH208
     )
     return max((int(found[1]) for name in names if (found := _ID.fullmatch(name))), default=0)
-
-
-def _number(job_id: str) -> str:
-    return str(int(job_id.partition("-")[0]))
