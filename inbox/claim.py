@@ -14,8 +14,8 @@ from pathlib import Path
 
 from inbox.arrivals import Arrival
 from inbox.jobs import Job, new_job, read_job
-from inbox.layout import Layout, entries, sync
-from rundir.atomic import new_folder, remove_abandoned
+from inbox.layout import Layout, entries
+from rundir.atomic import new_folder, remove_abandoned, sync
 
 _TAKEN = ".taken"  # where a dropped file stays if it lies on another file system than the queue
 

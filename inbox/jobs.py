@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inbox.layout import PRIORITIES, STATES, Layout, entries, sync
-from rundir.atomic import write_text
+from inbox.layout import PRIORITIES, STATES, Layout, entries
+from rundir.atomic import sync, write_text
 
 _ID = re.compile(r"(\d{6,})-.*")
 _LONGEST_SLUG = 24  # a run is named JOB.ATTEMPT, of at most 40 characters
