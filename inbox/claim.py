@@ -14,8 +14,8 @@ from pathlib import Path
 
 from inbox.arrivals import Arrival
 from inbox.jobs import Job, new_job, read_job
-from inbox.layout import Layout, entries, sync
-from rundir.atomic import new_folder, remove_abandoned
+from inbox.layout import Layout, entries
+from rundir.atomic import new_folder, remove_abandoned, sync
 
 _TAKEN = ".taken"  # where a dropped file stays if it lies on another file system than the queue
 
@@ -31,8 +31,6 @@ def claim(layout: Layout, arrival: Arrival) -> Job:
     except BaseException:
         _undo(job.folder)
         raise
-    if arrival.is_marked:
-        arrival.marker.rename(job.folder / "ready")
     return _name(job, layout)
 
 
@@ -60,8 +58,23 @@ def _link(taken: Path, job: Job) -> None:
     job.data.symlink_to(taken.absolute())
 
 
+def _take_marker(job: Job, layout: Layout) -> None:
+    """Have the marker go along: the next of that name is not complete because this one was."""
+    drop = dict(layout.drops())[job.priority]
+    arrival = Arrival(path=drop / job.name, priority=job.priority)
+    if not arrival.is_marked:
+        return
+    try:
+        arrival.marker.rename(job.folder / "ready")
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        arrival.marker.rename(drop / _TAKEN / job.id / arrival.marker.name)
+
+
 def _name(job: Job, layout: Layout) -> Job:
     """Give the job's folder its name, by which it is in the queue."""
+    _take_marker(job, layout)
     sync(job.folder / "data")
     named = layout.queue / job.id
     job.folder.rename(named)

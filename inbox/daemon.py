@@ -31,6 +31,7 @@ _RETRY_S = 10.0  # wait after an error of the disk
 _POLL_S = 0.5  # between looks at a process whose end cannot be waited for
 _SHORTEST_S = 0.05
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_Turn = tuple[str, int, float]
 
 
 def serve(layout: Layout, settings: Settings) -> None:
@@ -55,8 +56,8 @@ class Daemon:
         self._state = State(watches_by=self._wake.means)
         self._state_file = StateFile(layout)
         self._arrivals = Arrivals(layout, settings.settle_s)
-        self._trainer = Trainer(layout, settings, self.say, lambda: self._is_stopping)
-        self._ready_at: dict[tuple[str, int], float] = {}  # monotonic, of a job's next attempt
+        self._trainer = Trainer(layout, settings, self.say, self._hears_stop)
+        self._ready_at: dict[_Turn, float] = {}  # monotonic
         self._is_stopping = self._end_now = False
         self._stopped_at = 0.0
         self._has_recovered = False
@@ -104,6 +105,7 @@ class Daemon:
             self._state.error, wait_s = f"{error}; tried again every {_RETRY_S:.0f} s", _RETRY_S
             self._log.warning("%s", self._state.error)
             if self._is_stopping:
+                self._stop()
                 self._trainer.let_go()
         self._tell()
         return wait_s
@@ -118,12 +120,20 @@ class Daemon:
             self._trainer.take_over(left[0])
 
     def _answer_requests(self) -> None:
+        self._hears_stop()  # first, whatever keeps the others from being done
+        for asked in requests.pending(self._layout):
+            if asked.request != "stop":
+                self.say(obey(asked, self._layout, self._trainer))
+                asked.path.unlink(missing_ok=True)
+
+    def _hears_stop(self) -> bool:
+        """Return whether to stop; looks for a request, as long work does not come back here."""
         for asked in requests.pending(self._layout):
             if asked.request == "stop":
                 self._ask_to_stop()
-            else:
-                self.say(obey(asked, self._layout, self._trainer))
-            asked.path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    asked.path.unlink(missing_ok=True)
+        return self._is_stopping
 
     def _take(self) -> None:
         """Make jobs of what is complete; what cannot be taken is told of, and stays."""
@@ -140,6 +150,8 @@ class Daemon:
     def _begin(self) -> None:
         """Start the next attempt, unless something speaks against it."""
         waiting = jobs_in(self._layout.queue)
+        turns = {_turn(job) for job in waiting}
+        self._ready_at = {turn: at for turn, at in self._ready_at.items() if turn in turns}
         due = next((job for job in waiting if self._is_due(job)), None)
         self._state.why = self._why_held()
         if not self._trainer.is_training and not self._state.why:
@@ -162,9 +174,8 @@ class Daemon:
 
     def _is_due(self, job: Job) -> bool:
         """Return whether a job need not wait (any more); a restart of the daemon waits anew."""
-        turn = (job.id, len(job.attempts))
         now = time.monotonic()
-        return now >= self._ready_at.setdefault(turn, now + job.retry_after_s)
+        return now >= self._ready_at.setdefault(_turn(job), now + job.retry_after_s)
 
     def _wait_s(self) -> float:
         """Return when to look again if nothing happens."""
@@ -231,6 +242,11 @@ class Daemon:
     def _ask_to_stop(self) -> None:
         if not self._is_stopping:
             self._is_stopping, self._stopped_at = True, time.monotonic()
+
+
+def _turn(job: Job) -> _Turn:
+    """Return what names a job's next attempt; one that is asked for need not wait, and is new."""
+    return job.id, len(job.attempts), job.retry_after_s
 
 
 def _logger(layout: Layout) -> logging.Logger:

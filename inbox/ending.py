@@ -42,7 +42,7 @@ def finish(job: Job, verdict: Verdict, layout: Layout) -> None:
         "name": job.name,
         "result": verdict.result,
         "reason": verdict.reason,
-        "ended_t": (ended_t := time.time()),
+        "ended_t": time.time(),
         "content_hash": job.content_hash,
         "key": job.key,
         "attempts": job.num_failures,
@@ -54,10 +54,7 @@ def finish(job: Job, verdict: Verdict, layout: Layout) -> None:
     }
     write_text(job.folder / "verdict.txt", _text(table, layout))
     write_text(job.folder / "verdict.json", json.dumps(table, indent=1) + "\n")
-    if job.attempts and job.attempts[-1].ended_t is None:
-        job.attempts[-1].ended_t, job.attempts[-1].reason = ended_t, verdict.reason
-        job.write()
-    job.move(layout.path / verdict.state)
+    _put_away(job, table, layout)
 
 
 def finish_again(job: Job, layout: Layout) -> bool:
@@ -65,8 +62,17 @@ def finish_again(job: Job, layout: Layout) -> bool:
     told = verdict_of(job)
     if told.get("result") not in ("done", "duplicate", "failed", "skipped"):
         return False
-    job.move(layout.path / Verdict(result=told["result"], reason="").state)
+    _put_away(job, told, layout)
     return True
+
+
+def _put_away(job: Job, told: dict[str, Any], layout: Layout) -> None:
+    """Move a job to where its verdict says that it stays; its last attempt ends with it."""
+    if job.attempts and job.attempts[-1].ended_t is None:
+        job.attempts[-1].ended_t = told.get("ended_t")
+        job.attempts[-1].reason = told.get("reason", "")
+        job.write()
+    job.move(layout.path / Verdict(result=told["result"], reason="").state)
 
 
 def verdict_of(job: Job) -> dict[str, Any]:

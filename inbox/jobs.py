@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inbox.layout import PRIORITIES, STATES, Layout, entries, sync
-from rundir.atomic import write_text
+from inbox.layout import PRIORITIES, STATES, Layout, entries
+from rundir.atomic import sync, write_text
 
 _ID = re.compile(r"(\d{6,})-.*")
 _LONGEST_SLUG = 24  # a run is named JOB.ATTEMPT, of at most 40 characters
@@ -100,21 +100,30 @@ def read_job(folder: Path, job_id: str = "") -> Job | None:
     return job if job.priority in PRIORITIES and job.id == (job_id or folder.name) else None
 
 
+def folders_in(state: Path) -> list[Path]:
+    """Return the folders of a state that look like jobs, in the order in which they came."""
+    return [Path(entry.path) for entry in entries(state) if _ID.fullmatch(entry.name)]
+
+
 def jobs_in(state: Path) -> list[Job]:
     """Return the jobs in a state's folder, in the order in which they are trained."""
-    found = (read_job(Path(entry.path)) for entry in entries(state) if _ID.fullmatch(entry.name))
+    found = (read_job(folder) for folder in folders_in(state))
     return sorted((job for job in found if job is not None), key=lambda job: job.order)
 
 
 def damaged_in(state: Path) -> list[str]:
     """Return the names of folders that look like jobs, and have no record that can be read."""
-    names = [entry.name for entry in entries(state) if _ID.fullmatch(entry.name)]
-    return [name for name in names if read_job(state / name) is None]
+    return [folder.name for folder in folders_in(state) if read_job(folder) is None]
 
 
 def find_job(layout: Layout, word: str) -> tuple[str, Job] | None:
     """Return (state, job) for an id, its number, or the name of what was dropped if one has it."""
-    found = [(state, job) for state, job in every_job(layout) if word in (job.id, _number(job.id))]
+    number = word.lstrip("0")  # 12, or 000012 as ids show it
+    found = [
+        (state, job)
+        for state, job in every_job(layout)
+        if job.id == word or job.id.partition("-")[0].lstrip("0") == number
+    ]
     found = found or [(state, job) for state, job in every_job(layout) if job.name == word]
     return found[0] if len(found) == 1 else None
 
@@ -143,7 +152,3 @@ def _last_number(layout: Layout) -> int:
         for name in os.listdir(layout.path / state)  # noqa: PTH208
     )
     return max((int(found[1]) for name in names if (found := _ID.fullmatch(name))), default=0)
-
-
-def _number(job_id: str) -> str:
-    return str(int(job_id.partition("-")[0]))

@@ -100,12 +100,3 @@ def entries(folder: Path) -> Iterator[os.DirEntry[str]]:
             yield from sorted(found, key=lambda entry: entry.name)
     except OSError:
         return
-
-
-def sync(folder: Path) -> None:
-    """Bring the names in a folder to the disk. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

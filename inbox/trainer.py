@@ -71,6 +71,9 @@ class Trainer:
         if finish_again(job, self._layout):
             self._completed = completed(self._layout)
             return self._say(f"{job.id}: had its verdict, and is put where it belongs")
+        if job.retry_after_s and job.attempts and job.attempts[-1].ended_t is not None:
+            job.move(self._layout.queue)
+            return self._say(f"{job.id}: is tried again after a while")
         self.job = job
         if self.is_training:
             self.doing = "training"
@@ -110,7 +113,12 @@ class Trainer:
         if earlier is not None and not job.train_again:
             reason = f"the same content was trained in the same way as {earlier}"
             return self._finish(Verdict(result="duplicate", reason=reason, of_job=earlier))
-        model = self._models.start_from(fresh=self._settings.fresh)
+        try:
+            model = self._models.start_from(fresh=self._settings.fresh)
+        except UserError as error:  # `current` leads nowhere: a person says what to go on from
+            requests.pause(self._layout, str(error))
+            job.move(self._layout.queue)
+            return self.let_go()
         command = command_of(self._settings, job, attempt, model)
         self._asked_at, self.doing = None, "training"
         job.attempts.append(attempt)
@@ -141,10 +149,21 @@ class Trainer:
         return start(command, self._settings.environ_for(self._layout), log_of(job), record)
 
     def look(self) -> None:
-        """Bring the attempt to its end if its process has ended. Raises OSError."""
-        job = self.job
-        if job is None or not self.is_training or self._is_running():
-            return None
+        """Bring the attempt to its end if its process has ended.
+
+        Raises OSError, and then the job is to be taken over as the disk has it: what could not be
+        written is decided again, and a verdict that was written stands.
+        """
+        if self.job is None or not self.is_training or self._is_running():
+            return
+        try:
+            self._end(self.job)
+        except OSError:
+            self.let_go()
+            raise
+
+    def _end(self, job: Job) -> None:
+        """Decide what becomes of a job whose process has ended; its verdict is written first."""
         attempt = job.attempts[-1]
         code = self._popen.returncode if self._popen else None
         is_stopped = bool(attempt.asked) or self._is_stopped()
@@ -156,27 +175,19 @@ class Trainer:
         why, fix = ended.reason, ""
         if ended.how in ("failed", "hopeless"):
             why, fix = why_failed(job, self.run, ended.reason, self._settings, self._layout)
-        attempt.ended_t, attempt.exit_code, attempt.reason = time.time(), ended.exit_code, why
-        attempt.counts = ended.how in ("failed", "hopeless")
-        job.write()
+        attempt.exit_code, attempt.counts = ended.exit_code, ended.how in ("failed", "hopeless")
         self._say(f"{job.id}: attempt {attempt.number} ended: {why}")
-        self._popen = None
-        return self._after(ended, why, fix)
-
-    def _after(self, ended: Ended, why: str, fix: str) -> None:
-        """Decide what becomes of a job whose attempt has not trained a model."""
-        job = self.job
-        assert job is not None
         if ended.how == "misconfigured":
             requests.pause(self._layout, f"{why}: {last_error(log_of(job))}")
         if ended.how == "hopeless" or job.num_failures >= self._settings.attempts:
             return self._finish(self._verdict("failed", why, fix))
+        wait_s = self._settings.backoff_s * 2 ** max(0, job.num_failures - 1)
+        job.retry_after_s = min(wait_s, _LONGEST_BACKOFF_S) if ended.how == "failed" else 0.0
+        attempt.ended_t, attempt.reason = time.time(), why
+        job.write()
         if ended.how != "stopped":  # which stays in processing, and goes on first
-            is_failed = ended.how == "failed"
-            wait_s = self._settings.backoff_s * 2 ** max(0, job.num_failures - 1)
-            job.retry_after_s = min(wait_s, _LONGEST_BACKOFF_S) if is_failed else 0.0
-            job.write()
             job.move(self._layout.queue)
+        self._popen = None
         return self.let_go()
 
     def _complete(self, ended: Ended) -> None:

@@ -40,10 +40,11 @@ def write_bytes(path: Path, data: bytes, *, durable: bool = True) -> None:
 def sync_tree(folder: Path) -> None:
     """Flush every file and folder below `folder`, and the folder itself, to the disk."""
     for path in [*folder.rglob("*"), folder]:
-        _sync(path)
+        sync(path)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Flush a file, or the names in a folder, to the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -80,7 +81,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         except OSError:
             if not path.is_dir():
                 raise
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -157,6 +157,22 @@ def mounted(folder: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@contextlib.contextmanager
+def bound(source: Path, target: Path, *options: str) -> Iterator[None]:
+    """Mount a folder over another one; this needs root."""
+    tried = subprocess.run(
+        ["mount", "--bind", str(source), str(target)], capture_output=True, text=True, check=False
+    )
+    if tried.returncode != 0:
+        pytest.skip(f"no bind mount: {tried.stderr.strip()}")
+    try:
+        if options:
+            subprocess.run(["mount", "-o", f"remount,bind,{','.join(options)}", target], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(target)], check=True)
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Mount a disk of 1 MiB, which fills up soon."""

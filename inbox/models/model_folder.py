@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from rundir.atomic import new_folder, owned, remove_abandoned
+from rundir.atomic import new_folder, owned, remove_abandoned, sync
 from rundir.errors import UserError
 
 _SHARED_BYTES = 1 << 20  # larger files are shared with the run, as another name of the same bytes
@@ -44,7 +44,7 @@ def point_at(link: Path, model: Path) -> None:
     new = link.parent / f"{owned(link.name)}link"
     new.symlink_to(model.name)
     new.replace(link)
-    _sync(link.parent)
+    sync(link.parent)
 
 
 def remove_abandoned_links(link: Path) -> None:
@@ -67,11 +67,3 @@ def pointed_at(link: Path) -> Path | None:
             do=f"ln -sfn MODEL {link}   # one of: ls {link.parent}; to begin anew: rm {link}",
         )
     return model
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

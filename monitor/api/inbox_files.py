@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from inbox.ending import verdict_of
-from inbox.jobs import Job, jobs_in
+from inbox.jobs import Job, folders_in, jobs_in, read_job
 from inbox.layout import Layout
 from inbox.state import answer
 from monitor.api.controls import inbox_layout
-
-_ORDER = ("processing", "queue", "failed", "done")
 
 
 def inbox_files(folder: Path | None, *, limit: int, offset: int) -> dict[str, Any]:
     """Return what the inbox does, and its files: the one that trains, those that wait, the rest."""
     layout = inbox_layout(folder)
     status = answer(layout)
-    rows = [_row(state, job) for state, job in islice(_jobs(layout), offset, offset + limit)]
+    shown = islice(_folders(layout), offset, offset + limit)
+    found = ((state, read_job(folder)) for state, folder in shown)
+    rows = [_row(state, job) for state, job in found if job is not None]
     return {
         "inbox": str(layout.path),
         "status": status,
@@ -29,11 +29,15 @@ def inbox_files(folder: Path | None, *, limit: int, offset: int) -> dict[str, An
     }
 
 
-def _jobs(layout: Layout) -> Iterator[tuple[str, Job]]:
-    for state in _ORDER:
-        jobs = jobs_in(layout.path / state)
-        is_over = state in ("failed", "done")
-        yield from ((state, job) for job in (reversed(jobs) if is_over else jobs))
+def _folders(layout: Layout) -> Iterator[tuple[str, Path]]:
+    """Yield (state, folder): in the order of training, and what is over with the newest first.
+
+    Only the names of what is over are read, as there may be thousands.
+    """
+    for state in ("processing", "queue"):
+        yield from ((state, job.folder) for job in jobs_in(layout.path / state))
+    for state in ("failed", "done"):
+        yield from ((state, folder) for folder in reversed(folders_in(layout.path / state)))
 
 
 def _row(state: str, job: Job) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from inbox import claim
 from inbox.arrivals import Arrival
 from inbox.jobs import jobs_in
 from inbox.layout import Layout
-from tests.conftest import mounted
+from tests.conftest import bound, mounted
 
 
 @pytest.fixture
@@ -52,22 +50,6 @@ def test_the_ready_marker_goes_along(layout: Layout) -> None:
     assert sorted(path.name for path in layout.inbox.iterdir()) == ["high", "low"]
 
 
-@contextlib.contextmanager
-def bound(source: Path, target: Path, *options: str) -> Iterator[None]:
-    """Mount a folder over another one; this needs root."""
-    tried = subprocess.run(
-        ["mount", "--bind", str(source), str(target)], capture_output=True, text=True, check=False
-    )
-    if tried.returncode != 0:
-        pytest.skip(f"no bind mount: {tried.stderr.strip()}")
-    try:
-        if options:
-            subprocess.run(["mount", "-o", f"remount,bind,{','.join(options)}", target], check=True)
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(target)], check=True)
-
-
 def test_an_inbox_on_another_file_system_is_taken_from_without_a_copy(
     layout: Layout, tmp_path: Path
 ) -> None:
@@ -79,6 +61,31 @@ def test_an_inbox_on_another_file_system_is_taken_from_without_a_copy(
         assert job.data.stat().st_ino == inode
         assert not arrival.path.exists()
         assert job.data.resolve().is_relative_to(layout.inbox / ".taken" / job.id)
+
+
+def test_the_ready_marker_goes_along_on_another_file_system_too(
+    layout: Layout, tmp_path: Path
+) -> None:
+    with mounted(tmp_path / "other", "1m") as other, bound(other, layout.inbox):
+        layout.create()
+        arrival = dropped(layout)
+        arrival.marker.touch()
+        job = claim.claim(layout, arrival)
+        assert jobs_in(layout.queue)[0].id == job.id
+        assert (layout.inbox / ".taken" / job.id / "a.jsonl.ready").exists()
+        assert not arrival.marker.exists()
+
+
+def test_one_killed_before_it_took_the_ready_marker_takes_it_when_it_is_recovered(
+    layout: Layout,
+) -> None:
+    arrival = dropped(layout)
+    arrival.marker.touch()
+    job = claim.claim(layout, arrival)
+    (job.folder / "ready").rename(arrival.marker)
+    job.folder.rename(layout.queue / f".{job.id}")
+    assert [one.id for one in claim.recover(layout)] == [job.id]
+    assert not arrival.marker.exists()
 
 
 def test_one_killed_while_it_takes_from_another_file_system_is_recovered(

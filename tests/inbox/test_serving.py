@@ -14,7 +14,8 @@ import pytest
 
 from inbox.jobs import every_job, jobs_in
 from inbox.layout import Layout
-from tests.conftest import mounted
+from inbox.requests import ask
+from tests.conftest import bound, mounted
 from tests.inbox.kill_points import environment
 from tests.inbox.serving import Served, serving
 from tests.running import wait_for
@@ -120,7 +121,7 @@ def test_between_attempts_others_are_trained(served: Served) -> None:
     wait_for(lambda: "attempt 1 ended" in served.log(), why="it does not fail")
     served.plan("good.jsonl")
     served.wait_for(good="done", bad="queue")
-    assert "tried again" in served.status()["why"]
+    wait_for(lambda: "tried again" in served.status()["why"], why="it does not say so")
 
 
 def test_a_file_that_kills_its_process_is_set_aside_too(served: Served) -> None:
@@ -158,6 +159,20 @@ def test_a_wrong_option_pauses_the_inbox_and_costs_no_file(served: Served) -> No
     served.start()
     served.ask("resume")
     served.wait_for(a="done", b="done")
+
+
+def test_a_current_model_that_is_gone_pauses_the_inbox_until_it_is_mended(served: Served) -> None:
+    current = served.layout.models / "current"
+    current.symlink_to("gone")
+    served.plan("a.jsonl")
+    process = served.start()
+    wait_for(lambda: "is no model, or gone" in served.status()["why"], why="it does not say so")
+    assert served.status()["status"] == "paused"
+    assert served.states() == {"a.jsonl": "queue"}
+    current.unlink()
+    served.ask("resume")
+    served.wait_for(a="done")
+    assert process.poll() is None
 
 
 def test_the_same_content_is_trained_once_unless_it_is_asked_for(served: Served) -> None:
@@ -208,6 +223,34 @@ def test_stop_lets_the_step_end_and_the_job_goes_on_after_the_next_start(served:
     assert (job.attempts[-1].exit_code, job.num_failures) == (20, 0)
     served.start()
     wait_for(lambda: "--resume" in served.log(), why="it does not go on")
+
+
+def test_stop_is_heard_while_a_large_file_is_read(served: Served) -> None:
+    hidden = served.layout.inbox / ".large.jsonl"
+    with hidden.open("wb") as file:
+        file.truncate(1 << 42)  # of zeros, which take no space, and hours
+    hidden.rename(served.layout.inbox / "large.jsonl")
+    process = served.start()
+    wait_for(lambda: served.status()["status"] == "hashing", why="it does not read")
+    (served.layout.control / "stop").touch()
+    assert process.wait(60) == 0
+    assert list(served.layout.control.iterdir()) == []
+
+
+def test_stop_is_heard_although_another_request_cannot_be_done(served: Served) -> None:
+    served.plan_long("long.jsonl")
+    process = served.start()
+    trainer = training(served, "long.jsonl")
+    served.plan("other.jsonl")
+    served.wait_for(other="queue")
+    other = jobs_in(served.layout.queue)[0]
+    with bound(other.folder, other.folder, "ro"):
+        ask(served.layout, "priority", job=other.id, priority="high")
+        wait_for(lambda: served.status()["error"], why="it is done")
+        ask(served.layout, "stop")
+        assert process.wait(60) == 0
+    assert not trainer.is_running()
+    assert jobs_in(served.layout.processing)[0].attempts[-1].asked == "stop"
 
 
 def test_a_killed_daemon_leaves_the_training_which_the_next_one_takes_over(
@@ -261,6 +304,15 @@ def test_a_job_that_is_skipped_is_set_aside_and_can_be_tried_again(served: Serve
     served.ask("retry", "long.jsonl")
     served.wait_for(long="done")
     assert served.verdict("long.jsonl")["result"] == "done"
+
+
+def test_a_failure_that_is_skipped_and_tried_again_does_not_wait(served: Served) -> None:
+    served.plan("bad.jsonl", fail_at=1, save=False)
+    served.start("--backoff-s", "1000")
+    wait_for(lambda: "tried again" in served.status()["why"], why="it does not wait")
+    served.ask("skip", "bad.jsonl")
+    served.ask("retry", "bad.jsonl")
+    wait_for(lambda: "attempt 2 ended" in served.log(), why="it waits")
 
 
 def test_little_free_disk_holds_the_next_training_and_says_so(served: Served) -> None:
