@@ -24,6 +24,7 @@ from launch.supervise.told_events import TOLD
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from rundir.schema import spec_of
+from tests.conftest import ROOT
 from tests.running import ended, wait_for
 
 HANG = {
@@ -179,6 +180,15 @@ def test_each_row_of_the_table_is_an_event_that_runs_write() -> None:
     for (kind, name), one in TOLD.items():
         fields = dict.fromkeys(spec_of(kind, name).fields, 1)
         assert json.dumps(one.facts(fields))
+
+
+def test_the_page_about_it_lists_each_event_with_its_facts() -> None:
+    page = (ROOT / "docs/watching.md").read_text()
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    assert rows.keys() == {one.name for one in TOLD.values()} | {"end"}
+    for (kind, name), one in TOLD.items():
+        facts = one.facts(dict.fromkeys(spec_of(kind, name).fields, 1))
+        assert [fact for fact in facts if f"`{fact}`" not in rows[one.name]] == []
 
 
 def test_without_a_command_nothing_is_started(told: Told, console: Console) -> None:
