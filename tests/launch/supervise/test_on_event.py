@@ -82,6 +82,15 @@ def test_a_hang_and_the_end_are_told_in_order_with_secrets_masked(
     assert said(console) == ""
 
 
+def test_a_run_that_has_no_exit_code_yet_ends_as_one_whose_rank_failed(
+    told: Told, tmp_path: Path
+) -> None:
+    file = tmp_path / "facts"
+    told(f"cat >> {file}").end_of_run(Signals())
+    failure, end = facts(file)
+    assert (failure["event"], end["exit_code"]) == ("failure", ExitCode.RANK_FAILED)
+
+
 def test_a_command_that_fails_is_one_line_with_its_last_words(told: Told, console: Console) -> None:
     teller = told("echo first; echo; echo 'no route to TOKEN=abcdefgh' >&2; exit 7")
     teller.end(ExitCode.DONE, Signals())
