@@ -213,8 +213,7 @@ class _PlainRun:
 
     def tell(self) -> None:
         """Tell the command of --on-event how it ended."""
-        code = self.state.status.exit_code
-        self._on_event.end(ExitCode(ExitCode.RANK_FAILED if code is None else code), self._signals)
+        self._on_event.end_of_run(self._signals)
 
     def _train(self) -> int:
         """Do what a rank does after the gate; return 0, or 1 if it failed."""

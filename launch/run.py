@@ -178,8 +178,7 @@ class _Run:
 
     def tell(self) -> None:
         """Tell the command of --on-event how it ended; the report, and its incident, are there."""
-        code = self.state.status.exit_code
-        self._on_event.end(ExitCode(ExitCode.RANK_FAILED if code is None else code), self._signals)
+        self._on_event.end_of_run(self._signals)
 
     def _greet(self) -> None:
         keep_env = self._job.config.launch.keep_env

@@ -82,6 +82,14 @@ def read_config(path: Path) -> RunConfig:
         raise ValueError(f"{path} is not whole, or of another version: {error}") from error
 
 
+def is_of_script(path: Path) -> bool:
+    """Return whether a run is of a user's script; False if its configuration cannot be read."""
+    try:
+        return read_config(path).script is not None
+    except (OSError, ValueError):
+        return False
+
+
 def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 

@@ -15,6 +15,8 @@ from typing import Any
 from rundir.schema import VERSION, spec_of
 
 Event = dict[str, Any]
+# What every event has, whatever its name; the rest are the fields of the table in `rundir.schema`.
+COMMON = frozenset({"v", "t", "mono", "node", "attempt", "rank", "pid", "kind", "name"})
 _NEEDED = {"kind", "name", "mono", "rank"}  # without these a line is not an event
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -131,6 +132,12 @@ def test_every_room_is_known_and_small_enough_to_look_through() -> None:
     benchmarks = {path.parent.relative_to(ROOT).as_posix() for path in sources("benchmarks")}
     for room in (*ROOMS, *benchmarks):
         assert len(list((ROOT / room).glob("*.py"))) <= MOST_FILES, room
+
+
+def test_the_architecture_page_lists_every_room_in_this_order() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `([\w/]+)/` \|", page, re.MULTILINE)
+    assert [one for one in listed if one not in ("profiles", "api")] == list(ROOMS)
 
 
 @pytest.mark.parametrize("room", ROOMS)

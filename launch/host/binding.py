@@ -18,7 +18,7 @@ from launch.host.cores import remember_affinity
 NUMA_VARIABLE = "AIRLOCK_RANK_CORES"  # passes the plan (launch/host/numa.py) to the ranks
 
 # linux/mempolicy.h. Preferred, not bound: a node that is full must not end a rank by OOM.
-DEFAULT, PREFERRED, _BIND, INTERLEAVE = range(4)
+DEFAULT, PREFERRED, INTERLEAVE = 0, 1, 3
 # Numbers of set_mempolicy and get_mempolicy (asm/unistd_64.h, asm-generic/unistd.h); glibc has no
 # functions for them, and libnuma is rarely installed.
 _SYSCALLS = {"x86_64": (238, 239), "aarch64": (237, 236)}

@@ -12,7 +12,7 @@ from launch.process.runs import OVER, phase_of
 from launch.process.typed import console_program, start_program
 from rundir import control
 from rundir.checkpoints import complete_checkpoints
-from rundir.config_file import read_config
+from rundir.config_file import is_of_script, read_config
 from rundir.control import Asked
 from rundir.errors import UserError
 from rundir.events import Event, EventTail
@@ -107,7 +107,7 @@ class LiveRun:
                 f"run {run.run_id} is dead: its launcher has ended without a word{who}",
                 do=f"{program} doctor {run.run_id}",
             )
-        if _is_of_script(run):
+        if is_of_script(run.config):
             raise UserError(
                 f"run {run.run_id} is of a script, whose steps Airlock does not know: only "
                 "training by a profile can be controlled. Nor is kill -STOP a pause: collectives "
@@ -246,10 +246,3 @@ def go_on_command(run: RunDir) -> str:
         is_plain = False
     program = plain if is_plain else start_program()
     return f"{program} {shlex.quote(profile)} --resume {shlex.quote(shown(run.path))}"
-
-
-def _is_of_script(run: RunDir) -> bool:
-    try:
-        return read_config(run.config).script is not None
-    except (OSError, ValueError):
-        return False

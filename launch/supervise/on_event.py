@@ -66,6 +66,11 @@ class OnEvent:
                 self._add(told.name, told.facts(event))
         self._go_on()
 
+    def end_of_run(self, signals: Signals) -> None:
+        """Tell of the end as the state of the run has it."""
+        code = self._state.status.exit_code
+        self.end(ExitCode(ExitCode.RANK_FAILED if code is None else code), signals)
+
     def end(self, code: ExitCode, signals: Signals) -> None:
         """Tell of the end, wait for the calls that are left, and end those that take too long.
 

@@ -18,10 +18,9 @@ _LONGEST_TEXT = 4000  # characters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """A kind of event to tell of: its name for the command, what it means, and its own facts."""
+    """A kind of event to tell of: its name for the command, and its own facts."""
 
     name: str
-    meaning: str
     facts: Callable[[Event], Facts]
 
 
@@ -29,16 +28,14 @@ def _fields(*names: str) -> Callable[[Event], Facts]:
     return lambda event: {name: event.get(name) for name in names}
 
 
-# By (kind, name) of the run's own events. A new row is all that a new kind needs.
+# By (kind, name) of the run's own events. A new kind needs a row here and in docs/watching.md.
 TOLD: Mapping[tuple[str, str], Told] = {
     ("error", "hang"): Told(
         name="hang",
-        meaning="no rank makes progress any more",
         facts=_fields("failed_rank", "cause", "title", "still_s", "limit_s", "ends"),
     ),
     ("mark", "stall"): Told(
         name="stall",
-        meaning="ranks wait for others that do not move; if it lasts, the run hangs",
         facts=lambda event: {
             "what": event["waiting"],
             "waited_s": event["waited_s"],
@@ -47,7 +44,6 @@ TOLD: Mapping[tuple[str, str], Told] = {
     ),
     ("mark", "loss.bad"): Told(
         name="bad-loss",
-        meaning="a loss is no number, or has jumped",
         facts=lambda event: {
             "what": event["text"],
             "answer": event["answer"],
@@ -60,7 +56,6 @@ TOLD: Mapping[tuple[str, str], Told] = {
     ),
     ("mark", "restart"): Told(
         name="failure",
-        meaning="a rank has failed, and all are started again",
         facts=lambda event: {
             "what": event["cause"],
             "is_restarted": True,
@@ -68,7 +63,6 @@ TOLD: Mapping[tuple[str, str], Told] = {
         },
     ),
 }
-END_MEANINGS = {"failure": "the run has failed", "end": "the run is over, however it ended"}
 
 
 def common_facts(name: str, run: RunDir, state: RunState) -> Facts:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,6 +13,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
+from monitor.answers.routes import routes as answers_routes
 from monitor.api.guard import HEADERS, Guard
 from monitor.api.near import nearest
 from monitor.api.openapi import told_in
@@ -22,17 +21,17 @@ from monitor.api.routes import routes as own_routes
 from monitor.api.settings import Settings
 from monitor.endpoint import Json
 from monitor.errors import ApiError, NotFoundError, WrongMethodError
+from monitor.metrics.hub import Hub
+from monitor.metrics.index import Index
+from monitor.metrics.routes import routes as metrics_routes
+from monitor.pages.routes import routes as pages_routes
 from monitor.runs.folder import Runs
-
-# Each has `routes() -> list[BaseRoute]`; the pages come last, as theirs are the widest.
-_ROOMS = ("monitor.metrics.routes", "monitor.answers.routes", "monitor.pages.routes")
-
 
 _NUM_THREADS = 4  # that read files at once: each may hold some MiB
 
 
 def create_app(settings: Settings) -> Starlette:
-    """Return the app. Handlers find `app.state.settings`, `.runs` and `.index`."""
+    """Return the app. Handlers find `app.state.settings`, `.runs`, `.index` and `.hub`."""
     app = Starlette(
         routes=all_routes(settings),
         middleware=[Middleware(Guard, settings=settings)],
@@ -46,38 +45,17 @@ def create_app(settings: Settings) -> Starlette:
     app.router.redirect_slashes = False  # it would send a browser to the Host that it has named
     app.state.settings = settings
     app.state.runs = Runs(settings.runs_folder)
-    app.state.index = _index()
+    app.state.index = Index()
+    app.state.hub = Hub()
     return app
 
 
 def all_routes(settings: Settings) -> list[BaseRoute]:
     """Return the routes of this room and of the others."""
-    found = own_routes()
-    for name in _ROOMS:
-        if name == "monitor.pages.routes" and not settings.with_pages:
-            continue
-        found += _room(name)
+    found = [*own_routes(), *metrics_routes(), *answers_routes()]
+    if settings.with_pages:
+        found += pages_routes()  # last, as theirs are the widest
     return found
-
-
-def _room(name: str) -> list[BaseRoute]:
-    try:
-        room = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and name.startswith(error.name):
-            return []  # that room is not built yet
-        raise
-    found: list[BaseRoute] = room.routes()
-    return found
-
-
-def _index() -> Any:
-    """Return the index of metrics (monitor/metrics)."""
-    try:
-        from monitor.metrics.index import Index
-    except ModuleNotFoundError:
-        return None
-    return Index()
 
 
 @asynccontextmanager
@@ -85,8 +63,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     threads = ThreadPoolExecutor(_NUM_THREADS, "files")
     asyncio.get_running_loop().set_default_executor(threads)
     yield
-    if app.state.index is not None:
-        app.state.index.close()
+    app.state.index.close()
 
 
 async def _answer(_request: Request, error: Exception) -> Json:

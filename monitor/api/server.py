@@ -17,7 +17,6 @@ import uvicorn
 from monitor.api.app import create_app
 from monitor.api.settings import Settings
 from monitor.metrics.hub import Hub
-from monitor.metrics.routes import hub_of
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 
@@ -109,7 +108,7 @@ def serve(settings: Settings, listening: socket.socket, say: Callable[[], None])
         limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=_END_S,
     )
-    _Server(config, say, settings.parent, hub_of(app)).run(sockets=[listening])
+    _Server(config, say, settings.parent, app.state.hub).run(sockets=[listening])
 
 
 def _prepare() -> None:

@@ -18,9 +18,6 @@ from rundir.paths import RunDir
 _FILES_S = 1.0  # between two looks for new files
 _ROW_S = 5.0  # after which a row is made anew: nobody writes that a launcher was killed
 _CURSOR = re.compile(r"([0-9a-f]{1,16})~([A-Za-z0-9_.=,/-]{0,8000})")
-_NO_FIGURES = frozenset(
-    {"v", "mono", "node", "pid", "kind", "name", "rank", "attempt", "t", "step"}
-)
 
 
 class Follower:

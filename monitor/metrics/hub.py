@@ -13,7 +13,6 @@ from monitor.errors import TooManyError
 from monitor.metrics.messages import Message, message
 
 _LOG = logging.getLogger(__name__)
-MOST_LISTENERS = 256
 MOST_FOLLOWED = 64
 _MOST_WAITING_BYTES = 2 << 20  # for one listener
 _MOST_TAKEN_BYTES = 64 << 10  # at once: each listener that is slow holds so much of its own
@@ -101,7 +100,6 @@ class Hub:
     def __init__(self) -> None:
         self._followed: dict[str, _Followed] = {}
         self._lock = threading.Lock()
-        self._num = 0
 
     def listen(
         self,
@@ -115,8 +113,6 @@ class Hub:
         Reads files: not for the event loop. Raises TooManyError.
         """
         with self._lock:
-            if self._num >= MOST_LISTENERS:
-                raise TooManyError(f"{self._num} streams are open", "close a page, then try again")
             if key not in self._followed and len(self._followed) >= MOST_FOLLOWED:
                 raise TooManyError(f"{MOST_FOLLOWED} runs are followed", "close a page first")
             one = self._followed.get(key)
@@ -124,7 +120,6 @@ class Hub:
                 one = self._followed[key] = _Followed()
             one.listeners.append(listener)  # from here on it is not ended
             one.nobody.clear()
-            self._num += 1
         try:
             with one.lock:
                 if one.follower is None:
@@ -146,7 +141,6 @@ class Hub:
             one = self._followed.get(key)
             if one is not None and listener in one.listeners:
                 one.listeners.remove(listener)
-                self._num -= 1
                 if not one.listeners:
                     one.nobody.set()
                     if one.follower is None:
@@ -187,7 +181,6 @@ class Hub:
             one.has_ended = True
             if self._followed.get(key) is one:
                 del self._followed[key]
-            self._num -= len(one.listeners)
             for listener in one.listeners:  # of a run that has gone
                 listener.put_soon([], is_last=True)
             one.listeners.clear()

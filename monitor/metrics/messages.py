@@ -10,11 +10,11 @@ from typing import Any
 from monitor.metrics.reader import part_of
 from monitor.metrics.tail import Line
 from monitor.runs.events import masked
-from rundir.events import Event
+from rundir.events import COMMON, Event
 from rundir.masking import Mask
 
 _MOST_TEXT = 4096  # characters of a line
-_NOT_TOLD = ("v", "mono", "node", "pid", "kind", "name", "rank", "attempt", "t", "step")
+_NO_FIGURES = COMMON | {"step"}  # the step is told beside the figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def _of_event(line: Line, mask: Mask) -> tuple[str, Any] | None:
     except (ValueError, KeyError, TypeError, RecursionError):  # torn, or no event
         return None
     if kind == "metric" and isinstance(name, str):
-        figures = {key: value for key, value in event.items() if key not in _NOT_TOLD}
+        figures = {key: value for key, value in event.items() if key not in _NO_FIGURES}
         key = part_of(event).partition("@")[2] or None
         common = {one: event.get(one) for one in ("step", "t", "attempt")}
         return "metric", {"name": name, "key": key, **common, "fields": figures}

@@ -7,10 +7,10 @@ from bisect import bisect_left
 
 from monitor.metrics.numbers import is_number, missing, number, position
 from monitor.metrics.store import CHUNK_ROWS, BrokenError, Column, PartRow, Store, X
-from rundir.events import Event
+from rundir.events import COMMON, Event
 
-# What every event has, and what a row belongs to.
-_NO_FIGURES = frozenset({"v", "mono", "node", "attempt", "rank", "pid", "kind", "name", "index"})
+# The time is a figure of what has steps, and `index` says which GPU a row belongs to.
+_NO_FIGURES = (COMMON - {"t"}) | {"index"}
 
 
 class Part:

@@ -7,7 +7,6 @@ import contextlib
 import threading
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -123,10 +122,11 @@ def metrics(request: Request, *, run: str, series: str, **rest: Any) -> Response
     """Return the curves of some series; as bytes, since a large answer takes a while to write."""
     runs: Runs = request.app.state.runs
     names = tuple(one.strip() for one in series.split(",") if one.strip())
+    index: Index = request.app.state.index
     found = runs.find(run)
     question = Question(series=names, **rest)
     with _LARGE_ANSWER if question.points > _FEW_POINTS else contextlib.nullcontext():
-        return Json(index_of(request.app).metrics(found, question))
+        return Json(index.metrics(found, question))
 
 
 async def stream_run(request: Request, *, run: str, cursor: str, logs: str) -> Response:
@@ -135,27 +135,12 @@ async def stream_run(request: Request, *, run: str, cursor: str, logs: str) -> R
     found = await asyncio.to_thread(runs.find, run)
     last = request.headers.get("last-event-id", "")[:16384] or cursor
     key = str(found.path)
-    hub = hub_of(request.app)
+    hub: Hub = request.app.state.hub
     return await open_stream(hub, key, lambda: Follower(runs, found), cursor=last, logs=logs)
 
 
 async def stream_runs(request: Request) -> Response:
     """Open the stream of all runs."""
     runs: Runs = request.app.state.runs
-    return await open_stream(hub_of(request.app), "", lambda: RunsFollower(runs))
-
-
-def index_of(app: Starlette) -> Index:
-    """Return the index of the app."""
-    if getattr(app.state, "index", None) is None:
-        app.state.index = Index()
-    found: Index = app.state.index
-    return found
-
-
-def hub_of(app: Starlette) -> Hub:
-    """Return who listens to what in this app."""
-    if getattr(app.state, "hub", None) is None:
-        app.state.hub = Hub()
-    found: Hub = app.state.hub
-    return found
+    hub: Hub = request.app.state.hub
+    return await open_stream(hub, "", lambda: RunsFollower(runs))

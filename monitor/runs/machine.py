@@ -8,11 +8,11 @@ from typing import Any
 
 from monitor.runs.events import last_events
 from monitor.runs.state import read_status
-from rundir.events import Event
+from rundir.events import COMMON, Event
 from rundir.paths import RunDir
 
 _STALE_S = 30.0  # an older sample tells nothing of now
-_NOT_FIELDS = ("v", "mono", "node", "pid", "kind", "name", "rank", "attempt")
+_NO_FIELDS = COMMON - {"t"}  # when it was measured is told
 _OF_RANK = ("rank", "phase", "rss_bytes", "pss_anon_bytes", "gpu_used_bytes")
 
 
@@ -54,7 +54,7 @@ def _disk(run: RunDir) -> dict[str, int] | None:
 
 
 def _fields(event: Event) -> Event:
-    return {key: value for key, value in event.items() if key not in _NOT_FIELDS}
+    return {key: value for key, value in event.items() if key not in _NO_FIELDS}
 
 
 def _is_stale(events: list[Event]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from monitor.errors import NotFoundError
@@ -27,51 +28,70 @@ _PIECE_BYTES = 64 << 10
 _BUDGET_BYTES = 32 << 20  # of one rank's events, searched for the begin of the attempt
 _MOST_KEPT = 4096
 
-_kept: OrderedDict[tuple[str, int, int], Phases] = OrderedDict()
+# What a rank tells of its steps: the start is over. Only rank 0 writes the first of them.
+_STEPS = ("train", "train.rank")
+
+
+@dataclass(slots=True)
+class _Start:
+    """A rank's start as far as it was read, up to `offset` of its events."""
+
+    phases: Phases
+    offset: int = 0
+    is_over: bool = False  # nothing will be added
+
+
+_kept: OrderedDict[tuple[str, int, int], _Start] = OrderedDict()
 _lock = threading.Lock()
 
 
 def timeline(run: RunDir, rank: int, attempt: int) -> Phases:
-    """Return the phases of a rank's start in that attempt, in order; an open one has no end."""
+    """Return the phases of a rank's start in that attempt, in order; an open one has no end.
+
+    No event is read twice: a rank that never trains, as one of a script, may write on for days.
+    """
     key = (str(run.path), rank, attempt)
     with _lock:
-        if key in _kept:
-            return _kept[key]
-    found, is_whole = _read(run, rank, attempt)
-    if is_whole:  # nothing will be added
+        found = _kept.get(key) or _Start([])
+    if not found.is_over:
+        found = _read_on(run, rank, attempt, found)
         with _lock:
             _kept[key] = found
+            _kept.move_to_end(key)
             if len(_kept) > _MOST_KEPT:
                 _kept.popitem(last=False)
-    return found
+    return found.phases
 
 
-def _read(run: RunDir, rank: int, attempt: int) -> tuple[Phases, bool]:
-    phases: Phases = []
-    open_: dict[str, dict[str, Any]] = {}
+def _read_on(run: RunDir, rank: int, attempt: int, before: _Start) -> _Start:
+    """Return `before`, which others may be reading, with what has been written since."""
+    start = _Start([dict(one) for one in before.phases], before.offset)
     with suppress(NotFoundError), inside(run, "events", f"rank{rank}.jsonl") as file:
-        at = 0
-        while at < _BUDGET_BYTES:
-            piece = read_piece(file, at, _PIECE_BYTES)
-            if piece.next_offset == at:
-                return phases, False
-            at = piece.next_offset
+        while start.offset < _BUDGET_BYTES:
+            piece = read_piece(file, start.offset, _PIECE_BYTES)
+            if piece.next_offset == start.offset:
+                return start
+            start.offset = piece.next_offset
             for _, line in piece.lines:
                 event = parse_line(line)
                 if event is None or event.get("attempt") != attempt:
                     continue
-                if (event["kind"], event["name"]) == ("metric", "train"):
-                    return phases, True
-                _add(event, phases, open_)
-    return phases, bool(phases)
+                if event["kind"] == "metric" and event["name"] in _STEPS:
+                    start.is_over = True
+                    return start
+                _add(event, start.phases)
+        start.is_over = True
+    return start
 
 
-def _add(event: dict[str, Any], phases: Phases, open_: dict[str, dict[str, Any]]) -> None:
+def _add(event: dict[str, Any], phases: Phases) -> None:
     phase = _PHASES.get(str(event["name"]))
     if phase is None:
         return
     if event["kind"] == "start":
-        open_[phase] = {"phase": phase, "start_t": event.get("t"), "end_t": None}
-        phases.append(open_[phase])
-    elif event["kind"] == "end" and phase in open_:
-        open_.pop(phase)["end_t"] = event.get("t")
+        phases.append({"phase": phase, "start_t": event.get("t"), "end_t": None})
+    elif event["kind"] == "end":
+        for one in reversed(phases):
+            if one["phase"] == phase and one["end_t"] is None:
+                one["end_t"] = event.get("t")
+                break

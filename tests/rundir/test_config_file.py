@@ -9,8 +9,8 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from rundir.config import SECTIONS, RunConfig
-from rundir.config_file import config_text, read_config
+from rundir.config import SECTIONS, RunConfig, ScriptConfig
+from rundir.config_file import config_text, is_of_script, read_config
 
 FIELDS = [(section, item.name) for section, cls in SECTIONS.items() for item in fields(cls)]
 
@@ -113,3 +113,14 @@ def test_a_torn_file_is_an_error(keep: float, tmp_path: Path) -> None:
 def test_a_missing_file_is_an_oserror(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_config(tmp_path / "config.toml")
+
+
+def test_a_run_is_of_a_script_only_if_its_configuration_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    assert not is_of_script(path)
+    for text in ("", "[", "\x00", config_text(RunConfig(profile="x"), {})):
+        path.write_text(text)
+        assert not is_of_script(path)
+    config = RunConfig(profile="x", script=ScriptConfig(path="/a/train.py"))
+    path.write_text(config_text(config, {}))
+    assert is_of_script(path)

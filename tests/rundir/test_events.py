@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rundir.events import EventTail, EventWriter, RunEvents, read_events
+from rundir.events import COMMON, EventTail, EventWriter, RunEvents, read_events
 from rundir.schema import EVENTS
 
 SPANS = [spec for spec in EVENTS if spec.kind == "span"]
@@ -208,3 +208,8 @@ def test_a_fork_of_the_writer_writes_nothing(file: Path) -> None:
             os._exit(0)
         os.waitpid(pid, 0)
     assert [event["kind"] for event in read_events(file.parent)] == ["start", "end"]
+
+
+def test_every_event_has_what_is_common_to_all_and_nothing_else_but_its_fields(file: Path) -> None:
+    EventWriter(file, rank=0).emit("log", "line", text="hello")
+    assert json.loads(file.read_text()).keys() == COMMON | {"text"}

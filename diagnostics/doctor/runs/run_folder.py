@@ -24,7 +24,7 @@ from launch.process.runs import OVER, processes_of
 from launch.process.typed_run import typed_run
 from launch.run_state.blame import Failure
 from launch.run_state.state import RunState, new_state
-from rundir.config_file import read_config
+from rundir.config_file import is_of_script
 from rundir.events import Event, read_events
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, find_run, shown
@@ -97,7 +97,7 @@ def read_state(run: RunDir, events: Sequence[Event]) -> RunState:
     num_ranks = 1 + max((event["rank"] or 0 for event in events), default=0)
     num_ranks = len(status.get("ranks", ())) or num_ranks
     profile = status.get("profile", "")
-    state = new_state(run.run_id, profile, num_ranks, of_script=_is_script(run))
+    state = new_state(run.run_id, profile, num_ranks, of_script=is_of_script(run.config))
     for event in events:
         if event["name"] == "rank.gone":  # upon which the launcher ends the others
             others = {row.rank for row in state.status.ranks} - {event["failed_rank"]}
@@ -114,13 +114,6 @@ def _status(run: RunDir) -> dict[str, Any]:
         return read_status(run)
     except (OSError, ValueError):  # not written yet, or the disk is full
         return {}
-
-
-def _is_script(run: RunDir) -> bool:
-    try:
-        return read_config(run.config).script is not None
-    except (OSError, ValueError):
-        return False
 
 
 def _logs(run: RunDir, attempt: int, most_bytes: int | None) -> list[Log]:

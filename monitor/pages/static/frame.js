@@ -11,11 +11,6 @@ export function runOfPage() {
   return report ? report.run : new URLSearchParams(location.search).get("run") || "latest";
 }
 
-export function isDark() {
-  const chosen = document.documentElement.dataset.theme;
-  return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-}
-
 // Calls `redraw` whenever light becomes dark or the other way round.
 export function onTheme(redraw) {
   document.addEventListener("airlock-theme", redraw);

@@ -14,6 +14,7 @@ export class Metrics {
     this.range = null;
     this.read_t = 0;
     this.isBehind = false; // the stream told something that may not be in the answer which is awaited
+    this.isVoid = false; // all has to be fetched anew, whatever is there or awaited
     this.clear();
   }
 
@@ -29,19 +30,26 @@ export class Metrics {
   // Shows only steps `from` to `to`, exactly where the server can; null for all.
   async zoom(from, to) {
     this.range = from === null ? null : [Math.max(0, Math.floor(from)), Math.ceil(to)];
-    this.cursor = "";
+    this.isVoid = true;
     await this.update();
   }
 
   // Brings the series up to date. Only one request at a time; a second caller waits for the first.
   async update() {
     if (this.task) return this.task;
-    this.read_t = Date.now() / 1000;
-    this.isBehind = false;
-    this.task = (this.cursor ? this.more() : this.all()).finally(() => {
+    this.task = this.ask().finally(() => {
       this.task = null;
     });
     return this.task;
+  }
+
+  async ask() {
+    do {
+      if (this.isVoid) this.cursor = ""; // until there is an answer
+      this.isVoid = this.isBehind = false;
+      this.read_t = Date.now() / 1000;
+      await (this.cursor ? this.more() : this.all());
+    } while (this.isVoid); // since it was asked
   }
 
   async all() {
@@ -49,29 +57,25 @@ export class Metrics {
     const range = this.range;
     if (range) Object.assign(asked, { from_step: range[0], to_step: range[1] });
     const said = await get(ofRun(this.run, "metrics"), asked);
-    if (range !== this.range) return this.all();
+    if (range !== this.range) return; // and all is asked for once more
     this.series = new Map();
     this.exact = said.exact !== false;
     this.take(said);
-    return true;
   }
 
   async more() {
-    if (report || this.range) return false;
+    if (report || this.range) return;
     const said = await get(ofRun(this.run, "metrics"), { series: this.asked, after: this.cursor, points: POINTS });
-    if (said.reset) return this.all();
-    const hasNew = Object.values(said.series).some((one) => (one.steps || one.t || []).length);
-    this.take(said);
+    if (!said.reset) this.take(said);
     const most = Math.max(0, ...[...this.series.values()].map((one) => one.x.length));
-    if (most > MOST) return this.all();
-    return hasNew;
+    if (said.reset || most > MOST) await this.all();
   }
 
   // Takes in a message of the stream; returns whether it will do, or the server has to be asked.
   heard({ name, key, step, t, fields }) {
     if (this.range) return true;
     if (this.task) this.isBehind = true;
-    if (!this.cursor || this.isBehind || Date.now() / 1000 - this.read_t > WHOLE_S) return false;
+    if (!this.cursor || this.isVoid || this.isBehind || Date.now() / 1000 - this.read_t > WHOLE_S) return false;
     const found = Object.entries(fields).map(([field, value]) => [this.series.get(`${name}.${field}${key ? `@${key}` : ""}`), num(value)]);
     const known = found.filter(([one]) => one);
     const at = known.map(([one]) => (one.by === "t" ? t : step));

@@ -47,6 +47,7 @@ class RunPage {
       charts: calmly(() => this.drawCharts(), SOON_MS),
       log: calmly(() => this.log.update(), SOON_MS),
       events: calmly(() => this.readEvents(), SOON_MS),
+      all: calmly(() => this.refresh(), SOON_MS),
     };
     this.stream = live(ofRun(this.run, "stream"), {
       status: (row) => this.takeRow(row) || soon.status(),
@@ -57,6 +58,11 @@ class RunPage {
         soon.status();
       },
       answers: soon.metrics,
+      reset: () => {
+        this.metrics.isVoid = true; // what comes now would stand behind a hole
+        soon.all();
+      },
+      gone: () => this.readStatus(),
     }, () => this.refresh());
     if (!report) this.refresh(); // at once: what comes before the stream is there is told again then
     // What the stream does not tell: the clock, and that the index has come further.
@@ -100,7 +106,7 @@ class RunPage {
 
   // The run is over: all is fetched once more, and the stream ends.
   async last() {
-    this.metrics.cursor = "";
+    this.metrics.isVoid = true;
     await Promise.all([this.readMetrics(), this.log.update(), this.readEvents(), this.verdicts.update()]);
     if (!report) this.stream.end("Run is over");
   }
@@ -194,13 +200,18 @@ class RunPage {
   }
 
   failed(error) {
-    if (this.status) return;
-    this.isMissing = true;
     const missing = error instanceof ApiError && error.status === 404;
+    if (missing) this.end(this.status ? "Run is gone" : "No run");
+    if (this.status) return; // what is shown stays
+    this.isMissing = true;
     const [title, hint] = missing ? [error.message, "Runs are made by:"] : [error.message, error.hint || "Is airlock serve still running?"];
     replace(this.root, el("section.panel", {}, el("h1.hide", {}, "Run"), empty(title, hint, missing ? "./start.sh tiny" : "")));
     clearInterval(this.timer);
-    if (missing) this.stream.end("No run");
+  }
+
+  end(text) {
+    clearInterval(this.timer);
+    this.stream.end(text);
   }
 }
 

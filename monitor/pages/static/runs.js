@@ -15,6 +15,7 @@ class RunsPage {
   constructor(root) {
     this.root = root;
     this.offset = 0;
+    this.asked = this.shown = 0; // numbers of the last request, and of that whose answer is shown
     this.rows = new Map();
     this.chosen = new Set();
     let timer = 0;
@@ -46,23 +47,27 @@ class RunsPage {
   }
 
   async read() {
+    this.asked += 1;
+    const number = this.asked;
+    const { offset } = this;
     const search = find(this.root, "search").value;
     const state = find(this.root, "states").value;
     let said = null;
     try {
-      said = await get("api/runs", { limit: PAGE, offset: this.offset || "", search, state });
+      said = await get("api/runs", { limit: PAGE, offset: offset || "", search, state });
     } catch (error) {
-      this.blank(empty(error.message, error.hint));
+      if (number > this.shown) this.blank(empty(error.message, error.hint));
       return;
     }
-    if (search !== find(this.root, "search").value) return;
+    if (number < this.shown) return; // a later question was answered first
+    this.shown = number;
     this.show(said.runs);
     setText(find(this.root, "count"), said.total ? `${whole(said.total)}${search || state ? " found" : ""}` : "");
-    const from = this.offset + 1;
+    const from = offset + 1;
     setHidden(find(this.root, "pages"), said.total <= PAGE);
-    setText(find(this.root, "where"), `${whole(from)} to ${whole(this.offset + said.runs.length)} of ${whole(said.total)}`);
-    find(this.root, "newer").disabled = this.offset === 0;
-    find(this.root, "older").disabled = this.offset + PAGE >= said.total;
+    setText(find(this.root, "where"), `${whole(from)} to ${whole(offset + said.runs.length)} of ${whole(said.total)}`);
+    find(this.root, "newer").disabled = offset === 0;
+    find(this.root, "older").disabled = offset + PAGE >= said.total;
     if (said.runs.length) this.blank();
     else if (search || state) this.blank(empty("No run is like that.", "Try fewer letters, or all states."));
     else this.blank(empty("No runs yet", "The smallest one needs no GPU and takes about two minutes:", "./start.sh tiny"));

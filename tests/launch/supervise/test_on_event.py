@@ -24,6 +24,7 @@ from launch.supervise.told_events import TOLD
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from rundir.schema import spec_of
+from tests.conftest import ROOT
 from tests.running import ended, wait_for
 
 HANG = {
@@ -79,6 +80,15 @@ def test_a_hang_and_the_end_are_told_in_order_with_secrets_masked(
     assert failure["is_restarted"] is False
     assert (end["event"], end["exit_code"], end["meaning"]) == ("end", 12, "the run hung")
     assert said(console) == ""
+
+
+def test_a_run_that_has_no_exit_code_yet_ends_as_one_whose_rank_failed(
+    told: Told, tmp_path: Path
+) -> None:
+    file = tmp_path / "facts"
+    told(f"cat >> {file}").end_of_run(Signals())
+    failure, end = facts(file)
+    assert (failure["event"], end["exit_code"]) == ("failure", ExitCode.RANK_FAILED)
 
 
 def test_a_command_that_fails_is_one_line_with_its_last_words(told: Told, console: Console) -> None:
@@ -179,6 +189,15 @@ def test_each_row_of_the_table_is_an_event_that_runs_write() -> None:
     for (kind, name), one in TOLD.items():
         fields = dict.fromkeys(spec_of(kind, name).fields, 1)
         assert json.dumps(one.facts(fields))
+
+
+def test_the_page_about_it_lists_each_event_with_its_facts() -> None:
+    page = (ROOT / "docs/watching.md").read_text()
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    assert rows.keys() == {one.name for one in TOLD.values()} | {"end"}
+    for (kind, name), one in TOLD.items():
+        facts = one.facts(dict.fromkeys(spec_of(kind, name).fields, 1))
+        assert [fact for fact in facts if f"`{fact}`" not in rows[one.name]] == []
 
 
 def test_without_a_command_nothing_is_started(told: Told, console: Console) -> None:

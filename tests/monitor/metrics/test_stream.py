@@ -28,7 +28,6 @@ from monitor.errors import TooManyError
 from monitor.metrics import hub as hub_module
 from monitor.metrics.hub import Hub, Listener
 from monitor.metrics.messages import Message, message
-from monitor.metrics.routes import hub_of
 from monitor.runs.folder import Runs
 from tests.conftest import ROOT
 from tests.monitor.metrics.event_files import WrittenRun
@@ -70,7 +69,8 @@ class Served:
             yield _told(response.iter_lines())
 
     def followed(self) -> int:
-        return hub_of(self.app).num_followed()
+        hub: Hub = self.app.state.hub
+        return hub.num_followed()
 
 
 def _told(lines: Iterator[str]) -> Iterator[Told]:
@@ -308,10 +308,10 @@ def test_the_rows_of_all_runs_are_told_as_they_change(
         assert (less["removed"], less["total"]) == ([other.run.run_id], 1)
 
 
-def test_there_is_a_limit_to_how_many_listen(
+def test_there_is_a_limit_to_how_many_runs_are_followed(
     written: WrittenRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_module, "MOST_LISTENERS", 2)
+    monkeypatch.setattr(hub_module, "MOST_FOLLOWED", 1)
 
     async def listen() -> None:
         hub, runs = Hub(), Runs(written.run.path.parent)
@@ -321,12 +321,11 @@ def test_there_is_a_limit_to_how_many_listen(
         for one in listeners[:2]:
             hub.listen("run", make, one, "")
         with pytest.raises(TooManyError):
-            hub.listen("run", make, listeners[2], "")
+            hub.listen("other", make, listeners[2], "")
         hub.leave("run", listeners[0])
-        hub.leave("run", listeners[0])
-        hub.listen("run", make, listeners[2], "")
-        for one in listeners:
-            hub.leave("run", one)
+        hub.leave("run", listeners[0])  # has left already
+        assert hub.num_followed() == 1
+        hub.leave("run", listeners[1])
         while hub.num_followed():
             await asyncio.sleep(0.01)
 

@@ -60,6 +60,26 @@ def test_the_runs_are_listed_and_one_is_opened_compared_and_filtered(
         seen.assert_clean(base)
 
 
+@pytest.mark.usefixtures("demo")
+def test_a_slow_answer_does_not_take_the_place_of_a_later_one(
+    chromium: Any, environ: dict[str, str]
+) -> None:
+    with server(environ) as base:
+        page, seen = opened(chromium)
+        held: list[Any] = []
+        page.route("**/api/runs?*state=stopped*", lambda route: held.insert(0, route))
+        page.goto(base)
+        until(page, "document.querySelectorAll('tr[data-run]').length === 2")
+        page.select_option('[data-id="states"]', "stopped")
+        page.select_option('[data-id="states"]', "done")
+        until(page, "document.querySelectorAll('tr[data-run]').length === 1")
+        with page.expect_response("**/api/runs?*state=stopped*"):
+            held[0].continue_()
+        page.wait_for_timeout(500)  # what it says is taken in
+        assert page.locator(".state").all_text_contents() == ["done"]
+        seen.assert_clean(base)
+
+
 def test_lines_of_colours_that_look_alike_are_told_apart_by_dashes(
     chromium: Any, demo: RunDir, environ: dict[str, str]
 ) -> None:
