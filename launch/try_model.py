@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def try_model(
     """
     run = trained_run(name, "try")
     if beside_base or not run.model.is_dir():
-        _check_base(run)
+        _check_base(run, beside=beside_base)
     options = {"prompt": prompt, "beside_base": beside_base, "device": device, "way": dict(way)}
     env = dict(environ) | {
         "PYTHONPATH": children.python_path(environ),
@@ -78,16 +79,18 @@ def _phase(run: RunDir) -> str:
     return "has ended without one" if phase == "done" else said.get(phase, phase)
 
 
-def _check_base(run: RunDir) -> None:
+def _check_base(run: RunDir, *, beside: bool) -> None:
     """Raise UserError unless the weights that the run began with are here."""
     try:
         prepared = read_prepared(run)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{run.run_id}: {error}", do=f"ls {run.path}") from error
-    base, again = Path(prepared.model_path), f"./airlock try {shown(run.path)}"
-    without = f"{again}   # without --beside-base"
+    base = Path(prepared.model_path)
     if prepared.loading.load == "random":
-        raise UserError(f"{run.run_id} began with random weights, of which no file is", do=without)
+        do = f"./airlock try {shlex.quote(shown(run.path))}   # without --beside-base"
+        if not (beside and run.model.is_dir()):  # adapters alone
+            do = "train from a model that has files: such adapters belong to nothing"
+        raise UserError(f"{run.run_id} began with random weights, of which no file is", do=do)
     if not (base / "config.json").is_file():
         do = f"{start_program()} --again {shown(run.path)} --prepare-only   # fetches it"
         raise UserError(f"the base model of {run.run_id} is no longer in {base}", do=do)

@@ -26,8 +26,9 @@ def blind_spot() -> str | None:
     if not _is_blind() or (why := _why_it_matters()) is None or _is_told():
         return None
     return (
-        f"{why}: runs in other containers of this machine take from the same memory, and are "
-        "waited for only if all containers have one folder mounted and named in AIRLOCK_GATE_DIR"
+        f"{why}; runs in other containers of this machine, if there are any, take from the same "
+        "memory, but are waited for only if all containers have one folder mounted and named in "
+        "AIRLOCK_GATE_DIR"
     )
 
 

@@ -33,8 +33,14 @@ def exported_rows(choice: dict[str, Any], run_id: str) -> list[tuple[str, str]]:
 
 
 def next_rows(run: RunDir, state: RunState) -> Iterator[tuple[str, str]]:
-    """Yield what to type to try, serve and upload the exported model; nothing without one."""
-    if state.of_script or not (run.model.is_dir() or run.adapter.is_dir()):
+    """Yield what to type to try, serve and upload the exported model; nothing without one.
+
+    Nor for adapters of random weights: no file has the weights that they belong to.
+    """
+    has_model = run.model.is_dir()
+    if state.of_script or not (has_model or run.adapter.is_dir()):
+        return
+    if not has_model and read_prepared(run).loading.load == "random":
         return
     name = shlex.quote(shown(run.path))
     yield "try it", f"./airlock try {name}"

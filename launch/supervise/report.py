@@ -70,7 +70,8 @@ def _summary(console: Console, run: RunDir, state: RunState) -> None:
     _out(console, f"\n{status.profile}: done in {elapsed}")
     rows = []
     if state.first_loss is not None and status.loss is not None:
-        rows.append(("loss", f"{state.first_loss:.4f} → {status.loss:.4f} in {status.step} steps"))
+        since = "" if status.loss == state.first_loss else f"{state.first_loss:.4f} → "
+        rows.append(("loss", f"{since}{status.loss:.4f} in {status.step} steps"))
     rows += [*_evaluation_rows(run, state), *loss_rows(run, state)]
     rows += exported_rows(state.export, state.status.run_id)
     tokens_per_s = state.result.get("tokens_per_s")
@@ -119,6 +120,7 @@ def _interrupted(console: Console, run: RunDir, state: RunState) -> None:
     if state.last_checkpoint is None:
         saved = "what the script has saved is its own" if state.of_script else "nothing was saved"
         _out(console, f"\ninterrupted; {saved}. What there is: {shown(run.path)}")
+        _out(console, f"  → {typed_run(run, state.status.profile).again()}   # anew")
         return
     _out(console, f"\ninterrupted; the checkpoint after step {state.last_checkpoint} is saved")
     _out(console, _resume_line(run, state))

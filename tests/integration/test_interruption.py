@@ -73,6 +73,7 @@ def test_a_stop_before_training_ends_at_once_and_says_that_nothing_was_saved(
         code, out, _ = finish(process, timeout_s=25)
     assert code == 21
     assert "nothing was saved" in out
+    assert "  # anew" in out
     assert_nothing_left(run)
 
 

@@ -183,6 +183,7 @@ def test_the_demo_of_a_large_profile_trains_two_layers_where_there_is_no_gpu(
     assert code == 0, out + err
     assert "step 1/1" in out
     assert out.count("CUT DOWN: 2 of the 48 layers of 14b") == 2
+    assert "try it" not in out  # its adapters belong to weights that no file has
 
 
 @on_cpu

@@ -113,6 +113,16 @@ def freeze_towers(model: Any) -> None:
         head.requires_grad_()
 
 
+def towers_line(model: Any) -> str | None:
+    """Return a line about the parts that text does not pass through; None if there are none."""
+    towers = towers_of(model)
+    if not towers:
+        return None
+    are_left_out = all(isinstance(tower, LeftOut) for tower in towers.values())
+    what = "not loaded (model.towers=skip)" if are_left_out else "frozen (model.towers=keep)"
+    return f"TOWERS: {', '.join(towers)}: {what}; the export has them as the model's files do"
+
+
 def drop_towers(model: Any) -> None:
     """Put a `LeftOut` in the place of each tower, in place."""
     for name, tower in towers_of(model).items():

@@ -21,7 +21,7 @@ from train.model.buffers import buffers_watched
 from train.model.build import has_adapters, inference, plain_model
 from train.model.head import Head, head_of
 from train.model.loss import SummedLoss
-from train.model.multimodal import known_class
+from train.model.multimodal import known_class, towers_line
 from train.model.varlen import masked, use_masks
 from train.rank.group import Ranks
 from train.step.random_rows import LENGTHS, device_of, logits_of, random_samples
@@ -96,7 +96,8 @@ def _num_positions(model: Any) -> int:
 
 def _lines(model: Any, config: RunConfig, tried: Tried) -> Iterator[str]:
     """Return the lines to log about the findings."""
-    lines = [attention_line(plain_model(model), config)]
+    plain = plain_model(model)
+    lines = [towers_line(plain), attention_line(plain, config)]
     if tried.why_masked:
         lines.append(f"ATTENTION: with masks, as varlen fails for this model: {tried.why_masked}")
     if tried.packed.line:

@@ -38,6 +38,7 @@ from train.model.multimodal import (
     class_for,
     in_towers,
     known_class,
+    towers_line,
     towers_of,
 )
 from train.step.selftest import tried_of
@@ -120,6 +121,9 @@ def test_towers_are_left_out_or_kept_frozen_and_are_exported_the_same(tmp_path: 
         assert set(towers_of(model)) == {"model.vision_tower", "model.multi_modal_projector"}
         assert not [n for n, p in model.named_parameters() if is_frozen(n) and p.requires_grad]
         assert not [n for n, p in model.named_parameters() if not (is_frozen(n) or p.requires_grad)]
+        line = towers_line(model) or ""
+        assert "model.vision_tower, model.multi_modal_projector" in line
+        assert f"model.towers={towers}" in line
         assert not tried_of(model, config).unused
         sizes[towers] = sum(parameter.numel() for parameter in model.parameters())
         export(model, base, tmp_path / towers, end_token_id=259)
