@@ -33,7 +33,7 @@ def _container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_it_is_said_once_when_memory_is_short() -> None:
     said = blind_spot() or ""
-    assert said.startswith("memory is short (10.0 GiB of 100.0 GiB available): ")
+    assert said.startswith("memory is short (10.0 GiB of 100.0 GiB available); ")
     assert "AIRLOCK_GATE_DIR" in said
     assert blind_spot() is None
 
