@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 import click
 import pytest
 
+from launch import run_command
 from launch.config.resolve import resolve
-from launch.run_command import run as run_command
 from launch.run_state.blame import Blame, Failure
 from launch.run_state.state import RunState, new_state
 from launch.run_state.try_next import tries_after, tries_lines
@@ -19,6 +20,7 @@ from rundir.config_file import config_text
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 
+RUN = copy.copy(run_command.run)  # click keeps the first context's help option in a command
 _TYPED = "NUM_GPUS=2 ./start.sh tiny --set data.max_seq_length=256 --data 'a b.jsonl'"
 
 
@@ -70,7 +72,7 @@ def test_each_command_can_be_typed(tmp_path: Path) -> None:
     for code in (ExitCode.OUT_OF_MEMORY, ExitCode.HANG):
         for one in tries_after(*failed(tmp_path, code))[:-1]:
             words = words_of(one["command"])
-            context = run_command.make_context("run", words[words.index("./start.sh") + 1 :])
+            context = RUN.make_context("run", words[words.index("./start.sh") + 1 :])
             resolve("tiny", context.params["settings"], {})
             assert isinstance(context, click.Context)
 
@@ -78,7 +80,7 @@ def test_each_command_can_be_typed(tmp_path: Path) -> None:
 def test_the_settings_of_later_options_win(tmp_path: Path) -> None:
     found = tries_after(*failed(tmp_path, ExitCode.OUT_OF_MEMORY))
     words = words_of(found[2]["command"])
-    context = run_command.make_context("run", words[words.index("./start.sh") + 1 :])
+    context = RUN.make_context("run", words[words.index("./start.sh") + 1 :])
     config, _ = resolve("tiny", context.params["settings"], {})
     assert (config.data.max_seq_length, config.data.on_long_row) == (128, "truncate")
 
