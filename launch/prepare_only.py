@@ -18,7 +18,7 @@ from launch.config.job import resolve_job
 from launch.config.request import RUN, Request
 from launch.files.data_file import check_data
 from launch.files.model_folder import check_model
-from launch.files.preparation import check_child, have_data_of_hub, have_model, have_tokenizer
+from launch.files.preparation import have_data_of_hub, have_model, have_tokenizer
 from launch.process import children
 from launch.process.signals import Interrupted, Signals
 from rundir.config import RunConfig
@@ -40,8 +40,8 @@ def prepare_only(request: Request, console: Console, environ: Mapping[str, str])
         with _kept_folder(config) as run:
             model = have_model(config, run, env, signals)
             have_data_of_hub(config, run, env, signals)
-            code = children.run("train.prepare", run.path, model, env=env, signals=signals)
-            check_child(code, "the data could not be prepared")
+            what = "the data could not be prepared"
+            children.run_well(what, "train.prepare", run.path, model, env=env, signals=signals)
     except Interrupted:
         return ExitCode.INTERRUPTED_UNSAVED
     lines = [
@@ -61,13 +61,14 @@ def show_data(request: Request, environ: Mapping[str, str], *, as_json: bool) ->
     """
     config = _resolved(request, environ, {"on_bad_row": "skip"})  # to show all bad rows
     env, signals = dict(environ), _listening()
-    what = ["json"] if as_json else []
+    how, what = ["json"] if as_json else [], "the data cannot be used as they are"
     try:
         with _folder(config) as run:
             model = have_tokenizer(config, run, env, signals)
             have_data_of_hub(config, run, env, signals)
-            code = children.run("train.describe", run.path, model, *what, env=env, signals=signals)
-            check_child(code, "the data cannot be used as they are")
+            children.run_well(
+                what, "train.describe", run.path, model, *how, env=env, signals=signals
+            )
     except Interrupted:
         return ExitCode.INTERRUPTED_UNSAVED
     return ExitCode.DONE
