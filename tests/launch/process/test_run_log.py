@@ -96,7 +96,7 @@ def test_an_error_of_a_child_is_raised_with_its_reason_and_printed_by_nobody_els
     with pytest.raises(UserError, match="it is wrong") as told:
         children.run_well("it failed", "fails", env=env, signals=Signals())
     assert (told.value.args[0], told.value.do, told.value.code) == ("it is wrong", "mend it", 2)
-    with pytest.raises(UserError, match="it failed\n.*lines above") as told:
+    with pytest.raises(UserError, match="it failed") as told:
         children.run_well("it failed", "fails", "dumb", env=env, signals=Signals())
     assert told.value.code == ExitCode.DATA
     assert "wrong" not in "".join(capfd.readouterr())
