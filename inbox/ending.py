@@ -37,11 +37,12 @@ def finish(job: Job, verdict: Verdict, layout: Layout) -> None:
     The verdict decides: until it is there, a killed daemon leaves an attempt whose end is to be
     judged; once it is, `finish_again` moves the job.
     """
+    here, there = str(job.folder), str(layout.path / verdict.state / job.id)
     table = {
         "job": job.id,
         "name": job.name,
         "result": verdict.result,
-        "reason": verdict.reason,
+        "reason": verdict.reason.replace(here, there),  # a path is of where it will lie
         "ended_t": time.time(),
         "content_hash": job.content_hash,
         "key": job.key,
@@ -50,7 +51,7 @@ def finish(job: Job, verdict: Verdict, layout: Layout) -> None:
         "of_job": verdict.of_job,
         "is_current": verdict.is_current,
         "scores": verdict.scores,
-        "fix": verdict.fix,
+        "fix": verdict.fix.replace(here, there),
     }
     write_text(job.folder / "verdict.txt", _text(table, layout))
     write_text(job.folder / "verdict.json", json.dumps(table, indent=1) + "\n")

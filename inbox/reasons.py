@@ -21,6 +21,9 @@ def why_failed(
 ) -> tuple[str, str]:
     """Return (reason, fix) of a job's last attempt; `ended` is what its exit code means."""
     why, fix = ask_doctor(run, settings, layout) if run else ("", "")
+    why = why.removesuffix(
+        f": Exit code {status_of(run).get('exit_code')}: {ended}."
+    )  # `ended` is said already
     said = why or str(status_of(run).get("error") or "") or last_error(log_of(job))
     return (f"{ended}: {said}" if said else ended), fix
 

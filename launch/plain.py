@@ -200,6 +200,7 @@ class _PlainRun:
             code = ExitCode.INTERRUPTED_UNSAVED
         except UserError as error:
             code, self.state.status.error = error.code, str(error.args[0])
+            self.state.status.fix = error.do
             raise
         finally:
             self._watch.stop()

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 from rich.console import Console
 
@@ -18,7 +16,7 @@ from launch.config.job import resolve_job
 from launch.config.request import RUN, Request
 from launch.files.data_file import check_data
 from launch.files.model_folder import check_model
-from launch.files.preparation import check_child, have_data_of_hub, have_model, have_tokenizer
+from launch.files.preparation import have_data_of_hub, have_model, have_tokenizer
 from launch.process import children
 from launch.process.signals import Interrupted, Signals
 from rundir.config import RunConfig
@@ -33,15 +31,15 @@ _NUM_KEPT = 10
 
 def prepare_only(request: Request, console: Console, environ: Mapping[str, str]) -> ExitCode:
     """Fetch or make the model and prepare the data, all into caches. Raises UserError."""
-    config = _resolved(request, environ)
+    config, _ = _resolved(request, environ)
     check_model(config)
     env, signals = dict(environ), _listening()
     try:
         with _kept_folder(config) as run:
             model = have_model(config, run, env, signals)
             have_data_of_hub(config, run, env, signals)
-            code = children.run("train.prepare", run.path, model, env=env, signals=signals)
-            check_child(code, "the data could not be prepared")
+            what = "the data could not be prepared"
+            children.run_well(what, "train.prepare", run.path, model, env=env, signals=signals)
     except Interrupted:
         return ExitCode.INTERRUPTED_UNSAVED
     lines = [
@@ -57,31 +55,36 @@ def prepare_only(request: Request, console: Console, environ: Mapping[str, str])
 def show_data(request: Request, environ: Mapping[str, str], *, as_json: bool) -> ExitCode:
     """Show what would be trained on; of the model, only the tokenizer is fetched.
 
-    Raises UserError.
+    Raises UserError, also if a run would stop at what was shown.
     """
-    config = _resolved(request, environ, {"on_bad_row": "skip"})  # to show all bad rows
+    config, on_bad_row = _resolved(request, environ, shows_all=True)
     env, signals = dict(environ), _listening()
-    what = ["json"] if as_json else []
+    how = [on_bad_row, *(["json"] if as_json else [])]
+    what = "the data cannot be used as they are"
     try:
         with _folder(config) as run:
             model = have_tokenizer(config, run, env, signals)
             have_data_of_hub(config, run, env, signals)
-            code = children.run("train.describe", run.path, model, *what, env=env, signals=signals)
-            check_child(code, "the data cannot be used as they are")
+            children.run_well(
+                what, "train.describe", run.path, model, *how, env=env, signals=signals
+            )
     except Interrupted:
         return ExitCode.INTERRUPTED_UNSAVED
     return ExitCode.DONE
 
 
 def _resolved(
-    request: Request, environ: Mapping[str, str], changes: Mapping[str, Any] = MappingProxyType({})
-) -> RunConfig:
+    request: Request, environ: Mapping[str, str], *, shows_all: bool = False
+) -> tuple[RunConfig, str]:
+    """Return the configuration, and data.on_bad_row, which it has unless all rows are shown."""
     if request.script is not None:
         raise UserError("a script prepares its own data", do="a profile: ./start.sh 32b …")
     config, _ = resolve_job(request, environ)
-    config = replace(config, data=replace(config.data, **changes))
+    on_bad_row = config.data.on_bad_row
+    if shows_all:
+        config = replace(config, data=replace(config.data, on_bad_row="skip"))
     check_data(config)
-    return config
+    return config, on_bad_row
 
 
 def _listening() -> Signals:

@@ -166,6 +166,7 @@ class _Run:
         except UserError as seen:
             error = self._plan.explained(self._guard.explained(seen))
             code, self.state.status.error = error.code, str(error.args[0])
+            self.state.status.fix = error.do
             raise error from None
         finally:
             self._plan.close()

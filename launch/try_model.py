@@ -10,13 +10,21 @@ from typing import Any
 
 from launch.config.again import config_of
 from launch.process import children
+from launch.process.runs import OVER, phase_of
 from launch.process.typed import start_program
 from launch.process.typed_run import typed_run
+from rundir.checkpoints import complete_checkpoints
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from rundir.owner import is_owned
 from rundir.paths import RunDir, find_run, runs_folder, shown
 from rundir.prepared import read_prepared
-from rundir.status import read_status
+
+_ENDED = {
+    "done": "has ended without one",
+    "failed": "has failed",
+    "interrupted": "was interrupted",
+}
 
 
 def try_model(
@@ -60,23 +68,20 @@ def trained_run(name: str, verb: str) -> RunDir:
     if run.model.is_dir() or run.adapter.is_dir():
         return run
     config = config_of(run, do=f"ls {runs_folder()}   # a run of a profile")
-    phase = _phase(run)
-    if phase in ("preparing", "starting", "training", "paused", "finishing"):
+    phase, typed = phase_of(run), typed_run(run, config.profile)
+    is_saved = bool(complete_checkpoints(run.checkpoints))
+    again = typed.resumed(run) if is_saved else typed.again()
+    if phase not in ("", *OVER):
+        if not is_owned(run):
+            raise UserError(
+                f"{run.run_id} has no model: its launcher died while it was {phase}",
+                do=f"./airlock doctor {shown(run.path)}   # says more\n  → {again}",
+            )
         do = f"./airlock {verb} {shown(run.path)}   # once it is done; ./airlock ps shows it"
         raise UserError(f"{run.run_id} has no model yet: it is {phase}", do=do)
-    raise UserError(
-        f"{run.run_id} has exported no model: it {phase}",
-        do=typed_run(run, config.profile).resumed(run),
-    )
-
-
-def _phase(run: RunDir) -> str:
-    try:
-        phase = str(read_status(run)["phase"])
-    except (OSError, ValueError, KeyError):
-        return "has ended early"
-    said = {"failed": "has failed", "interrupted": "was interrupted", "stopping": "was stopped"}
-    return "has ended without one" if phase == "done" else said.get(phase, phase)
+    said = _ENDED.get(phase, "has ended early")
+    saved = "" if is_saved else ", and nothing was saved"
+    raise UserError(f"{run.run_id} has exported no model: it {said}{saved}", do=again)
 
 
 def _check_base(run: RunDir, *, beside: bool) -> None:

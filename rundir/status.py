@@ -46,6 +46,7 @@ class Status:
     exit_code: int | None = None
     preempted: bool = False  # interrupted by SIGTERM, as schedulers do it
     error: str | None = None
+    fix: str | None = None  # of the error: what to type or to change
     waiting: str | None = None  # which rank has waited long for which, in words; no fault as such
     ranks: list[RankStatus] = field(default_factory=list)
 

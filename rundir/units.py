@@ -18,6 +18,11 @@ def clock_text(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
+def num_text(number: int, what: str) -> str:
+    """Return how many there are: 1 row, 1,200 rows."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def loss_text(loss: float | str) -> str:
     """Return a loss with four digits; one that is no number is a text in events: nan, inf."""
     return loss if isinstance(loss, str) else f"{loss:.4f}"

@@ -48,22 +48,29 @@ class Speaker:
     as_itself: Callable[[], AbstractContextManager[Any]] = nullcontext  # adapters off, for a base
     messages: list[Message] = field(default_factory=list)
 
+    def asked(self, prompt: str, way: Way, tools: tuple[Any, Template]) -> list[int]:
+        """Return the tokens of `prompt` after what was said before.
+
+        Raises UserError if they are more than the model can take.
+        """
+        said: list[Message] = [*self.messages, {"role": "user", "content": prompt}]
+        ids = _ids(prompt if way.is_raw else said, *tools)
+        if len(ids) >= _most_tokens(self.model):
+            raise UserError(
+                f"{len(ids):,} tokens are more than the model takes, {_most_tokens(self.model):,}",
+                do="/new begins a new conversation; a shorter prompt",
+            )
+        return ids
+
     def answer(self, prompt: str, way: Way, tools: tuple[Any, Template], say: Say) -> str:
         """Answer `prompt` after what was said before, passing text to `say` as it comes.
 
         Ctrl-C ends the answer, not the conversation. Raises UserError if the conversation has
         become longer than the model can take.
         """
-        tokenizer, template = tools
-        asked: list[Message] = [*self.messages, {"role": "user", "content": prompt}]
-        ids = _ids(prompt if way.is_raw else asked, tokenizer, template)
+        ids = self.asked(prompt, way, tools)
         room = _most_tokens(self.model) - len(ids)
-        if room <= 0:
-            raise UserError(
-                f"{len(ids):,} tokens are more than the model takes, {_most_tokens(self.model):,}",
-                do="/new begins a new conversation; a shorter prompt",
-            )
-        streamer = _Streamer(tokenizer, say)
+        streamer = _Streamer(tools[0], say)
         device = plain_model(self.model).get_input_embeddings().weight.device
         given = torch.tensor([ids], device=device)
         try:
@@ -83,7 +90,11 @@ class Speaker:
         except torch.OutOfMemoryError as error:
             raise out_of_memory(error) from error
         if not way.is_raw:
-            self.messages = [*asked, {"role": "assistant", "content": streamer.text}]
+            self.messages = [
+                *self.messages,
+                {"role": "user", "content": prompt},
+                {"role": "assistant", "content": streamer.text},
+            ]
         return streamer.text
 
 

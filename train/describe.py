@@ -1,7 +1,8 @@
 """A report of what a run would train on, without training.
 
-`python -P -m train.describe RUN_DIR MODEL_PATH [json]` prepares the data of a run folder's
-configuration through the same cache as a run, skipping bad rows.
+`python -P -m train.describe RUN_DIR MODEL_PATH stop|skip [json]` prepares the data of a run's
+configuration through the same cache as a run, and shows bad rows rather than stop at the first. If
+a run would stop, this ends with the same code.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from rich.console import Console
 from rich.text import Text
 
 from rundir.config_file import read_config
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
+from rundir.units import num_text
 from train.data.arrow_file import TRAIN
 from train.data.cache import Tools, cached, listed_bad_rows
 from train.data.dataset import BEGIN, END, SampleFile, preview, short
 from train.data.mix import Ingredient, is_mixed, mixture_lines
-from train.data.prepare_path import as_prepared, left_out, load_text_tools
+from train.data.prepare_path import as_prepared, left_out, load_text_tools, nothing_left
 from train.data.samples import Recipe, recipes
 from train.data.sources import find_sources
 from train.prepare import held_out_if_enough, local_paths
@@ -64,7 +68,7 @@ def show(found: Described, recipe: Recipe, console: Console) -> None:
     """Print everything that was found, for people to read."""
     counts = found.counts
     console.print(Text(found.name, style="bold"))
-    rows = f"{counts['num_rows']:,} rows, {counts['num_samples']:,} samples"
+    rows = f"{num_text(counts['num_rows'], 'row')}, {num_text(counts['num_samples'], 'sample')}"
     share = counts["num_loss_tokens"] / max(1, counts["num_tokens"])
     facts = [
         ("format", ", ".join(counts["formats"])),
@@ -73,8 +77,8 @@ def show(found: Described, recipe: Recipe, console: Console) -> None:
         ("tokens", f"{counts['num_tokens']:,}, {share:.0%} with loss"),
         *(("note", remark) for remark in counts["remarks"]),
         *(("note", one) for one in left_out(counts, recipe)),
-        *(("left out", f"{counts['num_bad']:,} bad rows") for _ in found.bad[:1]),
-        *(("  a bad row", f"{one['file']}:{one['row']}: {one['problem']}") for one in found.bad),
+        *(("left out", num_text(counts["num_bad"], "bad row")) for _ in found.bad[:1]),
+        *(("  bad row", f"{one['file']}:{one['row']}: {one['problem']}") for one in found.bad),
     ]
     for name, fact in facts:
         console.print(Text(f"  {name:<10}", style="dim") + Text(fact))
@@ -117,9 +121,22 @@ def as_json(found: Described) -> dict[str, Any]:
     }
 
 
+def check_would_start(found: Described, path: Path, recipe: Recipe, *, stops: bool) -> None:
+    """Raise UserError if a run would stop at these data; `stops`: at a bad row."""
+    if found.bad and stops:
+        bad, num = found.bad[0], num_text(found.counts["num_bad"], "bad row")
+        raise UserError(
+            f"a run would stop at {bad['file']}:{bad['row']}: {num}",
+            do="mend it, or --set data.on_bad_row=skip leaves bad rows out",
+            code=ExitCode.DATA,
+        )
+    if not len(found.lengths):
+        raise nothing_left(path, found.counts, recipe)
+
+
 def main() -> None:
-    """Describe each path, then their mixture. Raises UserError."""
-    run, model_path = RunDir(Path(sys.argv[1])), Path(sys.argv[2])
+    """Describe each path, then their mixture. Raises UserError if a run would stop at them."""
+    run, model_path, on_bad_row = RunDir(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3]
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     config = read_config(run.config)
     recipe = replace(recipes(config)[0], on_bad_row="skip")
@@ -128,9 +145,16 @@ def main() -> None:
     if config.data.eval_fraction < 0:
         recipe = held_out_if_enough(paths, model_path, recipe, tools)
     found = [describe(path, model_path, recipe, tools, one) for path, one in paths]
-    if sys.argv[3:]:
+    if sys.argv[4:]:
         sys.stdout.write(json.dumps({"files": [as_json(one) for one in found]}) + "\n")
-        return
+    else:
+        _show_all(found, recipe)
+    sys.stdout.flush()
+    for one, (path, _) in zip(found, paths, strict=True):
+        check_would_start(one, path, recipe, stops=on_bad_row == "stop")
+
+
+def _show_all(found: list[Described], recipe: Recipe) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for one in found:
         show(one, recipe, console)

@@ -76,8 +76,21 @@ class Conversation:
             one.messages = list(system)
 
     def ask(self, prompt: str) -> None:
-        """Print what each model answers, as it comes."""
+        """Print what each model answers, as it comes.
+
+        Of two, one still answers if the conversation has become too long for the other. Raises
+        UserError if it has for all.
+        """
+        num_refused = 0
         for one in self._speakers:
+            try:
+                one.asked(prompt, self._way, self._tools)
+            except UserError as error:
+                num_refused += 1
+                if num_refused == len(self._speakers):
+                    raise
+                _say(f"airlock: {one.label}: {error}\n")
+                continue
             if len(self._speakers) > 1:
                 label = _LABEL if sys.stdout.isatty() else "{}:"
                 _say(label.format(one.label) + " ")

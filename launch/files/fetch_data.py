@@ -163,6 +163,7 @@ def _none_of(name: DataName, what: str, there: list[str], then: str) -> UserErro
 
 def main() -> None:
     """Fetch and link. Raises UserError if that fails."""
+    os.environ["HF_HUB_VERBOSITY"] = "error"  # its retries; what ends them is reported here
     fetch(sys.argv[1], Path(sys.argv[2]))
 
 

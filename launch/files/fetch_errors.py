@@ -104,9 +104,13 @@ def _of_network(error: Exception, model_id: str) -> tuple[str, str]:
     cause = list(_causes(error))[-1]
     through = f" through the proxy of {proxies[0]}" if proxies else ""
     why = f"{type(cause).__name__}: {_first_line(cause)}"
+    dataset = model_id.removeprefix("datasets/")
+    copied = f"`hf download {model_id}` elsewhere, and --set model.path=FOLDER with the copy"
+    if dataset != model_id:
+        copied = f"`hf download {dataset} --repo-type dataset` elsewhere, and --data FOLDER"
     do = (
         f"curl -sI {_endpoint()}   # if it answers, start again: what was fetched is kept; without "
-        f"a network: `hf download {model_id}` elsewhere, and --set model.path=FOLDER with the copy"
+        f"a network: {copied}"
     )
     return f"cannot fetch {model_id} from {_endpoint()}{through}: {why}", do
 

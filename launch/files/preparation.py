@@ -31,15 +31,17 @@ def prepare(
 ) -> Prepared:
     """Fetch or make the model, tokenise the data, and write prepared.json.
 
-    Raises UserError with the child's exit code if that fails (the child has reported why), or if
-    the weights cannot be used; Interrupted if a stop was requested; and OSError.
+    Raises UserError with the child's exit code and reason if that fails, or if the weights cannot
+    be used; Interrupted if a stop was requested; and OSError.
     """
     model_path = have_model(config, run, env, signals)
     loading = choose_loading(config, model_path)
     have_data_of_hub(config, run, env, signals)
     resume = [] if resume_from is None else [resume_from]
-    code = children.run("train.prepare", run.path, model_path, *resume, env=env, signals=signals)
-    check_child(code, "the data could not be prepared")
+    what = "the data could not be prepared"
+    children.run_well(
+        what, "train.prepare", run.path, model_path, *resume, env=env, signals=signals
+    )
     prepared = replace(read_prepared(run), loading=loading)
     try:
         write_prepared(run, prepared)
@@ -66,10 +68,14 @@ def have_model(config: RunConfig, run: RunDir, env: dict[str, str], signals: Sig
     folder = made_model_folder(config)
     if not use_sealed(folder):
         shutil.rmtree(folder, ignore_errors=True)
-        code = children.run(
-            "train.model.make_checkpoint", run.path, folder, env=env, signals=signals
+        children.run_well(
+            "the model could not be made",
+            "train.model.make_checkpoint",
+            run.path,
+            folder,
+            env=env,
+            signals=signals,
         )
-        check_child(code, "the model could not be made")
     return folder
 
 
@@ -93,10 +99,16 @@ def _hub_model(
     # Ranks are offline, this child is not. If the user set offline mode, check_model has raised.
     online = {key: value for key, value in env.items() if key != "HF_HUB_OFFLINE"}
     what = [] if weights else ["without-weights"]
-    code = children.run(
-        "launch.files.fetch", model.path, link, model.revision, *what, env=online, signals=signals
+    children.run_well(
+        f"the model {model.path} could not be fetched",
+        "launch.files.fetch",
+        model.path,
+        link,
+        model.revision,
+        *what,
+        env=online,
+        signals=signals,
     )
-    check_child(code, f"the model {model.path} could not be fetched")
     return link.resolve()
 
 
@@ -109,10 +121,14 @@ def have_data_of_hub(config: RunConfig, run: RunDir, env: dict[str, str], signal
             if not one.is_of_hub:
                 continue
             folder = run.data_of_hub(field, number)
-            code = children.run(
-                "launch.files.fetch_data", one.path, folder, env=_online(env), signals=signals
+            children.run_well(
+                f"the dataset {one.path} could not be fetched",
+                "launch.files.fetch_data",
+                one.path,
+                folder,
+                env=_online(env),
+                signals=signals,
             )
-            check_child(code, f"the dataset {one.path} could not be fetched")
 
 
 def _online(env: dict[str, str]) -> dict[str, str]:
@@ -122,13 +138,3 @@ def _online(env: dict[str, str]) -> dict[str, str]:
         for key, value in env.items()
         if key != "HF_HUB_OFFLINE" or os.environ.get(key) == value
     }
-
-
-def check_child(code: int, what: str) -> None:
-    """Raise UserError with the exit code of a failed child, which has reported why."""
-    if code < 0:
-        do = "if nobody did that, memory ran out: `dmesg | grep -i oom`"
-        raise UserError(f"{what}: killed by signal {-code}", do=do, code=ExitCode.PREFLIGHT)
-    if code != 0:
-        known = code if code in list(ExitCode) else ExitCode.PREFLIGHT
-        raise UserError(what, do="see the lines above", code=ExitCode(known))

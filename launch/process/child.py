@@ -1,12 +1,15 @@
 """`python -P -m launch.process.child PARENT_PID MODULE ARGS…`: run MODULE, and die with the parent.
 
 Errors that users can fix are reported in a line or two, with the matching exit code. With
-`--copy-to=RUN_DIR` after PARENT_PID, what is printed goes to the log of that run as well.
+`--copy-to=RUN_DIR` after PARENT_PID, what is printed goes to the log of that run as well; with
+`--tell=DESCRIPTOR` after that, such an error is written there as JSON, for the parent to raise.
 """
 
 from __future__ import annotations
 
 import errno
+import json
+import os
 import runpy
 import signal
 import sys
@@ -22,6 +25,8 @@ from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 
 _COPY_TO = "--copy-to="
+_TELL = "--tell="
+_MOST_CHARS = 10_000  # a pipe holds 64 KiB
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -35,6 +40,7 @@ def main() -> None:
         run_log = RunLog(RunDir(Path(sys.argv.pop(0).removeprefix(_COPY_TO))))
         if sys.stderr is not None:
             sys.stderr = cast("TextIO", Output(sys.stderr, run_log))
+    tell = int(sys.argv.pop(0).removeprefix(_TELL)) if sys.argv[0].startswith(_TELL) else None
     output = None
     if sys.stdout is not None:  # None if the caller closed it
         output = Output(sys.stdout, run_log)
@@ -42,12 +48,12 @@ def main() -> None:
     try:
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     except UserError as error:
-        _fail(str(error), error.code)
+        _fail(error, tell)
     except OSError as error:
         if error.errno not in _CANNOT_WRITE:
             raise
         do = "free space or mend its rights, or AIRLOCK_CACHE_DIR=/elsewhere"
-        _fail(f"cannot write: {error}\n  → {do}", ExitCode.PREFLIGHT)
+        _fail(UserError(f"cannot write: {error}", do=do, code=ExitCode.PREFLIGHT), tell)
     finally:
         if output is not None:
             output.discard_rest()
@@ -58,9 +64,13 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
     sys.exit(int(ExitCode.INTERRUPTED_UNSAVED))
 
 
-def _fail(text: str, code: ExitCode) -> None:
-    print(f"airlock: {text}", file=sys.stderr)  # noqa: T201
-    sys.exit(int(code))
+def _fail(error: UserError, tell: int | None) -> None:
+    if tell is None:
+        print(f"airlock: {error}", file=sys.stderr)  # noqa: T201
+    else:
+        told = {"what": str(error.args[0])[:_MOST_CHARS], "do": error.do[:_MOST_CHARS]}
+        os.write(tell, json.dumps(told).encode())
+    sys.exit(int(error.code))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,11 @@
 """`python -m monitor.report RUN -o FILE.html`: the process that `./airlock report` becomes."""
 
-from monitor.report.command import main
+import signal
 
 if __name__ == "__main__":
+    # The file is written in one step: Ctrl-C ends the program without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    from monitor.report.command import main
+
     main()

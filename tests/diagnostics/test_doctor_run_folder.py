@@ -175,6 +175,18 @@ def test_a_run_that_was_refused_says_why() -> None:
     assert verdict.evidence[0].text.startswith('"error": "does not fit')
 
 
+def test_data_that_were_refused_are_told_with_what_to_change_about_them() -> None:
+    story = Story()
+    why = "none of 2 samples is held out by data.eval_fraction = 0.1"
+    story.status.fix = "a larger data.eval_fraction"
+    story.ends(code=ExitCode.DATA, error=why)
+    verdict = of_run(story.run)
+    assert (verdict.cause, verdict.title) == ("data-unusable", why)
+    first, second = verdict.fix.splitlines()
+    assert first == "a larger data.eval_fraction"
+    assert "start.sh tiny" in second
+
+
 def test_a_run_whose_launcher_is_dead_says_so() -> None:
     story = Story()
     story.tell("rank0", "metric", "train", step=3, **TRAIN)

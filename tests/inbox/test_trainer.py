@@ -12,6 +12,7 @@ import pytest
 
 from inbox import ending, jobs
 from inbox.claim import add
+from inbox.ending import Verdict
 from inbox.jobs import Job, every_job, jobs_in
 from inbox.layout import Layout
 from inbox.settings import Settings
@@ -103,3 +104,21 @@ def test_a_failure_that_could_not_be_put_back_into_the_queue_waits_all_the_same(
     train_on(trainer, served.layout)
     [(state, found)] = every_job(served.layout)
     assert (state, len(found.attempts), found.retry_after_s) == ("queue", 1, 1000.0)
+
+
+def test_a_verdict_names_the_data_where_they_lie_from_then_on(served: Served) -> None:
+    file = served.clone / "a.jsonl"
+    file.write_text("{}")
+    job = add(served.layout, file, "normal")
+    job.move(served.layout.processing)
+    before = job.data
+    said = Verdict(result="failed", reason=f"{before}:2: no row", fix=f"./start.sh --data {before}")
+    ending.finish(job, said, served.layout)
+    told = ending.verdict_of(job)
+    assert job.data == served.layout.failed / job.id / "data" / job.name
+    assert job.data.is_file()
+    assert (told["reason"], told["fix"]) == (
+        f"{job.data}:2: no row",
+        f"./start.sh --data {job.data}",
+    )
+    assert str(served.layout.processing) not in (job.folder / "verdict.txt").read_text()

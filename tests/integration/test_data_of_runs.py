@@ -129,7 +129,9 @@ def test_data_are_shown_without_training(
     file = tmp_path / "a.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     code, out, err = finish(airlock("data", str(file), f"{file}:0.5", "--profile", "tiny"))
-    assert code == 0, err
+    assert code == 5, err  # as a run would end
+    assert f"a run would stop at {file}:50: 3 bad rows" in err
+    assert "data.on_bad_row=skip leaves" in err
     for words in (
         "jsonl",
         "prompts in `prompt`, responses in `response`",
@@ -137,17 +139,34 @@ def test_data_are_shown_without_training(
         "rows are the same as an earlier one",
         "1 left out: more than 128 tokens",
         "3 bad rows",
-        f"{file}:123: has no column `response`; its columns: id, prompt",
+        f" {file}:123: has no column `response`; its columns: id, prompt",
         f"404 tokens: {file}:122",
         "<|user|>p<|assistant|>[[r<|end|>]]",
         "█",
         "(0.5 of ",
     ):
         assert words in out, words
-    code, out, err = finish(airlock("data", str(file), "--profile", "tiny", "--json"))
+    skip = ("--set", "data.on_bad_row=skip")
+    code, out, err = finish(airlock("data", str(file), "--profile", "tiny", "--json", *skip))
     assert code == 0, err
     (found,) = json.loads(out.splitlines()[-1])["files"]
     assert (found["num_rows"], found["num_bad"], found["num_too_long"]) == (123, 3, 1)
     assert not Path(environ["AIRLOCK_RUNS_DIR"]).exists() or not list(
         Path(environ["AIRLOCK_RUNS_DIR"]).iterdir()
     )
+
+
+def test_of_data_that_are_shown_one_is_one_and_none_is_not_well(
+    airlock: Start, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"prompt": "p", "response": "r"}\n', encoding="utf-8")
+    code, out, err = finish(airlock("data", str(file), "--profile", "tiny"))
+    assert code == 0, err
+    assert "1 row, 1 sample\n" in out
+    file.write_text('{"prompt": "p", "response": ""}\n', encoding="utf-8")
+    skip = ("--set", "data.on_bad_row=skip")
+    code, out, err = finish(airlock("data", str(file), "--profile", "tiny", *skip))
+    assert code == 5, out
+    assert "1 bad row\n" in out
+    assert "all rows are bad" in err

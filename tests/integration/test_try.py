@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from rundir.checkpoints import MARKER
 from rundir.paths import RunDir
+from rundir.status import Status, write_status
 from tests.launch.run_folders import trained_run
 from tests.running import SHORT, Start, finish, here, run_folder
 
@@ -117,12 +119,21 @@ def test_a_run_without_a_model_says_what_to_do(airlock: Start, environ: dict[str
     run = trained_run(runs / "20261120-221500-tiny-3f2a")
     for args, words, do in (
         (("nothing", "a"), "no run 'nothing'", f"ls {runs}"),
-        ((run.run_id, "a"), "has exported no model", f"{here('start.sh')} tiny --resume runs/"),
+        ((run.run_id, "a"), "nothing was saved", f"→ {here('start.sh')} tiny\n"),
     ):
         code, _, err = finish(airlock("try", *args))
         assert code == 2
         assert words in err
         assert do in err
+    write_status(run, Status(run_id=run.run_id, profile="tiny", phase="training"))
+    checkpoint = run.checkpoints / "step_00000001"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / MARKER).touch()
+    code, _, err = finish(airlock("try", run.run_id, "a"))
+    assert code == 2
+    assert "has no model: its launcher died while it was training" in err
+    assert f"→ ./airlock doctor runs/{run.run_id}" in err
+    assert f"→ {here('start.sh')} tiny --resume runs/{run.run_id}" in err
     run.model.mkdir()
     code, _, err = finish(airlock("try", run.run_id, "a", "--beside-base"))
     assert code == 2

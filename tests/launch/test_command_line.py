@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,3 +88,20 @@ def test_a_run_is_resumed_without_its_name_and_profile(
     code, _, err = finish(airlock("run", "--resume", "latest", "tiny"))
     assert code == 2
     assert "no run 'latest'" in err
+
+
+@pytest.mark.parametrize("module", ["launch", "inbox", "monitor", "monitor.report"])
+def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_word(
+    module: str, environ: dict[str, str], tmp_path: Path
+) -> None:
+    ctrl_c = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+    (tmp_path / "click.py").write_text(ctrl_c)
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    told = subprocess.run(
+        [sys.executable, "-P", "-m", module],
+        env=environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (told.returncode, told.stdout, told.stderr) == (-signal.SIGINT, "", "")

@@ -14,6 +14,7 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from rundir.prepared import PreparedData
+from rundir.units import num_text
 from train.data.arrow_file import BAD_ROWS, HELD_OUT, HELD_OUT_ROWS, TRAIN
 from train.data.cache import (
     Tools,
@@ -62,9 +63,11 @@ def prepare_path(
         listed = _free_name(run.data, path.stem, BAD_ROWS)
         lines = (json.dumps(row) + "\n" for row in listed_bad_rows(folder, sources))
         listed.write_text("".join(lines), encoding="ascii")
-        say(f"airlock: {counts['num_bad']:,} bad rows were left out; they are listed in {listed}")
+        num = num_text(counts["num_bad"], "bad row")
+        are = "was left out; it is" if counts["num_bad"] == 1 else "were left out; they are"
+        say(f"airlock: {num} {are} listed in {listed}")
     if counts["num_samples"] == 0:
-        raise _nothing_left(path, counts, recipe)
+        raise nothing_left(path, counts, recipe)
     made_of = {"files": content_of(sources), **decided_by(recipe, model_path)}
     held_out = None
     if counts["num_held_out"]:
@@ -119,7 +122,7 @@ def summary(path: Path, counts: dict[str, Any], recipe: Recipe) -> str:
     share = counts["num_loss_tokens"] / max(1, counts["num_tokens"])
     parts = [
         f"data: {path.name}: {counts['columns']}",
-        f"{counts['num_samples']:,} samples",
+        num_text(counts["num_samples"], "sample"),
         f"{counts['num_tokens']:,} tokens, {share:.0%} with loss",
         *left_out(counts, recipe),
     ]
@@ -147,7 +150,8 @@ def left_out(counts: dict[str, Any], recipe: Recipe) -> list[str]:
     ]
 
 
-def _nothing_left(path: Path, counts: dict[str, Any], recipe: Recipe) -> UserError:
+def nothing_left(path: Path, counts: dict[str, Any], recipe: Recipe) -> UserError:
+    """Return the error for data without a sample to train on."""
     if counts["num_too_long"]:
         return UserError(
             f"{path}: all {counts['num_too_long']} samples are longer than "

@@ -104,7 +104,7 @@ def read_state(run: RunDir, events: Sequence[Event]) -> RunState:
             state.ended_by_us |= others
         with contextlib.suppress(KeyError):  # from an older version with fewer fields
             state.add(event)
-    for key in ("phase", "started_t", "exit_code", "error"):
+    for key in ("phase", "started_t", "exit_code", "error", "fix"):
         setattr(state.status, key, status.get(key, getattr(state.status, key)))
     return state
 
@@ -226,8 +226,10 @@ def _refused(run: RunDir, state: RunState) -> Verdict:
     status = state.status
     code = ExitCode(status.exit_code or ExitCode.RANK_FAILED)
     cause, fix = _REFUSALS.get(code, ("run-failed", f"less {shlex.quote(shown(run.agent_log))}"))
+    if code == ExitCode.DATA and status.fix:
+        fix = "{fix}\n→ {typed}   # then"
     typed = typed_run(run, status.profile)
-    words = {"typed": typed.again(), "plan": typed.question("plan")}
+    words = {"fix": status.fix, "typed": typed.again(), "plan": typed.question("plan")}
     return Verdict(
         cause=cause,
         title=status.error or "",

@@ -143,3 +143,15 @@ def test_a_name_that_is_none_is_refused(text: str) -> None:
         return
     with pytest.raises(UserError, match="is no dataset of the Hub"):
         parse(text)
+
+
+@pytest.mark.long  # huggingface_hub tries again for half a minute
+def test_without_a_network_it_is_said_once_how_to_bring_a_copy(
+    hub_env: dict[str, str], tmp_path: Path
+) -> None:
+    nowhere = hub_env | {"HF_ENDPOINT": "http://hub.invalid"}
+    code, said = fetch(nowhere, f"hf:{ID}", tmp_path / "rows")
+    assert code == 4
+    assert f"`hf download {ID} --repo-type dataset` elsewhere, and --data FOLDER" in said
+    assert "model.path" not in said
+    assert len(said.splitlines()) == 2, said

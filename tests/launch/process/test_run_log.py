@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from launch.process import children
 from launch.process.line_console import LineConsole
 from launch.process.run_log import RunLog, plain
+from launch.process.signals import Signals
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from tests.conftest import ROOT
 from tests.rundir.test_full_disk import SmallDisk
@@ -76,6 +80,26 @@ def test_a_full_disk_loses_lines_and_says_how_many_once_there_is_room(small_disk
 
 def test_without_a_folder_nothing_fails(tmp_path: Path) -> None:
     RunLog(RunDir(tmp_path / "gone")).write("a line\n")
+
+
+def test_an_error_of_a_child_is_raised_with_its_reason_and_printed_by_nobody_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fails.py").write_text(
+        "import os, sys\n"
+        "from rundir.errors import UserError\n"
+        "if sys.argv[1:] == ['dumb']: os._exit(5)\n"
+        "raise UserError('it is wrong', do='mend it')\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    env.pop("AIRLOCK_RUN_DIR", None)
+    with pytest.raises(UserError, match="it is wrong") as told:
+        children.run_well("it failed", "fails", env=env, signals=Signals())
+    assert (told.value.args[0], told.value.do, told.value.code) == ("it is wrong", "mend it", 2)
+    with pytest.raises(UserError, match="it failed") as told:
+        children.run_well("it failed", "fails", "dumb", env=env, signals=Signals())
+    assert told.value.code == ExitCode.DATA
+    assert "wrong" not in "".join(capfd.readouterr())
 
 
 def test_a_child_s_output_and_its_error_are_kept(run: RunDir, tmp_path: Path) -> None:
