@@ -12,7 +12,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from launch.process.output import end_with
-from launch.process.typed import console_program, start_program
+from launch.process.typed import console_program, ls_runs, start_program
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import runs_folder, shown
@@ -165,6 +165,6 @@ def _nearest(word: str, rest: Sequence[str], known: Sequence[str]) -> str:
     if command == "run":
         return f"{start_program()} {shlex.join(rest)}".rstrip()
     if command == "ps":
-        return f"{console} ps   # runs that are going on; all: ls {shown(runs_folder())}"
+        return f"{console} ps   # runs that are going on; all: {ls_runs()}"
     latest = ["latest"] if not rest and command in _OF_ONE_RUN else []
     return f"{console} {shlex.join([command, *rest, *latest])}"

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from launch.config.again import config_of
 from launch.process import children
-from launch.process.typed import start_program
+from launch.process.typed import ls_runs, start_program
 from launch.process.typed_run import typed_run
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from rundir.paths import RunDir, find_run, runs_folder, shown
+from rundir.paths import RunDir, find_run, shown
 from rundir.prepared import read_prepared
 from rundir.status import read_status
 
@@ -55,10 +56,10 @@ def trained_run(name: str, verb: str) -> RunDir:
     try:
         run = find_run(name)
     except ValueError as error:
-        raise UserError(str(error), do=f"ls {runs_folder()}") from error
+        raise UserError(str(error), do=ls_runs()) from error
     if run.model.is_dir() or run.adapter.is_dir():
         return run
-    config = config_of(run, do=f"ls {runs_folder()}   # a run of a profile")
+    config = config_of(run, do=f"{ls_runs()}   # a run of a profile")
     phase = _phase(run)
     if phase in ("preparing", "starting", "training", "paused", "finishing"):
         do = f"./airlock {verb} {shown(run.path)}   # once it is done; ./airlock ps shows it"
@@ -83,8 +84,8 @@ def _check_base(run: RunDir) -> None:
     try:
         prepared = read_prepared(run)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{run.run_id}: {error}", do=f"ls {run.path}") from error
-    base, again = Path(prepared.model_path), f"./airlock try {shown(run.path)}"
+        raise UserError(f"{run.run_id}: {error}", do=f"ls {shlex.quote(str(run.path))}") from error
+    base, again = Path(prepared.model_path), f"./airlock try {shlex.quote(shown(run.path))}"
     without = f"{again}   # without --beside-base"
     if prepared.loading.load == "random":
         raise UserError(f"{run.run_id} began with random weights, of which no file is", do=without)

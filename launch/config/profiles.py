@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 import tomllib
 from dataclasses import asdict
 from pathlib import Path
@@ -62,7 +63,9 @@ def load_profile(name: str) -> dict[str, Any]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}", do=f"ls -l {path}") from error
+        raise UserError(
+            f"{path} cannot be read: {error.strerror}", do=f"ls -l {shlex.quote(str(path))}"
+        ) from error
     except ValueError as error:
         raise UserError(f"{path} is not valid TOML: {error}", do=f"mend {path}") from error
     for section, content in table.items():

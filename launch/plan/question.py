@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -108,7 +109,9 @@ def _key(config: RunConfig, device: Device) -> str:
                 digest.update(file.read_bytes() + b"\0")
         except OSError as error:
             raise UserError(
-                f"cannot read the model: {error}", do=f"ls -lL {folder}", code=ExitCode.PREFLIGHT
+                f"cannot read the model: {error}",
+                do=f"ls -lL {shlex.quote(str(folder))}",
+                code=ExitCode.PREFLIGHT,
             ) from error
         config = replace(config, model=replace(config.model, path="as in config.json"))
     parts = [_FORMAT, device, config_text(config, {}), *library_versions(), _code_digest()]
