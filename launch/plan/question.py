@@ -12,6 +12,7 @@ from typing import Literal
 
 from launch.files.model_folder import fetched_model_folder
 from launch.host.versions import library_versions
+from launch.process.typed import again
 from rundir.config import (
     ADAPTER_SHAPE,
     DataConfig,
@@ -90,6 +91,12 @@ def _shape(config: RunConfig, model_folder: Path | None) -> tuple[str, dict[str,
     if config.architecture:
         return "", config.architecture
     name = config.model.path
+    if not name:
+        raise UserError(
+            f"{config.profile} has no model: model.path is empty, and there is no [architecture]",
+            do=f"{again(config.profile)} --set model.path=OWNER/NAME   # or put it there",
+            code=ExitCode.PREFLIGHT,
+        )
     raise UserError(
         f"the shape of {name} is not known here: it has not been fetched, and {config.profile} "
         "has no [architecture] for it",
