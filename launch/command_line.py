@@ -144,6 +144,12 @@ def _instead(word: str, typed: str, rest: Sequence[str], known: Sequence[str]) -
     if word in _LOGS:
         run = shown(runs_folder() / (rest[0] if rest else "latest"))
         return f"tail -F {shlex.quote(run)}/logs/attempt*/rank*.log   # what its ranks print"
+    if word in ("export", "merge", "save"):
+        run = shown(runs_folder() / (rest[0] if rest else "latest"))
+        return (
+            f"ls {shlex.quote(run)}/model   # the whole model, as the run has exported it\n"
+            f"  → {console} push {shlex.join([*rest[:1]] or ['latest'])} OWNER/NAME   # uploads it"
+        )
     if word in ("resume", "continue"):
         return f"{start_program()} {shlex.join(['--resume', *(rest or ['latest'])])}"
     return _nearest(word, rest, known)

@@ -48,7 +48,7 @@ def lines(found: RunProcesses) -> list[str]:
     who = "its launcher is dead" if found.is_dead else "without a launcher"
     if found.launcher:
         who = f"launcher {found.launcher.pid}"
-    head = f"{found.run.run_id}  {found.phase or 'unknown'}, {who}, {found.how_many}"
+    head = f"{found.called}  {found.phase or 'unknown'}, {who}, {found.how_many}"
     roles = roles_of(found)
     if found.launcher and (waiting := waiting_of(found.run)):
         head += f"\n  {waiting}"
@@ -104,7 +104,7 @@ def _none_named() -> UserError:
             do=f"{console_program()} stop RUN   # one on another machine: {ls_runs()}",
         )
     named = "; ".join(lines(one)[0] for one in found)
-    each = [f"{console_program()} stop {one.run.run_id}" for one in found]
+    each = [f"{console_program()} stop {one.called}" for one in found]
     return UserError(f"name the run to end: {named}", do="\n  → ".join(each))
 
 

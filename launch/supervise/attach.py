@@ -52,15 +52,15 @@ def _named(name: str) -> RunDir:
 
 
 def _only_live_run() -> RunDir:
-    found = [one.run for one in all_runs() if one.launcher is not None]
+    found = [one for one in all_runs() if one.launcher is not None]
     if len(found) == 1:
-        return found[0]
+        return found[0].run
     if not found:
         raise UserError(
             "no run of yours goes on here",
             do=f"{console_program()} attach RUN   # one that is over, or elsewhere: {ls_runs()}",
         )
-    each = [f"{console_program()} attach {run.run_id}" for run in found]
+    each = [f"{console_program()} attach {one.called}" for one in found]
     raise UserError(f"{len(found)} runs go on here", do="\n  → ".join(each))
 
 
