@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -83,7 +84,7 @@ def add(layout: Layout, files: Sequence[Path], priority: str) -> None:
     """Queue copies of files. Raises UserError."""
     for file in files:
         if not file.exists():
-            raise UserError(f"{file} is not there", do=f"ls -l {file.parent}")
+            raise UserError(f"{file} is not there", do=f"ls -l {shlex.quote(str(file.parent))}")
     try:
         layout.create()
         for file in files:
@@ -91,10 +92,12 @@ def add(layout: Layout, files: Sequence[Path], priority: str) -> None:
             click.echo(f"{job.id}: {file.name} waits in the queue, {priority} priority")
     except OSError as error:
         raise UserError(
-            f"it cannot be copied: {error}", do=f"df -h {layout.path}", code=ExitCode.PREFLIGHT
+            f"it cannot be copied: {error}",
+            do=f"df -h {layout.quoted}",
+            code=ExitCode.PREFLIGHT,
         ) from error
     if not is_held(layout):
-        click.echo(f"no inbox runs here yet: ./airlock inbox {layout.path} --profile PROFILE")
+        click.echo(f"no inbox runs here yet: ./airlock inbox {layout.quoted} --profile PROFILE")
 
 
 def pause(layout: Layout) -> None:
@@ -115,7 +118,7 @@ def stop(layout: Layout) -> None:
     """Ask the daemon to end, and wait until it has. Raises UserError if none runs."""
     _check(layout)
     if not is_held(layout):
-        do = f"./airlock inbox {layout.path} --profile PROFILE   # starts one"
+        do = f"./airlock inbox {layout.quoted} --profile PROFILE   # starts one"
         raise UserError(f"no inbox runs in {layout.path}", do=do)
     who, began = holder_text(layout), time.monotonic()
     requests.ask(layout, "stop")
@@ -130,7 +133,7 @@ def one(layout: Layout, request: str, word: str, priority: str = "") -> None:
     _check(layout)
     found = find_job(layout, word) if word else None
     if word and found is None:
-        do = f"./airlock inbox {layout.path} list"
+        do = f"./airlock inbox {layout.quoted} list"
         raise UserError(f"there is no job {word!r}, or several are called so", do=do)
     job = found[1].id if found else ""
     path = requests.ask(layout, request, job=job, priority=priority)
@@ -149,5 +152,5 @@ def _check(layout: Layout) -> None:
     if not layout.control.is_dir():
         raise UserError(
             f"{layout.path} is no inbox: it has no control folder",
-            do=f"./airlock inbox {layout.path} --profile PROFILE   # makes it one",
+            do=f"./airlock inbox {layout.quoted} --profile PROFILE   # makes it one",
         )

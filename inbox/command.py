@@ -121,9 +121,10 @@ def serve(
             ),
         )
     except OSError as error:
+        folder = layout.quoted
         raise UserError(
             f"{layout.path} cannot be used: {error}",
-            do=f"ls -ld {layout.path}; df -h {layout.path}   # or another folder",
+            do=f"ls -ld {folder}; df -h {folder}   # or another folder",
             code=ExitCode.PREFLIGHT,
         ) from error
 

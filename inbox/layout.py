@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,11 @@ class Layout:
     """The paths of one inbox; naming them neither reads nor creates anything."""
 
     path: Path
+
+    @property
+    def quoted(self) -> str:
+        """The folder as a word of a shell command."""
+        return shlex.quote(str(self.path))
 
     @property
     def inbox(self) -> Path:

@@ -32,7 +32,7 @@ def held(layout: Layout) -> Iterator[None]:
         except BlockingIOError:
             raise UserError(
                 f"another inbox has {layout.path}: {holder_text(layout)}",
-                do=f"./airlock inbox {layout.path} status   # what it does; stop: ends it",
+                do=f"./airlock inbox {layout.quoted} status   # what it does; stop: ends it",
                 code=ExitCode.PREFLIGHT,
             ) from None
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since_t": time.time()}

@@ -120,7 +120,7 @@ def _why(
     layout: Layout, status: str, told: dict[str, Any], *, is_running: bool, is_healthy: bool
 ) -> str:
     if not is_running:
-        return f"no inbox runs here; start one: ./airlock inbox {layout.path} --profile PROFILE"
+        return f"no inbox runs here; start one: ./airlock inbox {layout.quoted} --profile PROFILE"
     if not is_healthy:
         return f"it has not looked at its folder for minutes: {holder_text(layout)}"
     if status == "idle":

@@ -12,7 +12,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from launch.process.output import end_with
-from launch.process.typed import console_program, start_program
+from launch.process.typed import console_program, ls_runs, start_program
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import runs_folder, shown
@@ -144,6 +144,12 @@ def _instead(word: str, typed: str, rest: Sequence[str], known: Sequence[str]) -
     if word in _LOGS:
         run = shown(runs_folder() / (rest[0] if rest else "latest"))
         return f"tail -F {shlex.quote(run)}/logs/attempt*/rank*.log   # what its ranks print"
+    if word in ("export", "merge", "save"):
+        run = shown(runs_folder() / (rest[0] if rest else "latest"))
+        return (
+            f"ls {shlex.quote(run)}/model   # the whole model, as the run has exported it\n"
+            f"  → {console} push {shlex.join([*rest[:1]] or ['latest'])} OWNER/NAME   # uploads it"
+        )
     if word in ("resume", "continue"):
         return f"{start_program()} {shlex.join(['--resume', *(rest or ['latest'])])}"
     return _nearest(word, rest, known)
@@ -165,6 +171,6 @@ def _nearest(word: str, rest: Sequence[str], known: Sequence[str]) -> str:
     if command == "run":
         return f"{start_program()} {shlex.join(rest)}".rstrip()
     if command == "ps":
-        return f"{console} ps   # runs that are going on; all: ls {shown(runs_folder())}"
+        return f"{console} ps   # runs that are going on; all: {ls_runs()}"
     latest = ["latest"] if not rest and command in _OF_ONE_RUN else []
     return f"{console} {shlex.join([command, *rest, *latest])}"

@@ -14,11 +14,12 @@ from rich.console import Console
 
 from launch.config.job import resolve_job
 from launch.config.request import RUN, Request
-from launch.files.data_file import check_data
+from launch.files.data_file import NoDataError, check_data
 from launch.files.model_folder import check_model
 from launch.files.preparation import have_data_of_hub, have_model, have_tokenizer
 from launch.process import children
 from launch.process.signals import Interrupted, Signals
+from launch.process.typed import again
 from rundir.config import RunConfig
 from rundir.config_file import config_text
 from rundir.errors import UserError
@@ -57,7 +58,11 @@ def show_data(request: Request, environ: Mapping[str, str], *, as_json: bool) ->
 
     Raises UserError, also if a run would stop at what was shown.
     """
-    config, on_bad_row = _resolved(request, environ, shows_all=True)
+    try:
+        config, on_bad_row = _resolved(request, environ, shows_all=True)
+    except NoDataError as error:
+        do = f"{again(request.profile)} FILE.jsonl   # or a folder, or hf:OWNER/NAME: docs/data.md"
+        raise UserError(str(error.args[0]), do=do) from error
     env, signals = dict(environ), _listening()
     how = [on_bad_row, *(["json"] if as_json else [])]
     what = "the data cannot be used as they are"

@@ -11,13 +11,13 @@ from typing import Any
 from launch.config.again import config_of
 from launch.process import children
 from launch.process.runs import OVER, phase_of
-from launch.process.typed import start_program
+from launch.process.typed import ls_runs, start_program
 from launch.process.typed_run import typed_run
 from rundir.checkpoints import complete_checkpoints
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.owner import is_owned
-from rundir.paths import RunDir, find_run, runs_folder, shown
+from rundir.paths import RunDir, find_run, shown
 from rundir.prepared import read_prepared
 
 _ENDED = {
@@ -64,10 +64,10 @@ def trained_run(name: str, verb: str) -> RunDir:
     try:
         run = find_run(name)
     except ValueError as error:
-        raise UserError(str(error), do=f"ls {runs_folder()}") from error
+        raise UserError(str(error), do=ls_runs()) from error
     if run.model.is_dir() or run.adapter.is_dir():
         return run
-    config = config_of(run, do=f"ls {runs_folder()}   # a run of a profile")
+    config = config_of(run, do=f"{ls_runs()}   # a run of a profile")
     phase, typed = phase_of(run), typed_run(run, config.profile)
     is_saved = bool(complete_checkpoints(run.checkpoints))
     again = typed.resumed(run) if is_saved else typed.again()
@@ -75,9 +75,10 @@ def trained_run(name: str, verb: str) -> RunDir:
         if not is_owned(run):
             raise UserError(
                 f"{run.run_id} has no model: its launcher died while it was {phase}",
-                do=f"./airlock doctor {shown(run.path)}   # says more\n  → {again}",
+                do=f"./airlock doctor {shlex.quote(shown(run.path))}   # says more\n  → {again}",
             )
-        do = f"./airlock {verb} {shown(run.path)}   # once it is done; ./airlock ps shows it"
+        again = f"./airlock {verb} {shlex.quote(shown(run.path))}"
+        do = f"{again}   # once it is done; ./airlock ps shows it"
         raise UserError(f"{run.run_id} has no model yet: it is {phase}", do=do)
     said = _ENDED.get(phase, "has ended early")
     saved = "" if is_saved else ", and nothing was saved"
@@ -89,7 +90,7 @@ def _check_base(run: RunDir, *, beside: bool) -> None:
     try:
         prepared = read_prepared(run)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{run.run_id}: {error}", do=f"ls {run.path}") from error
+        raise UserError(f"{run.run_id}: {error}", do=f"ls {shlex.quote(str(run.path))}") from error
     base = Path(prepared.model_path)
     if prepared.loading.load == "random":
         do = f"./airlock try {shlex.quote(shown(run.path))}   # without --beside-base"
@@ -97,5 +98,6 @@ def _check_base(run: RunDir, *, beside: bool) -> None:
             do = "train from a model that has files: such adapters belong to nothing"
         raise UserError(f"{run.run_id} began with random weights, of which no file is", do=do)
     if not (base / "config.json").is_file():
-        do = f"{start_program()} --again {shown(run.path)} --prepare-only   # fetches it"
+        again = f"{start_program()} --again {shlex.quote(shown(run.path))}"
+        do = f"{again} --prepare-only   # fetches it"
         raise UserError(f"the base model of {run.run_id} is no longer in {base}", do=do)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from launch.process.typed import ls_runs
 from rundir.card.model_card import RECORDS, base_commit
 from rundir.config import RunConfig, Sources
 from rundir.config_file import read_config
@@ -31,7 +32,7 @@ def run_to_repeat(name: str) -> RunDir:
     raise UserError(
         f"no run or exported model {name!r}: neither a folder with {RECORDS}/config.toml nor a run "
         f"in {runs_folder()}",
-        do=f"ls {runs_folder()}",
+        do=ls_runs(),
     )
 
 
@@ -46,7 +47,7 @@ def config_of(run: RunDir, *, do: str) -> RunConfig:
     try:
         config = read_config(run.config)
     except (OSError, ValueError) as error:
-        raise UserError(f"{run.config}: {error}", do=f"ls {runs_folder()}") from error
+        raise UserError(f"{run.config}: {error}", do=ls_runs()) from error
     if config.script is not None:
         text = f"{run.run_id} ran {config.script.path}, whose settings and models are its own"
         raise UserError(text, do=do)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from launch.process.typed import pip_install
 from launch.track.services import services_in
 from rundir.config import RunConfig
 from rundir.errors import UserError
@@ -22,7 +22,7 @@ def missing(config: RunConfig) -> list[tuple[str, str]]:
     for setting, needed in _extra_packages(config):
         if not is_installed(needed.partition(">")[0].replace("-", "_")):
             text = f"{setting} needs the package {needed}, which is not installed"
-            found.append((text, f'{sys.executable} -m pip install "{needed}"'))
+            found.append((text, pip_install(needed)))
     if config.model.compile and not _has_compiler():
         text = "model.compile=true needs a C++ compiler, and there is none on PATH"
         found.append((text, "sudo apt-get install g++, or CXX=/path/to/one"))

@@ -66,6 +66,8 @@ class Meaning:
 
 def _settings() -> dict[str, Meaning]:
     found = {
+        "eval": "data.eval_path",
+        "eval_data": "data.eval_path",
         "eval_steps": "train.eval_every_steps",
         "eval_file": "data.eval_path",
         "eval_dataset": "data.eval_path",

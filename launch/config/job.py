@@ -13,7 +13,7 @@ from launch.config.demo import with_demo
 from launch.config.evaluations import check_evaluations
 from launch.config.first_tests import check_first_tests
 from launch.config.ownership import check_unowned
-from launch.config.request import Request
+from launch.config.request import PLAN, Request
 from launch.config.resolve import resolve
 from launch.config.script_request import resolve_script
 from launch.files.data_file import check_data
@@ -21,6 +21,7 @@ from launch.files.model_folder import check_model
 from launch.gate.folder import check_gate
 from launch.host.allocator import users_alloc_conf
 from launch.host.devices import (
+    USUAL_GPU,
     Gpu,
     Placement,
     asked_num_ranks,
@@ -32,14 +33,14 @@ from launch.host.devices import (
 from launch.host.leftover_variables import check_keep_env
 from launch.host.limits import check_limits
 from launch.host.numa import NOT_ASKED, Bindings, bind_ranks
-from launch.process.typed import again
+from launch.process.typed import again, ls_runs
 from launch.process.typed_run import typed_run
 from launch.track.services import services_in
 from rundir.checkpoints import complete_checkpoints, step_of
 from rundir.config import RunConfig, Sources
 from rundir.config_file import read_config
 from rundir.errors import UserError
-from rundir.paths import NAME, RunDir, find_run, runs_folder
+from rundir.paths import NAME, RunDir, find_run
 from rundir.starts import start_of
 
 
@@ -135,7 +136,7 @@ def _place_somewhere(
     asked: tuple[int, str] | None = None
     try:
         asked = _asked_of(request, config, sources, environ)
-        return place(config, asked, _visible(environ))
+        return place(config, asked, _visible(environ), _plan_of(request, asked))
     except UserError as error:
         errors.append(error)
     return place_elsewhere(config, asked)
@@ -165,7 +166,13 @@ def place_job(
 ) -> Placement:
     """Return the device and number of ranks of a request. Raises UserError."""
     asked = _asked_of(request, config, sources, environ)
-    return place(config, asked, _visible(environ))
+    return place(config, asked, _visible(environ), _plan_of(request, asked))
+
+
+def _plan_of(request: Request, asked: tuple[int, str] | None) -> str:
+    """Return the command that plans a request for as many GPUs as are asked for."""
+    number = {} if asked is None else {"num_gpus": asked[0]}
+    return request.command(PLAN, {}, gpu=USUAL_GPU, **number)
 
 
 def _asked_of(
@@ -193,7 +200,7 @@ def _run_called(name: str) -> RunDir:
     try:
         return find_run(name)
     except ValueError as error:
-        raise UserError(str(error), do=f"ls {runs_folder()}") from error
+        raise UserError(str(error), do=ls_runs()) from error
 
 
 def _checkpoint_of(run: RunDir, max_steps: int) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launch.config.flag_table import Meaning, meaning_of
 from launch.config.job import examine
-from launch.config.profiles import PROFILES, is_file
+from launch.config.profiles import OTHER_FORMATS, PROFILES, is_file
 from launch.config.request import PLAIN, Request
 from launch.config.script_request import is_script
 from launch.process.typed import assignments, start_program, variables
@@ -99,6 +99,10 @@ class _Rewritten:
         names_profile = kind == "profile" or (meaning.name == "model.path" and self._lacks_profile)
         if names_profile and value and _is_profile(value):
             self._profile, self.said[flag] = [value], "the first word, a profile"
+        elif kind == "profile" and (value or "").endswith(OTHER_FORMATS):
+            self._profile = [str(Path(str(value)).with_suffix(".toml"))]
+            self.said[flag] = "the first word, a profile, which is a TOML file"
+            self._notes.append("once its settings stand there: docs/configuration.md")
         elif kind == "setting":
             self._set(flag, meaning, value)
         elif kind == "computed":
@@ -115,7 +119,8 @@ class _Rewritten:
 
     def _set(self, flag: str, meaning: Meaning, value: str | None) -> None:
         is_on = (value or "true").lower() not in _FALSE
-        if meaning.of_flag not in ("", "true") and not is_on:
+        lacks_path = value is None and meaning.name.endswith("path")  # it asks for what is usual
+        if lacks_path or (meaning.of_flag not in ("", "true") and not is_on):
             self.said[flag] = "left out"
             return
         if meaning.of_flag:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 import tomllib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from launch.config.values import check_key
-from launch.process.typed import again
+from launch.process.typed import again, start_program
 from launch.process.typed_run import typed_run
 from rundir.config import SECTIONS
 from rundir.config_file import read_config
@@ -19,6 +20,8 @@ from rundir.errors import UserError
 from rundir.paths import ROOT, RunDir, find_run
 
 PROFILES = ROOT / "profiles"
+OTHER_FORMATS = (".yaml", ".yml", ".json")  # in which others keep what is a profile here
+_HELP = ("help", "usage", "commands")
 
 
 def is_file(profile: str) -> bool:
@@ -53,21 +56,37 @@ def load_profile(name: str) -> dict[str, Any]:
             do=f"{again(known[0], instead_of=name)}   # or {', '.join(known[1:])}, or a file",
         )
     if not is_file(name) and name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-        raise UserError(
-            f"no profile {name!r}: there are {', '.join(known)}",
-            do=f"{again(near[0] if near else known[0], instead_of=name)}   # or a file, my.toml; "
-            "another model: --set model.path=OWNER/NAME",
-        )
+        raise _unknown(name, known)
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}", do=f"ls -l {path}") from error
+        raise UserError(
+            f"{path} cannot be read: {error.strerror}", do=f"ls -l {shlex.quote(str(path))}"
+        ) from error
     except ValueError as error:
         raise UserError(f"{path} is not valid TOML: {error}", do=f"mend {path}") from error
     for section, content in table.items():
         _check_section(path, section, content)
     return table
+
+
+def _unknown(name: str, known: list[str]) -> UserError:
+    """Return what to say to a word that is no profile."""
+    if name in _HELP:
+        return UserError(f"no profile {name!r}", do=f"{start_program()} --help")
+    if name.endswith(OTHER_FORMATS):
+        own = again(str(Path(name).with_suffix(".toml")), instead_of=name)
+        return UserError(
+            f"{name}: a profile is a TOML file",
+            do=f"{own}   # once its settings stand there: docs/configuration.md",
+        )
+    near = [one for one in known if name and name in one]
+    near = near or difflib.get_close_matches(name, known, n=1, cutoff=0.4) or known[:1]
+    each = "\n  → ".join(again(one, instead_of=name) for one in near)
+    return UserError(
+        f"no profile {name!r}: there are {', '.join(known)}",
+        do=f"{each}   # or a file, my.toml; another model: --set model.path=OWNER/NAME",
+    )
 
 
 def load_resumed(profile: str, run: RunDir) -> dict[str, Any]:

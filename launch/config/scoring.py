@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from launch.config.again import config_of
 from launch.config.evaluation_sets import NAME
 from launch.config.values import resolve_sections
+from launch.process.typed import ls_runs
 from rundir.checkpoints import MARKER, best_checkpoint, complete_checkpoints
 from rundir.config import (
     SECTIONS,
@@ -22,7 +24,7 @@ from rundir.config import (
 from rundir.data_paths import DataPath
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from rundir.paths import RunDir, find_run, runs_folder, shown
+from rundir.paths import RunDir, find_run, shown
 from rundir.prepared import read_prepared
 
 PROFILE = "evaluate"
@@ -86,7 +88,7 @@ def _of_model(name: str) -> tuple[Table, Path | None, str]:
         if path.is_dir():
             return _of_folder(path.resolve())
         if name == "latest" or path.is_absolute() or name.startswith("."):
-            raise UserError(str(error), do=f"ls {runs_folder()}") from error
+            raise UserError(str(error), do=ls_runs()) from error
         return {"model": {"path": name}, "train": {"method": "full"}}, None, f"the model {name}"
     return _of_run(run)
 
@@ -107,7 +109,7 @@ def _of_run(run: RunDir) -> tuple[Table, Path | None, str]:
     if found is None:
         raise UserError(
             f"{run.run_id} has exported no model, and has no whole checkpoint",
-            do=f"./airlock doctor {shown(run.path)}",
+            do=f"./airlock doctor {shlex.quote(shown(run.path))}",
         )
     return _of_checkpoint(run, found)
 
@@ -123,7 +125,9 @@ def _base_of(run: RunDir) -> str:
     try:
         return read_prepared(run).model_path
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{run.run_id} was not prepared: {error}", do=f"ls {run.path}") from error
+        raise UserError(
+            f"{run.run_id} was not prepared: {error}", do=f"ls {shlex.quote(str(run.path))}"
+        ) from error
 
 
 def _table(config: RunConfig, *, path: str, method: str, adapter: str) -> Table:
@@ -199,7 +203,8 @@ def named_sets(data: Sequence[str], columns: str, max_samples: int) -> dict[str,
         if name in found:
             raise UserError(
                 f"two sets are called {name}: {found[name].path} and {one.path}",
-                do=f"./airlock evaluate MODEL {name}={found[name].path} {name}-2={one.path}",
+                do=f"./airlock evaluate MODEL {name}={shlex.quote(found[name].path)} "
+                f"{name}-2={shlex.quote(one.path)}",
             )
         found[name] = EvaluationConfig(path=one.path, columns=columns, max_samples=max_samples)
     return found

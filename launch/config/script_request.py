@@ -88,7 +88,9 @@ def _checked(script: ScriptConfig, path: str, preload: Sequence[str]) -> ScriptC
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         what = f"line {line}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
-        raise UserError(f"{absolute}: {what}", do=f"python -m py_compile {path}") from error
+        raise UserError(
+            f"{absolute}: {what}", do=f"python -m py_compile {shlex.quote(str(path))}"
+        ) from error
     for word in (str(absolute), *script.args):
         if any("\ud800" <= character <= "\udfff" for character in word):
             raise UserError(f"{word!a} is not UTF-8", do="give it another name")

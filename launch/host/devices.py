@@ -18,6 +18,7 @@ from rundir.exit_codes import ExitCode
 T = TypeVar("T")
 
 DEFAULT_CPU_RANKS = 2
+USUAL_GPU = "H100-80G"  # to plan for, where there is none: in launch/plan/catalogue.py
 A_NODE = 8  # ranks of a node with GPUs that is not this one, if no number is given
 MAX_RANKS = 1024
 _DRIVER_TIMEOUT_S = 60.0  # without persistence mode it wakes one GPU after another, seconds each
@@ -169,8 +170,12 @@ def _find_part(parts: list[mig.Part], entry: str, spec: str) -> Gpu:
     )
 
 
-def place(config: RunConfig, asked: tuple[int, str] | None, visible: list[Gpu]) -> Placement:
+def place(
+    config: RunConfig, asked: tuple[int, str] | None, visible: list[Gpu], plan: str = ""
+) -> Placement:
     """Return device and number of ranks. `asked` is (number, source) if the user set a number.
+
+    `plan` is the command that plans the same training for GPUs, where that is known.
 
     Raises UserError if a GPU is needed and none is visible, or the number is not available.
     """
@@ -183,10 +188,10 @@ def place(config: RunConfig, asked: tuple[int, str] | None, visible: list[Gpu]) 
         do = f"nvidia-smi -L   # does it list any? `{start_program()} tiny` runs on CPU"
         if config.script is None:
             num = "" if asked is None else f" --num-gpus {asked[0]}"
+            plan = plan or f"{console_program()} plan {config.profile} --gpu {USUAL_GPU}{num}"
             do = (
-                f"{console_program()} plan {config.profile} --gpu H100-80G{num}   # is it for such "
-                f"GPUs? Here: `{start_program()} tiny`, on CPU, or `nvidia-smi -L`, if there "
-                "should be GPUs"
+                f"{plan}   # is it for such GPUs? Here: `{start_program()} tiny`, on CPU, or "
+                "`nvidia-smi -L`, if there should be GPUs"
             )
         if build is not None and build.of_rocm:
             why, do = f"none is visible; {build.of_rocm}", ROCM_DO

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 
 from launch.process.runs import OVER, phase_of
-from launch.process.typed import console_program, start_program
+from launch.process.typed import console_program, ls_runs, start_program
 from rundir import control
 from rundir.checkpoints import complete_checkpoints
 from rundir.config_file import is_of_script, read_config
@@ -18,7 +18,7 @@ from rundir.errors import UserError
 from rundir.events import Event, EventTail
 from rundir.exit_codes import ExitCode
 from rundir.owner import is_owned, owner_of
-from rundir.paths import RunDir, find_run, runs_folder, shown
+from rundir.paths import RunDir, find_run, shown
 from rundir.pulse import read_pulse
 from rundir.status import read_status
 
@@ -58,7 +58,7 @@ class LiveRun:
         try:
             self.run = find_run(name)
         except ValueError as error:
-            do = f"{console_program()} ps   # shows what is going on; all: ls {runs_folder()}"
+            do = f"{console_program()} ps   # shows what is going on; all: {ls_runs()}"
             raise UserError(str(error), do=do) from error
         self.check()
         self._tails: dict[int, EventTail] = {}
@@ -126,9 +126,10 @@ class LiveRun:
 
     def not_writable(self, error: OSError) -> UserError:
         """Return the error for a folder of requests that cannot be written."""
+        folder = shlex.quote(str(self.run.control))
         return UserError(
             f"{self.run.control} cannot be written: {error.strerror}",
-            do=f"df -h {self.run.control}; ls -ld {self.run.control}",
+            do=f"df -h {folder}; ls -ld {folder}",
         )
 
     def answer(self, asked: Asked) -> Event:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from rich.console import Console
 
 from launch.live.live_run import LiveRun
@@ -52,7 +54,7 @@ def _show(live: LiveRun, traces: list[Event], console: Console) -> None:
     if not written:
         raise UserError(
             f"no rank of {live.run.run_id} could write a trace; its training goes on",
-            do=f"df -h {live.run.path}",
+            do=f"df -h {shlex.quote(str(live.run.path))}",
             code=ExitCode.RANK_FAILED,
         )
     console.out(f"longest on rank {written[0]['rank']}:\n{written[0]['table']}", highlight=False)

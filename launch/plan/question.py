@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from launch.files.model_folder import fetched_model_folder
 from launch.host.versions import library_versions
+from launch.process.typed import again
 from rundir.config import (
     ADAPTER_SHAPE,
     DataConfig,
@@ -89,6 +91,12 @@ def _shape(config: RunConfig, model_folder: Path | None) -> tuple[str, dict[str,
     if config.architecture:
         return "", config.architecture
     name = config.model.path
+    if not name:
+        raise UserError(
+            f"{config.profile} has no model: model.path is empty, and there is no [architecture]",
+            do=f"{again(config.profile)} --set model.path=OWNER/NAME   # or put it there",
+            code=ExitCode.PREFLIGHT,
+        )
     raise UserError(
         f"the shape of {name} is not known here: it has not been fetched, and {config.profile} "
         "has no [architecture] for it",
@@ -108,7 +116,9 @@ def _key(config: RunConfig, device: Device) -> str:
                 digest.update(file.read_bytes() + b"\0")
         except OSError as error:
             raise UserError(
-                f"cannot read the model: {error}", do=f"ls -lL {folder}", code=ExitCode.PREFLIGHT
+                f"cannot read the model: {error}",
+                do=f"ls -lL {shlex.quote(str(folder))}",
+                code=ExitCode.PREFLIGHT,
             ) from error
         config = replace(config, model=replace(config.model, path="as in config.json"))
     parts = [_FORMAT, device, config_text(config, {}), *library_versions(), _code_digest()]

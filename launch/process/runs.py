@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,12 @@ class RunProcesses:
     phase: str
     launcher: psutil.Process | None
     processes: list[psutil.Process]  # oldest first, without the launcher
+
+    @property
+    def called(self) -> str:
+        """The run as a word of a command: its id, or its path if it is another clone's."""
+        is_own = self.run.path.parent.resolve() == runs_folder().resolve()
+        return shlex.quote(self.run.run_id if is_own else str(self.run.path))
 
     @property
     def is_dead(self) -> bool:

@@ -19,14 +19,14 @@ from launch.process.runs import (
     processes_of,
     waiting_of,
 )
-from launch.process.typed import console_program
+from launch.process.typed import console_program, ls_runs
 from rundir import control
 from rundir.config import LaunchConfig
 from rundir.config_file import read_config
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.owner import is_owned, owner_of
-from rundir.paths import RunDir, find_run, runs_folder
+from rundir.paths import RunDir, find_run
 from rundir.units import clock_text
 
 _LONGEST_COMMAND = 100  # characters of a command that `ps` shows
@@ -48,7 +48,7 @@ def lines(found: RunProcesses) -> list[str]:
     who = "its launcher is dead" if found.is_dead else "without a launcher"
     if found.launcher:
         who = f"launcher {found.launcher.pid}"
-    head = f"{found.run.run_id}  {found.phase or 'unknown'}, {who}, {found.how_many}"
+    head = f"{found.called}  {found.phase or 'unknown'}, {who}, {found.how_many}"
     roles = roles_of(found)
     if found.launcher and (waiting := waiting_of(found.run)):
         head += f"\n  {waiting}"
@@ -101,10 +101,10 @@ def _none_named() -> UserError:
     if not found:
         return UserError(
             "name the run to end; none of yours has processes on this machine",
-            do=f"{console_program()} stop RUN   # one on another machine: ls {runs_folder()}",
+            do=f"{console_program()} stop RUN   # one on another machine: {ls_runs()}",
         )
     named = "; ".join(lines(one)[0] for one in found)
-    each = [f"{console_program()} stop {one.run.run_id}" for one in found]
+    each = [f"{console_program()} stop {one.called}" for one in found]
     return UserError(f"name the run to end: {named}", do="\n  → ".join(each))
 
 
@@ -165,7 +165,7 @@ def _find(name: str) -> RunDir:
         for one in all_runs():
             if name in (one.run.run_id, str(one.run.path)):
                 return one.run
-        do = f"{console_program()} ps   # shows what is going on; all: ls {runs_folder()}"
+        do = f"{console_program()} ps   # shows what is going on; all: {ls_runs()}"
         raise UserError(str(error), do=do) from error
 
 

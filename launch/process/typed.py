@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from rundir.config import SECTIONS
-from rundir.paths import ROOT
+from rundir.paths import ROOT, runs_folder
 
 START, CONSOLE = "start.sh", "airlock"
 
@@ -41,6 +41,16 @@ def console_program(environ: Mapping[str, str] | None = None) -> str:
     """Return Airlock's console command: the script that was typed, or the one that lies beside."""
     script = _script(environ)
     return shlex.quote(script) if _kind(script) == CONSOLE else _beside(script, CONSOLE)
+
+
+def ls_runs() -> str:
+    """Return the command that lists the folders of all runs."""
+    return f"ls {shlex.quote(str(runs_folder()))}"
+
+
+def pip_install(package: str) -> str:
+    """Return the command that installs a package, as a requirement, beside those of Airlock."""
+    return f'{shlex.quote(sys.executable)} -m pip install "{package}"'
 
 
 def variables(

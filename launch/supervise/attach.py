@@ -12,7 +12,7 @@ from rich.console import Console
 from launch.process.output import Output
 from launch.process.runs import OVER, all_runs
 from launch.process.signals import Signals
-from launch.process.typed import console_program
+from launch.process.typed import console_program, ls_runs
 from launch.run_state.state import RunState
 from launch.supervise.console import LiveView, is_routine
 from launch.supervise.workload import LogTail
@@ -21,7 +21,7 @@ from rundir.errors import UserError
 from rundir.events import RunEvents
 from rundir.exit_codes import ExitCode
 from rundir.owner import is_owned, owner_of
-from rundir.paths import RunDir, find_run, runs_folder
+from rundir.paths import RunDir, find_run
 from rundir.status import RankStatus, Status, read_status
 
 _POLL_S = 0.2
@@ -47,21 +47,20 @@ def _named(name: str) -> RunDir:
     try:
         return find_run(name)
     except ValueError as error:
-        do = f"{console_program()} ps   # shows what is going on; all: ls {runs_folder()}"
+        do = f"{console_program()} ps   # shows what is going on; all: {ls_runs()}"
         raise UserError(str(error), do=do) from error
 
 
 def _only_live_run() -> RunDir:
-    found = [one.run for one in all_runs() if one.launcher is not None]
+    found = [one for one in all_runs() if one.launcher is not None]
     if len(found) == 1:
-        return found[0]
+        return found[0].run
     if not found:
         raise UserError(
             "no run of yours goes on here",
-            do=f"{console_program()} attach RUN   # one that is over, or elsewhere: "
-            f"ls {runs_folder()}",
+            do=f"{console_program()} attach RUN   # one that is over, or elsewhere: {ls_runs()}",
         )
-    each = [f"{console_program()} attach {run.run_id}" for run in found]
+    each = [f"{console_program()} attach {one.called}" for one in found]
     raise UserError(f"{len(found)} runs go on here", do="\n  → ".join(each))
 
 

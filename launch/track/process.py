@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import select
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -17,11 +18,12 @@ from types import FrameType
 from rich.console import Console
 
 from launch.process.parent import die_with_parent
+from launch.process.typed import ls_runs, pip_install
 from launch.track.event_reader import EventReader
 from launch.track.services import FILES, LAST_WORDS, SERVICES, TITLES, Say, make_tracker
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from rundir.paths import RunDir, find_run, runs_folder
+from rundir.paths import RunDir, find_run
 
 _POLL_S = 1.0
 _NICE = 5  # the training comes first
@@ -36,12 +38,12 @@ def track(name: str, service: str | None, console: Console) -> None:
     try:
         run = find_run(name)
     except ValueError as error:
-        raise UserError(str(error), do=f"ls {runs_folder()}") from error
+        raise UserError(str(error), do=ls_runs()) from error
     to = service or FILES
     if to not in TITLES:
         raise UserError(f"no tracker {to!r}", do=f"--to {' or --to '.join(SERVICES)}")
     track_once(run, to, lambda text: console.out(text, highlight=False))
-    where = f": tensorboard --logdir {run.tensorboard}" if to == FILES else ""
+    where = f": tensorboard --logdir {shlex.quote(str(run.tensorboard))}" if to == FILES else ""
     console.out(f"{run.run_id} is in {TITLES[to]}{where}", highlight=False)
 
 
@@ -132,5 +134,5 @@ def _what_to_do(name: str, error: Exception) -> str:
     if isinstance(error, UserError):
         return error.do
     if isinstance(error, ImportError):
-        return f"{sys.executable} -m pip install {name}"
+        return pip_install(name)
     return "mend that, and call it again"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -114,7 +115,7 @@ class Tracking:
             return f"\n  → ./airlock track {run.run_id}   # writes its files anew"
         log = f"# its log: {run.track_log(one.name)}"
         if next(run.path.glob("wandb/*run-*/*.wandb"), None) and one.name == "wandb":
-            return f"\n  → wandb sync {run.path}/wandb/*run-*   {log}"
+            return f"\n  → wandb sync {shlex.quote(str(run.path))}/wandb/*run-*   {log}"
         return f"\n  → ./airlock track {run.run_id} --to {one.name}   {log}"
 
     def _out(self, text: str) -> None:

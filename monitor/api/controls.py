@@ -7,6 +7,7 @@ two steps, and the inbox's daemon.
 from __future__ import annotations
 
 import json
+import shlex
 import tomllib
 from contextlib import suppress
 from pathlib import Path
@@ -59,7 +60,8 @@ def control_run(runs: Runs, name: str, wanted: str) -> dict[str, str]:
         return _left(run, wanted)
     except OSError as error:
         raise ConflictError(
-            f"{run.control} cannot be written: {error.strerror}", f"ls -ld {run.control}"
+            f"{run.control} cannot be written: {error.strerror}",
+            f"ls -ld {shlex.quote(str(run.control))}",
         ) from error
 
 
@@ -96,7 +98,9 @@ def _check_takes_requests(run: RunDir, wanted: str) -> None:
 def _check_folder(folder: Path, name: str) -> None:
     """Raise ConflictError where a link would lead a request out of the run folder."""
     if folder.is_symlink() or not folder.is_dir() or (folder / name).is_symlink():
-        raise ConflictError(f"{folder} is no folder for requests", f"ls -la {folder}")
+        raise ConflictError(
+            f"{folder} is no folder for requests", f"ls -la {shlex.quote(str(folder))}"
+        )
 
 
 def control_inbox(folder: Path | None, wanted: str) -> dict[str, str]:
@@ -114,7 +118,8 @@ def control_inbox(folder: Path | None, wanted: str) -> dict[str, str]:
         path = inbox_requests.ask(layout, wanted)
     except OSError as error:
         raise ConflictError(
-            f"{layout.control} cannot be written: {error.strerror}", f"ls -ld {layout.control}"
+            f"{layout.control} cannot be written: {error.strerror}",
+            f"ls -ld {shlex.quote(str(layout.control))}",
         ) from error
     return {"id": path.name.partition(".")[2], "file": f"control/{path.name}"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -43,14 +44,17 @@ def write_report(run: str, output: Path | None, *, replaces: bool) -> tuple[Path
     found = _find(run)
     path = output or Path(f"{found.run_id}.html")
     if path.exists() and not replaces:
-        raise UserError(f"{path} is there already", do=f"./airlock report {run} -o {path} --force")
+        raise UserError(
+            f"{path} is there already",
+            do=f"./airlock report {shlex.quote(run)} -o {shlex.quote(str(path))} --force",
+        )
     html = report_html(found)
     try:
         write_text(path.absolute(), html)
     except OSError as error:
         raise UserError(
             f"{path} cannot be written: {error.strerror}",
-            do=f"./airlock report {run} -o ~/{found.run_id}.html",
+            do=f"./airlock report {shlex.quote(run)} -o ~/{found.run_id}.html",
         ) from error
     return path, len(html.encode())
 

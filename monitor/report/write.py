@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import shlex
 import time
 from importlib import metadata
 from pathlib import Path
@@ -55,7 +56,7 @@ def report_html(run: RunDir, most_bytes: int = MOST_BYTES) -> str:
         answers = answers_of(Asker(app), run.run_id, series())
     except ApiError as error:
         raise UserError(
-            error.text, do=f"ls {run.path}   # what the run has ({error.hint})"
+            error.text, do=f"ls {shlex.quote(str(run.path))}   # what the run has ({error.hint})"
         ) from error
     left_out = 0
     while True:

@@ -108,9 +108,10 @@ def test_a_dry_run_without_a_gpu_shows_all_it_can_and_all_errors(airlock: Start)
 
 @on_cpu
 def test_a_run_without_a_gpu_and_data_says_both_at_once(airlock: Start) -> None:
-    code, out, err = finish(airlock("run", "32b", "--num-gpus", "4"))
+    code, out, err = finish(airlock("run", "32b", "--num-gpus", "4", "--set", "train.method=qlora"))
     assert (code, out) == (4, "")
-    assert "→ ./airlock plan 32b --gpu H100-80G --num-gpus 4 " in err
+    expected = "./airlock plan 32b --num-gpus 4 --gpu H100-80G --set train.method=qlora "
+    assert f"→ {expected}" in err
     assert "32b names no training data" in err
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -63,6 +64,43 @@ def test_logs_are_where_the_ranks_write_them(airlock: Start) -> None:
     code, _, err = finish(airlock("logs"))
     assert code == 2
     assert "→ tail -F runs/latest/logs/attempt*/rank*.log " in err
+
+
+def test_a_model_to_export_is_in_the_folder_of_its_run(airlock: Start) -> None:
+    for typed, run in ((("export",), "latest"), (("export", "my-run"), "my-run")):
+        code, _, err = finish(airlock(*typed))
+        assert code == 2
+        assert f"→ ls runs/{run}/model " in err
+        assert f"→ ./airlock push {run} OWNER/NAME " in err
+
+
+def test_data_are_to_be_named_and_nothing_is_to_be_trained(airlock: Start) -> None:
+    code, _, err = finish(airlock("data", "--set", "data.max_samples=9"))
+    assert code == 2
+    assert "→ ./airlock data --set data.max_samples=9 FILE.jsonl " in err
+    assert "start.sh" not in err
+
+
+def test_the_run_of_another_clone_is_named_by_its_path(
+    airlock: Start, environ: dict[str, str], tmp_path: Path
+) -> None:
+    other = trained_run(tmp_path / "other clone/runs" / RUN)
+    own = trained_run(Path(environ["AIRLOCK_RUNS_DIR"]) / RUN)
+    for run, called in ((other, shlex.quote(str(other.path))), (own, RUN)):
+        left = subprocess.Popen(["sleep", "60"], env={"AIRLOCK_RUN_DIR": str(run.path)})
+        try:
+            assert f"{called}  " in [line[: len(called) + 2] for line in _said(airlock("ps"))]
+            assert f"stop {called}" in "\n".join(_said(airlock("stop")))
+            _said(airlock("stop", *shlex.split(called)))
+            assert left.wait(60) != 0
+        finally:
+            left.kill()
+            left.wait()
+
+
+def _said(started: subprocess.Popen[str]) -> list[str]:
+    _, out, err = finish(started)
+    return (out + err).splitlines()
 
 
 def test_without_a_command_there_is_the_help(airlock: Start) -> None:

@@ -14,10 +14,11 @@ from typing import Any
 
 from diagnostics.doctor.logs.tracebacks import is_own
 from diagnostics.doctor.runs.rank_stacks import Call, Stack
+from launch.process.typed import pip_install
 
 _TIMEOUT_S = 10.0
 _TRIES = 3  # memory that changes while it is read may not be understood
-INSTALL = f'{sys.executable} -m pip install "py-spy>=0.4"'
+INSTALL = pip_install("py-spy>=0.4")
 
 
 @dataclass(frozen=True, slots=True)

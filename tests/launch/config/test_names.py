@@ -40,6 +40,25 @@ def test_a_file_that_is_not_there_is_answered_with_all_that_was_typed(airlock: S
     assert "→ ./start.sh 14b --data 'a b'" in err
 
 
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("27b", ["./start.sh 27b-gemma --data a", "./start.sh 27b-qwen --data a"]),
+        ("mistral", ["./start.sh 24b-mistral --data a"]),
+        ("33b", ["./start.sh 32b --data a"]),
+        ("ax.yaml", ["./start.sh ax.toml --data a"]),
+        ("help", ["./start.sh --help"]),
+    ],
+)
+def test_a_word_that_is_no_profile_is_answered_with_those_that_may_be_meant(
+    airlock: Start, word: str, expected: list[str]
+) -> None:
+    code, _, err = finish(airlock("run", word, "--data", "a"))
+    assert code == 2
+    assert [line.partition("   #")[0] for line in err.split("\n  → ")[1:]][:-1] == expected[:-1]
+    assert err.split("\n  → ")[-1].partition("   #")[0].strip() == expected[-1]
+
+
 def test_the_name_of_a_run_is_in_its_folders_name_and_in_what_is_repeated(
     airlock: Start, own: Path
 ) -> None:

@@ -60,6 +60,10 @@ COMMANDS = {
     "--batch_size 4 --bf16 a.py --x": "./start.sh a.py --x --batch_size 4 --bf16",
     "tiny --dataset owner/name": "./start.sh tiny --data hf:owner/name",
     "tiny --dataset my.jsonl": "./start.sh tiny --data my.jsonl",
+    "tiny --dataset my.jsonl --eval my.jsonl": ""
+    "./start.sh tiny --data my.jsonl --set data.eval_path=my.jsonl",
+    "tiny --eval --seed 1": "./start.sh tiny --set train.seed=1",
+    "--config a/my.yaml --name x": "./start.sh a/my.toml --name x",
     "tiny --train_file data/my.jsonl": "./start.sh tiny --data data/my.jsonl",
     "tiny --resume_from_checkpoint runs/a-b/checkpoints/step_00000100": ""
     "./start.sh tiny --resume runs/a-b",

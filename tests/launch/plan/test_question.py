@@ -133,3 +133,9 @@ def test_a_model_that_was_fetched_is_looked_for_where_it_is(tmp_path: Path) -> N
     folder = write_model(tmp_path / "fetched")
     config = replace(config_of("32b", "model.path=Some/Model"), architecture={})
     assert question_of(config, "cuda", folder).config.model.path == str(folder)
+
+
+def test_a_profile_without_a_model_is_named_as_that() -> None:
+    with pytest.raises(UserError, match=r"^mine has no model: model\.path is empty") as caught:
+        question_of(with_ranks(RunConfig(profile="mine"), 1), "cuda")
+    assert "--set model.path=OWNER/NAME" in caught.value.do

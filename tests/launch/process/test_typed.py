@@ -102,3 +102,29 @@ def test_the_kept_command_has_the_variables_and_its_torchrun_line_the_limit(
     assert first.startswith(line_typed)
     limits = [word for word in shlex.split(line) if word.startswith("AIRLOCK_RLIMIT_AS")]
     assert len(limits) == 1, line
+
+
+@pytest.mark.parametrize("command", ["attach", "try", "pause", "stop", "track"])
+def test_the_folder_of_all_runs_is_listed_though_its_path_has_a_space(
+    airlock: Start, tmp_path: Path, command: str
+) -> None:
+    folder = tmp_path / "new user/runs"
+    _, _, err = finish(airlock(command, "nosuch", env={"AIRLOCK_RUNS_DIR": str(folder)}))
+    assert shlex.split(err.rpartition("ls ")[2], comments=True) == [str(folder)]
+
+
+def test_the_folder_of_all_runs_is_listed_where_none_is_resumed(
+    airlock: Start, tmp_path: Path
+) -> None:
+    folder = tmp_path / "new user/runs"
+    env = {"AIRLOCK_RUNS_DIR": str(folder)}
+    started = airlock("run", "tiny", "--resume", "nosuch", env=env)
+    assert shlex.split(finish(started)[2].rpartition("ls ")[2]) == [str(folder)]
+
+
+def test_a_package_is_installed_by_a_python_whose_path_has_a_space(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.executable", "/new user/bin/python")
+    words = shlex.split(typed.pip_install("py-spy>=0.4"))
+    assert words == ["/new user/bin/python", "-m", "pip", "install", "py-spy>=0.4"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -144,7 +145,7 @@ def test_by_hand_it_takes_one_command(made: MadeRun, airlock: Start) -> None:
     made.steps(1, 2)
     code, out, err = finish(airlock("track", str(made.run.path)))
     assert (code, err) == (0, "")
-    assert f"tensorboard --logdir {made.run.tensorboard}" in out
+    assert f"tensorboard --logdir {shlex.quote(str(made.run.tensorboard))}" in out
     assert len(scalars(made.run.tensorboard)["train/loss"]) == 2
     for args, said in (
         (("nowhere",), "no run 'nowhere'"),
