@@ -127,7 +127,8 @@ def test_a_profile_that_needs_a_gpu_does_not_pass_on_cpu() -> None:
     ended = diagnose("single_gpu", "--profile", "32b")
     assert ended.code == 4
     assert "32b needs an NVIDIA GPU" in ended.finding("device")["text"]
-    assert ended.finding("device")["do"].startswith("./airlock plan 32b --gpu H100-80G")
+    expected = "./airlock plan 32b --num-gpus 1 --gpu H100-80G"
+    assert ended.finding("device")["do"].startswith(expected)
 
 
 def test_gpus_that_torch_cannot_use_are_no_reason_to_pass_on_cpu(tmp_path: Path) -> None:
