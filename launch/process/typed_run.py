@@ -17,7 +17,7 @@ from rundir.paths import ROOT, RunDir, shown
 _PLAIN = ["python", "-m", "train"]
 _BEGIN = ("--resume", "--again", "--demo")  # how a run begins: one that goes on begins otherwise
 _STARTS_NOTHING = ("--dry-run", "--prepare-only")
-_FLAGS = ("--demo", "--force", *_STARTS_NOTHING)  # options without a value
+_FLAGS = ("--demo", "--force", "--monitor", *_STARTS_NOTHING)  # options without a value
 _OF_QUESTION = {
     "plan": ("--num-gpus", "--data", "--set"),
     "preflight": ("--num-gpus", "--set"),
