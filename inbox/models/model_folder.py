@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -62,8 +63,9 @@ def pointed_at(link: Path) -> Path | None:
         return None
     model = link.resolve()
     if not (model / "config.json").is_file():
+        here, folder = shlex.quote(str(link)), shlex.quote(str(link.parent))
         raise UserError(
             f"{link} leads to {model}, which is no model, or gone",
-            do=f"ln -sfn MODEL {link}   # one of: ls {link.parent}; to begin anew: rm {link}",
+            do=f"ln -sfn MODEL {here}   # one of: ls {folder}; to begin anew: rm {here}",
         )
     return model

@@ -8,6 +8,7 @@ before its update, for which the ranks add it up, and wait for the device, once 
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -124,7 +125,7 @@ class BadLosses:
         """Return the error that ends the run on every rank; rank 0's is the one that is shown."""
         samples = f"; its samples: {row_texts(rows, _MOST_SAID)}" if rows else ""
         rate = f"a lower train.learning_rate (now {self._config.learning_rate:g})"
-        run = shown(self._run.path)
+        run = shlex.quote(shown(self._run.path))
         return UserError(
             f"{bad}{more}{samples}",
             do=f"look at these rows; {rate} may help, or data without empty answers; "
