@@ -199,8 +199,8 @@ class _PlainRun:
         except Interrupted:
             code = ExitCode.INTERRUPTED_UNSAVED
         except UserError as error:
-            code, self.state.status.error = error.code, str(error.args[0])
-            self.state.status.fix = error.do
+            code = error.code
+            self.state.refused(error)
             raise
         finally:
             self._watch.stop()

@@ -32,7 +32,8 @@ _NUM_KEPT = 10
 
 def prepare_only(request: Request, console: Console, environ: Mapping[str, str]) -> ExitCode:
     """Fetch or make the model and prepare the data, all into caches. Raises UserError."""
-    config, _ = _resolved(request, environ)
+    config = _resolved(request, environ)
+    check_data(config)
     check_model(config)
     env, signals = dict(environ), _listening()
     try:
@@ -58,13 +59,14 @@ def show_data(request: Request, environ: Mapping[str, str], *, as_json: bool) ->
 
     Raises UserError, also if a run would stop at what was shown.
     """
-    try:
-        config, on_bad_row = _resolved(request, environ, shows_all=True)
+    config = _resolved(request, environ)
+    try:  # a bad row among the first is shown with the others
+        check_data(replace(config, data=replace(config.data, on_bad_row="skip")))
     except NoDataError as error:
         do = f"{again(request.profile)} FILE.jsonl   # or a folder, or hf:OWNER/NAME: docs/data.md"
         raise UserError(str(error.args[0]), do=do) from error
     env, signals = dict(environ), _listening()
-    how = [on_bad_row, *(["json"] if as_json else [])]
+    how = ["json"] if as_json else []
     what = "the data cannot be used as they are"
     try:
         with _folder(config) as run:
@@ -78,18 +80,11 @@ def show_data(request: Request, environ: Mapping[str, str], *, as_json: bool) ->
     return ExitCode.DONE
 
 
-def _resolved(
-    request: Request, environ: Mapping[str, str], *, shows_all: bool = False
-) -> tuple[RunConfig, str]:
-    """Return the configuration, and data.on_bad_row, which it has unless all rows are shown."""
+def _resolved(request: Request, environ: Mapping[str, str]) -> RunConfig:
     if request.script is not None:
         raise UserError("a script prepares its own data", do="a profile: ./start.sh 32b …")
     config, _ = resolve_job(request, environ)
-    on_bad_row = config.data.on_bad_row
-    if shows_all:
-        config = replace(config, data=replace(config.data, on_bad_row="skip"))
-    check_data(config)
-    return config, on_bad_row
+    return config
 
 
 def _listening() -> Signals:

@@ -165,8 +165,8 @@ class _Run:
             code = ExitCode.INTERRUPTED_UNSAVED
         except UserError as seen:
             error = self._plan.explained(self._guard.explained(seen))
-            code, self.state.status.error = error.code, str(error.args[0])
-            self.state.status.fix = error.do
+            code = error.code
+            self.state.refused(error)
             raise error from None
         finally:
             self._plan.close()

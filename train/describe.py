@@ -1,6 +1,6 @@
 """A report of what a run would train on, without training.
 
-`python -P -m train.describe RUN_DIR MODEL_PATH stop|skip [json]` prepares the data of a run's
+`python -P -m train.describe RUN_DIR MODEL_PATH [json]` prepares the data of a run's
 configuration through the same cache as a run, and shows bad rows rather than stop at the first. If
 a run would stop, this ends with the same code.
 """
@@ -136,7 +136,7 @@ def check_would_start(found: Described, path: Path, recipe: Recipe, *, stops: bo
 
 def main() -> None:
     """Describe each path, then their mixture. Raises UserError if a run would stop at them."""
-    run, model_path, on_bad_row = RunDir(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3]
+    run, model_path = RunDir(Path(sys.argv[1])), Path(sys.argv[2])
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     config = read_config(run.config)
     recipe = replace(recipes(config)[0], on_bad_row="skip")
@@ -145,13 +145,13 @@ def main() -> None:
     if config.data.eval_fraction < 0:
         recipe = held_out_if_enough(paths, model_path, recipe, tools)
     found = [describe(path, model_path, recipe, tools, one) for path, one in paths]
-    if sys.argv[4:]:
+    if sys.argv[3:]:
         sys.stdout.write(json.dumps({"files": [as_json(one) for one in found]}) + "\n")
     else:
         _show_all(found, recipe)
     sys.stdout.flush()
     for one, (path, _) in zip(found, paths, strict=True):
-        check_would_start(one, path, recipe, stops=on_bad_row == "stop")
+        check_would_start(one, path, recipe, stops=config.data.on_bad_row == "stop")
 
 
 def _show_all(found: list[Described], recipe: Recipe) -> None:

@@ -17,27 +17,18 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.trainings.same_training import OURS, Training, Work, synthetic
+from benchmarks.trainings.same_training import ARCHITECTURE, OURS, Training, Work, synthetic
 from benchmarks.turns import Compared, begin, speeds, take_turns
 
 WAYS = {"packed": "auto", "by length": "by_length", "padded": "false"}
-_ARCHITECTURE = {
+_ARCHITECTURE = ARCHITECTURE | {
     "model_type": "qwen3_next",
-    "vocab_size": 4096,
-    "hidden_size": 256,
-    "intermediate_size": 768,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 64,
     "linear_value_head_dim": 64,
     "num_experts": 0,
     "mlp_only_layers": [0, 1, 2, 3],
-    "max_position_embeddings": 1024,
-    "tie_word_embeddings": False,
 }
 _WARM_STEPS, _STEPS, _TURN_S, _TIMEOUT_S = 4, 1500, 3.0, 600.0
 _COMPARED_STEPS = 20  # of losses: later ones differ by rounding, which grows

@@ -24,7 +24,7 @@ _BIN = Path(sys.executable).parent
 _PEERS = Path(__file__).with_name("peer_training.py")
 OURS, PEERS = "airlock", ("bare", "trainer", "accelerate")
 _ROW_TOKENS = 128
-_ARCHITECTURE = {
+ARCHITECTURE: dict[str, Any] = {
     "model_type": "qwen3",
     "vocab_size": 4096,
     "hidden_size": 256,
@@ -56,7 +56,7 @@ def synthetic(
     folder: Path, *, is_even: bool, steps: int, architecture: dict[str, Any] | None = None
 ) -> Recipe:
     """Generate random samples, either all as long as a row or of uneven length."""
-    shape = architecture or _ARCHITECTURE
+    shape = architecture or ARCHITECTURE
     recipe = Recipe(architecture=shape, data=folder / "data.jsonl", steps=steps)
     num_samples, draw = recipe.steps * recipe.global_batch, np.random.default_rng(0)
     # Lengths as in instruction data: most are short, a few are long (log-normal).

@@ -26,7 +26,7 @@ from rundir.paths import RunDir
 
 _COPY_TO = "--copy-to="
 _TELL = "--tell="
-_MOST_CHARS = 10_000  # a pipe holds 64 KiB
+_MOST_CHARS = 2_500  # of 12 bytes at most, two texts: a pipe takes 64 KiB before it is read
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 

@@ -11,6 +11,7 @@ from launch.run_state import out_of_memory
 from launch.run_state.blame import Blame, Failure, blame_of_exception, blame_of_exit, root_of
 from launch.run_state.gpu_use import GpuUse
 from launch.run_state.stragglers import Stragglers
+from rundir.errors import UserError
 from rundir.events import Event
 from rundir.exit_codes import ExitCode
 from rundir.status import RankStatus, Status
@@ -100,6 +101,10 @@ class RunState:
         """Set the phase of the run to `phase`; one that is stopping stays so until it has ended."""
         if self.status.phase != "stopping":
             self.status.phase = phase
+
+    def refused(self, error: UserError) -> None:
+        """Record why the run does not start, and what helps."""
+        self.status.error, self.status.fix = str(error.args[0]), error.do
 
     def end(self, code: ExitCode, *, is_preempted: bool = False) -> None:
         """Record that the run has ended with `code`, and whether a scheduler has interrupted it."""

@@ -102,6 +102,19 @@ def test_an_error_of_a_child_is_raised_with_its_reason_and_printed_by_nobody_els
     assert "wrong" not in "".join(capfd.readouterr())
 
 
+def test_an_error_of_any_length_comes_back_from_a_child(tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text(
+        "from rundir.errors import UserError\n"
+        "raise UserError('\\N{COLLISION SYMBOL}' * 100_000, do='\\N{FIRE}' * 100_000)\n"
+    )
+    with pytest.raises(UserError) as told:
+        children.run_well(
+            "", "fails", env=os.environ | {"PYTHONPATH": str(tmp_path)}, signals=Signals()
+        )
+    assert set(told.value.args[0]) == {"\N{COLLISION SYMBOL}"}
+    assert set(told.value.do) == {"\N{FIRE}"}
+
+
 def test_a_child_s_output_and_its_error_are_kept(run: RunDir, tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text(
         "import sys\n"
