@@ -1,4 +1,4 @@
-"""A chat template: where it is found, its inputs, and the text it writes. Does not need torch."""
+"""A chat template: its inputs, and the text it writes. Does not need torch."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from train.data.messages import Message
+from train.data.messages import Message, with_all_names
 
 _MARKS = re.compile(r"\{%-?\s*generation\b")
-_RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 _SECRET = secrets.token_hex(4)
 _WORDS = re.compile(rf"qz\d+x{_SECRET}zq")
 CALLS = "calls"  # stands for the role of an answer that consists of calls only
-_WITH_TOOLS = "tool_use"  # the name of a second template, for conversations with tools
 
 
 class Written(NamedTuple):
@@ -102,7 +99,7 @@ class ChatTemplate:
         if self._needs_parts:
             messages = [_in_parts(one) for one in messages]
         text: str = self._template.render(
-            messages=list(messages), add_generation_prompt=asks, **given
+            messages=list(map(with_all_names, messages)), add_generation_prompt=asks, **given
         )
         return text
 
@@ -128,91 +125,6 @@ class ChatTemplate:
             parts += [inside, after]
             length += len(inside) + len(after)
         return Written("".join(parts), marked)
-
-
-def find_templates(model_path: Path, own: str) -> tuple[str | None, str | None]:
-    """Return (template, template for conversations with tools) of a folder or of the file `own`.
-
-    Raises UserError if the file cannot be read.
-    """
-    if own:
-        try:
-            return Path(own).read_text(encoding="utf-8-sig"), None
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"data.chat_template = {own} cannot be read: {error}",
-                do="a file with a chat template, as chat_template.jinja of a model has it",
-                code=ExitCode.DATA,
-            ) from error
-    source = tokenizer_config(model_path).get("chat_template")
-    named = {"default": source} if isinstance(source, str) else {}
-    if isinstance(source, list):
-        named = {item["name"]: item["template"] for item in source}
-    files = {_WITH_TOOLS: model_path / "additional_chat_templates" / f"{_WITH_TOOLS}.jinja"}
-    files["default"] = model_path / "chat_template.jinja"
-    if of_processor := _of_processor(model_path):
-        named["default"] = of_processor
-    for name, file in files.items():
-        if file.is_file():
-            named[name] = file.read_text(encoding="utf-8-sig")
-    return named.get("default"), named.get(_WITH_TOOLS)
-
-
-def _of_processor(model_path: Path) -> str | None:
-    """Return the chat template that some multimodal models have in chat_template.json."""
-    try:
-        found = json.loads((model_path / "chat_template.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    source = found.get("chat_template") if isinstance(found, dict) else None
-    return source if isinstance(source, str) else None
-
-
-def tokenizer_config(model_path: Path) -> dict[str, Any]:
-    """Return the content of tokenizer_config.json; empty if there is none."""
-    try:
-        settings = json.loads((model_path / "tokenizer_config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    return settings if isinstance(settings, dict) else {}
-
-
-def options_of(text: str) -> dict[str, Any]:
-    """Parse NAME=VALUE,… or one JSON object; values are JSON, Python's constants or text.
-
-    Raises UserError.
-    """
-    if text.lstrip().startswith("{"):
-        try:
-            found: dict[str, Any] = json.loads(text)
-        except ValueError as error:
-            raise _no_options(text, f"is not valid JSON: {error}") from error
-    else:
-        parts = [part.partition("=") for part in text.split(",") if part.strip()]
-        found = {name.strip(): _option(value) for name, _, value in parts}
-        if not all(is_given for _, is_given, _ in parts):
-            raise _no_options(text, "gives a name no value")
-    for name in found:
-        if not name.isidentifier() or name in _RESERVED:
-            raise _no_options(text, f"names {name!r}, which cannot be set")
-    return found
-
-
-def _option(text: str) -> Any:
-    try:
-        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
-    except ValueError:
-        if text.lstrip()[:1] in ("[", "{"):
-            raise _no_options(text, "is not valid JSON") from None
-        return text
-
-
-def _no_options(text: str, what: str) -> UserError:
-    return UserError(
-        f"data.template_options is {text!r}: it {what}",
-        do="--set data.template_options=enable_thinking=false, or a JSON object of several",
-        code=ExitCode.USAGE,
-    )
 
 
 def _probe(name: str) -> tuple[list[Message], list[Any] | None]:
@@ -264,8 +176,12 @@ def _with_text(one: Message) -> Message:
     return one | {"tool_calls": calls}
 
 
+class NotWrittenError(UserError):
+    """A template does not write a conversation."""
+
+
 def _unusable(error: Exception) -> UserError:
-    return UserError(
+    return NotWrittenError(
         f"this model's chat template cannot be used: {error}",
         do="--set data.chat_template=FILE with a corrected copy of chat_template.jinja; or another "
         "model",

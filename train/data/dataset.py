@@ -27,17 +27,25 @@ def preview(prepared: PreparedData, tokenizer: Any) -> list[str]:
 
 
 def marked(tokens: Any, ranges: Any, *, tokenizer: Any) -> str:
-    """Return the text of a sample, with the parts that have loss in double brackets."""
+    """Return the text of a sample, with the parts that have loss in double brackets.
+
+    It shows every token, also a space in front that decoders hide at the beginning of a text.
+    """
+    ids = [int(token) for token in tokens]
+    guard = tokenizer.encode("a", add_special_tokens=False).ids[-1:]
+
+    def text(begin: int, end: int) -> str:
+        hidden, shown = (
+            tokenizer.decode([*guard, *some], skip_special_tokens=False)
+            for some in ([], ids[begin:end])
+        )
+        return str(shown.removeprefix(hidden))
+
     parts, done = [], 0
     for begin, end in ranges:
-        before, answer = (
-            tokenizer.decode(some.tolist(), skip_special_tokens=False)
-            for some in (tokens[done:begin], tokens[begin:end])
-        )
-        parts += [before, BEGIN, answer, END]
+        parts += [text(done, begin), BEGIN, text(begin, end), END]
         done = end
-    rest = tokenizer.decode(tokens[done:].tolist(), skip_special_tokens=False)
-    return "".join([*parts, rest])
+    return "".join([*parts, text(done, len(ids))])
 
 
 def short(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from rundir.config import TrainConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from train.data.template import special_tokens
+from train.data.template_files import special_tokens
 
 _SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
 _SMALL_SHARE = 0.5  # of the model's vocabulary; published models pad theirs by a few percent

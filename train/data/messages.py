@@ -32,7 +32,8 @@ _CALLS = ("function_call", "tool_call")  # roles whose content is a function cal
 _KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
 _ROLE_KEYS, _CONTENT_KEYS = ("role", "from"), ("content", "value", "parts")
 _WEIGHTS = ("weight", "train", "training", "loss")  # each says whether an answer has loss
-PASSED_ON = ("name", "reasoning_content", "thinking")  # passed to templates that write them
+PASSED_ON = ("name",)  # passed to templates that write it
+_REASONING = ("reasoning_content", "thinking", "reasoning")  # as transformers knows it
 _ID = "tool_call_id"
 _CALL_KEYS = ("tool_calls", "function_call")
 _SPEAKERS = (("human", "assistant"), ("user", "assistant"), ("human", "gpt"))
@@ -42,6 +43,7 @@ USED_KEYS = {
     *_CONTENT_KEYS,
     *_WEIGHTS,
     *PASSED_ON,
+    *_REASONING,
     _ID,
     *_CALL_KEYS,
 }
@@ -159,10 +161,28 @@ def _message(one: dict[str, Any], role: str, where: str) -> Message:
         found["content"] = _result(content, f"{where}.content")
     else:
         found["content"] = text_of(content, f"{where}.content")
-    for key in (*PASSED_ON, _ID):
+    for key in (*PASSED_ON, *_REASONING, _ID):
         if one.get(key) not in (None, "", []):
             found[key] = text_of(one[key], f"{where}.{key}")
+    if len({found[key] for key in _REASONING if key in found}) > 1:
+        raise BadRowError(f"has thoughts under two names in `{where}`, with different values")
     return found
+
+
+def reasoning_of(message: Message) -> str:
+    """Return the thoughts that stand beside a message's content, under any of their names."""
+    return next((message[key] for key in _REASONING if message.get(key)), "")
+
+
+def with_all_names(message: Message) -> Message:
+    """Return the message with its thoughts under the names that templates read.
+
+    The same as transformers does (utils/chat_template_utils.py).
+    """
+    reasoning = reasoning_of(message)
+    if not reasoning:
+        return message
+    return {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
 def _result(content: Any, where: str) -> str:

@@ -23,11 +23,11 @@ from train.data.cache import (
     listed_bad_rows,
     tokenizer_digest,
 )
-from train.data.chat_template import options_of
 from train.data.fits_model import check_fits
 from train.data.samples import Recipe
 from train.data.sources import find_sources
 from train.data.template import Template
+from train.data.template_options import options_of
 
 # Recipe fields that determine the samples, and so whether a run can resume on the same data.
 _DECIDES = (
@@ -144,6 +144,8 @@ def left_out(counts: dict[str, Any], recipe: Recipe) -> list[str]:
                 "num_rewritten",
                 "{:,} conversations split into one sample for each answer (turns are rewritten)",
             ),
+            ("num_unasked", "{:,} answers without loss: no prompt asks for them"),
+            ("num_own_marks", "{:,} rows with a begin or end token of their own: none is added"),
             ("num_duplicates", "{:,} rows are the same as an earlier one, and kept"),
         )
         if counts[name]
@@ -186,7 +188,8 @@ def load_text_tools(model_path: Path, recipe: Recipe | None = None) -> Tools:
     tokenizer.no_padding()
     recipe = recipe or Recipe(max_seq_length=0)
     options = options_of(recipe.template_options)
-    return tokenizer, Template(model_path, recipe.chat_template, options)
+    marks = [one.content for one in tokenizer.get_added_tokens_decoder().values() if one.special]
+    return tokenizer, Template(model_path, recipe.chat_template, options, marks)
 
 
 def say(text: str) -> None:

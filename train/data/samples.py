@@ -61,7 +61,9 @@ class Counts:
     num_too_long: int = 0
     num_truncated: int = 0
     num_split: int = 0
-    num_rewritten: int = 0  # conversations that became a sample for each answer
+    num_rewritten: int = 0  # conversations that became several samples
+    num_unasked: int = 0  # answers without loss, as nobody asks for them
+    num_own_marks: int = 0  # texts and answers with an own begin or end token
     longest: int = 0
     longest_kept: int = 0
     max_token_id: int = 0

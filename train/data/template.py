@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from train.data.chat_template import (
-    CALLS,
-    ChatTemplate,
-    Written,
-    find_templates,
-    tokenizer_config,
-)
+from train.data.chat_template import CALLS, ChatTemplate, NotWrittenError
+from train.data.long_chats import FEWEST_ANSWERS, rendered_at_once
 from train.data.messages import Conversation, Message
+from train.data.rendered import Rendered, Turn, apart, joined
+from train.data.template_files import find_templates, special_tokens
+from train.data.template_trial import ANSWER, ASKED, try_out
+from train.data.turns import OWN_TEMPLATE, THOUGHT_END, turn_of, unwritable
 
-Part = tuple[str, bool]  # text, and whether it has loss
-
-_ASKED, _ANSWER = "prompt", "answer"  # texts of a trial conversation
-_THOUGHT = "</think>"  # templates omit what precedes it in earlier answers
 _PLAIN = ("user", "assistant")  # the only roles possible without a template
-_OWN_TEMPLATE = "--set data.chat_template=FILE, that of a model of its family; or such a model"
+_SKIP = "--set data.on_bad_row=skip   # leaves such rows out, and lists them"
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """The texts of a conversation, one or several, and what was done about its answers."""
+
+    texts: list[Rendered]
+    num_unasked: int = 0  # answers that have no loss, as no prompt asks for them
+    has_own_end: bool = False  # an answer came with the end mark that the template writes
 
 
 class Template:
     """Turns conversations into text."""
 
     def __init__(
-        self, model_path: Path, own: str = "", options: Mapping[str, Any] | None = None
+        self,
+        model_path: Path,
+        own: str = "",
+        options: Mapping[str, Any] | None = None,
+        marks: Collection[str] = (),
     ) -> None:
         """Read the template of a local model folder, or the file `own`.
 
-        A model without one gets plain text. Raises UserError for an invalid template.
+        A model without one gets plain text. `marks` are the texts of the tokenizer's special
+        tokens. Raises UserError for an invalid template.
         """
         self._tokens = special_tokens(model_path)
         source, with_tools = find_templates(model_path, own)
@@ -49,7 +60,9 @@ class Template:
                     do="a name that stands in it, such as enable_thinking; or leave it out",
                     code=ExitCode.USAGE,
                 )
-        self._uses_marks, self.note = self._marks()
+        tried = try_out(self._template, marks)
+        self._by_marks, self._next_marks, self.note = tried.by_marks, tried.next_marks, tried.note
+        self._own_end = self._end_of_trial().strip()
 
     def writes(self, name: str) -> bool:
         """Return whether what messages have under `name` gets into the text."""
@@ -58,29 +71,27 @@ class Template:
     def render(self, prompt: str, response: str) -> tuple[str, str]:
         """Return (text before the answer, the answer including its end mark)."""
         asked = {"role": "user", "content": prompt}
-        chat = [asked, {"role": "assistant", "content": response}]
-        (before, _), *answer = self._turn(chat, None)
-        return before, "".join(text for text, _ in answer)
+        turn = self._turn([asked, {"role": "assistant", "content": response}], None)
+        return turn.before, turn.text[len(turn.before) :]
 
-    def conversation(self, chat: Conversation) -> list[list[Part]]:
-        """Return the samples that a conversation makes, each as the parts of its text.
+    def conversation(self, chat: Conversation) -> Rendering:
+        """Return the texts that a conversation makes.
 
-        There is one sample if the template only appends from turn to turn. Some templates (Qwen3's)
-        rewrite earlier turns: then there is one sample per answer, with what came before it as the
+        There is one if the template only appends from turn to turn. Some templates (Qwen3's)
+        rewrite earlier turns: then there is one for each answer, with what came before it as the
         model would see it, and loss on that answer alone. Raises UserError for what the template
         cannot write.
         """
-        trained = [place for place in chat.answers if place not in chat.without_loss]
-        turns = [self._turn(chat.messages[: place + 1], chat.tools) for place in trained]
-        self._check_roles(chat)
-        parts: list[Part] = []
-        done = ""
-        for (before, _), *answer in turns:
-            if not before.startswith(done):
-                return turns
-            parts += [(before[len(done) :], False), *answer]
-            done = before + "".join(text for text, _ in answer)
-        return [parts]
+        messages = [self._without_own_end(one) for one in chat.messages]
+        has_own_end = any(map(_differ, messages, chat.messages))
+        try:
+            texts, num_unasked = self._texts(replace(chat, messages=messages))
+        except NotWrittenError as error:
+            if odd := _odd_order(messages):
+                what = f"{odd}; this model's chat template does not write that: {error.args[0]}"
+                raise UserError(what, do=_SKIP, code=ExitCode.DATA) from error
+            raise
+        return Rendering(texts, num_unasked, has_own_end)
 
     def before_answer(self, messages: list[Message]) -> str:
         """Return the text that asks for an answer to the last message, as in the training data.
@@ -94,7 +105,7 @@ class Template:
 
     def after_answer(self) -> str:
         """Return what follows an answer: its end mark, and what else the template writes there."""
-        return self.render(_ASKED, _ANSWER)[1].partition(_ANSWER)[2]
+        return self.render(ASKED, ANSWER)[1].partition(ANSWER)[2]
 
     def leading_ids(self, tokenizer: Any, *, of_text: bool = False) -> list[int]:
         """Return the ids to put before plain text: the BOS that the tokenizer would add, or none.
@@ -111,34 +122,61 @@ class Template:
         found: int | None = tokenizer.token_to_id(self._tokens["eos_token"] or "")
         return found
 
-    def _turn(self, messages: list[Message], tools: list[Any] | None) -> list[Part]:
-        """Return all text before the last message, which is an answer, and that message's parts."""
+    def ends_text(self, text: str) -> bool:
+        """Return whether a text has the end of a text already, as rendered templates do."""
+        end = self._tokens["eos_token"]
+        return bool(end) and text.rstrip().endswith(end)
+
+    def _texts(self, chat: Conversation) -> tuple[list[Rendered], int]:
+        """Return the texts of a conversation, and how many answers nothing asks for."""
+        messages = chat.messages
+        trained = [place for place in chat.answers if place not in chat.without_loss]
+        # A greeting has no prompt: it is context, unless there is nothing else.
+        asked = [place for place in trained if _is_asked(messages, place)] or trained
+        whole = self._at_once(chat, asked)
+        turns: list[Turn] = []
+        for place in asked if whole is None else ():
+            try:
+                turns.append(self._turn(messages[: place + 1], chat.tools, messages[place + 1 :]))
+            except NotWrittenError:
+                if messages[place - 1]["role"] != "assistant" or not (turns or place < asked[-1]):
+                    raise  # else it is context: the template asks for one answer in a row alone
+        self._check_roles(chat)
+        if whole is None:
+            whole = joined(turns)
+        num_trained = len(turns) or len(asked)
+        return apart(turns) if whole is None else [whole], len(trained) - num_trained
+
+    def _at_once(self, chat: Conversation, asked: Sequence[int]) -> Rendered | None:
+        """Return the text of a long conversation, without rendering it for each answer."""
+        template, messages = self._template, chat.messages
+        if template is None or len(asked) < FEWEST_ANSWERS or chat.tools:
+            return None
+        if self._by_marks or self._next_marks or any("tool_calls" in one for one in messages):
+            return None
+        return rendered_at_once(
+            messages[: asked[-1] + 1],
+            asked,
+            lambda place: self._turn(messages[: place + 1], None),
+            lambda some, asks: template.write(some, None, asks=asks).text,
+        )
+
+    def _turn(
+        self,
+        messages: Sequence[Message],
+        tools: list[Any] | None,
+        following: Sequence[Message] = (),
+    ) -> Turn:
+        """Return the prompt and the answer that the last of `messages` is."""
         template = self._with_tools if tools else self._template
         if template is None:
             return self._plainly(messages, tools)
-        for name, what in (("tool_calls", "calls of tools"), ("tools", "tools")):
-            has = tools if name == "tools" else any(name in one for one in messages)
-            if has and not template.writes(name):
-                raise _unwritable(f"does not write {what}")
-        before = template.write(messages[:-1], tools, asks=True).text
-        whole = template.write(messages, tools, asks=False)
-        if not whole.text.startswith(before):
-            raise UserError(
-                "this model's chat template changes the prompt once an answer follows it",
-                do="use a model whose template only appends, as most do",
-                code=ExitCode.DATA,
-            )
-        answer = whole.text[len(before) :]
-        thought = messages[-1]["content"].rpartition(_THOUGHT)[0].rpartition("<think>")[2].strip()
-        if thought not in whole.text:
-            raise _unwritable("leaves out the thoughts of the answer that is trained")
-        if template.has_marks and self._uses_marks:
-            parts = _as_marked(whole, len(before))
-            if any(has_loss for _, has_loss in parts):
-                return [(before, False), *parts]
-        return [(before, False), (answer, True)]
+        role = "tool" if "tool_calls" in messages[-1] else "user"
+        role = following[0]["role"] if following else role
+        end = self._next_marks.get(role, "")
+        return turn_of(template, messages, tools, by_marks=self._by_marks, end=end)
 
-    def _plainly(self, messages: list[Message], tools: list[Any] | None) -> list[Part]:
+    def _plainly(self, messages: Sequence[Message], tools: list[Any] | None) -> Turn:
         """Return prompt, newline, response and end: without a template nothing else is possible."""
         has_calls = any("tool_calls" in one for one in messages)
         if tuple(one["role"] for one in messages) != _PLAIN or tools or has_calls:
@@ -146,11 +184,19 @@ class Template:
             raise UserError(
                 "this model has no chat template, so nothing would tell who speaks in a "
                 f"conversation of {roles}",
-                do=_OWN_TEMPLATE,
+                do=OWN_TEMPLATE,
                 code=ExitCode.DATA,
             )
         asked, answer = (one["content"] for one in messages)
-        return [(asked + "\n", False), (answer + self._tokens["eos_token"], True)]
+        return Turn(asked + "\n", [(answer + self._tokens["eos_token"], True)])
+
+    def _without_own_end(self, message: Message) -> Message:
+        """Return an answer without the end mark that the template will write again."""
+        end, text = self._own_end, message["content"].rstrip()
+        if not end or message["role"] != "assistant" or not text.endswith(end):
+            return message
+        kept = text.removesuffix(end)
+        return message | {"content": kept} if kept.strip() else message
 
     def _check_roles(self, chat: Conversation) -> None:
         """Raise UserError if the template omits a message, as some do with some roles.
@@ -169,64 +215,31 @@ class Template:
             return
         text = template.write(chat.messages, chat.tools, asks=False).text
         for place, one in enumerate(chat.messages):
-            if one["content"].rpartition(_THOUGHT)[2].strip() not in text:
-                raise _unwritable(f"leaves out message {place}, of the role {one['role']!r}")
+            if one["content"].rpartition(THOUGHT_END)[2].strip() not in text:
+                raise unwritable(f"leaves out message {place}, of the role {one['role']!r}")
         if is_written is False:
-            raise _unwritable(f"leaves out one of {', '.join(roles)}")
+            raise unwritable(f"leaves out one of {', '.join(roles)}")
 
-    def _marks(self) -> tuple[bool, str]:
-        """Return whether the template's own marks say what has loss, and a note about it."""
-        if self._template is None:
-            return False, "no chat template: a prompt, a new line, the response and its end"
-        if not self._template.has_marks:
-            return False, ""
-        asked = {"role": "user", "content": _ASKED}
-        chat = [asked, {"role": "assistant", "content": _ANSWER}]
+    def _end_of_trial(self) -> str:
         try:
-            before = self._template.write(chat[:1], None, asks=True).text
-            whole = self._template.write(chat, None, asks=False)
+            return self.after_answer()
         except UserError:  # reported where the template is used
-            return False, ""
-        ours = whole.text[len(before) :]
-        theirs = "".join(text for text, has in _as_marked(whole, len(before)) if has)
-        end = ours.partition(_ANSWER)[2].strip()
-        if theirs == ours:
-            return True, ""
-        if _ANSWER + end not in theirs:
-            return False, (
-                f"the template marks {theirs!r} as said by the model ({{% generation %}}), without "
-                f"what ends it; loss is on {ours!r}"
-            )
-        return True, (
-            f"loss is on what the template marks ({{% generation %}}): {theirs!r} of {ours!r}"
-        )
+            return ""
 
 
-def _unwritable(what: str) -> UserError:
-    return UserError(f"this model's chat template {what}", do=_OWN_TEMPLATE, code=ExitCode.DATA)
+def _is_asked(messages: Sequence[Message], place: int) -> bool:
+    """Return whether anybody has said anything before an answer."""
+    return any(one["role"] in ("user", "tool") for one in messages[:place])
 
 
-def _as_marked(whole: Written, begin: int) -> list[Part]:
-    """Return the text from `begin` on, in parts; the marked ones have loss."""
-    parts: list[Part] = []
-    done = begin
-    for marked, end in whole.marked:
-        start = max(marked, done)  # a mark may begin within the generation prompt
-        if end > start:
-            parts += [(whole.text[done:start], False), (whole.text[start:end], True)]
-            done = end
-    parts.append((whole.text[done:], False))
-    return [part for part in parts if part[0]]
+def _odd_order(messages: Sequence[Message]) -> str:
+    """Return what is unusual about the order of messages, as the end of a sentence, or ""."""
+    roles = [one["role"] for one in messages]
+    if next(iter(role for role in roles if role not in ("system", "developer")), "") == "assistant":
+        return "the conversation begins with an answer"
+    twice = next((i for i, pair in enumerate(pairwise(roles)) if pair == ("assistant",) * 2), None)
+    return "" if twice is None else f"messages {twice} and {twice + 1} are two answers in a row"
 
 
-def special_tokens(model_path: Path) -> dict[str, str]:
-    """Return the texts of bos_token, eos_token and pad_token; "" for a missing one."""
-    settings = tokenizer_config(model_path)
-    return {key: _token_text(settings.get(key)) for key in ("bos_token", "eos_token", "pad_token")}
-
-
-def _token_text(token: Any) -> str:
-    """Return the text of a special token, stored as text or as an object with `content`."""
-    if isinstance(token, dict):
-        token = token.get("content")
-    return token if isinstance(token, str) else ""
+def _differ(message: Message, original: Message) -> bool:
+    return message is not original

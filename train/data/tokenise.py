@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -13,15 +14,26 @@ import numpy as np
 from rundir.errors import UserError
 from train.data.bad_row import BadRowError
 from train.data.columns import LINES, Columns, find_columns
+from train.data.encode import Encoder, Ids
 from train.data.messages import Conversation
 from train.data.readers import Block, Raw
+from train.data.rendered import Rendered, of_segments
 from train.data.rows import Example, example_of, json_line, parsed
 from train.data.samples import Counts, Encoded, Recipe, Sample, Tokenised, batch_of, digest_of
-from train.data.template import Part, Template
+from train.data.template import Rendering, Template
 from train.data.values import decoded
 
 NUM_LONGEST = 3  # longest rows that are named
-_ENCODED_BYTES = 1 << 18  # at once: the tokenizer holds some hundred bytes per token
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A row's text on its way to tokens."""
+
+    text: str | list[Rendered]
+    example: Example
+    is_held_out: bool
+    row: int
 
 
 class Tokeniser:
@@ -30,7 +42,7 @@ class Tokeniser:
     def __init__(
         self, tokenizer: Any, template: Template, recipe: Recipe, columns: Columns
     ) -> None:
-        self._tokenizer, self._template, self._recipe = tokenizer, template, recipe
+        self._encoder, self._template, self._recipe = Encoder(tokenizer), template, recipe
         self._columns = columns
         self._lead = template.leading_ids(tokenizer, of_text=columns.kind in ("text", "segments"))
         end = template.text_end_id(tokenizer)
@@ -61,8 +73,7 @@ class Tokeniser:
     def encoded(self, rows: Iterable[tuple[int, Raw]]) -> Encoded:
         """Return all samples of rows, which come with their positions."""
         done = Encoded()
-        made: list[Sample] = []
-        parts: list[list[Part]] = []
+        texts: list[_Text] = []
         numbers = done.numbers
         for row, (number, raw) in enumerate(rows):
             numbers.append(number)
@@ -78,7 +89,7 @@ class Tokeniser:
                 if example is None:
                     done.counts.num_unwanted += 1
                     continue
-                found = self._parts(example)
+                written = self._written(example, done.counts)
             except BadRowError as error:
                 done.counts.num_bad += 1
                 done.bad.append((number, error))
@@ -89,33 +100,33 @@ class Tokeniser:
             is_held_out = self._is_held_out(digest)
             if is_held_out:
                 done.held_out_rows.append(json_line(cells))
-            done.counts.num_rewritten += len(found) > 1
-            parts += found
-            made += [Sample(list(self._lead), [], example, is_held_out, row) for _ in found]
-        self._encode(made, parts)
+            texts.append(_Text(written, example, is_held_out, row))
+        made = self._encode(texts, done.counts)
         lengths = ((len(one.ids), numbers[one.row]) for one in made)
         done.longest = heapq.nlargest(NUM_LONGEST, lengths)
         done.samples = [one for sample in made for one in self._fitting(sample, done.counts)]
         return done
 
-    def _parts(self, example: Example) -> list[list[Part]]:
+    def _written(self, example: Example, counts: Counts) -> str | list[Rendered]:
+        """Return a plain text as it is, anything else with its answers."""
         if isinstance(example, str):
-            return [[(example, True)]]
+            return example
         try:
             if isinstance(example, Conversation):
-                found = self._template.conversation(example)
+                written = self._template.conversation(example)
             else:
-                found = [example]
+                written = Rendering([of_segments(example)])
+            for one in written.texts:
+                one.text.encode()
         except UserError as error:
             raise BadRowError(
                 f"cannot be rendered by the chat template: {error.args[0]}", do=error.do
             ) from error
-        try:
-            for text, _ in chain.from_iterable(found):
-                text.encode()
         except UnicodeEncodeError as error:  # in a thought, a call or a tool: JSON can express it
             raise BadRowError("has a lone surrogate (half of a character)") from error
-        return found
+        counts.num_unasked += written.num_unasked
+        counts.num_own_marks += written.has_own_end
+        return written.texts
 
     def _is_held_out(self, digest: bytes) -> bool:
         """Return whether a row is held out, which depends only on its content and the seed."""
@@ -125,28 +136,44 @@ class Tokeniser:
         seeded = hashlib.blake2b(digest, digest_size=8, key=key)
         return int.from_bytes(seeded.digest(), "big") < self._recipe.eval_fraction * 2**64
 
-    def _encode(self, samples: list[Sample], parts: list[list[Part]]) -> None:
-        """Append the tokens of each sample's parts to it, with the ranges that have loss."""
-        ids = self._ids([text for some in parts for text, _ in some])
-        for sample, some in zip(samples, parts, strict=True):
-            for _, is_answer in some:
-                begin = len(sample.ids)
-                sample.ids += next(ids)
-                if isinstance(sample.example, str):
-                    begin, sample.ids = 0, sample.ids + self._text_end
-                if is_answer:
-                    sample.ranges += [begin, len(sample.ids)]
+    def _encode(self, texts: list[_Text], counts: Counts) -> list[Sample]:
+        """Return the samples of all texts, in order."""
+        plain = self._encoder.plain([one.text for one in texts if isinstance(one.text, str)])
+        parts = self._encoder.samples(
+            list(chain.from_iterable(one.text for one in texts if not isinstance(one.text, str)))
+        )
+        made: list[Sample] = []
+        for one in texts:
+            if isinstance(one.text, str):
+                samples = [self._plain(one.text, next(plain), counts)]
+            else:
+                samples = [sample for _ in one.text for sample in next(parts)]
+                counts.num_rewritten += len(samples) > 1
+                for sample in samples:
+                    self._lead_in(sample, counts)
+            made += [
+                Sample(ids.ids, ids.ranges, one.example, one.is_held_out, one.row)
+                for ids in samples
+            ]
+        return made
 
-    def _ids(self, texts: list[str]) -> Iterator[list[int]]:
-        """Yield the ids of texts, without adding special tokens: the template has written them."""
-        start, size = 0, 0
-        for i, text in enumerate(texts):
-            size += len(text)
-            if size >= _ENCODED_BYTES or i == len(texts) - 1:
-                some = texts[start : i + 1]
-                for encoding in self._tokenizer.encode_batch_fast(some, add_special_tokens=False):
-                    yield encoding.ids
-                start, size = i + 1, 0
+    def _plain(self, text: str, ids: list[int], counts: Counts) -> Ids:
+        """Return a text with its begin and end tokens, unless it has them itself."""
+        has_lead = bool(self._lead) and ids[:1] == self._lead
+        has_end = self._template.ends_text(text)
+        counts.num_own_marks += has_lead or has_end
+        whole = [*([] if has_lead else self._lead), *ids, *([] if has_end else self._text_end)]
+        return Ids(whole, [0, len(whole)])
+
+    def _lead_in(self, sample: Ids, counts: Counts) -> None:
+        """Put the begin token before a sample without a template, unless it has it itself."""
+        if not self._lead:
+            return
+        if sample.ids[:1] == self._lead:
+            counts.num_own_marks += 1
+            return
+        sample.ids = [*self._lead, *sample.ids]
+        sample.ranges = [at + len(self._lead) for at in sample.ranges]
 
     def _fitting(self, sample: Sample, counts: Counts) -> list[Sample]:
         length, limit = len(sample.ids), self._recipe.max_seq_length

@@ -6,13 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from train.data.chat_template import options_of
+from train.data.encode import Encoder
 from train.data.messages import Conversation
+from train.data.rendered import Rendered
 from train.data.template import Template
+from train.data.template_options import options_of
 from train.model.make_checkpoint import CHAT_TEMPLATE, byte_tokenizer
 
 CHATML = """{%- for message in messages %}
@@ -129,8 +133,16 @@ MARKING = (
 
 def samples(folder: Path, chat: Conversation, **given: Any) -> list[str]:
     """Render the samples of a conversation, with loss in brackets."""
-    made = Template(folder, **given).conversation(chat)
-    return ["".join(f"[[{text}]]" if has else text for text, has in parts) for parts in made]
+    return [with_brackets(one) for one in Template(folder, **given).conversation(chat).texts]
+
+
+def with_brackets(rendered: Rendered) -> str:
+    """Return a text with loss in brackets."""
+    parts, done = [], 0
+    for begin, end in (one for answer in rendered.answers for one in answer.loss):
+        parts += [rendered.text[done:begin], f"[[{rendered.text[begin:end]}]]"]
+        done = end
+    return "".join([*parts, rendered.text[done:]])
 
 
 def test_marks_of_a_template_say_what_has_loss_and_a_difference_is_said(tmp_path: Path) -> None:
@@ -164,9 +176,14 @@ def test_marks_are_those_that_transformers_finds(tmp_path: Path) -> None:
     found = tokenizer.apply_chat_template(
         CHAT, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
     )
-    (parts,) = Template(folder).conversation(Conversation(CHAT))
-    mask = [has for text, has in parts for _ in tokenizer(text, add_special_tokens=False).input_ids]
-    assert mask == [bool(one) for one in found["assistant_masks"]]
+    (rendered,) = Template(folder).conversation(Conversation(CHAT)).texts
+    encoder = Encoder(Tokenizer.from_file(str(folder / "tokenizer.json")))
+    ((sample,),) = encoder.samples([rendered])
+    mask = np.zeros(len(sample.ids), int)
+    for begin, end in zip(sample.ranges[::2], sample.ranges[1::2], strict=True):
+        mask[begin:end] = 1
+    assert sample.ids == found["input_ids"]
+    assert mask.tolist() == found["assistant_masks"]
 
 
 def test_answers_without_loss_are_written_all_the_same(tmp_path: Path) -> None:

@@ -259,9 +259,8 @@ FORMS = [
     Form(
         name="thoughts that the template does not write",
         of="odd",
-        rows=[{"messages": [CHAT[0], {**CHAT[1], "reasoning_content": "hm"}]}],
-        trained=PAIR,
-        unused="messages[].reasoning_content",
+        rows=[{"messages": [CHAT[0], {**CHAT[1], "reasoning": "hm"}]}],
+        error="leaves out the thoughts of the answer that is trained",
     ),
     Form(
         name="no messages, but a pair",
