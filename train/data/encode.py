@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -85,18 +85,16 @@ class Encoder:
         hard = joint.first_from(answer.begin)
         while hard < last and joint.ids[hard] not in self._hard:
             hard += 1
-        text_end = joint.starts[hard] if hard < last else answer.end
-        found = self._going_on.encode(
-            joint.text.text[answer.begin : text_end], add_special_tokens=False
-        )
-        prompt = [*joint.ids[:start], *end]
-        starts = [answer.begin + begin for begin, _ in found.offsets]
-        own = _Places(
-            [*([-1] * len(prompt)), *starts, *joint.starts[hard:last]],
-            [*([-1] * len(prompt)), *(s + 1 for s in starts), *joint.ends[hard:last]],
-        )
-        ids = [*prompt, *found.ids, *joint.ids[hard:last]]
-        return Ids(ids, own.ranges(answer, len(prompt)))
+        text_end = joint.place(hard)[0] if hard < last else answer.end
+        text = joint.text.text[answer.begin : text_end]
+        alone = self._going_on.encode(text, add_special_tokens=False)
+        places = [
+            *[(-1, -1)] * (start + len(end)),
+            *((answer.begin + first, answer.begin + behind) for first, behind in alone.offsets),
+            *map(joint.place, range(hard, last)),
+        ]
+        ids = [*joint.ids[:start], *end, *alone.ids, *joint.ids[hard:last]]
+        return Ids(ids, _Places(len(ids), places.__getitem__).ranges(answer, start + len(end)))
 
     @cached_property
     def _going_on(self) -> Any:
@@ -110,14 +108,14 @@ class Encoder:
 
 
 class _Places:
-    """The places of tokens in a text: where each begins and ends, in characters."""
+    """The places of tokens in a text: `place` returns where one begins and ends, in characters."""
 
-    def __init__(self, starts: list[int], ends: list[int]) -> None:
-        self.starts, self.ends = starts, ends
+    def __init__(self, num: int, place: Callable[[int], tuple[int, int]]) -> None:
+        self.num, self.place = num, place
 
     def first_from(self, place: int) -> int:
         """Return the first token that begins at `place` or after it."""
-        return bisect_left(self.starts, place)
+        return bisect_left(range(self.num), place, key=lambda at: self.place(at)[0])
 
     def ranges(self, answer: Answer, begin: int) -> list[int]:
         """Return the ranges of tokens with loss of an answer whose first token is `begin`.
@@ -129,9 +127,9 @@ class _Places:
             at = begin
             if first > answer.begin:
                 at = self.first_from(first)
-                if at and self.ends[at - 1] > first:
+                if at and self.place(at - 1)[1] > first:
                     at -= 1
-            at = max(at, begin, found[-1] if found else 0)
+            at = max(at, begin, *found[-1:])
             end = self.first_from(last)
             if found and at == found[-1] and end > at:
                 found[-1] = end
@@ -150,15 +148,14 @@ class _Joint(_Places):
 
     def __init__(self, encoding: Any, text: Rendered, hard: frozenset[int]) -> None:
         self.text, self.ids = text, encoding.ids
-        offsets = encoding.offsets
-        super().__init__([begin for begin, _ in offsets], [end for _, end in offsets])
+        super().__init__(len(self.ids), encoding.token_to_chars)
         self.hard_starts, self.prompt_ends = [], []
         for answer in text.answers:
-            at = self.first_from(answer.begin)
-            while at > 0 and (self.ids[at - 1] not in hard or self.ends[at - 1] > answer.begin):
+            at = self.first_from(answer.begin) - 1
+            while at > 0 and (self.ids[at] not in hard or self.place(at)[1] > answer.begin):
                 at -= 1
-            at = max(0, at - 1)
-            begin = self.starts[at] if at else 0
+            at = max(0, at)
+            begin = self.place(at)[0] if at else 0
             self.hard_starts.append(at)
             self.prompt_ends.append(text.text[begin : answer.begin])
 
