@@ -85,7 +85,7 @@ OWN: dict[str, dict[str, Any]] = {
 
 def of_marked_templates() -> list[Shape]:
     """Return several turns for each template that marks what the model says."""
-    names = (name for name in template_names() if "generation %}" in template(name))
+    names = (name for name in template_names() if "endgeneration" in template(name))
     shapes = ({"rows": [LONG], "template": name} | MARKED.get(name, {}) for name in names)
     return [marked("several turns", *shape.pop("rows"), **shape) for shape in shapes]
 
