@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -26,14 +24,8 @@ from train.data.values import decoded
 NUM_LONGEST = 3  # longest rows that are named
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """A row's text on its way to tokens."""
-
-    text: str | list[Rendered]
-    example: Example
-    is_held_out: bool
-    row: int
+# A row's text on its way to tokens, with its example, whether it is held out, and its index.
+_Text = tuple[str | list[Rendered], Example, bool, int]
 
 
 class Tokeniser:
@@ -100,7 +92,7 @@ class Tokeniser:
             is_held_out = self._is_held_out(digest)
             if is_held_out:
                 done.held_out_rows.append(json_line(cells))
-            texts.append(_Text(written, example, is_held_out, row))
+            texts.append((written, example, is_held_out, row))
         made = self._encode(texts, done.counts)
         lengths = ((len(one.ids), numbers[one.row]) for one in made)
         done.longest = heapq.nlargest(NUM_LONGEST, lengths)
@@ -138,32 +130,30 @@ class Tokeniser:
 
     def _encode(self, texts: list[_Text], counts: Counts) -> list[Sample]:
         """Return the samples of all texts, in order."""
-        plain = self._encoder.plain([one.text for one in texts if isinstance(one.text, str)])
+        plain = self._encoder.plain([text for text, *_ in texts if isinstance(text, str)])
         parts = self._encoder.samples(
-            list(chain.from_iterable(one.text for one in texts if not isinstance(one.text, str)))
+            [one for text, *_ in texts if not isinstance(text, str) for one in text]
         )
         made: list[Sample] = []
-        for one in texts:
-            if isinstance(one.text, str):
-                samples = [self._plain(one.text, next(plain), counts)]
-            else:
-                samples = [sample for _ in one.text for sample in next(parts)]
-                counts.num_rewritten += len(samples) > 1
-                for sample in samples:
-                    self._lead_in(sample, counts)
-            made += [
-                Sample(ids.ids, ids.ranges, one.example, one.is_held_out, one.row)
-                for ids in samples
-            ]
+        for text, example, is_held_out, row in texts:
+            if isinstance(text, str):
+                ids = self._with_ends(text, next(plain), counts)
+                made.append(Sample(ids, [0, len(ids)], example, is_held_out, row))
+                continue
+            samples = [sample for _ in text for sample in next(parts)]
+            counts.num_rewritten += len(samples) > 1
+            for sample in samples:
+                self._lead_in(sample, counts)
+                made.append(Sample(sample.ids, sample.ranges, example, is_held_out, row))
         return made
 
-    def _plain(self, text: str, ids: list[int], counts: Counts) -> Ids:
-        """Return a text with its begin and end tokens, unless it has them itself."""
+    def _with_ends(self, text: str, ids: list[int], counts: Counts) -> list[int]:
+        """Return a text's ids with begin and end tokens, unless it has them itself."""
         has_lead = bool(self._lead) and ids[:1] == self._lead
         has_end = self._template.ends_text(text)
-        counts.num_own_marks += has_lead or has_end
-        whole = [*([] if has_lead else self._lead), *ids, *([] if has_end else self._text_end)]
-        return Ids(whole, [0, len(whole)])
+        if has_lead or has_end:
+            counts.num_own_marks += 1
+        return [*([] if has_lead else self._lead), *ids, *([] if has_end else self._text_end)]
 
     def _lead_in(self, sample: Ids, counts: Counts) -> None:
         """Put the begin token before a sample without a template, unless it has it itself."""
