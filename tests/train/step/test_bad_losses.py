@@ -24,6 +24,7 @@ from rundir.prepared import Prepared
 from tests.models import QWEN3
 from tests.train.groups import new_run, run_program, start_ranks, told
 from train import worker
+from train.batches.course import course_of
 from train.batches.epoch_order import Order
 from train.data.prepare_path import prepare_path
 from train.data.samples import recipes
@@ -85,7 +86,7 @@ def spoil() -> None:
 
 def bad_index(config: RunConfig) -> int:
     """Return the row that comes first in the bad step."""
-    return Order(NUM_ROWS, BATCH, config.train.seed).step_indices(BAD_STEP - 1)[0]
+    return Order(course_of(config, NUM_ROWS)).step_indices(BAD_STEP - 1)[0]
 
 
 def main(folder: Path) -> None:
