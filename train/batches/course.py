@@ -86,6 +86,11 @@ class Course:
         left = max(0, self.end - self.first_row)
         return self.first_step + math.ceil(left / self.batch_size)
 
+    @property
+    def last_row(self) -> int:
+        """The position at which the run ends."""
+        return self._row(self.num_steps)
+
     def rows(self, step: int) -> range:
         """Return the positions of the rows of `step` (from 0); none after the run's end."""
         return range(self._row(step), self._row(step + 1))
