@@ -40,7 +40,7 @@ class Guards:
             return rows_of_step(step, feed=feed, config=config, run=run, ranks=ranks, loss=loss)
 
         self._ranks, self._events, self._course = ranks, events, feed.course
-        self.losses = BadLosses(config.train, run, ranks, events, find)
+        self.losses = BadLosses(config.train, run, ranks, events, find, feed.course)
         self.patience = Patience(config.train.early_stop_evaluations)
 
     def notes(self, step: int) -> dict[str, Any]:
@@ -55,16 +55,12 @@ class Guards:
         """Go on from what a checkpoint has kept, if it has."""
         with suppress(OSError, ValueError):
             notes = notes_of(checkpoint)
-            self.losses.restore(self._still_skipped(checkpoint, notes.get("bad_losses", {})))
+            was = position_of(checkpoint, self._course.num_rows)
+            state = notes.get("bad_losses", {})
+            if (was.batch_size, was.draws) != (self._course.batch_size, self._course.draws):
+                state = _without_later(state, step_of(checkpoint))
+            self.losses.restore(state, was.batch_size)
             self.patience.restore(notes.get("early_stop", {}))
-
-    def _still_skipped(self, checkpoint: Path, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the state without later steps to skip, if these have other rows now."""
-        was = position_of(checkpoint, self._course.num_rows)
-        if (was.batch_size, was.draws) == (self._course.batch_size, self._course.draws):
-            return state
-        done = step_of(checkpoint)
-        return state | {"skipped": [step for step in state.get("skipped", ()) if step <= done]}
 
     def go_back(self, checkpoint: Path, bad: BadLoss) -> None:
         """Go on from a checkpoint, without the step of the bad loss."""
@@ -87,3 +83,8 @@ class Guards:
                 best_loss=self.patience.best_loss,
                 num_evaluations=self.patience.num_since,
             )
+
+
+def _without_later(state: dict[str, Any], step: int) -> dict[str, Any]:
+    """Return the state without steps to skip after `step`, which have other rows now."""
+    return state | {"skipped": [one for one in state.get("skipped", ()) if one <= step]}

@@ -198,7 +198,6 @@ def test_a_resumed_run_with_another_batch_goes_back_to_the_checkpoint_that_it_be
 ) -> None:
     run = done / "jump-rollback-resumed"
     assert [one["step"] for one in told(run, "mark", "loss.bad")] == [BAD_STEP]
-    assert sorted(losses(run)) == list(range(BAD_STEP, NUM_STEPS + 1))
     notes = json.loads((complete_checkpoints(run / "checkpoints")[-1] / "state.json").read_text())
     position = notes["notes"]["position"]
     rows = (BAD_STEP - 1) * BATCH + (NUM_STEPS - BAD_STEP + 1) * 8
