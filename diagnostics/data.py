@@ -77,13 +77,14 @@ def check_batches(
     run: OwnRun, samples: Any, vocab_size: int | None, looked: Looked
 ) -> Iterator[str]:
     """Yield all that is wrong with the batches of the first steps; count them in `looked`."""
+    from train.batches.course import course_of
     from train.batches.feed import Feed, order_of
-    from train.update.schedule import num_steps
 
     config, ranks = run.config, range(run.num_ranks)
-    order = order_of(samples, config)
+    course = course_of(config, len(samples))
+    order = order_of(samples, course)
     feeds = [Feed(samples, config, rank, run.num_ranks) for rank in ranks]
-    for step in range(min(_NUM_STEPS, num_steps(config.train, len(samples)))):
+    for step in range(min(_NUM_STEPS, course.num_steps)):
         looked.num_steps += 1
         if _samples_in(feeds[0].shares(step)) != Counter(order.step_indices(step)):
             yield f"step {step}: the ranks do not have each of its samples exactly once"

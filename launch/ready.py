@@ -1,6 +1,6 @@
 """Preparation for our own trainer before any rank starts: requested tests, model and data.
 
-A resumed run must have the samples of the run that it resumes.
+A resumed run must have the samples of the run that it resumes; launch/resumed.py compares them.
 """
 
 from __future__ import annotations
@@ -11,42 +11,15 @@ from pathlib import Path
 from rich.console import Console
 
 from launch.checks_first import run_first_tests
-from launch.config.again import data_changes, differences
+from launch.config.again import differences
 from launch.config.job import Job
 from launch.files.preparation import prepare
 from launch.plan.of_run import PlanOfRun
 from launch.process.signals import Signals
-from launch.process.typed import again
-from rundir.errors import UserError
+from launch.resumed import check_order, check_same_data
 from rundir.events import EventWriter
-from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
-from rundir.prepared import Loading, Prepared, read_prepared, write_prepared
-
-
-def check_same_data(job: Job, prepared: Prepared) -> str | None:
-    """Raise UserError if the samples differ from the resumed run's; return a warning if forced.
-
-    The samples of a step follow from the number and order of all samples. With different ones, some
-    would be used twice and others never, and training samples could end up held out.
-    """
-    assert job.resume_from is not None
-    before = RunDir(job.resume_from.parent.parent)
-    changes = list(data_changes(read_prepared(before).train, prepared.train))
-    if not changes:
-        return None
-    what = (
-        f"the data are not those of run {before.run_id}, which this one goes on from: "
-        f"{'; '.join(changes)}"
-    )
-    if job.force:
-        return f"airlock: {what}: some rows may come twice, others never"
-    raise UserError(
-        what,
-        do=f"{again(job.config.profile)} --force   # all the same; better: the data and settings "
-        "as they were, or no --resume",
-        code=ExitCode.DATA,
-    )
+from rundir.prepared import Loading, Prepared, write_prepared
 
 
 def make_ready(
@@ -91,8 +64,9 @@ def have_prepared(
         prepared = prepare(
             job.config, folder, resume_from=job.resume_from, env=env, signals=signals
         )
-        if job.resume_from is not None and (line := check_same_data(job, prepared)):
-            console.out(line, highlight=False)
+        if job.resume_from is not None:
+            for change in (*check_same_data(job, prepared), *check_order(job, prepared)):
+                console.out(f"airlock: {change}", highlight=False)
         if job.again is not None and (line := differences(job.again, prepared)):
             console.out(line, highlight=False)
     if (folder.path / "base_model").is_symlink():  # from the Hub, where a branch may have moved

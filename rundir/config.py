@@ -150,7 +150,11 @@ class TrainConfig:
         "qlora: the same, and the layers below them are held in four bits (bitsandbytes)",
     )
     max_steps: int = _field(0, "optimizer steps; 0: as many as `epochs` come to", at_least=0)
-    epochs: float = _field(1.0, "passes over the data, used when max_steps is 0", at_least=0)
+    epochs: float = _field(
+        1.0,
+        "passes over the data, used when max_steps is 0; the last step has the rows that are left",
+        at_least=0,
+    )
     global_batch_size: int = _field(64, "samples a step, over all ranks", at_least=1)
     micro_batch_size: int = _field(
         1, "rows a rank computes at once, at most; without packing a row is a sample", at_least=1

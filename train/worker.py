@@ -28,10 +28,11 @@ from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
-from train.batches.feed import Feed
+from train.batches.course import Course, course_of
+from train.batches.feed import Feed, Steps, order_of
 from train.data.dataset import SampleFile
 from train.evaluation.evaluation_sets import evaluation_sets
-from train.model.attention import allow_cudnn
+from train.model.attention import allow_cudnn, row_lengths
 from train.model.build import (
     add_method,
     compile_blocks,
@@ -169,21 +170,25 @@ def _train(
             check_same_weights(model, ranks)
     # The same state however the model was loaded, but another one on each rank, for dropout.
     torch.manual_seed(config.train.seed + ranks.rank)
-    samples = _samples(config, run, ranks, events)
+    if ranks.is_first:
+        remove_half_written(run)  # by an earlier attempt, whose ranks are all gone
+    resume_from = _resume_from(run, ranks, events) or prepared.resume_from
+    course = course_of(config, prepared.train.num_samples, resume_from)
+    samples = _samples(config, run, ranks, events, course)
+    order = samples if isinstance(samples, Stream) else order_of(samples, course)
+    multiple = row_lengths(config, model, ranks.device)
     trainer = Trainer(
         config=config,
         run=run,
         ranks=ranks,
         events=events,
         model=wrapped,
-        samples=samples,
+        feed=Feed(samples, config, ranks.rank, ranks.world_size, order, multiple),
         evaluator=evaluation_sets(config, run, ranks, events, model, head=tried.head),
     )
-    _tell_cost(config, samples, ranks, events)
+    _tell_cost(config, samples, order, ranks, events)
     trainer.warm_up()
-    if ranks.is_first:
-        remove_half_written(run)  # by an earlier attempt, whose ranks are all gone
-    trainer.restore(_resume_from(run, ranks, events) or prepared.resume_from)
+    trainer.restore(resume_from)
     result = trainer.train()
     if isinstance(samples, Stream):
         samples.end()
@@ -197,18 +202,25 @@ def _train(
 
 
 def _tell_cost(
-    config: RunConfig, samples: SampleFile | Stream, ranks: Ranks, events: EventWriter
+    config: RunConfig,
+    samples: SampleFile | Stream,
+    order: Steps,
+    ranks: Ranks,
+    events: EventWriter,
 ) -> None:
     """Tell what batches by length cost beside packed rows: known beforehand of prepared samples."""
     if config.data.packing != "by_length" or not ranks.is_first or isinstance(samples, Stream):
         return
+    steps = range(order.course.first_step, order.course.num_steps)[:_COST_STEPS]
+    if not steps:
+        return
     packed = replace(config, data=replace(config.data, packing=True))
-    feeds = [Feed(samples, one, ranks.rank, ranks.world_size) for one in (config, packed)]
+    feeds = [Feed(samples, one, ranks.rank, ranks.world_size, order) for one in (config, packed)]
     (tokens, computed, batches), (_, in_rows, rows) = (
-        map(sum, zip(*map(feed.tokens, range(_COST_STEPS)), strict=True)) for feed in feeds
+        map(sum, zip(*map(feed.tokens, steps), strict=True)) for feed in feeds
     )
     text = (
-        f"[Rank 0] PACKING: by length, {_COST_STEPS} steps compute {computed / tokens:.2f} times "
+        f"[Rank 0] PACKING: by length, {len(steps)} steps compute {computed / tokens:.2f} times "
         f"their tokens, in {batches} micro-batches; packed rows would be {in_rows / tokens:.2f} "
         f"times them, in {rows}"
     )
@@ -252,10 +264,12 @@ def wrap(
 
 
 def _samples(
-    config: RunConfig, run: RunDir, ranks: Ranks, events: EventWriter
+    config: RunConfig, run: RunDir, ranks: Ranks, events: EventWriter, course: Course
 ) -> SampleFile | Stream:
     """Return the training samples, prepared or streamed."""
     prepared = read_prepared(run)
     if not prepared.train.is_streamed:
         return SampleFile(prepared.train)
-    return Stream(config=config, run=run, prepared=prepared, ranks=ranks, events=events)
+    return Stream(
+        config=config, run=run, prepared=prepared, ranks=ranks, events=events, course=course
+    )

@@ -53,6 +53,7 @@ def private_bytes(file: str = "") -> tuple[int, int]:
 
 def rank(folder: Path) -> dict[str, float]:
     """Measure the data access of one of several ranks, which wait for each other at each stage."""
+    from train.batches.course import Course
     from train.batches.epoch_order import Order
     from train.data.dataset import SampleFile
 
@@ -62,7 +63,7 @@ def rank(folder: Path) -> dict[str, float]:
     before, _ = private_bytes()
     started = time.perf_counter()
     samples = SampleFile(prepared)
-    order = Order(len(samples), 64, 0)
+    order = Order(Course(num_rows=len(samples), batch_size=64))
     sum(int(samples[i][0].sum()) for i in order.step_indices(0))
     first_batch_s = time.perf_counter() - started
     started = time.perf_counter()

@@ -54,21 +54,17 @@ def count_rows(folder: Path) -> int:
 
 def ours(folder: Path, rank: int, world: int, begin: float) -> Iterator[int]:
     """Yield Airlock's share."""
+    from train.batches.course import course_of
+    from train.stream.piece_reader import PieceReader
     from train.stream.pieces import Pieces
-    from train.stream.share import shares
+    from train.stream.share import StreamRows, order_of, shares
 
-    pieces = Pieces.load(folder / "run/data/stream")
+    pieces, config = Pieces.load(folder / "run/data/stream"), config_of(folder)
     steps = pieces.num_rows // _BATCH
     first = int(steps * begin)
-    made = shares(
-        pieces,
-        config_of(folder),
-        folder / "model",
-        first_step=first,
-        rank=rank,
-        world_size=world,
-        say=print,
-    )
+    course, reader = course_of(config, pieces.num_rows), PieceReader(pieces.files, print)
+    rows = StreamRows(order_of(pieces, course), reader, course, rank=rank, world_size=world)
+    made = shares(rows, pieces.columns, config, folder / "model", first)
     for _ in range(first, steps):
         yield next(made).counts.num_rows
 

@@ -100,6 +100,7 @@ class Work:
         model: Path | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
+        from train.batches.course import Course
         from train.batches.epoch_order import Order
         from train.data.dataset import SampleFile
         from train.data.prepare_path import prepare_file
@@ -114,7 +115,7 @@ class Work:
         if model is None:
             make_checkpoint(described, self.model)
         samples = SampleFile(prepare_file(recipe.data, self.model, 0, recipe.row_tokens))
-        order = Order(len(samples), recipe.global_batch, 0)
+        order = Order(Course(num_rows=len(samples), batch_size=recipe.global_batch))
         steps = [[samples[i] for i in order.step_indices(step)] for step in range(recipe.steps)]
         self.step_tokens = [sum(len(tokens) for tokens, _ in step) for step in steps]
         in_order = [

@@ -89,5 +89,16 @@ def data_changes(before: PreparedData, now: PreparedData) -> Iterator[str]:
         return
     for name, value in now.made_of.items():
         was = before.made_of.get(name, value)
-        if was != value:
+        if was == value:
+            continue
+        (old, old_weights), (new, new_weights) = _mixture(was), _mixture(value)
+        if name == "files" and old == new:
+            yield f"the weights of their files were {old_weights}, are {new_weights}"
+        else:
             yield _CHANGED.get(name) or f"{name} was {was}, is {value}"
+
+
+def _mixture(files: str) -> tuple[list[str], str]:
+    """Return the digests of DIGEST[:WEIGHT] …, and their weights in words."""
+    parts = [one.partition(":") for one in files.split(" ")]
+    return [digest for digest, _, _ in parts], " and ".join(weight or "1" for *_, weight in parts)

@@ -59,6 +59,10 @@ def test_a_mixture_is_gone_on_with_to_the_last_bit_and_other_data_are_refused(
     assert losses(first) | resumed == whole
     assert sorted(resumed) == [5, 6]
 
+    other_weight = (*mixture[:-1], mixture[-1].replace(":0.5", ":0.25"))
+    code, _, err = finish(airlock(*again, *other_weight))
+    assert code == 5
+    assert "the weights of their files were 1 and 0.5, are 1 and 0.25" in err
     with (tmp_path / "my data" / "b.jsonl").open("a") as file:
         file.write('{"prompt": "p", "response": "r"}\n')
     code, _, err = finish(airlock(*again))

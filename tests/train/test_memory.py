@@ -25,6 +25,7 @@ from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train.batches.batch import Batch
+from train.batches.feed import Feed
 from train.model.head import _LOGITS_BYTES
 from train.model.loss import SummedLoss
 from train.rank.group import meet
@@ -90,7 +91,7 @@ def steps(*, warm: bool) -> dict[str, float]:
         ranks=ranks,
         events=events,
         model=wrapped,
-        samples=samples,
+        feed=Feed(samples, config, ranks.rank, ranks.world_size),
         evaluator=None,
     )
     ids = torch.ones((2, 8), dtype=torch.long)

@@ -2,7 +2,8 @@
 
 From a file of n samples with weight w an epoch takes round(w·n), and the next epoch takes those
 that follow in the file's own sequence of permutations: with w = 0.3 each sample has had its turn
-before any has a second. Resuming needs no state, and the number of ranks changes nothing.
+before any has a second, also if the seed changes meanwhile: a permutation that has begun is kept
+to its end. The number of ranks changes nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from rundir.prepared import PreparedPart
+from train.batches.course import Course
 
 _LISTED = 1 << 20  # samples: a longer list takes more memory than the rest of a rank's data
 _ROUNDS = 8  # 4 are enough to be pseudo-random (Luby and Rackoff 1988) with good round functions
@@ -68,58 +70,56 @@ def _mixed(value: int) -> int:
 class MixedOrder:
     """The samples of each step, for several files numbered consecutively; else like `Order`."""
 
-    def __init__(self, parts: Sequence[PreparedPart], batch_size: int, seed: int) -> None:
-        self._parts, self._batch_size, self._seed = parts, batch_size, seed
+    def __init__(self, parts: Sequence[PreparedPart], course: Course) -> None:
+        self._parts, self.course = parts, course
         self._draw_ends = list(accumulate(part.num_drawn for part in parts))
         self._ends = list(accumulate(part.num_samples for part in parts))
         self._known: dict[int, tuple[tuple[int, int], Permutation]] = {}
 
     def step_indices(self, step: int) -> list[int]:
         """Return the indices of the samples of `step` (from 0), the same on all ranks."""
-        first = step * self._batch_size
-        return [self._index(position) for position in range(first, first + self._batch_size)]
+        return [self._index(position) for position in self.course.rows(step)]
 
     def _index(self, position: int) -> int:
         epoch, within = divmod(position, self._draw_ends[-1])
-        slot = int(self._order(0, self._draw_ends[-1], epoch)[within])
+        slot = int(self._order(0, self._draw_ends[-1], epoch, epoch)[within])
         number = bisect_right(self._draw_ends, slot)
         part = self._parts[number]
         drawn = slot - (self._draw_ends[number] - part.num_drawn)
         turn, place = divmod(epoch * part.num_drawn + drawn, part.num_samples)
         before = self._ends[number] - part.num_samples
-        return before + int(self._order(number + 1, part.num_samples, turn)[place])
+        begun_in = turn * part.num_samples // part.num_drawn
+        return before + int(self._order(number + 1, part.num_samples, turn, begun_in)[place])
 
-    def _order(self, stream: int, length: int, turn: int) -> Permutation:
+    def _order(self, stream: int, length: int, turn: int, epoch: int) -> Permutation:
         """Return a permutation; the last two of each stream are kept, as an epoch may need both."""
         key = 2 * stream + turn % 2
         about, found = self._known.get(key, ((-1, -1), ()))
         if about != (stream, turn):
-            found = permutation(length, self._seed, turn, stream)
+            found = permutation(length, self.course.seed(epoch), turn, stream)
             self._known[key] = (stream, turn), found
         return found
 
 
 class Order:
-    """The samples of each step: a pure function of (seed, step), so resuming needs no state.
+    """The samples of each step: a pure function of the step and the run's course.
 
     Samples are drawn without replacement within each epoch; a step may span two epochs.
     """
 
-    def __init__(self, num_samples: int, batch_size: int, seed: int) -> None:
-        self._num_samples = num_samples
-        self._batch_size = batch_size
-        self._seed = seed
+    def __init__(self, course: Course) -> None:
+        self.course = course
         self._epoch = -1
         self._permutation: Permutation = np.empty(0, dtype=np.int64)
 
     def step_indices(self, step: int) -> list[int]:
         """Return the indices of the samples of `step` (from 0), the same on all ranks."""
-        first = step * self._batch_size
-        return [self._index(position) for position in range(first, first + self._batch_size)]
+        return [self._index(position) for position in self.course.rows(step)]
 
     def _index(self, position: int) -> int:
-        epoch, within = divmod(position, self._num_samples)
+        num_rows = self.course.num_rows
+        epoch, within = divmod(position, num_rows)
         if epoch != self._epoch:
-            self._permutation = permutation(self._num_samples, self._seed, epoch)
+            self._permutation = permutation(num_rows, self.course.seed(epoch), epoch)
             self._epoch = epoch
         return int(self._permutation[within])

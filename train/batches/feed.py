@@ -7,6 +7,7 @@ from typing import Protocol
 
 from rundir.config import RunConfig
 from train.batches.batch import Batch, collate, collate_rows
+from train.batches.course import Course, course_of
 from train.batches.epoch_order import MixedOrder, Order
 from train.batches.packing import alike_batches, balanced_rows, balanced_shares
 from train.data.dataset import Sample, SampleFile
@@ -32,16 +33,19 @@ class Samples(Protocol):
 class Steps(Protocol):
     """The choice of the samples of each step."""
 
+    @property
+    def course(self) -> Course:
+        """The positions of each step's rows."""
+
     def step_indices(self, step: int) -> Sequence[int]:
         """Return the indices of the samples of `step` (from 0), the same on all ranks."""
 
 
-def order_of(samples: Samples, config: RunConfig) -> Steps:
+def order_of(samples: Samples, course: Course) -> Steps:
     """Return the order in which prepared samples make up steps."""
-    batch_size, seed = config.train.global_batch_size, config.train.seed
     if isinstance(samples, SampleFile) and samples.parts:
-        return MixedOrder(samples.parts, batch_size, seed)
-    return Order(len(samples), batch_size, seed)
+        return MixedOrder(samples.parts, course)
+    return Order(course)
 
 
 class Feed:
@@ -61,14 +65,24 @@ class Feed:
         order: Steps | None = None,
         row_multiple: int = 1,
     ) -> None:
-        """Prepare the feed; rows are padded to a multiple of `row_multiple` tokens."""
-        self._samples, self._rank, self._world_size = samples, rank, world_size
+        """Prepare the feed; rows are padded to a multiple of `row_multiple` tokens.
+
+        Without an `order` it is that of a run from its beginning.
+        """
+        self.samples, self._rank, self._world_size = samples, rank, world_size
         self._size = config.train.micro_batch_size
         self._row_tokens = config.data.max_seq_length
         self._by_length = config.data.packing == "by_length"
         self._is_packed = config.data.may_share_rows
         self._row_multiple = row_multiple
-        self._order = order_of(samples, config) if order is None else order
+        if order is None:
+            order = order_of(samples, course_of(config, len(samples)))
+        self._order = order
+
+    @property
+    def course(self) -> Course:
+        """The positions of each step's rows."""
+        return self._order.course
 
     def step(self, step: int) -> list[Batch]:
         """Return the micro-batches of `step` (from 0)."""
@@ -80,7 +94,7 @@ class Feed:
     def shares(self, step: int) -> list[Share]:
         """Return the share of each rank, by the indices of its samples."""
         indices = self._order.step_indices(step)
-        lengths = [self._samples.length(index) for index in indices]
+        lengths = [self.samples.length(index) for index in indices]
         return [
             self._micro_batches([indices[i] for i in share], [lengths[i] for i in share])
             for share in balanced_shares(lengths, self._world_size)
@@ -88,7 +102,7 @@ class Feed:
 
     def tokens(self, step: int) -> tuple[int, int, int]:
         """Return (tokens, those computed with padding, micro-batches) of `step`, over all ranks."""
-        shares, length = self.shares(step), self._samples.length
+        shares, length = self.shares(step), self.samples.length
         batches = [[list(map(length, row)) for row in batch] for share in shares for batch in share]
         computed = sum(self._padded(max(map(sum, batch))) * len(batch) for batch in batches)
         return sum(map(sum, (row for batch in batches for row in batch))), computed, len(batches)
@@ -112,7 +126,7 @@ class Feed:
         return max(length, min(self._row_tokens, -(-length // multiple) * multiple))
 
     def _batch(self, rows: MicroBatch) -> Batch:
-        samples = [[self._samples[index] for index in row] for row in rows]
+        samples = [[self.samples[index] for index in row] for row in rows]
         padded = self._row_multiple, self._row_tokens
         if self._is_packed:
             return collate_rows(samples, *padded)

@@ -123,7 +123,7 @@ class Keeper:
                 self._optimizer,
                 self._ranks,
                 keep=num_kept,
-                notes=self._guards.notes(),
+                notes=self._guards.notes(step),
             )
 
     def take_best(self, config: RunConfig, last_step: int) -> None:

@@ -16,9 +16,7 @@ from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train.batches.batch import Batch, Work, collate_rows
 from train.batches.feed import Feed
-from train.data.dataset import SampleFile
 from train.evaluation.evaluation_sets import EvaluationSets
-from train.model.attention import row_lengths
 from train.model.build import num_weights
 from train.model.undistributed import Undistributed
 from train.rank.group import Ranks
@@ -30,7 +28,7 @@ from train.step.progress import StepProgress
 from train.stream.stream import Stream
 from train.update.buckets import fill_buckets
 from train.update.optimizer import make_optimizer
-from train.update.schedule import learning_rate, num_steps
+from train.update.schedule import learning_rate
 
 Result = Literal["done", "stopped"]
 
@@ -46,12 +44,12 @@ class Trainer:
         ranks: Ranks,
         events: EventWriter,
         model: DistributedDataParallel | Undistributed,
-        samples: SampleFile | Stream,
+        feed: Feed,
         evaluator: EvaluationSets | None,
     ) -> None:
         self._config, self._run, self._ranks, self._events = config.train, run, ranks, events
         self._run_config = config
-        self._model, self._samples, self._evaluator = model, samples, evaluator
+        self._model, self._feed, self._evaluator = model, feed, evaluator
         self._trainable = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(
             self._trainable,
@@ -62,19 +60,15 @@ class Trainer:
             bf16_updates=config.train.bf16_updates,
             seed=config.train.seed,
         )
-        order = samples if isinstance(samples, Stream) else None
-        multiple = row_lengths(config, model.module, ranks.device)
-        self._feed = Feed(samples, config, ranks.rank, ranks.world_size, order, multiple)
         self._longest = config.data.max_seq_length
-        self._total_steps = num_steps(config.train, len(samples))
+        self._total_steps = feed.course.num_steps
         self._step = 0  # steps done
         self._guards = Guards(
             config=config,
             run=run,
             ranks=ranks,
             events=events,
-            samples=samples,
-            feed=self._feed,
+            feed=feed,
             loss=model.module,
         )
         self._keeper = Keeper(
@@ -97,12 +91,12 @@ class Trainer:
         fill_buckets(self.optimizer, lambda: self.gradients([collate_rows([])], 0.0))
 
     def restore(self, resume_from: str | None) -> None:
-        """Resume from a checkpoint folder, if given; then report what is to be trained."""
+        """Resume from the checkpoint folder that the feed's course goes on from, if from one."""
         if resume_from is not None:
             every = self._config.eval_every_steps
             self._step = self._keeper.resume(Path(resume_from), every)
-        if isinstance(self._samples, Stream):
-            self._samples.begin(self._step)
+        if isinstance(self._feed.samples, Stream):
+            self._feed.samples.begin(self._step)
         if self._ranks.is_first:
             self._events.emit(
                 "mark",
@@ -111,7 +105,7 @@ class Trainer:
                 first_step=self._step,
                 num_parameters=num_weights(self._model),
                 num_trainable=sum(p.numel() for p in self._trainable),
-                num_train_samples=len(self._samples),
+                num_train_samples=self._feed.course.num_rows,
                 num_eval_samples=self._evaluator.num_samples if self._evaluator else 0,
             )
 

@@ -13,7 +13,8 @@ changes, as s itself is uncertain by about s / √n, a loss has jumped if
 The first is for losses that are spread evenly about their median, as those of large batches; the
 second for those with a long tail, as of batches of a sample or two; the third for losses that
 hardly vary; the last for data with rare samples of another kind. Nothing is told of a loss that
-fewer than `FEWEST` rises precede.
+fewer than `FEWEST` rises precede. A loss of fewer rows than those before it is noisier by the root
+of their ratio: for it all rises and changes count for so much more.
 """
 
 from __future__ import annotations
@@ -68,13 +69,16 @@ class LossWatch:
         self._changes: deque[tuple[float, float]] = deque(maxlen=WINDOW)  # also of the logarithms
         self._is_high = False  # the loss before has jumped: a jump lasts some steps
 
-    def judge(self, step: int, loss: float) -> BadLoss | None:
-        """Return whether the loss of `step` (from 1) is bad; nothing is remembered."""
+    def judge(self, step: int, loss: float, noise: float = 1.0) -> BadLoss | None:
+        """Return whether the loss of `step` (from 1) is bad; nothing is remembered.
+
+        `noise` is that of this loss, as a multiple of that of the losses before it.
+        """
         if not math.isfinite(loss):
             return BadLoss(step, loss)
         if len(self._rises) < FEWEST:
             return None
-        usual, limit = median(self._near), self._limit()
+        usual, limit = median(self._near), self._limit(noise)
         return BadLoss(step, loss, usual, limit) if loss > limit else None
 
     def is_new(self, found: BadLoss) -> bool:
@@ -101,17 +105,17 @@ class LossWatch:
             "is_high": self._is_high,
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken."""
+    def restore(self, state: dict[str, Any], noise: float = 1.0) -> None:
+        """Go on where `state` was taken; losses have `noise` times the noise of those before it."""
         self._near = deque(state.get("near", ()), maxlen=NEAR)
-        self._rises = deque(state.get("rises", ()), maxlen=WINDOW)
-        changes = ((one, log) for one, log in state.get("changes", ()))
+        self._rises = deque((noise * one for one in state.get("rises", ())), maxlen=WINDOW)
+        changes = ((noise * one, noise * log) for one, log in state.get("changes", ()))
         self._changes = deque(changes, maxlen=WINDOW)
         self._is_high = bool(state.get("is_high", False))
 
-    def _limit(self) -> float:
+    def _limit(self, noise: float) -> float:
         """Return the loss above which the next one has jumped."""
-        wider = 1 + 2 / math.sqrt(len(self._changes))
+        wider = noise * (1 + 2 / math.sqrt(len(self._changes)))
         usual = median(self._near)
         sigma = _noise([change for change, _ in self._changes])
         log_sigma = _noise([change for _, change in self._changes])
@@ -120,7 +124,7 @@ class LossWatch:
             usual + _MOST_SIGMAS * wider * sigma,
             usual * math.exp(log_rise),
             usual + max(_LEAST_JUMP, _LEAST_SHARE * abs(usual)),
-            usual + _MOST_TIMES * max(self._rises),
+            usual + _MOST_TIMES * noise * max(self._rises),
         )
 
 

@@ -20,6 +20,7 @@ from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, shown
 from train.batches.batch import Work
+from train.batches.course import Course
 from train.rank.group import Ranks
 from train.step.loss_watch import BadLoss, LossWatch
 from train.step.step_samples import Row, row_texts
@@ -35,9 +36,16 @@ class BadLosses:
     """The losses of a run, and what is done about bad ones. Called by all ranks together."""
 
     def __init__(
-        self, config: TrainConfig, run: RunDir, ranks: Ranks, events: EventWriter, find: Find
+        self,
+        config: TrainConfig,
+        run: RunDir,
+        ranks: Ranks,
+        events: EventWriter,
+        find: Find,
+        course: Course,
     ) -> None:
         self._config, self._run, self._ranks, self._events = config, run, ranks, events
+        self._course = course
         self._find, self._answer = find, config.on_bad_loss
         self._watch = LossWatch()
         self._num_in_a_row = 0
@@ -59,7 +67,7 @@ class BadLosses:
             return False
         (total,) = self._ranks.sum([float(loss_sum)])
         loss = total / work.num_labels
-        bad = self._watch.judge(step, loss) or _of_gradient(step, trained)
+        bad = self._judged(step, loss) or _of_gradient(step, trained)
         if bad is None:
             self._num_in_a_row = 0
             self._watch.remember(loss)
@@ -78,7 +86,7 @@ class BadLosses:
         Raises UserError if one of them is to end the run.
         """
         for step, loss in losses if self._answer in ("warn", "rollback") else ():
-            bad = self._watch.judge(step, loss)
+            bad = self._judged(step, loss)
             if bad is None:
                 self._watch.remember(loss)
                 continue
@@ -99,10 +107,16 @@ class BadLosses:
         """Return what a checkpoint keeps, so that a resumed run judges alike."""
         return {"losses": self._watch.state(), "skipped": sorted(self.skipped)}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken; what was skipped since stays so."""
-        self._watch.restore(state.get("losses", {}))
+    def restore(self, state: dict[str, Any], batch_size: int) -> None:
+        """Go on where `state` was taken, in steps of `batch_size`; what is skipped stays so."""
+        noise = math.sqrt(batch_size / self._course.batch_size)
+        self._watch.restore(state.get("losses", {}), noise)
         self.skipped |= set(state.get("skipped", ()))
+
+    def _judged(self, step: int, loss: float) -> BadLoss | None:
+        """Return whether the loss of `step` (from 1) is bad; the last step may have few rows."""
+        num_rows = max(1, len(self._course.rows(step - 1)))
+        return self._watch.judge(step, loss, math.sqrt(self._course.batch_size / num_rows))
 
     def _tell(self, bad: BadLoss, answer: str) -> list[Row]:
         rows = self._find(bad.step - 1)

@@ -28,7 +28,6 @@ def rows_of_step(
     step: int,
     *,
     feed: Feed,
-    samples: SampleFile | Stream,
     config: RunConfig,
     run: RunDir,
     ranks: Ranks,
@@ -39,9 +38,11 @@ def rows_of_step(
     Called by all ranks together; the losses are those of the weights as they are now. Streamed rows
     come without, in the order of the step.
     """
+    samples = feed.samples
     if isinstance(samples, Stream):
         found = samples.origins(step) if ranks.is_first else []
         return [{"file": file, "row": row, "loss": None} for file, row in found]
+    assert isinstance(samples, SampleFile)
     own = [index for batch in feed.shares(step)[ranks.rank] for row in batch for index in row]
     with inference(loss):
         measured = [(index, _mean_loss(index, samples, ranks, loss)) for index in own]

@@ -1,4 +1,4 @@
-"""The order of streamed rows: each once per epoch, a pure function of seed and position.
+"""The order of streamed rows: each once per epoch, a pure function of position and seeds.
 
 Groups of pieces are permuted, and the result is cut into windows of a fixed number of pieces,
 within which rows are permuted. So a row has the same position for any number of ranks, and can be
@@ -7,9 +7,21 @@ found without reading those before it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from train.batches.course import of_epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """How rows are shuffled, from an epoch (counted from 0) on."""
+
+    from_epoch: int
+    seed: int
+    pieces_per_window: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +48,8 @@ class StreamOrder:
     piece.
     """
 
-    def __init__(self, table: np.ndarray, seed: int, pieces_per_window: int) -> None:
-        self._table, self._seed, self._each = table, seed, pieces_per_window
+    def __init__(self, table: np.ndarray, shuffles: Sequence[Shuffle]) -> None:
+        self._table, self._shuffles = table, shuffles
         self.num_rows = int(table["num_rows"].sum(dtype=np.int64))
         self._epoch = -1
         self._pieces = self._ends = np.empty(0, np.int64)
@@ -45,16 +57,18 @@ class StreamOrder:
     def window(self, position: int) -> Window:
         """Return the window that contains a position."""
         epoch, within = divmod(position, self.num_rows)
+        how = of_epoch(self._shuffles, epoch)
         if epoch != self._epoch:
-            self._epoch, self._pieces = epoch, self._permuted(epoch)
+            self._epoch, self._pieces = epoch, self._permuted(how.seed, epoch)
             self._ends = self._table["num_rows"][self._pieces].cumsum(dtype=np.int64)
-        number = int(np.searchsorted(self._ends, within, side="right")) // self._each
-        first, last = number * self._each, min((number + 1) * self._each, len(self._ends))
+        each = how.pieces_per_window
+        number = int(np.searchsorted(self._ends, within, side="right")) // each
+        first, last = number * each, min((number + 1) * each, len(self._ends))
         before = int(self._ends[first - 1]) if first else 0
         num_rows = int(self._ends[last - 1]) - before
         begin = epoch * self.num_rows + before
         # Not [seed, epoch, 0]: that is the same as [seed, epoch], which permutes the pieces.
-        draw = np.random.default_rng([self._seed, epoch, 1 + number])
+        draw = np.random.default_rng([how.seed, epoch, 1 + number])
         return Window(
             epoch=epoch,
             begin=begin,
@@ -63,12 +77,12 @@ class StreamOrder:
             _rows=draw.permutation(num_rows),
         )
 
-    def _permuted(self, epoch: int) -> np.ndarray:
+    def _permuted(self, seed: int, epoch: int) -> np.ndarray:
         """Return the table's indices in the order of an epoch, those of a group side by side."""
         groups = self._table["group"]
         firsts = np.flatnonzero(np.diff(groups, prepend=-1))
         sizes = np.diff(firsts, append=len(groups))
-        order = np.random.default_rng([self._seed, epoch]).permutation(len(firsts))
+        order = np.random.default_rng([seed, epoch]).permutation(len(firsts))
         sizes = sizes[order]
         found: np.ndarray = np.arange(len(groups)) + np.repeat(
             firsts[order] - (sizes.cumsum() - sizes), sizes

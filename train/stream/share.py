@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain, count, islice, pairwise
@@ -14,7 +14,9 @@ import numpy as np
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from train.batches.course import Course
 from train.data.bad_row import BadRowError
+from train.data.columns import Columns
 from train.data.dataset import Sample
 from train.data.fits_model import check_fits
 from train.data.prepare_path import load_text_tools
@@ -22,7 +24,7 @@ from train.data.readers import Raw
 from train.data.samples import Counts, recipes
 from train.data.sources import Source, bad_row
 from train.data.tokenise import Tokeniser
-from train.stream.order import StreamOrder, Window
+from train.stream.order import Shuffle, StreamOrder, Window
 from train.stream.piece_reader import PieceReader
 from train.stream.pieces import Pieces
 
@@ -104,31 +106,17 @@ def _error_of(text: bytes) -> UserError | None:
 
 
 def shares(
-    pieces: Pieces,
-    config: RunConfig,
-    model_path: Path,
-    *,
-    first_step: int,
-    rank: int,
-    world_size: int,
-    say: Callable[[str], None],
+    rows: StreamRows, columns: Columns, config: RunConfig, model_path: Path, first_step: int
 ) -> Generator[Share]:
-    """Yield a rank's share of `first_step` (from 0), and of all steps after it.
+    """Yield a rank's share of `first_step` (from 0), and of all steps after it; close `rows`.
 
     Raises UserError for a bad row, if that is to end a run, for a file that has changed, and for
     samples that the model has no embedding for.
     """
     recipe = recipes(config)[0]
-    tokeniser = Tokeniser(*load_text_tools(model_path, recipe), recipe, pieces.columns)
-    order, most = order_of(pieces, config), Counts()
-    with closing(PieceReader(pieces.files, say)) as reader:
-        rows = StreamRows(
-            order,
-            reader,
-            batch_size=config.train.global_batch_size,
-            rank=rank,
-            world_size=world_size,
-        )
+    tokeniser = Tokeniser(*load_text_tools(model_path, recipe), recipe, columns)
+    most = Counts()
+    with closing(rows):
         for places, some in rows.steps(first_step):
             share = _share_of(places, some, tokeniser)
             if share.bad and config.data.on_bad_row == "stop":
@@ -141,10 +129,17 @@ def shares(
             yield share
 
 
-def order_of(pieces: Pieces, config: RunConfig) -> StreamOrder:
+def order_of(pieces: Pieces, course: Course) -> StreamOrder:
     """Return the order in which the rows of all pieces are trained on."""
-    each = max(_LEAST_PIECES, (config.data.shuffle_mib << 20) // pieces.piece_bytes)
-    return StreamOrder(pieces.table, config.train.seed, each)
+    shuffles = [
+        Shuffle(
+            draw.from_epoch,
+            draw.seed,
+            max(_LEAST_PIECES, (draw.shuffle_mib << 20) // pieces.piece_bytes),
+        )
+        for draw in course.draws
+    ]
+    return StreamOrder(pieces.table, shuffles)
 
 
 def _share_of(places: Sequence[int], rows: Sequence[Row], tokeniser: Tokeniser) -> Share:
@@ -181,24 +176,29 @@ class StreamRows:
         self,
         order: StreamOrder,
         reader: PieceReader,
+        course: Course,
         *,
-        batch_size: int,
         rank: int,
         world_size: int,
     ) -> None:
-        self._order, self._reader = order, reader
-        self._batch_size, self._rank, self._world_size = batch_size, rank, world_size
+        self._order, self._reader, self._course = order, reader, course
+        self._rank, self._world_size = rank, world_size
 
     def steps(self, first: int) -> Generator[tuple[range, list[Row]]]:
         """Yield the positions in the step and the rows, for step `first` (from 0) and all after it.
 
         Raises UserError for a file that has changed.
         """
-        rows = self._rows(first * self._batch_size)
+        rows = self._rows(self._course.rows(first).start)
         for step in count(first):
-            own = (self._rank - step * self._batch_size) % self._world_size
-            places = range(own, self._batch_size, self._world_size)
+            positions = self._course.rows(step)
+            own = (self._rank - positions.start) % self._world_size
+            places = range(own, len(positions), self._world_size)
             yield places, list(islice(rows, len(places)))
+
+    def close(self) -> None:
+        """Close all open files."""
+        self._reader.close()
 
     def _rows(self, position: int) -> Iterator[Row]:
         while True:

@@ -20,6 +20,7 @@ from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import Prepared
+from train.batches.course import Course
 from train.data.arrow_file import BAD_ROWS, MOST_LISTED, bad_row_line
 from train.data.dataset import Sample
 from train.data.samples import Counts
@@ -84,8 +85,10 @@ class Stream:
         prepared: Prepared,
         ranks: Ranks,
         events: EventWriter,
+        course: Course,
     ) -> None:
         """Open the pieces that were written for the run. Raises OSError if they are gone."""
+        self.course = course
         self._config, self._run, self._ranks, self._events = config, run, ranks, events
         self._model_path = Path(prepared.model_path)
         self._pieces = Pieces.load(Path(prepared.train.path))
@@ -109,15 +112,8 @@ class Stream:
         """Start reading for `step` (from 0) and those after it, before they are asked for."""
         if self._ahead is not None:
             self._ahead.close()
-        made = shares(
-            self._pieces,
-            self._config,
-            self._model_path,
-            first_step=step,
-            rank=self._ranks.rank,
-            world_size=self._ranks.world_size,
-            say=self._say,
-        )
+        rows = self._rows(self._ranks.rank, self._ranks.world_size)
+        made = shares(rows, self._pieces.columns, self._config, self._model_path, step)
         self._ahead, self._next_step = Ahead(made, _NUM_AHEAD), step
 
     def step_indices(self, step: int) -> Sequence[int]:
@@ -144,14 +140,7 @@ class Stream:
 
     def origins(self, step: int) -> list[tuple[str, int]]:
         """Return the file and the number of each row of `step` (from 0), read once more."""
-        with closing(PieceReader(self._pieces.files, self._say)) as reader:
-            rows = StreamRows(
-                order_of(self._pieces, self._config),
-                reader,
-                batch_size=self._config.train.global_batch_size,
-                rank=0,
-                world_size=1,
-            )
+        with closing(self._rows(0, 1)) as rows:
             _, found = next(rows.steps(step))
         return [(str(row.source.path), row.number) for row in found]
 
@@ -174,6 +163,13 @@ class Stream:
                 num_rewritten=counts.num_rewritten,
             )
             self._say(_summary(counts, self._config.data.max_seq_length))
+
+    def _rows(self, rank: int, world_size: int) -> StreamRows:
+        order, reader = (
+            order_of(self._pieces, self.course),
+            PieceReader(self._pieces.files, self._say),
+        )
+        return StreamRows(order, reader, self.course, rank=rank, world_size=world_size)
 
     def _list(self, share: Share, step: int) -> None:
         """List the bad rows of this rank in a file."""

@@ -19,6 +19,7 @@ from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train.batches.batch import Batch
+from train.batches.feed import Feed
 from train.model.attention import FLASH_ATTN, choose_attention
 from train.model.build import add_method, new_model, num_weights, plain_model
 from train.model.head import layers_of
@@ -157,7 +158,7 @@ def _trainer(config: RunConfig, wrapped: Any, ranks: Ranks) -> Trainer:
         run=RunDir(Path(os.devnull)),
         ranks=ranks,
         model=wrapped,
-        samples=samples,
+        feed=Feed(samples, config, ranks.rank, ranks.world_size),
         events=EventWriter(Path(os.devnull)),
         evaluator=None,
     )

@@ -1,18 +1,10 @@
-"""The number of steps, and the learning rate at each: pure functions of the step."""
+"""The learning rate of each step: a pure function of the step."""
 
 from __future__ import annotations
 
 import math
 
 from rundir.config import TrainConfig
-
-
-def num_steps(config: TrainConfig, num_samples: int) -> int:
-    """Return the optimizer steps of the run: `max_steps`, or those of `epochs`, rounded up."""
-    if config.max_steps > 0:
-        return config.max_steps
-    exact = config.epochs * num_samples / config.global_batch_size
-    return max(1, math.ceil(round(exact, 6)))  # 1.1 epochs of 100 by 10 are 11 steps, not 11.0…01
 
 
 def learning_rate(config: TrainConfig, step: int, total_steps: int) -> float:

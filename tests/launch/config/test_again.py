@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from launch.config.again import differences, profile_of, run_to_repeat
+from launch.config.again import data_changes, differences, profile_of, run_to_repeat
 from launch.config.job import resolve_job
 from launch.config.request import Request
 from launch.config.resolve import resolve
@@ -59,6 +60,24 @@ def test_other_data_are_told(run: RunDir, tmp_path: Path) -> None:
     missing = differences(RunDir(tmp_path / "none"), same)
     assert missing is not None
     assert "nothing is compared" in missing
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "change"),
+    [
+        ("ab:1 cd:0.3", "ab:1 cd:0.5", "the weights of their files were 1 and 0.3, are 1 and 0.5"),
+        ("ab", "ab:2", "the weights of their files were 1, are 2"),
+        ("ab:1 cd:0.3", "ab:1 ce:0.3", "their files have changed"),
+        ("ab:1 cd:0.3", "ab:0.3", "their files have changed"),
+        ("ab:1 cd:0.3", "ab:1 cd:0.3", None),
+    ],
+)
+def test_another_weight_of_a_file_is_not_called_another_file(
+    run: RunDir, was: str, now: str, change: str | None
+) -> None:
+    train = read_prepared(run).train
+    before, after = (replace(train, made_of={"files": files}) for files in (was, now))
+    assert list(data_changes(before, after)) == ([] if change is None else [change])
 
 
 def test_what_is_neither_a_run_nor_a_model_is_said(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from rundir.config import Packing, RunConfig
 from tests.train.data.test_data import arrow_file, arrow_of
 from train.batches.batch import IGNORE, Batch, collate, collate_rows
+from train.batches.course import course_of
 from train.batches.epoch_order import Order
 from train.batches.feed import Feed
 from train.batches.packing import (
@@ -33,10 +34,11 @@ def sample(tokens: list[int], num_prompt: int) -> Sample:
 
 def config_of(*, packing: Packing, batch: int, size: int, row_tokens: int = 8) -> RunConfig:
     config = RunConfig(profile="test")
+    train = replace(config.train, global_batch_size=batch, max_steps=100, seed=3)
     return replace(
         config,
         data=replace(config.data, packing=packing, max_seq_length=row_tokens),
-        train=replace(config.train, global_batch_size=batch, micro_batch_size=size, seed=3),
+        train=replace(train, micro_batch_size=size),
     )
 
 
@@ -140,7 +142,7 @@ def test_all_ranks_together_have_each_sample_of_a_step_once(
 ) -> None:
     samples = SampleFile(arrow_file(tmp_path / "a.arrow", 10, 100))
     config = config_of(packing=packing, batch=batch, size=size)
-    order = Order(10, batch, 3)
+    order = Order(course_of(config, len(samples)))
     for step in range(5):
         shares = [Feed(samples, config, rank, world_size).step(step) for rank in range(world_size)]
         assert len({len(share) for share in shares}) == 1  # otherwise a rank would wait for ever

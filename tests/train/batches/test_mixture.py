@@ -16,6 +16,7 @@ from rundir.errors import UserError
 from rundir.paths import RunDir
 from rundir.prepared import Prepared, PreparedPart, read_prepared, write_prepared
 from tests.train.data.test_prepare_data import cache, model, saved_tokenizer
+from train.batches.course import Course, Draw, course_of
 from train.batches.epoch_order import MixedOrder
 from train.batches.feed import Feed, order_of
 from train.data.dataset import SampleFile
@@ -33,8 +34,12 @@ PARTS = [part(10, 10), part(7, 2), part(3, 6), part(1, 1)]
 EPOCH = sum(one.num_drawn for one in PARTS)
 
 
+def course(batch_size: int, seed: int = 0) -> Course:
+    return Course(num_rows=EPOCH, batch_size=batch_size, draws=(Draw(seed=seed),))
+
+
 def drawn(batch_size: int, num_steps: int, seed: int = 0) -> list[int]:
-    order = MixedOrder(PARTS, batch_size, seed)
+    order = MixedOrder(PARTS, course(batch_size, seed))
     return [index for step in range(num_steps) for index in order.step_indices(step)]
 
 
@@ -65,7 +70,7 @@ def test_no_sample_comes_again_before_all_others_of_its_file_have_come() -> None
 def test_the_order_is_a_function_of_seed_and_place_alone() -> None:
     assert drawn(4, 57) == drawn(12, 19) == drawn(1, 228)
     assert drawn(4, 57) != drawn(4, 57, seed=1)
-    fresh = MixedOrder(PARTS, 4, 0)
+    fresh = MixedOrder(PARTS, course(4))
     assert fresh.step_indices(40) == drawn(4, 41)[-4:]  # as after a resume
     assert fresh.step_indices(3) == drawn(4, 4)[-4:]
 
@@ -98,14 +103,14 @@ def test_files_are_mixed_by_weight_and_what_an_epoch_takes_is_said(
 ) -> None:
     write(tmp_path / "a.jsonl", "a", 20)
     write(tmp_path / "b.jsonl", "b", 10)
-    config, prepared = mixed(run, model, f"{tmp_path}/a.jsonl,{tmp_path}/b.jsonl:0.3")
+    _, prepared = mixed(run, model, f"{tmp_path}/a.jsonl,{tmp_path}/b.jsonl:0.3")
     said = capsys.readouterr().out
     assert "an epoch takes 20 samples of a.jsonl (1 of 20): about" in said
     assert "an epoch takes 3 samples of b.jsonl (0.3 of 10): about" in said
     assert prepared.train.num_samples == len(SampleFile(prepared.train)) == 23
     samples, tokenizer = SampleFile(prepared.train), Tokenizer.from_file(f"{model}/tokenizer.json")
     assert len(samples.lengths()) == 30
-    order = order_of(samples, replace(config, train=replace(config.train, global_batch_size=23)))
+    order = order_of(samples, Course(num_rows=23, batch_size=23))
     texts = [
         tokenizer.decode(samples[index][0].tolist(), skip_special_tokens=True)
         for step in range(3)
@@ -124,9 +129,9 @@ def test_ranks_share_the_steps_of_a_mixture_however_many_they_are(
     write(tmp_path / "a.jsonl", "a", 9)
     write(tmp_path / "b.jsonl", "b", 4)
     config, prepared = mixed(run, model, f"{tmp_path}/a.jsonl,{tmp_path}/b.jsonl:2.5")
-    config = replace(config, train=replace(config.train, global_batch_size=6))
+    config = replace(config, train=replace(config.train, global_batch_size=6, max_steps=8))
     samples = SampleFile(prepared.train)
-    order = order_of(samples, config)
+    order = order_of(samples, course_of(config, len(samples)))
     for world in (1, 2, 3):
         for step in range(8):
             shares = Feed(samples, config, 0, world).shares(step)

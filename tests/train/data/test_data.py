@@ -17,6 +17,7 @@ import torch
 from rundir.prepared import PreparedData
 from tests.conftest import ROOT
 from train.batches.batch import IGNORE, collate
+from train.batches.course import Course, Draw
 from train.batches.epoch_order import Order, permutation
 from train.data.dataset import Sample, SampleFile, prompted
 from train.data.samples import SCHEMA
@@ -54,6 +55,11 @@ def arrow_of(path: Path, lengths: list[int], batch_rows: int = 100) -> PreparedD
     )
 
 
+def order_of(num_samples: int, batch_size: int, seed: int) -> Order:
+    draws = (Draw(seed=seed),)
+    return Order(Course(num_rows=num_samples, batch_size=batch_size, draws=draws))
+
+
 def stream(order: Order) -> Iterator[int]:
     for step in range(NUM_STEPS):
         yield from order.step_indices(step)
@@ -61,22 +67,23 @@ def stream(order: Order) -> Iterator[int]:
 
 @pytest.mark.parametrize("seed", [0, 7])
 def test_each_epoch_is_a_permutation_of_its_own(seed: int) -> None:
-    taken = list(stream(Order(NUM_SAMPLES, BATCH, seed)))
+    taken = list(stream(order_of(NUM_SAMPLES, BATCH, seed)))
     epochs = [taken[i : i + NUM_SAMPLES] for i in range(0, len(taken), NUM_SAMPLES)]
     assert [sorted(epoch) for epoch in epochs] == [list(range(NUM_SAMPLES))] * len(epochs)
     assert len({tuple(epoch) for epoch in epochs}) == len(epochs)
 
 
 def test_another_seed_is_another_order() -> None:
-    assert list(stream(Order(NUM_SAMPLES, BATCH, 0))) != list(stream(Order(NUM_SAMPLES, BATCH, 1)))
+    one, other = (stream(order_of(NUM_SAMPLES, BATCH, seed)) for seed in (0, 1))
+    assert list(one) != list(other)
 
 
 def test_a_step_depends_on_nothing_that_was_asked_before() -> None:
-    asked_in_order = list(stream(Order(NUM_SAMPLES, BATCH, 0)))
-    order = Order(NUM_SAMPLES, BATCH, 0)
+    asked_in_order = list(stream(order_of(NUM_SAMPLES, BATCH, 0)))
+    order = order_of(NUM_SAMPLES, BATCH, 0)
     backwards = [order.step_indices(step) for step in reversed(range(NUM_STEPS))]
     assert [i for indices in reversed(backwards) for i in indices] == asked_in_order
-    assert Order(NUM_SAMPLES, BATCH, 0).step_indices(9) == asked_in_order[63:70]
+    assert order_of(NUM_SAMPLES, BATCH, 0).step_indices(9) == asked_in_order[63:70]
 
 
 @pytest.mark.parametrize("num_samples", [2, 10, 1000, 4097])
@@ -102,7 +109,7 @@ def test_an_order_that_is_computed_has_each_sample_once(
 
 
 def test_an_order_of_millions_takes_no_memory() -> None:
-    order = Order(14_700_000, 64, 0)
+    order = order_of(14_700_000, 64, 0)
     tracemalloc.start()
     for step in (0, 1, 200_000):
         assert len(set(order.step_indices(step))) == 64

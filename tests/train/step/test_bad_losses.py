@@ -6,6 +6,7 @@ The file is also the program that the tests start, as tests/train/step/test_loop
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from rundir.checkpoints import complete_checkpoints, step_of
+from rundir.checkpoints import checkpoint_name, complete_checkpoints, step_of
 from rundir.config import RunConfig
 from rundir.config_file import read_config
 from rundir.errors import UserError
@@ -24,11 +25,16 @@ from rundir.prepared import Prepared
 from tests.models import QWEN3
 from tests.train.groups import new_run, run_program, start_ranks, told
 from train import worker
+from train.batches.course import Course, course_of
 from train.batches.epoch_order import Order
+from train.batches.feed import Feed
 from train.data.prepare_path import prepare_path
 from train.data.samples import recipes
 from train.model.loss import SummedLoss
 from train.model.make_checkpoint import make_checkpoint
+from train.rank.group import Alone
+from train.step.guards import Guards
+from train.step.loss_watch import BadLoss
 
 pytestmark = pytest.mark.runs  # starts groups of real ranks
 
@@ -85,7 +91,7 @@ def spoil() -> None:
 
 def bad_index(config: RunConfig) -> int:
     """Return the row that comes first in the bad step."""
-    return Order(NUM_ROWS, BATCH, config.train.seed).step_indices(BAD_STEP - 1)[0]
+    return Order(course_of(config, NUM_ROWS)).step_indices(BAD_STEP - 1)[0]
 
 
 def main(folder: Path) -> None:
@@ -99,11 +105,13 @@ def main(folder: Path) -> None:
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
 
-    def start(name: str, settings: RunConfig, num_ranks: int) -> None:
+    def start(
+        name: str, settings: RunConfig, num_ranks: int, resume_from: str | None = None
+    ) -> None:
         data, _ = prepare_path(Path(settings.data.path), model, recipes(settings)[0])
         held_out = data if settings.train.early_stop_evaluations else None
         prepared = Prepared(
-            model_path=str(model), train=data, evaluation=held_out, resume_from=None
+            model_path=str(model), train=data, evaluation=held_out, resume_from=resume_from
         )
         start_ranks(train_rank, new_run(folder, name, settings, prepared), num_ranks)
 
@@ -115,6 +123,10 @@ def main(folder: Path) -> None:
     patient = {"eval_every_steps": BAD_STEP, "early_stop_evaluations": 5}
     settings = configured(folder, "bad.jsonl", on_bad_loss="rollback", **patient)
     start("jump-rollback-patient", settings, 2)
+    # Gone on with from right before the bad step, with other steps from there.
+    before = complete_checkpoints(folder / "jump-stop" / "checkpoints")[-1]
+    settings = configured(folder, "bad.jsonl", on_bad_loss="rollback", global_batch_size=8)
+    start("jump-rollback-resumed", settings, 2, str(before))
     start("jump-skip-alone", configured(folder, "bad.jsonl", on_bad_loss="skip"), 1)
     for seed in HEALTHY:
         rate = (1e-4, 1e-3, 1e-2, 3e-2)[seed % 4]
@@ -179,6 +191,51 @@ def test_skipping_a_step_and_going_back_from_it_give_the_same_weights(
 def test_the_best_so_far_is_never_one_of_a_bad_step(done: Path) -> None:
     patient, back = (losses(done / f"jump-rollback{more}") for more in ("-patient", ""))
     assert patient[NUM_STEPS] == back[NUM_STEPS]
+
+
+def test_a_resumed_run_with_another_batch_goes_back_to_the_checkpoint_that_it_began_with(
+    done: Path,
+) -> None:
+    run = done / "jump-rollback-resumed"
+    assert [one["step"] for one in told(run, "mark", "loss.bad")] == [BAD_STEP]
+    notes = json.loads((complete_checkpoints(run / "checkpoints")[-1] / "state.json").read_text())
+    position = notes["notes"]["position"]
+    rows = (BAD_STEP - 1) * BATCH + (NUM_STEPS - BAD_STEP + 1) * 8
+    assert (position["epoch"], position["rows_used"]) == divmod(rows, NUM_ROWS)
+
+
+@pytest.mark.parametrize(("batch_size", "kept"), [(BATCH, {40, 43}), (8, {40})])
+def test_steps_to_come_that_were_left_out_are_so_only_while_they_have_the_same_rows(
+    tmp_path: Path, batch_size: int, kept: set[int]
+) -> None:
+    config = configured(tmp_path, "none.jsonl")
+    run = RunDir(tmp_path / "run")
+    guards = guards_of(config, run, course_of(config, NUM_ROWS))
+    guards.losses.skipped |= {40, 43}
+    checkpoint = run.checkpoints / checkpoint_name(41)
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "state.json").write_text(json.dumps({"notes": guards.notes(41)}))
+    now = configured(tmp_path, "none.jsonl", global_batch_size=batch_size)
+    course = course_of(now, NUM_ROWS, str(checkpoint))
+    resumed = guards_of(now, run, course)
+    resumed.restore(checkpoint)
+    assert resumed.losses.skipped == kept
+    # What this run itself leaves out stays, although it goes back to that checkpoint.
+    for step in (44, 45):
+        resumed.go_back(checkpoint, BadLoss(step, 9.0))
+    assert resumed.losses.skipped == kept | {44, 45}
+
+
+def guards_of(config: RunConfig, run: RunDir, course: Course) -> Guards:
+    samples: Any = range(course.num_rows)
+    return Guards(
+        config=config,
+        run=run,
+        ranks=Alone(torch.device("cpu")),
+        events=EventWriter(Path(os.devnull)),
+        feed=Feed(samples, config, 0, 1, Order(course)),
+        loss=torch.nn.Identity(),
+    )
 
 
 def test_a_step_is_skipped_on_one_rank_as_on_two(done: Path) -> None:

@@ -83,6 +83,7 @@ def gradients_rank(run: RunDir, rank: int) -> None:
     events = EventWriter(run.event_file(f"rank{rank}"), rank=rank)
     ranks = meet(torch.device("cpu"), events, 60.0)
     samples = SampleFile(read_prepared(run).train)
+    feed = Feed(samples, config, ranks.rank, ranks.world_size)
     ddp = DistributedDataParallel(SummedLoss(model), gradient_as_bucket_view=True)
     trainer = Trainer(
         config=config,
@@ -90,17 +91,17 @@ def gradients_rank(run: RunDir, rank: int) -> None:
         ranks=ranks,
         events=events,
         model=ddp,
-        samples=samples,
+        feed=feed,
         evaluator=None,
     )
     trainer.warm_up()
-    batches = Feed(samples, config, ranks.rank, ranks.world_size).step(0)
+    batches = feed.step(0)
     (num_labels,) = ranks.sum([sum(batch.num_label_tokens for batch in batches)])
     loss_sum = float(trainer.gradients(batches, num_labels))
     accumulated = flat_gradient(model)
 
     model.zero_grad()
-    indices = Order(len(samples), BATCH, config.train.seed).step_indices(0)
+    indices = Order(feed.course).step_indices(0)
     whole = collate([samples[i] for i in indices])
     whole_loss = SummedLoss(model)(*whole.arguments()) / whole.num_label_tokens
     whole_loss.backward()

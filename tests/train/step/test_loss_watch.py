@@ -88,3 +88,25 @@ def test_a_watch_that_is_saved_and_restored_judges_alike() -> None:
     second.restore(json.loads(json.dumps(first.state())))
     assert first.judge(501, 9.0) == second.judge(501, 9.0)
     assert first.state() == second.state()
+
+
+def of_rows(draw: random.Random, num_rows: int) -> float:
+    """Return the loss of a step of so many rows, of which some are hard."""
+    return sum(math.exp(0.5 * draw.gauss(0, 1)) for _ in range(num_rows)) / num_rows
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_last_step_of_one_row_is_no_jump_and_neither_are_steps_of_another_batch_size(
+    seed: int,
+) -> None:
+    draw = random.Random(seed)
+    watch = LossWatch()
+    assert found_in([of_rows(draw, 64) for _ in range(200)], watch) == []
+    state = json.loads(json.dumps(watch.state()))
+    rows = [of_rows(draw, 1) for _ in range(1000)]
+    assert any(watch.judge(201, loss) for loss in rows)  # they would be, in steps of 64
+    assert not any(watch.judge(201, loss, math.sqrt(64)) for loss in rows)
+    assert watch.judge(201, 30.0, math.sqrt(64)) is not None
+    resumed = LossWatch()
+    resumed.restore(state, math.sqrt(64))
+    assert found_in(rows, resumed) == []

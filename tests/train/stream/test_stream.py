@@ -34,6 +34,7 @@ from tests.train.step.test_loop import (
     curve,
     train_rank,
 )
+from train.batches.course import course_of
 from train.batches.feed import Feed
 from train.model.make_checkpoint import make_checkpoint
 from train.prepare import prepare
@@ -79,7 +80,11 @@ def new_run(folder: Path, name: str, config: RunConfig, resume_from: str | None 
 
 def open_stream(run: RunDir, ranks: Any, events: EventWriter) -> tuple[Stream, Feed]:
     config = read_config(run.config)
-    stream = Stream(config=config, run=run, prepared=read_prepared(run), ranks=ranks, events=events)
+    prepared = read_prepared(run)
+    course = course_of(config, prepared.train.num_samples)
+    stream = Stream(
+        config=config, run=run, prepared=prepared, ranks=ranks, events=events, course=course
+    )
     return stream, Feed(stream, config, ranks.rank, ranks.world_size, stream)
 
 

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from tests.train.data.test_readers import write
+from train.batches.course import Course
 from train.data.readers import decompressed
 from train.data.sources import Source, find_sources
-from train.stream.order import StreamOrder
+from train.stream.order import Shuffle, StreamOrder
 from train.stream.piece_reader import PieceReader
 from train.stream.pieces import PIECE, StreamFile
 from train.stream.scan import scan_all
@@ -54,7 +55,7 @@ def test_every_row_is_once_in_every_epoch_and_each_epoch_has_an_order_of_its_own
     draw = np.random.default_rng(seed)
     sizes = draw.integers(1, 20, draw.integers(1, 40)).tolist()
     groups = np.cumsum(draw.random(len(sizes)) < 0.7).tolist()
-    order = StreamOrder(table_of(sizes, groups), seed, each)
+    order = StreamOrder(table_of(sizes, groups), [Shuffle(0, seed, each)])
     every = sorted((piece, row) for piece, size in enumerate(sizes) for row in range(size))
     epochs = [epoch_of(order, epoch) for epoch in (0, 1, 5, 1)]
     assert [sorted(epoch) for epoch in epochs] == [every] * 4
@@ -65,7 +66,7 @@ def test_every_row_is_once_in_every_epoch_and_each_epoch_has_an_order_of_its_own
 
 
 def test_rows_of_a_window_are_mixed_and_those_of_a_group_stay_in_its_windows() -> None:
-    order = StreamOrder(table_of([50] * 40, [0] * 20 + list(range(1, 21))), 0, 8)
+    order = StreamOrder(table_of([50] * 40, [0] * 20 + list(range(1, 21))), [Shuffle(0, 0, 8)])
     found = epoch_of(order, 0)
     pieces = [[piece for piece, _ in found[i : i + 400]] for i in range(0, len(found), 400)]
     assert all(len(set(window)) == 8 for window in pieces)
@@ -75,11 +76,12 @@ def test_rows_of_a_window_are_mixed_and_those_of_a_group_stay_in_its_windows() -
 
 
 def test_a_window_is_where_any_of_its_positions_asks_for_it() -> None:
-    order = StreamOrder(table_of([7] * 30, list(range(30))), 3, 4)
+    table, shuffles = table_of([7] * 30, list(range(30))), [Shuffle(0, 3, 4)]
+    order = StreamOrder(table, shuffles)
     for position in (0, 27, 28, 209, 210, 419, 1000):
         window = order.window(position)
         assert window.begin <= position < window.end
-        again = StreamOrder(table_of([7] * 30, list(range(30))), 3, 4).window(window.begin)
+        again = StreamOrder(table, shuffles).window(window.begin)
         at = np.array([position])
         assert [part.tolist() for part in window.places(at)] == [
             part.tolist() for part in again.places(at)
@@ -103,9 +105,10 @@ def rows_of(
 ) -> list[tuple[range, list[Row]]]:
     """Return a rank's rows of some steps, with their places in these."""
     files = [StreamFile.of(source) for source in find_sources(folder)]
-    order = StreamOrder(scan_all(files, 200, 0), SEED, 4)
+    order = StreamOrder(scan_all(files, 200, 0), [Shuffle(0, SEED, 4)])
     with closing(PieceReader(files, print)) as reader:
-        made = StreamRows(order, reader, batch_size=BATCH, rank=rank, world_size=world)
+        course = Course(num_rows=order.num_rows, batch_size=BATCH)
+        made = StreamRows(order, reader, course, rank=rank, world_size=world)
         return list(islice(made.steps(first), num_steps))
 
 
@@ -196,9 +199,10 @@ def test_memory_does_not_grow_with_the_file(
             file.write(json.dumps({"id": i, "text": "x" * 2000}) + "\n")
     files = [StreamFile.of(source) for source in find_sources(path)]
     tracemalloc.start()
-    order = StreamOrder(scan_all(files, 1 << 18, 0), SEED, 8)  # windows of 2 MiB
+    order = StreamOrder(scan_all(files, 1 << 18, 0), [Shuffle(0, SEED, 8)])  # windows of 2 MiB
     with closing(PieceReader(files, print)) as reader:
-        made = StreamRows(order, reader, batch_size=BATCH, rank=0, world_size=1)
+        course = Course(num_rows=order.num_rows, batch_size=BATCH)
+        made = StreamRows(order, reader, course, rank=0, world_size=1)
         num_rows = sum(len(rows) for _, rows in islice(made.steps(0), 2000))
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()

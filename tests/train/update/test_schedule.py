@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from rundir.config import TrainConfig
-from train.update.schedule import learning_rate, num_steps
+from rundir.config import RunConfig, TrainConfig
+from train.batches.course import course_of
+from train.update.schedule import learning_rate
 
 PEAK = 1e-3
 
@@ -32,7 +33,8 @@ def config(**settings: Any) -> TrainConfig:
 def test_the_steps_are_those_asked_for_or_what_the_epochs_come_to(
     settings: dict[str, Any], num_samples: int, steps: int
 ) -> None:
-    assert num_steps(config(**settings), num_samples) == steps
+    run = RunConfig(profile="test", train=config(**settings))
+    assert course_of(run, num_samples).num_steps == steps
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
