@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -142,6 +143,7 @@ def _table(file: Any, source: Source, start: int) -> Iterator[tuple[int, Raw, in
     if mark == "," and "," not in first and ";" in first:
         mark = ";"
     names = next(csv.reader([first], delimiter=mark), [])
+    _refuse_equal(names, mark, source)
     if start:
         file.seek(start)
     reader, number = csv.reader(counted, delimiter=mark), counted.num + 1
@@ -157,6 +159,25 @@ def _table(file: Any, source: Source, start: int) -> Iterator[tuple[int, Raw, in
         raise wrong(
             source.path, f"cannot be read at line {number}: {error}", f"sed -n {number}p"
         ) from error
+
+
+def _refuse_equal(names: list[str], mark: str, source: Source) -> None:
+    """Raise UserError for a name that several columns have; any number may be without a name."""
+    equal = next((name for name in names if name.strip() and names.count(name) > 1), None)
+    if equal is None:
+        return
+    places = [place for place, name in enumerate(names, 1) if name == equal]
+    header = io.StringIO()
+    csv.writer(header, delimiter=mark, lineterminator="").writerow(
+        f"{name}_{place}" if place in places[1:] else name for place, name in enumerate(names, 1)
+    )
+    renamed = f"renamed.{source.format}"
+    raise wrong(
+        source.path,
+        f"has a column `{equal}` more than once: columns {' and '.join(map(str, places))}",
+        f"(echo {shlex.quote(header.getvalue())}; {source.printed_by} | tail -n +2) > {renamed}"
+        f"   # and --data {renamed}; the first is then the one named `{equal}`",
+    )
 
 
 class _Counted:

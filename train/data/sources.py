@@ -62,6 +62,12 @@ class Source:
         """True if it has lines that a person can be pointed to."""
         return self.format not in _BINARY
 
+    @property
+    def printed_by(self) -> str:
+        """The command that prints the text of the file."""
+        command = {"": "cat", "gzip": "zcat", "zstd": "zstdcat"}[self.compression]
+        return f"{command} {shlex.quote(str(self.path))}"
+
 
 def find_sources(path: Path) -> list[Source]:
     """Return the files at `path`, a file or a folder, sorted by name.
@@ -184,10 +190,8 @@ def _saved(folder: Path) -> list[Source]:
 
 def bad_row(source: Source, number: int, what: str, do: str = "") -> UserError:
     """Return the error for a row, with the command that shows the row unless `do` is better."""
-    name = shlex.quote(str(source.path))
-    look = {"": "cat", "gzip": "zcat", "zstd": "zstdcat"}[source.compression]
     # A row may have megabytes, and nothing after it needs to be read.
-    look = f"{look} {name} | sed -n '{number}{{p;q}}' | head -c 2000"
+    look = f"{source.printed_by} | sed -n '{number}{{p;q}}' | head -c 2000"
     skip = "--set data.on_bad_row=skip leaves out such rows"
     return UserError(
         f"{source.path}:{number}: the row {what}",
