@@ -15,7 +15,7 @@ from train.data import text_files as lines
 from train.data.bad_row import BadRowError
 from train.data.rows import TOO_LONG
 from train.data.sources import Source, wrong
-from train.data.text_files import decoded, elements, numbered
+from train.data.text_files import WrongJsonError, decoded, elements, numbered
 
 _BLOCK_BYTES = 1 << 18  # a quarter of a second's work: a stop waits for blocks in progress
 _BLOCK_ROWS = 8192
@@ -79,10 +79,10 @@ def rows_in(file: Any, source: Source, start: int = 0) -> Iterator[tuple[int, Ra
     """Yield the rows of a text format, each with its position and its size in bytes.
 
     Reading begins at byte `start`, where a row must begin; positions then count from 2. `file` is
-    read to the end of the row that was yielded and no further, except for a JSON array.
+    read to the end of the row that was yielded and no further, except for rows of several lines.
     """
     if source.format == "json":
-        return elements(file, source)
+        return _of_json(file, source)
     if source.format in ("csv", "tsv"):
         return _table(file, source, start)
     return (_texts if source.format == "text" else _lines)(file, start)
@@ -113,6 +113,13 @@ def _blocks(rows: Iterable[tuple[int, Raw, int]], path: Path, raw: Any) -> Itera
             numbers, some, num_bytes = [], [], 0
     if some:
         yield Block(path, numbers, some, raw.tell())
+
+
+def _of_json(file: Any, source: Source) -> Iterator[tuple[int, Raw, int]]:
+    try:
+        yield from elements(file)
+    except WrongJsonError as error:
+        raise wrong(source.path, error.what, f"{source.printed_by} | {error.command}") from error
 
 
 def _lines(file: Any, start: int) -> Iterator[tuple[int, Raw, int]]:
@@ -157,7 +164,9 @@ def _table(file: Any, source: Source, start: int) -> Iterator[tuple[int, Raw, in
             number = counted.num + 1
     except csv.Error as error:
         raise wrong(
-            source.path, f"cannot be read at line {number}: {error}", f"sed -n {number}p"
+            source.path,
+            f"cannot be read at line {number}: {error}",
+            f"{source.printed_by} | sed -n '{number}{{p;q}}' | head -c 2000",
         ) from error
 
 
