@@ -22,7 +22,7 @@ from launch.config.job import place_job, resolve_job
 from launch.config.request import Request
 from launch.config.resolve import resolve
 from launch.host.peaks import high_water
-from rundir.config import RunConfig
+from rundir.config import RunConfig, TrainConfig
 from rundir.finding import Finding
 from rundir.scratch import scratch
 from rundir.units import MIB
@@ -184,9 +184,7 @@ def train(model: Any, batch: Any, learning_rate: float) -> Training:
     from train.update.optimizer import make_optimizer
 
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    optimizer = make_optimizer(
-        list(trainable.values()), learning_rate=learning_rate, weight_decay=0.0
-    )
+    optimizer = make_optimizer(model, TrainConfig(learning_rate=learning_rate))
     device = next(model.parameters()).device
     arguments = batch.arguments(device)
     summed, num_labels = (

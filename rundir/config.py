@@ -13,9 +13,12 @@ Packing = Literal["auto", True, False, "by_length"]
 Sources = dict[str, str]  # "section.key" → where its value came from
 
 
-def _field(default: Any, help_: str, *, at_least: float | None = None) -> Any:
+def _field(
+    default: Any, help_: str, *, at_least: float | None = None, below: float | None = None
+) -> Any:
     """Return a field with its meaning; `at_least` is the smallest number allowed."""
-    return field(default=default, metadata={"help": help_, "at_least": at_least})
+    limits = {"at_least": at_least, "below": below}
+    return field(default=default, metadata={"help": help_, **limits})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +164,29 @@ class TrainConfig:
     )
     learning_rate: float = _field(1e-4, "peak learning rate", at_least=0)
     schedule: Literal["cosine", "linear", "constant"] = _field("cosine", "after the warm-up")
+    min_lr_ratio: float = _field(
+        0.1,
+        "share of the peak learning rate that cosine and linear end with; below 1",
+        at_least=0,
+        below=1,
+    )
     warmup_steps: int = _field(10, "steps of linear warm-up", at_least=0)
-    weight_decay: float = _field(0.0, "AdamW's decoupled weight decay", at_least=0)
+    adam_beta1: float = _field(
+        0.9, "AdamW's β₁, how slowly its average of gradients changes; below 1", at_least=0, below=1
+    )
+    adam_beta2: float = _field(
+        0.95,
+        "AdamW's β₂, the same of squared gradients; 0.95 as GPT-3 was trained (Brown et al. 2020), "
+        "while torch and transformers have 0.999; below 1",
+        at_least=0,
+        below=1,
+    )
+    weight_decay: float = _field(
+        0.0,
+        "AdamW's decoupled weight decay: of matrices and embeddings, not of norms, biases, and "
+        "Mamba's A_log and D",
+        at_least=0,
+    )
     max_grad_norm: float = _field(1.0, "gradients are clipped to this norm; 0: not", at_least=0)
     optimizer: Literal["adamw", "adamw-8bit"] = _field(
         "adamw", "adamw-8bit: its states take a byte each (bitsandbytes)"

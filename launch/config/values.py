@@ -146,7 +146,8 @@ def _spelt(choice: str | bool) -> str:
 
 
 def _check_range(value: Any, item: Field[Any], where: str) -> None:
-    least = item.metadata["at_least"]
-    if not _MOST > value >= least:
-        bound = f"the least is {least:g}" if value < least else f"the most is {_MOST:g}"
+    least, below = item.metadata["at_least"], item.metadata["below"]
+    if not (_MOST if below is None else below) > value >= least:
+        most = f"the most is {_MOST:g}" if below is None else f"it has to be below {below:g}"
+        bound = f"the least is {least:g}" if value < least else most
         raise UserError(f"{where} is {str(value)[:40]}, {bound}", do=item.metadata["help"])

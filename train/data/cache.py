@@ -36,7 +36,7 @@ from train.data.sources import NEEDED, Source, bad_row
 from train.data.template import Template
 from train.data.tokenise import Tokeniser, columns_of
 
-_FORMAT = "7"  # of its files; part of the cache key
+_FORMAT = "8"  # of its files; part of the cache key
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",

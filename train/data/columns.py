@@ -51,6 +51,18 @@ _REJECTED = ("rejected", "rejected_response", "rejected_messages", "non_preferre
 _LABELS = ("label", "kto_tag")  # mark answers as good or bad
 _VERDICTS = ("true", "false", "yes", "no")
 _NUMBERS = ("0", "1", "-1")  # verdicts if the first row has one; otherwise they may be class labels
+# Of a row's columns, in lower case. `source` is not among them: it may be a note about all rows.
+ROW_NAMES = {
+    *_MESSAGES,
+    *(name for pair in _PAIRS for name in pair),
+    *_TEXTS,
+    _SEGMENTS,
+    *SYSTEM,
+    *TOOLS,
+    HISTORY,
+    *_CHOSEN,
+    *_REJECTED,
+} - {"source"}
 
 
 @dataclass(frozen=True, slots=True)

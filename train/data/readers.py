@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from train.data import text_files as lines
 from train.data.bad_row import BadRowError
 from train.data.rows import TOO_LONG
 from train.data.sources import Source, wrong
-from train.data.text_files import decoded, elements, numbered
+from train.data.text_files import WrongJsonError, decoded, elements, numbered
 
 _BLOCK_BYTES = 1 << 18  # a quarter of a second's work: a stop waits for blocks in progress
 _BLOCK_ROWS = 8192
@@ -78,10 +79,10 @@ def rows_in(file: Any, source: Source, start: int = 0) -> Iterator[tuple[int, Ra
     """Yield the rows of a text format, each with its position and its size in bytes.
 
     Reading begins at byte `start`, where a row must begin; positions then count from 2. `file` is
-    read to the end of the row that was yielded and no further, except for a JSON array.
+    read to the end of the row that was yielded and no further, except for rows of several lines.
     """
     if source.format == "json":
-        return elements(file, source)
+        return _of_json(file, source)
     if source.format in ("csv", "tsv"):
         return _table(file, source, start)
     return (_texts if source.format == "text" else _lines)(file, start)
@@ -114,6 +115,13 @@ def _blocks(rows: Iterable[tuple[int, Raw, int]], path: Path, raw: Any) -> Itera
         yield Block(path, numbers, some, raw.tell())
 
 
+def _of_json(file: Any, source: Source) -> Iterator[tuple[int, Raw, int]]:
+    try:
+        yield from elements(file)
+    except WrongJsonError as error:
+        raise wrong(source.path, error.what, f"{source.printed_by} | {error.command}") from error
+
+
 def _lines(file: Any, start: int) -> Iterator[tuple[int, Raw, int]]:
     for number, line in _numbered_from(file, start):
         if not line.isspace():
@@ -142,6 +150,7 @@ def _table(file: Any, source: Source, start: int) -> Iterator[tuple[int, Raw, in
     if mark == "," and "," not in first and ";" in first:
         mark = ";"
     names = next(csv.reader([first], delimiter=mark), [])
+    _refuse_equal(names, mark, source)
     if start:
         file.seek(start)
     reader, number = csv.reader(counted, delimiter=mark), counted.num + 1
@@ -155,8 +164,29 @@ def _table(file: Any, source: Source, start: int) -> Iterator[tuple[int, Raw, in
             number = counted.num + 1
     except csv.Error as error:
         raise wrong(
-            source.path, f"cannot be read at line {number}: {error}", f"sed -n {number}p"
+            source.path,
+            f"cannot be read at line {number}: {error}",
+            f"{source.printed_by} | sed -n '{number}{{p;q}}' | head -c 2000",
         ) from error
+
+
+def _refuse_equal(names: list[str], mark: str, source: Source) -> None:
+    """Raise UserError for a name that several columns have; any number may be without a name."""
+    equal = next((name for name in names if name.strip() and names.count(name) > 1), None)
+    if equal is None:
+        return
+    places = [place for place, name in enumerate(names, 1) if name == equal]
+    header = io.StringIO()
+    csv.writer(header, delimiter=mark, lineterminator="").writerow(
+        f"{name}_{place}" if place in places[1:] else name for place, name in enumerate(names, 1)
+    )
+    renamed = f"renamed.{source.format}"
+    raise wrong(
+        source.path,
+        f"has a column `{equal}` more than once: columns {' and '.join(map(str, places))}",
+        f"(echo {shlex.quote(header.getvalue())}; {source.printed_by} | tail -n +2) > {renamed}"
+        f"   # and --data {renamed}; the first is then the one named `{equal}`",
+    )
 
 
 class _Counted:

@@ -31,6 +31,7 @@ SCHEMA = pa.schema(
         ("source", pa.int32()),
     ]
 )
+_MAIN_KEYS = ("role", "content", "tool_calls")  # of messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +160,14 @@ def digest_of(example: Example) -> bytes:
         more = [one["tool_calls"] for one in example.messages if "tool_calls" in one]
         if more or example.tools or example.without_loss:  # most have none of these
             parts.append(json.dumps([more, example.tools, sorted(example.without_loss)]))
+        # Reasoning, names, ids of calls. Without them the digest is that of earlier versions, so
+        # that the same rows are held out.
+        rest = [
+            {key: value for key, value in one.items() if key not in _MAIN_KEYS}
+            for one in example.messages
+        ]
+        if any(rest):
+            parts.append(json.dumps(rest, sort_keys=True))
         text = "\0".join(parts)
     else:
         text = json.dumps(example)

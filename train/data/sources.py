@@ -9,10 +9,11 @@ import shlex
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from train.data.text_files import LONGEST_ROW_BYTES, is_a_row_a_line
 
 Format = Literal["jsonl", "json", "csv", "tsv", "parquet", "arrow", "text"]
 Compression = Literal["", "gzip", "zstd"]
@@ -62,6 +63,12 @@ class Source:
         """True if it has lines that a person can be pointed to."""
         return self.format not in _BINARY
 
+    @property
+    def printed_by(self) -> str:
+        """The command that prints the text of the file."""
+        command = {"": "cat", "gzip": "zcat", "zstd": "zstdcat"}[self.compression]
+        return f"{command} {shlex.quote(str(self.path))}"
+
 
 def find_sources(path: Path) -> list[Source]:
     """Return the files at `path`, a file or a folder, sorted by name.
@@ -86,7 +93,7 @@ def _source(path: Path, mode: int) -> Source:
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "not a regular file")
     with path.open("rb") as file:
-        start = file.read(_LOOKED_AT_BYTES)
+        start = _start_of(file)
     if not start.strip(_MARK + b" \t\r\n") and len(start) < _LOOKED_AT_BYTES:
         raise wrong(path, "is empty" if not start else "has no rows", f"--data PATH: {NEEDED}")
     for magic, (name, do) in _FOREIGN.items():
@@ -100,10 +107,19 @@ def _source(path: Path, mode: int) -> Source:
     return Source(path, _format(path, start, compression), compression)
 
 
+def _start_of(file: Any) -> bytes:
+    """Return the first bytes; if they are of a long line of JSON, also those of the next line."""
+    start: bytes = file.read(_LOOKED_AT_BYTES)
+    text = start.removeprefix(_MARK).strip()
+    if text.startswith(b"{") and b"\n" not in text and len(start) == _LOOKED_AT_BYTES:
+        start += file.readline(LONGEST_ROW_BYTES) + file.read(_LOOKED_AT_BYTES)
+    return start
+
+
 def _unzipped(path: Path) -> bytes:
     try:
         with gzip.open(path) as file:
-            return file.read(_LOOKED_AT_BYTES)
+            return _start_of(file)
     except (EOFError, gzip.BadGzipFile) as error:
         raise wrong(path, f"is damaged: {error}", f"gzip -t {shlex.quote(str(path))}") from error
 
@@ -120,18 +136,12 @@ def _format(path: Path, start: bytes, compression: Compression) -> Format:
         raise wrong(path, f"is no {named} file", f"--data PATH: {NEEDED}")
     if named in ("text", "csv", "tsv") or compression == "zstd":
         return named or "jsonl"
-    text = start.removeprefix(_MARK).lstrip()
-    return "json" if text.startswith(b"[") and not _is_row(text.partition(b"\n")[0]) else "jsonl"
+    return "jsonl" if is_a_row_a_line(start.removeprefix(_MARK)) else "json"
 
 
 def _is_stream(start: bytes) -> bool:
     """Return whether a file begins like an Arrow stream, which is what `datasets` saves."""
     return start.startswith(b"\xff\xff\xff\xff")
-
-
-def _is_row(line: bytes) -> bool:
-    """Return whether a line that begins like an array is an array of plain values: a bad row."""
-    return b"{" not in line and line.rstrip().endswith(b"]")
 
 
 def _suffix(path: Path) -> str:
@@ -184,10 +194,10 @@ def _saved(folder: Path) -> list[Source]:
 
 def bad_row(source: Source, number: int, what: str, do: str = "") -> UserError:
     """Return the error for a row, with the command that shows the row unless `do` is better."""
-    name = shlex.quote(str(source.path))
-    look = {"": "cat", "gzip": "zcat", "zstd": "zstdcat"}[source.compression]
-    # A row may have megabytes, and nothing after it needs to be read.
-    look = f"{look} {name} | sed -n '{number}{{p;q}}' | head -c 2000"
+    # A row may have megabytes, and nothing after it needs to be read. One of JSON may have many
+    # lines.
+    lines = f"tail -n +{number}" if source.format == "json" else f"sed -n '{number}{{p;q}}'"
+    look = f"{source.printed_by} | {lines} | head -c 2000"
     skip = "--set data.on_bad_row=skip leaves out such rows"
     return UserError(
         f"{source.path}:{number}: the row {what}",

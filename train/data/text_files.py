@@ -1,16 +1,41 @@
-"""Lines, and elements of a JSON array, of files that are never in memory as a whole."""
+"""Text files that are never in memory as a whole: their lines, and their rows of JSON.
+
+JSON lays out its rows as an object a line, as objects over several lines, or as an array, which may
+be in an object: {"version": 1, "data": [ … ]}.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from train.data.sources import Source, wrong
-
-_CHUNK_BYTES = 1 << 18
+from train.data.columns import ROW_NAMES
+from train.data.messages import is_message
 
 LONGEST_ROW_BYTES = 16 << 20  # a longer row is not a sample, and would take all memory
+
+_CHUNK_BYTES = 1 << 18
+_LOOKED_AT_CHARS = 1 << 16  # to see how rows are laid out
+_DECODER = json.JSONDecoder()
+_KEY = re.compile(r'\s*[{,]\s*(?=")')
+_COLON = re.compile(r"\s*:\s*")
+_OBJECTS = re.compile(r"\[\s*(?={)")
+
+Found = tuple[int, bytes | dict[str, Any], int]
+
+
+class WrongJsonError(Exception):
+    """Invalid JSON, or an object with several lists of rows.
+
+    `what` completes a sentence about the file; `command` is one to pipe its text to.
+    """
+
+    def __init__(self, what: str, command: str) -> None:
+        super().__init__(what, command)
+        self.what, self.command = what, command
 
 
 def numbered(file: Any, first: int = 1) -> Iterator[tuple[int, bytes]]:
@@ -33,48 +58,132 @@ def decoded(line: bytes) -> str:
     return line.decode("utf-8", errors="surrogateescape")
 
 
-def elements(file: Any, source: Source) -> Iterator[tuple[int, bytes | dict[str, Any], int]]:
-    """Yield the elements of an array, each with the line that it begins on and its length.
+def is_a_row_a_line(start: bytes) -> bool:
+    """Return whether a file that begins so has a row on each line, good or bad.
 
-    Raises UserError with the line of invalid JSON.
+    `start` holds the whole first line, if that is no longer than a row may be.
     """
-    found_in = _Elements(file)
+    text = start.strip()
+    first, _, rest = (part.strip() for part in text.partition(b"\n"))
+    if first.startswith(b"["):  # an array of plain values is a bad row
+        return b"{" not in first and first.endswith(b"]")
+    if not first.startswith(b"{"):
+        return True
+    goes_on = first.endswith((b"[", b":")) or (first.endswith((b"{", b",")) and rest[:1] == b'"')
+    return not goes_on and array_at(decoded(text), 0) is None
+
+
+def array_at(text: str, at: int) -> int | None:
+    """Return the place of the array of rows in the object at `at`; None if the object is a row.
+
+    It is one if another follows, if it has a column that rows have, or if the array is of messages.
+    The text may end within it.
+    """
+    whole, end = _value(text, at)
+    if text[end:].strip() or any(name.lower() in ROW_NAMES for name in whole or ()):
+        return None
+    while key := _KEY.match(text, at):
+        name, at = _value(text, key.end())
+        colon = _COLON.match(text, at)
+        if colon is None or name.lower() in ROW_NAMES:
+            return None
+        if objects := _OBJECTS.match(text, colon.end()):
+            return None if is_message(_value(text, objects.end())[0]) else colon.end()
+        _, at = _value(text, colon.end())
+    return None
+
+
+def _value(text: str, at: int) -> tuple[Any, int]:
+    """Return the value at `at` and its end; None and the text's end if it is cut or invalid."""
     try:
-        while (found := found_in.next()) is not None:
-            yield found
-    except ValueError as error:
-        line = found_in.line
-        raise wrong(
-            source.path,
-            f"is not valid JSON at line {line}: {error}",
-            f"sed -n {line}p {source.path}",
+        return _DECODER.raw_decode(text, at)
+    except (ValueError, RecursionError):
+        return None, len(text)
+
+
+def elements(file: Any) -> Iterator[Found]:
+    """Yield the elements of an array, or objects that follow each other.
+
+    Each comes with the line that it begins on and its length. Raises WrongJsonError.
+    """
+    reader = _Reader(file)
+    try:
+        yield from reader.rows()
+    except (ValueError, RecursionError) as error:
+        raise WrongJsonError(
+            f"is not valid JSON at line {reader.line}: {error}",
+            f"sed -n '{reader.line}{{p;q}}' | head -c 2000",
         ) from error
 
 
-class _Elements:
-    """Takes elements off the front of what was read of an array."""
+class _Reader:
+    """Takes values off the front of what was read."""
 
     def __init__(self, file: Any) -> None:
-        self._file, self._decoder = file, json.JSONDecoder()
+        self._file, self._undecoded = file, b""
         self._text, self._at, self.line = "", 0, 1
-        self._is_first, self._is_whole = True, False
-        self._undecoded = b""
+        self._is_whole = False
 
-    def next(self) -> tuple[int, bytes | dict[str, Any], int] | None:
-        """Return the next element's line, value and length. Raises ValueError for invalid JSON."""
+    def rows(self) -> Iterator[Found]:
+        """Yield all rows. Raises ValueError for invalid JSON."""
+        while len(self._text) < _LOOKED_AT_CHARS and not self._is_whole:
+            self._read(0)
         mark = self._mark()
-        if mark == "]" and not self._is_first:
-            return None
-        if mark != ("[" if self._is_first else ","):
-            raise ValueError(f"{mark!r} where an array has {'[' if self._is_first else ', or ]'}")
-        self._move(self._at + 1)
-        was_first, self._is_first = self._is_first, False
-        if self._mark() == "]" and was_first:
-            return None
+        place = array_at(self._text, self._at) if mark == "{" else None
+        if place is not None:
+            self._move(place)
+        if mark == "[" or place is not None:
+            yield from self._array()
+            if place is not None:
+                self._end_of_object()
+            if mark := self._mark():
+                raise ValueError(f"{mark!r} after the end")
+            return
+        while self._mark():
+            yield self._row()
+
+    def _array(self) -> Iterator[Found]:
+        self._take("[")
+        if self._mark() != "]":
+            yield self._row()
+            while self._mark() != "]":
+                self._take(",")
+                yield self._row()
+        self._take("]")
+
+    def _end_of_object(self) -> None:
+        """Take what follows the array of rows. Raises WrongJsonError for another list."""
+        while self._mark() == ",":
+            self._take(",")
+            name, _ = self._value()
+            self._take(":")
+            if self._mark() == "[":
+                raise self._has_another(name)
+            self._value()
+        self._take("}")
+
+    def _has_another(self, name: Any) -> WrongJsonError:
+        take = f"import json, sys; data = json.load(sys.stdin)[{name!r}]"
+        program = f"{take}; print(*map(json.dumps, data), sep='\\n')"
+        return WrongJsonError(
+            f"has rows in a list, and another list in `{name}`, at line {self.line}",
+            f"python3 -c {shlex.quote(program)} > rows.jsonl   # and --data rows.jsonl; or the "
+            f"other's name in the place of {name}",
+        )
+
+    def _row(self) -> Found:
+        """Take a row; what is no object is left to the check of rows."""
+        self._mark()
         line = self.line
+        value, length = self._value()
+        return line, value if isinstance(value, dict) else json.dumps(value).encode(), length
+
+    def _value(self) -> tuple[Any, int]:
+        """Take a value; return it and its length."""
+        self._mark()
         while True:
             try:
-                value, end = self._decoder.raw_decode(self._text, self._at)
+                value, end = _DECODER.raw_decode(self._text, self._at)
                 # A number at the end of what was read may continue.
                 if end < len(self._text) or self._is_whole:
                     break
@@ -84,8 +193,13 @@ class _Elements:
             self._read(len(self._text) - self._at)
         length = end - self._at
         self._move(end)
-        # Elements that are not objects are left to the check of rows.
-        return line, value if isinstance(value, dict) else json.dumps(value).encode(), length
+        return value, length
+
+    def _take(self, mark: str) -> None:
+        """Take one character."""
+        if (found := self._mark()) != mark:
+            raise ValueError(f"{found!r} where there should be {mark!r}")
+        self._move(self._at + 1)
 
     def _mark(self) -> str:
         """Return the next character that is not a space, "" at the end."""
@@ -101,7 +215,7 @@ class _Elements:
         self._at = at
 
     def _read(self, at_least: int) -> None:
-        """Read as much again as is there, so that a long element is not parsed too often."""
+        """Read as much again as is there, so that a long value is not parsed too often."""
         data = self._file.read(max(_CHUNK_BYTES, at_least))
         self._is_whole = not data
         whole = self._undecoded + data

@@ -51,15 +51,8 @@ class Trainer:
         self._run_config = config
         self._model, self._feed, self._evaluator = model, feed, evaluator
         self._trainable = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = make_optimizer(
-            self._trainable,
-            learning_rate=config.train.learning_rate,
-            weight_decay=config.train.weight_decay,
-            is_sharded=config.train.shard_optimizer and ranks.world_size > 1,
-            in_8_bits=config.train.optimizer == "adamw-8bit",
-            bf16_updates=config.train.bf16_updates,
-            seed=config.train.seed,
-        )
+        is_sharded = config.train.shard_optimizer and ranks.world_size > 1
+        self.optimizer = make_optimizer(model, config.train, is_sharded=is_sharded)
         self._longest = config.data.max_seq_length
         self._total_steps = feed.course.num_steps
         self._step = 0  # steps done

@@ -1,8 +1,8 @@
 """The places of rows in streamed files: a small table of pieces, made by reading the files once.
 
 A piece is some hundred KiB of consecutive rows. Rows of plain text, and of Arrow, can be read from
-the beginning of any piece; those of compressed text, of a JSON array and of a Parquet row group
-only one piece after the other. Such pieces form one group.
+the beginning of any piece; those of compressed text, of JSON other than lines and of a Parquet row
+group only one piece after the other. Such pieces form one group.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from train.data.sources import Source
 from train.stream.pieces import PIECE, StreamFile, begins_anywhere
 
 _SMALL_BYTES = 64 << 20  # finished before other processes could start
-_VERSION = 1  # of what is remembered
+_VERSION = 2  # of what is remembered
 _PIECE_BYTES = 1 << 18
 _MOST_PIECES = 1 << 20  # approximately: 28 MB of table, whatever the files hold
 

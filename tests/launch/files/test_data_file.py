@@ -35,6 +35,7 @@ GOOD: dict[str, bytes] = {
     "with Windows's line ends": f"{ROW}\r\n{ROW}\r\n".encode(),
     "with empty lines": f"\n\n{ROW}\n \n".encode(),
     "with more columns": b'{"id": 1, "prompt": "a", "response": "b"}\n',
+    "over many lines": b'{\n "prompt": "a",\n "response": "b"\n}\n',
     "with a first line of megabytes": ROW.replace("a", "a" * 3_000_000).encode(),
     "cut by the look within a character": (ROW + "\n").encode()
     + b'{"prompt": "'
@@ -58,7 +59,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "a number": (b'{"prompt": true, "response": "b"}', "a boolean in `prompt`"),
     "no messages": (b'{"messages": []}', "no message of the assistant in `messages`"),
     "columns with other names": (b'{"a": "b", "c": 1}', "its columns: a, c"),
-    "JSON over many lines": (b'{\n "prompt": "a",\n "response": "b"\n}\n', ":1: the row is"),
+    "half an object on a line": (b'{"prompt": "a"\n{"prompt": "a"}\n', ":1: the row is not valid"),
     "plain text": (b"Once upon a time\n", ":1: the row is not valid JSON"),
     "an array as a row": (b'["a", "b"]\n', ":1: the row is a list"),
     "UTF-16": (f"{ROW}\n".encode("utf-16"), "is UTF-16 text"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,33 @@ from train.data import text_files as lines
 from train.data.bad_row import BadRowError
 from train.data.readers import read_blocks
 from train.data.rows import TOO_LONG, parsed
-from train.data.sources import Source, find_sources
+from train.data.sources import find_sources
 from train.data.text_files import elements
 
 ROWS = [
     {"prompt": f"größe {i} \N{ROCKET}\n", "response": '"b", ' * (i % 7) + "[{1}]"}
     for i in range(100)
 ]
-FORMATS = ("jsonl", "json", "csv", "tsv", "parquet", "arrow", "arrow stream")
-PACKED = ("jsonl.gz", "jsonl.zst", "json.gz", "csv.zst", "jsonl.gz in two", "jsonl.zst in two")
+FORMATS = (
+    "jsonl",
+    "json",
+    "json in an object",
+    "json of objects",
+    "csv",
+    "tsv",
+    "parquet",
+    "arrow",
+    "arrow stream",
+)
+PACKED = (
+    "jsonl.gz",
+    "jsonl.zst",
+    "json.gz",
+    "json.zst of objects",
+    "csv.zst",
+    "jsonl.gz in two",
+    "jsonl.zst in two",
+)
 
 
 def write(kind: str, folder: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
@@ -48,8 +67,11 @@ def write(kind: str, folder: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
                 table_writer = csv.DictWriter(file, list(rows[0]), delimiter=mark)
                 table_writer.writeheader()
                 table_writer.writerows(rows)
+            elif how == "of objects":
+                file.writelines(json.dumps(row, indent=1, ensure_ascii=False) for row in rows)
             elif named == "json":
-                json.dump(rows, file, indent=1, ensure_ascii=False)
+                whole = {"version": [1, {"a": "{["}], "data": rows} if how else rows
+                json.dump(whole, file, indent=1, ensure_ascii=False)
             else:
                 file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         data = text.read_bytes()
@@ -93,10 +115,16 @@ def test_every_format_gives_the_same_rows(
 def test_places_are_those_that_an_editor_shows(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('\n{"a": 1}\n \n\n{"a": 2}\n')
     (tmp_path / "b.json").write_text('\n[\n  {"a":\n 1},\n{"a": 2}, {"a": 3}\n\n,\n{"a": 4}]')
+    (tmp_path / "e.json").write_text(
+        '\n{\n"v": [\n2], "data":\n[\n {"a":\n 1},\n{"a": 2}], "n": 2}'
+    )
+    (tmp_path / "f.json").write_text('{\n"a": 1}{"a": 2}\n\n {\n"a": 3}\n')
     (tmp_path / "c.csv").write_text('a\n"1\n2"\n\n3\n')
     (tmp_path / "d.txt").write_text("\none\n  \ntwo\r\n")
     assert [number for number, _ in read(tmp_path / "a.jsonl")] == [2, 5]
     assert [number for number, _ in read(tmp_path / "b.json")] == [3, 5, 5, 8]
+    assert [number for number, _ in read(tmp_path / "e.json")] == [6, 8]
+    assert [number for number, _ in read(tmp_path / "f.json")] == [1, 2, 4]
     assert read(tmp_path / "c.csv") == [(2, {"a": "1\n2"}), (5, {"a": "3"})]
     assert read(tmp_path / "d.txt") == [(2, "one"), (4, "two")]
 
@@ -148,6 +176,10 @@ def test_a_saved_dataset_is_read_in_its_order_and_of_several_splits_the_training
         ("a.json", b'[{"a": 1}\n\n{"a": 2}]', "not valid JSON at line 3"),
         ("a.json", b'[{"a": 1},\n', "not valid JSON at line 2"),
         ("a.json", b'[{"a": "half', "not valid JSON at line 1"),
+        ("a.json", b'[{"a": 1}]\n\n[{"a": 2}]', "not valid JSON at line 3: '\\[' after the end"),
+        ("a.json", b'{"data": [\n{"a": 1}]', "not valid JSON at line 2"),
+        ("a.json", b'{\n"a": 1},\n{\n"a": 2}', "not valid JSON at line 2"),
+        ("a.json", b'{\n"a": 1\n}\n{"a" 2}', "not valid JSON at line 4"),
         ("a.parquet", b"PAR1 and no more", "is damaged"),
         ("a.arrow", b"ARROW1 and no more", "is damaged"),
         ("a.parquet", b"something else", "is no parquet file"),
@@ -187,8 +219,42 @@ def test_rows_of_csv_that_are_too_short_or_too_long_are_bad_ones(tmp_path: Path)
     )
 
 
+def test_a_long_first_line_is_a_row_if_another_follows_and_all_of_them_if_none_does(
+    tmp_path: Path,
+) -> None:
+    """What it begins with may look like an array of rows."""
+    passages = [{"of": i, "said": "x" * 100} for i in range(2000)]
+    row = {"passages": passages, "prompt": "p", "response": "r"}
+    line, file = json.dumps(row) + "\n", tmp_path / "a.jsonl"
+    file.write_text("\n" + line + line)
+    assert read(file) == [(2, row), (3, row)]
+    file.write_text(line + json.dumps(row, indent=1))  # the last one is no line
+    assert [source.format for source in find_sources(file)] == ["jsonl"]
+    file.write_text(json.dumps({"passages": passages}))
+    assert [found for _, found in read(file)] == passages
+    file.with_suffix(".gz").write_bytes(gzip.compress(line.encode() * 2))
+    assert read(file.with_suffix(".gz")) == [(1, row), (2, row)]
+
+
+def test_rows_in_an_object_take_no_more_memory_than_in_lines() -> None:
+    class Counted(io.BytesIO):
+        """A file that knows how much of it was asked for."""
+
+        def read(self, size: int | None = -1) -> bytes:
+            assert 0 < (size or 0) <= 1 << 18
+            return super().read(size)
+
+    rows = [{"prompt": str(i), "response": "r" * 1000} for i in range(3000)]
+    for text in (json.dumps({"data": rows}), "\n".join(json.dumps(row, indent=1) for row in rows)):
+        file = Counted(text.encode())
+        found = elements(file)
+        assert [next(found)[1], next(found)[1]] == rows[:2]
+        assert file.tell() == 1 << 18
+        assert [row for _, row, _ in found] == rows[2:]
+
+
 @pytest.mark.parametrize("chunk", [1, 2, 3, 5, 64])
-def test_an_array_is_the_same_however_it_is_cut(tmp_path: Path, chunk: int) -> None:
+def test_an_array_is_the_same_however_it_is_cut(chunk: int) -> None:
     class Slow:
         """A file that returns its content in small pieces."""
 
@@ -200,11 +266,15 @@ def test_an_array_is_the_same_however_it_is_cut(tmp_path: Path, chunk: int) -> N
             return some
 
     values = [{"größe": [1, "\N{ROCKET}", {"a": "]"}]}, {}, {"b": -1.5e9}, {"c": None}]
-    data = json.dumps(values, ensure_ascii=False, indent=1).encode()
-    found = elements(Slow(data), Source(tmp_path / "a.json", "json"))
+    data, *objects = (
+        json.dumps(value, ensure_ascii=False, indent=1).encode() for value in (values, *values)
+    )
+    found = elements(Slow(data))
     assert [row for _, row, _ in found] == values
-    assert list(elements(Slow(b" [ ] "), Source(tmp_path / "a.json", "json"))) == []
-    numbers = elements(Slow(b"[12, 345]"), Source(tmp_path / "a.json", "json"))
+    for laid_out in (b'{"v": "1", "rows": ' + data + b"}", b"\n".join(objects)):
+        assert [row for _, row, _ in elements(Slow(laid_out))] == values
+    assert list(elements(Slow(b" [ ] "))) == []
+    numbers = elements(Slow(b"[12, 345]"))
     assert [row for _, row, _ in numbers] == [b"12", b"345"]
 
 

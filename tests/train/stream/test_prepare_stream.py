@@ -104,6 +104,18 @@ def test_bad_rows_are_no_error_if_they_are_to_be_left_out(
     assert "a bad row is left out and listed when its turn comes" in capsys.readouterr().out
 
 
+def test_a_table_with_a_column_twice_is_refused_as_it_is_where_it_is_prepared(
+    tmp_path: Path, model: Path, run: RunDir
+) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("prompt,response,response\n2 + 5,7,8\n", encoding="utf-8")
+    configured(run, file)
+    with pytest.raises(UserError, match="has a column `response` more than once") as raised:
+        prepare(run, model, None)
+    assert raised.value.code == ExitCode.DATA
+    assert "> renamed.csv" in raised.value.do
+
+
 @pytest.mark.parametrize(
     ("text", "data", "says"),
     [

@@ -213,13 +213,7 @@ def test_states_for_weights_in_bfloat16_are_those_of_a_real_step(
     shape: dict[str, Any] = dict(QWEN3)
     described = CONFIG_MAPPING[shape.pop("model_type")](**shape)
     model = new_model(described, config, torch.device("cpu"))
-    made = make_optimizer(
-        list(model.parameters()),
-        learning_rate=1e-3,
-        weight_decay=0.0,
-        in_8_bits=optimizer == "adamw-8bit",
-        bf16_updates=updates,
-    )
+    made = make_optimizer(model, config.train)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     made.step()

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from launch.config.resolve import resolve
 from launch.plan.question import question_of
 from launch.plan.target import with_ranks
-from rundir.config import RunConfig
+from rundir.config import RunConfig, TrainConfig
 from rundir.units import GIB
 from tests.train.trace.test_footprint import GPT2, QWEN3, built, configured, real
 from train.rank.torch_compat import fake_store
@@ -69,35 +69,36 @@ def test_no_rank_has_more_states_than_predicted_and_one_has_as_many(
     config = sharded(configured(shape), num_ranks)
     held = []
     for rank in range(num_ranks):
-        parameters = [one for one in built(config).parameters() if one.requires_grad]
+        model = built(config)
         dist.init_process_group("fake", store=fake_store(), rank=rank, world_size=num_ranks)
         try:
-            held.append(sum(one.nbytes for one in states_after_a_step(parameters)))
+            held.append(sum(one.nbytes for one in states_after_a_step(model)))
         finally:
             dist.destroy_process_group()
     assert footprint(config, "cuda").optimizer_bytes == max(held)
 
 
-def states_after_a_step(parameters: list[Any]) -> list[torch.Tensor]:
+def states_after_a_step(model: Any) -> list[torch.Tensor]:
     """Return the states that this rank of the process group has after an update."""
-    for one in parameters:
-        one.grad = torch.empty_like(one)
+    for one in model.parameters():
+        one.grad = torch.empty_like(one) if one.requires_grad else None
     with kernels_of("cuda"):
-        optimizer = make_optimizer(parameters, learning_rate=1.0, weight_decay=0.1, is_sharded=True)
+        optimizer = make_optimizer(model, TrainConfig(weight_decay=0.1), is_sharded=True)
         optimizer.step()
     states = with_own_states(optimizer).state.values()
     return [value for state in states for value in state.values()]
 
 
 def test_an_update_of_a_sharded_optimizer_takes_no_memory_but_its_states() -> None:
-    parameters = [one for one in built(configured(QWEN3)).parameters() if one.requires_grad]
+    model = built(configured(QWEN3))
+    parameters = [one for one in model.parameters() if one.requires_grad]
     dist.init_process_group("fake", store=fake_store(), rank=0, world_size=2)
     storages = Storages("cpu", is_packed=False)
     storages.assign(parameters, "weights")
     try:
         with storages:
             storages.enter("optimizer")
-            states = states_after_a_step(parameters)
+            states = states_after_a_step(model)
     finally:
         dist.destroy_process_group()
     gradients = sum(one.nbytes for one in parameters)

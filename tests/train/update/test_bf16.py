@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import HashStore
 
+from rundir.config import TrainConfig
 from train.rank.group import Ranks
 from train.step import checkpoint
 from train.update import bf16
@@ -43,20 +44,21 @@ class Training:
         lr: float = 1e-3,
         in_8_bits: bool = False,
         dtype: Any = None,
-        **more: Any,
+        seed: int = 5,
+        is_sharded: bool = False,
     ) -> None:
         if in_8_bits:
             pytest.importorskip("bitsandbytes")
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Linear(96, 80), nn.Linear(80, 3)).to(dtype or torch.bfloat16)
-        self.optimizer = make_optimizer(
-            list(self.model.parameters()),
+        settings = TrainConfig(
             learning_rate=lr,
             weight_decay=0.01,
-            in_8_bits=in_8_bits,
+            optimizer="adamw-8bit" if in_8_bits else "adamw",
             bf16_updates=updates,
-            **{"seed": 5, **more},
+            seed=seed,
         )
+        self.optimizer = make_optimizer(self.model, settings, is_sharded=is_sharded)
         self.num_steps = 0
 
     @property
@@ -150,9 +152,9 @@ def test_beside_parameters_in_bfloat16_those_in_float32_are_too(updates: Any) ->
     first = nn.Parameter(torch.randn(40, 40))
     second = nn.Parameter(first.detach().clone())
     low = nn.Parameter(torch.randn(3, 3).bfloat16())
-    options: dict[str, Any] = {"learning_rate": 1e-2, "weight_decay": 0.1}
-    mixed = make_optimizer([low, first], bf16_updates=updates, **options)
-    alone = make_optimizer([second], **options)
+    settings = TrainConfig(learning_rate=1e-2, weight_decay=0.1, bf16_updates=updates)
+    mixed = make_optimizer(nn.ParameterList([low, first]), settings)
+    alone = make_optimizer(nn.ParameterList([second]), settings)
     for _ in range(5):
         first.grad = torch.randn(40, 40)
         second.grad, low.grad = first.grad.clone(), torch.ones_like(low)
@@ -180,9 +182,8 @@ def test_noise_depends_on_the_seed_the_parameter_and_the_step_alone() -> None:
     assert same(Training("stochastic").steps(3), Training("stochastic").steps(3))
     assert not same(Training("stochastic").steps(3), Training("stochastic", seed=6).steps(3))
     one, other = (nn.Parameter(torch.full((64, 64), 1.001).bfloat16()) for _ in range(2))
-    optimizer = make_optimizer(
-        [one, other], learning_rate=1e-3, weight_decay=0.0, bf16_updates="stochastic"
-    )
+    settings = TrainConfig(learning_rate=1e-3, bf16_updates="stochastic")
+    optimizer = make_optimizer(nn.ParameterList([one, other]), settings)
     changes = []
     for _ in range(2):
         before = one.detach().clone()
@@ -269,12 +270,8 @@ def test_no_temporary_is_as_large_as_a_large_parameter(monkeypatch: pytest.Monke
     peaks = {}
     for way in ("master", "stochastic"):
         large = nn.Parameter(torch.empty(1000, 1000, dtype=torch.bfloat16, device="meta"))
-        optimizer = make_optimizer(
-            [large],
-            learning_rate=1e-3,
-            weight_decay=0.0,
-            bf16_updates=way,
-        )
+        settings = TrainConfig(learning_rate=1e-3, bf16_updates=way)
+        optimizer = make_optimizer(nn.ParameterList([large]), settings)
         storages = Storages("cpu", is_packed=False)
         with storages:
             large.grad = torch.empty_like(large)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +55,25 @@ def test_the_rate_falls_to_a_tenth(schedule: str, half_way: float, end: float) -
     assert learning_rate(settings, 12, 20) == pytest.approx(half_way * PEAK)
     assert learning_rate(settings, 20, 20) == pytest.approx(end * PEAK)
     assert end * PEAK <= learning_rate(settings, 19, 20) <= (end + 0.06) * PEAK
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear"])
+@pytest.mark.parametrize("floor", [0.0, 0.5])
+def test_the_rate_falls_to_the_floor_that_is_set(schedule: str, floor: float) -> None:
+    settings = config(schedule=schedule, min_lr_ratio=floor)
+    assert learning_rate(settings, 12, 20) == pytest.approx((1 + floor) / 2 * PEAK)
+    assert learning_rate(settings, 20, 20) == pytest.approx(floor * PEAK)
+
+
+def test_by_default_the_rates_are_those_of_earlier_versions_to_the_last_bit() -> None:
+    for step in range(4, 20):
+        left = (1 + math.cos(math.pi * (step - 4) / 16)) / 2
+        assert learning_rate(config(), step, 20) == PEAK * (0.1 + 0.9 * left)
+
+
+def test_a_constant_rate_has_no_floor() -> None:
+    settings = config(schedule="constant", min_lr_ratio=0.5)
+    assert learning_rate(settings, 19, 20) == PEAK
 
 
 def test_cosine_and_linear_differ_between_their_borders() -> None:
