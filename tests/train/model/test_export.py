@@ -12,7 +12,7 @@ import torch
 
 from rundir.config import ModelConfig, RunConfig, TrainConfig
 from tests.models import QWEN3
-from train.model.build import add_method, load_model, load_tokenizer
+from train.model.build import add_method, load_model
 from train.model.export import difference, export, export_adapter, logits_of_some
 from train.model.make_checkpoint import make_checkpoint
 
@@ -78,6 +78,8 @@ def test_the_folder_answers_as_the_model_did_before_it_was_written(
 def test_the_folder_is_a_plain_model_with_its_tokenizer(
     base: Path, tmp_path: Path, method: str
 ) -> None:
+    from transformers import AutoTokenizer
+
     folder = tmp_path / "model"
     export(trained(base, method), base, folder, end_token_id=1)
     names = {path.name for path in folder.iterdir()}
@@ -88,7 +90,8 @@ def test_the_folder_is_a_plain_model_with_its_tokenizer(
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert config["architectures"] == ["Qwen3ForCausalLM"]
     assert config.get("use_cache", True) is True
-    tokenizer: Any = load_tokenizer(folder, trust_remote_code=False)
+    load: Any = AutoTokenizer.from_pretrained
+    tokenizer = load(folder)
     chat = [{"role": "user", "content": "größe"}]
     text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == "<|user|>größe<|assistant|>"
