@@ -50,34 +50,31 @@ def _compared(served: Any, folder: Path) -> dict[str, Any]:
     """Return how a tokenizer of transformers compares with the tokenizer.json in `folder`."""
     from tokenizers import Tokenizer
 
-    own = _plain(Tokenizer.from_file(str(folder / "tokenizer.json")))
+    own = plain(Tokenizer.from_file(str(folder / "tokenizer.json")))
     marks = [token.content for _, token in sorted(own.get_added_tokens_decoder().items())]
     texts = [*_TEXTS, *(f"a {mark} b{mark}1\n{mark}" for mark in marks[:_NUM_MARKS])]
     ids = [list(served.encode(text, add_special_tokens=False)) for text in texts]
     found: dict[str, Any] = {"class_name": type(served).__name__}
     backend = getattr(served, "backend_tokenizer", None)
-    made = None
-    if isinstance(backend, Tokenizer):
-        found["splits_marks"] = bool(backend.encode_special_tokens)
-        made = _plain(Tokenizer.from_str(backend.to_str()))
-        made.encode_special_tokens = found["splits_marks"]
-    if made is None or _ids(made, texts) != ids:  # the class does more than its backend
+    if not isinstance(backend, Tokenizer) or _ids(plain(backend), texts) != ids:
         for text, theirs, ours in zip(texts, ids, _ids(own, texts), strict=True):
             if theirs != ours:
                 pieces = served.convert_ids_to_tokens(theirs)
                 found["differs"] = [text, [str(one) for one in pieces], _tokens(own, text)]
                 break
         return found
-    of_ids = _canonical(made, of_ids=True)
-    found["digest"] = sha256(of_ids.encode()).hexdigest()
-    found["changes_ids"] = of_ids != _canonical(own, of_ids=True)
-    if _canonical(made) != _canonical(own):
-        found["backend"] = made.to_str()
+    made, of_file = _canonical(backend), _canonical(own)
+    if made != of_file:
+        found["backend"] = backend.to_str()
+        found["splits_marks"] = backend.encode_special_tokens
+    decisive = _of_ids(made)
+    found["changes_ids"] = decisive != _of_ids(of_file)
+    found["digest"] = sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
     return found
 
 
-def _plain(tokenizer: Any) -> Any:
-    """Return a tokenizer without what its last user set: it would truncate and pad."""
+def plain(tokenizer: Any) -> Any:
+    """Return a tokenizer without the settings of its last user: it would truncate and pad."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -92,17 +89,23 @@ def _tokens(tokenizer: Any, text: str) -> list[str]:
     return tokens
 
 
-def _canonical(tokenizer: Any, *, of_ids: bool = False) -> str:
-    """Return a tokenizer as JSON without what makes no difference; `of_ids`: to ids of texts."""
+def _canonical(tokenizer: Any) -> dict[str, Any]:
+    """Return all that a tokenizer does, without what makes no difference."""
     made = json.loads(tokenizer.to_str())
-    made["post_processor"] = tokenizer.encode("a").ids  # all that it does to ids
-    made["splits_marks"] = tokenizer.encode_special_tokens
-    if (made.get("decoder") or {}).get("type") == "ByteLevel":
+    words = [made["model"].pop(name, None) for name in ("vocab", "merges")]
+    if (made["decoder"] or {}).get("type") == "ByteLevel":
         made["decoder"] = "ByteLevel"  # its settings are those of an encoder
-    if of_ids:
-        made["decoder"] = None
-        made["added_tokens"] = [one | {"special": None} for one in made["added_tokens"]]
-    return json.dumps(_told(made), sort_keys=True)
+    return _told(made) | {
+        "words": sha256(json.dumps(words).encode()).hexdigest(),
+        "post_processor": tokenizer.encode("a").ids,  # all that it does to ids
+        "splits_marks": tokenizer.encode_special_tokens,
+    }
+
+
+def _of_ids(canonical: dict[str, Any]) -> dict[str, Any]:
+    """Return what decides the ids of texts: neither the way back nor what is left out there."""
+    marks = [one | {"special": None} for one in canonical["added_tokens"]]
+    return canonical | {"decoder": None, "added_tokens": marks}
 
 
 def _told(value: Any) -> Any:

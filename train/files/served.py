@@ -25,7 +25,7 @@ from rundir.atomic import write_text
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import ROOT, cache_folder
-from train.files.ask_class import WITH_TORCH, ask
+from train.files.ask_class import WITH_TORCH, ask, plain
 from train.files.content import digest_of
 
 # All that a tokenizer of transformers is made from, besides config.json.
@@ -78,7 +78,7 @@ def tokenizer_of(model_path: Path) -> Any:
         return file_tokenizer(model_path)
     from tokenizers import Tokenizer
 
-    tokenizer: Any = Tokenizer.from_str(found.backend)
+    tokenizer = plain(Tokenizer.from_str(found.backend))
     tokenizer.encode_special_tokens = found.splits_marks
     return tokenizer
 
@@ -87,12 +87,7 @@ def file_tokenizer(model_path: Path) -> Any:
     """Return the tokenizer that tokenizer.json describes. Raises UserError if there is none."""
     from tokenizers import Tokenizer
 
-    file = _tokenizer_file(model_path)
-    tokenizer: Any = Tokenizer.from_file(str(file))
-    # The file keeps both settings of its last user; they would truncate and pad silently.
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
+    return plain(Tokenizer.from_file(str(_tokenizer_file(model_path))))
 
 
 def _tokenizer_file(model_path: Path) -> Path:
