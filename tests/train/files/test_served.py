@@ -35,17 +35,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 LLAMA = {"tokenizer_class": "LlamaTokenizer"}
-KINDS: dict[str, tuple[Any, str, dict[str, Any], bool]] = {
-    "qwen3_5": (of_bytes, "qwen3_5", {"tokenizer_class": "Qwen2Tokenizer"}, True),
-    "qwen2": (of_bytes, "qwen2", {"tokenizer_class": "Qwen2Tokenizer"}, True),
+QWEN2 = {"tokenizer_class": "Qwen2Tokenizer"}
+# A tokenizer, the model's type, settings, and whether the class gives other ids than the file.
+KINDS: dict[str, tuple[Any, str, dict[str, Any], bool | None]] = {
+    "qwen3_5": (of_bytes, "qwen3_5", QWEN2, True),
+    "qwen2": (of_bytes, "qwen2", QWEN2, True),
     "gpt2": (lambda: of_bytes(normalize=True), "gpt2", {}, True),
-    "llama legacy": (
-        of_pieces,
-        "llama",
-        {"tokenizer_class": "LlamaTokenizer", "legacy": True},
-        True,
-    ),
-    "llama": (of_pieces, "llama", {"tokenizer_class": "LlamaTokenizer", "legacy": False}, True),
+    "llama legacy": (of_pieces, "llama", LLAMA | {"legacy": True}, True),
+    "llama": (of_pieces, "llama", LLAMA | {"legacy": False}, True),
     "llama without space": (
         of_pieces,
         "llama",
@@ -54,16 +51,12 @@ KINDS: dict[str, tuple[Any, str, dict[str, Any], bool]] = {
     ),
     "gemma": (of_pieces, "gemma", {"tokenizer_class": "GemmaTokenizer"}, True),
     "split marks": (of_bytes, "qwen3", {"split_special_tokens": True}, True),
-    "llama of bytes": (of_bytes, "llama", LLAMA, False),
+    # Versions of transformers take different classes.
+    "llama of bytes": (of_bytes, "llama", LLAMA, None),
     "plain": (of_bytes, "qwen3", {"tokenizer_class": "TokenizersBackend"}, False),
     "of no type": (of_pieces, "", {}, False),
     # As published, but for the words: the class makes the same, with other settings of offsets.
-    "published": (
-        lambda: of_bytes(QWEN2_SPLIT, normalize=True),
-        "qwen2",
-        {"tokenizer_class": "Qwen2Tokenizer"},
-        False,
-    ),
+    "published": (lambda: of_bytes(QWEN2_SPLIT, normalize=True), "qwen2", QWEN2, False),
 }
 
 
@@ -81,9 +74,9 @@ def test_texts_get_the_ids_that_the_model_is_served_with(tmp_path: Path, kind: s
         assert ours.decode(found, **skip) == theirs.decode(found, **skip)
     assert ours.encode("a").ids == theirs("a")["input_ids"]
     of_file = file_tokenizer(folder)
-    assert served(folder).changes_ids is changes_ids
+    assert changes_ids in (None, served(folder).changes_ids)
     assert line_about(folder) is None
-    if not changes_ids:
+    if changes_ids is False:
         assert all(ids(ours, text) == ids(of_file, text) for text in TEXTS)
         assert served(folder).backend == ""
 
@@ -134,7 +127,7 @@ def test_the_tokenizer_of_tiny_is_its_file_and_its_digest_is_that_of_the_files(
 def test_the_digest_changes_with_the_class_and_not_with_the_way_back(tmp_path: Path) -> None:
     made, recipe = of_bytes(QWEN2_SPLIT, normalize=True), Recipe(max_seq_length=1)
     made.decoder = decoders.Fuse()
-    folder = saved(tmp_path / "model", made, "qwen2", tokenizer_class="Qwen2Tokenizer")
+    folder = saved(tmp_path / "model", made, "qwen2")
     assert served(folder).backend  # it decodes as the class does
     assert not served(folder).changes_ids
     before = tokenizer_digest(folder, recipe)
