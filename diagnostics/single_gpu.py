@@ -137,18 +137,19 @@ def build(config: RunConfig, folder: Path, device: Any) -> tuple[Any, Any]:
     from train.batches.batch import collate
     from train.data.dataset import prompted
     from train.data.template import Template
-    from train.model.build import add_method, load_model, load_tokenizer
+    from train.files.served import tokenizer_of
+    from train.model.build import add_method, load_model
     from train.model.make_checkpoint import make_checkpoint
     from train.step.try_attention import settle_attention
 
     make_checkpoint(config, folder)
     model = add_method(load_model(config, folder, device), config.train)
     settle_attention(model, config)
-    tokenizer, template = load_tokenizer(folder, trust_remote_code=False), Template(folder)
+    tokenizer, template = tokenizer_of(folder), Template(folder)
     samples = []
     for prompt, response in _ROWS:
         before, after = (
-            tokenizer(text, add_special_tokens=False, return_tensors="np")["input_ids"][0]
+            tokenizer.encode(text, add_special_tokens=False).ids
             for text in template.render(prompt, response)
         )
         samples.append(prompted(np.concatenate([before, after]), len(before)))

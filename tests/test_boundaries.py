@@ -27,6 +27,7 @@ ROOMS = (
     "monitor/api",
     "monitor",
     "monitor/report",
+    "train/files",
     "train/data",
     "train/rank",
     "train/model",

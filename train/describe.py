@@ -25,6 +25,7 @@ from rundir.paths import RunDir
 from rundir.units import num_text
 from train.data.arrow_file import TRAIN
 from train.data.cache import Tools, cached, listed_bad_rows
+from train.data.compare_tokenizers import compare_tokenizers
 from train.data.dataset import BEGIN, END, SampleFile, preview, short
 from train.data.mix import Ingredient, is_mixed, mixture_lines
 from train.data.prepare_path import as_prepared, left_out, load_text_tools, nothing_left
@@ -52,6 +53,7 @@ def describe(path: Path, model_path: Path, recipe: Recipe, tools: Tools, one: An
     """Prepare `path` and describe the result. Raises UserError."""
     sources = find_sources(path)
     folder, counts = cached(sources, model_path, recipe, tools)
+    counts["remarks"] += compare_tokenizers(sources, model_path, recipe, tools)
     prepared = as_prepared(folder / TRAIN, counts, counts["num_samples"], {})
     samples = SampleFile(prepared)
     return Described(

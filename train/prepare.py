@@ -26,7 +26,6 @@ from rundir.paths import RunDir
 from rundir.prepared import Prepared, PreparedData, write_prepared
 from train.data.architecture import check_is_causal
 from train.data.cache import Tools, cached
-from train.data.content import digest_of
 from train.data.dataset import preview, short
 from train.data.fits_model import check_adapter, check_tokenizer, raw_config
 from train.data.mix import Ingredient, is_mixed, mixed, mixture_lines
@@ -34,6 +33,7 @@ from train.data.prepare_path import load_text_tools, prepare_path, say
 from train.data.prepare_progress import told_in
 from train.data.samples import Recipe, recipes
 from train.data.sources import find_sources
+from train.files.content import digest_of
 from train.stream.prepare_stream import prepare_stream
 
 _FEWEST_HELD_OUT = 8  # samples held out by default

@@ -27,7 +27,6 @@ from rundir.seal import is_sealed, seal, use_sealed
 from train.data.arrow_file import BAD_ROWS, Writer
 from train.data.bad_row import BadRowError
 from train.data.columns import Columns, check_settings, unused
-from train.data.content import digest_of
 from train.data.pool import in_order, num_processes
 from train.data.prepare_progress import PrepareProgress
 from train.data.readers import Block, read_blocks
@@ -35,6 +34,8 @@ from train.data.samples import Recipe
 from train.data.sources import NEEDED, Source, bad_row
 from train.data.template import Template
 from train.data.tokenise import Tokeniser, columns_of
+from train.files.content import digest_of
+from train.files.served import served
 
 _FORMAT = "8"  # of its files; part of the cache key
 _TOKENIZER_FILES = (
@@ -124,11 +125,13 @@ def _key(sources: list[Source], model_path: Path, recipe: Recipe) -> str:
 
 
 def tokenizer_digest(model_path: Path, recipe: Recipe) -> str:
-    """Return a digest of the tokenizer and the chat template."""
+    """Return a digest of the tokenizer that is used, and of the chat template."""
     files = [model_path / name for name in _TOKENIZER_FILES]
     if recipe.chat_template:
         files.append(Path(recipe.chat_template))
     digests = [digest_of(file) if file.is_file() else "none" for file in files]
+    if (of_class := served(model_path)).changes_ids:
+        digests.append(of_class.digest)
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:24]
 
 

@@ -11,6 +11,7 @@ from rundir.config import TrainConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from train.data.template_files import special_tokens
+from train.files.served import line_about
 
 _SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
 _SMALL_SHARE = 0.5  # of the model's vocabulary; published models pad theirs by a few percent
@@ -43,6 +44,8 @@ def check_tokenizer(model_path: Path, tokenizer: Any) -> list[str]:
     lines = [f"{name} = {named[name]} of the model {problem}" for name, problem in problems.items()]
     if isinstance(vocab_size, int):
         lines += _of_sizes(vocabulary, vocab_size, num_tokens(model_path, vocab_size))
+    if line := line_about(model_path):
+        lines.append(line)
     if pad_token_id(model_path, tokenizer) is None and named.get("pad_token_id") is None:
         lines.append(
             "the tokenizer has no padding token: training needs none, and generation_config.json "

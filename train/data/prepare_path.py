@@ -23,11 +23,13 @@ from train.data.cache import (
     listed_bad_rows,
     tokenizer_digest,
 )
+from train.data.compare_tokenizers import compare_tokenizers
 from train.data.fits_model import check_fits
 from train.data.samples import Recipe
 from train.data.sources import find_sources
 from train.data.template import Template
 from train.data.template_options import options_of
+from train.files.served import tokenizer_of
 
 # Recipe fields that determine the samples, and so whether a run can resume on the same data.
 _DECIDES = (
@@ -59,6 +61,8 @@ def prepare_path(
     folder, counts = cached(sources, model_path, recipe, tools)
     check_fits(model_path, counts["max_token_id"], counts["longest_kept"])
     say(summary(path, counts, recipe))
+    for line in compare_tokenizers(sources, model_path, recipe, tools):
+        say(f"airlock: {path.name}: {line}")
     if counts["num_bad"] and run is not None:
         listed = _free_name(run.data, path.stem, BAD_ROWS)
         lines = (json.dumps(row) + "\n" for row in listed_bad_rows(folder, sources))
@@ -173,19 +177,7 @@ def nothing_left(path: Path, counts: dict[str, Any], recipe: Recipe) -> UserErro
 
 def load_text_tools(model_path: Path, recipe: Recipe | None = None) -> Tools:
     """Return the tokenizer and the template of a model. Raises UserError if it has no tokenizer."""
-    from tokenizers import Tokenizer
-
-    file = model_path / "tokenizer.json"
-    if not file.is_file():
-        raise UserError(
-            f"{model_path} has no tokenizer.json",
-            do="save it with AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)",
-            code=ExitCode.DATA,
-        )
-    tokenizer: Any = Tokenizer.from_file(str(file))
-    # The file keeps both settings of its last user; they would truncate and pad silently.
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
+    tokenizer = tokenizer_of(model_path)
     recipe = recipe or Recipe(max_seq_length=0)
     options = options_of(recipe.template_options)
     marks = [one.content for one in tokenizer.get_added_tokens_decoder().values() if one.special]

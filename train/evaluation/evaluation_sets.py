@@ -12,7 +12,7 @@ from rundir.paths import RunDir
 from rundir.prepared import PreparedData, read_prepared
 from train.evaluation.evaluate import Evaluator, HeldOut
 from train.evaluation.tracker import Tracker
-from train.model.build import load_tokenizer
+from train.files.served import tokenizer_of
 from train.model.head import Head
 from train.model.loss import SummedLoss
 from train.rank.group import Ranks
@@ -53,9 +53,7 @@ def evaluation_sets(
     if not config.train.evaluate or (prepared.evaluation is None and not prepared.evaluations):
         return None
     loss = SummedLoss(model, head=head)
-    tokenizer = load_tokenizer(
-        Path(prepared.model_path), trust_remote_code=config.model.trust_remote_code
-    )
+    tokenizer = tokenizer_of(Path(prepared.model_path))
     per_example = config.scoring is not None and config.scoring.per_example
 
     def made(data: PreparedData, most: int, name: str = "") -> Evaluator:

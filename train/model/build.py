@@ -10,13 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PretrainedConfig,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 from rundir.config import ModelConfig, RunConfig, TrainConfig
 from rundir.errors import UserError
@@ -183,11 +177,6 @@ def merged(model: Any) -> Any:
 
     merge_once(model)
     return model.merge_and_unload()
-
-
-def load_tokenizer(model_path: Path, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a local model folder."""
-    return AutoTokenizer.from_pretrained(model_path, trust_remote_code=trust_remote_code)
 
 
 @contextmanager

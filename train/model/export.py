@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
 
 from rundir.atomic import new_folder
 from rundir.card.model_card import write_card
 from rundir.config import RunConfig
+from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
 from rundir.space import require_space
 from train.data.fits_model import pad_token_id
+from train.files.served import TOKENIZER_FILES, served, tokenizer_of
 from train.model.build import (
     end_token_ids,
     has_adapters,
@@ -38,12 +39,8 @@ from train.model.varlen import masked
 _NUM_COMPARED = 16  # tokens
 # Tokenizer files are copied unchanged: writing them anew could alter them.
 _COPIED = (
-    "tokenizer*",
-    "special_tokens_map.json",
+    *TOKENIZER_FILES,
     "chat_template*",
-    "vocab*",
-    "merges.txt",
-    "added_tokens.json",
     "*processor_config.json",  # of a multimodal model: how images become tokens
 )
 
@@ -117,8 +114,7 @@ def export(
     plain = merged(model)
     ends = plain.generation_config.eos_token_id = end_token_ids(plain, end_token_id)
     if plain.generation_config.pad_token_id is None:  # batches of prompts need one
-        tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
-        pad = pad_token_id(base, tokenizer)
+        pad = pad_token_id(base, tokenizer_of(base))
         plain.generation_config.pad_token_id = ends[0] if pad is None else pad
     if class_for(plain.config) is None:
         plain.config.use_cache = True  # training switched it off; generation uses it
@@ -134,12 +130,24 @@ def export(
         elif line := save_in_layout(plain, base, temporary):
             tell(line)
         for pattern in _COPIED:
-            for file in base.glob(pattern):
+            for file in filter(Path.is_file, base.glob(pattern)):
                 shutil.copyfile(file, temporary / file.name)
         if chat_template:
             shutil.copyfile(chat_template, temporary / "chat_template.jinja")
+        if line := _other_tokens(temporary, base):
+            tell(line)
         finish(temporary)
     return plain
+
+
+def _other_tokens(folder: Path, base: Path) -> str | None:
+    """Return a line if an exported model is served with other ids than it was trained on."""
+    try:
+        if served(folder).digest == served(base).digest:
+            return None
+    except UserError as error:  # no tokenizer is worth a trained model
+        return str(error)
+    return f"AutoTokenizer gives texts other ids with this folder than with {base}, trained on"
 
 
 def export_adapter(

@@ -18,6 +18,7 @@ from rundir.paths import RunDir
 from rundir.prepared import PreparedData
 from train.data.cache import Tools, columns_of_first, end_token_id_of, remarks
 from train.data.columns import Columns
+from train.data.compare_tokenizers import compare_tokenizers
 from train.data.dataset import NUM_SHOWN, marked
 from train.data.fits_model import check_fits
 from train.data.prepare_path import decided_by
@@ -47,6 +48,7 @@ def prepare_stream(
         raise UserError(f"{path} has no rows", do=f"--data PATH: {NEEDED}", code=ExitCode.DATA)
     used = [files[at].source for at in np.unique(table["file"]).tolist()]
     columns, shown, counts, more = _try(used, recipe, tools)
+    more += compare_tokenizers(used, model_path, recipe, tools)
     check_fits(model_path, counts.max_token_id, counts.longest_kept)
     pieces = Pieces(files=files, table=table, piece_bytes=piece_bytes, columns=columns)
     folder = run.data / _FOLDER

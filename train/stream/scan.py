@@ -12,11 +12,11 @@ from functools import partial
 import numpy as np
 
 from rundir.atomic import write_bytes
-from train.data.content import is_remembered, is_settled, note_of, seen
 from train.data.pool import in_order, num_processes
 from train.data.prepare_progress import PrepareProgress
 from train.data.readers import Raw, arrow_batches, decompressed, rows_in, saying_damage
 from train.data.sources import Source
+from train.files.content import is_remembered, is_settled, note_of, seen
 from train.stream.pieces import PIECE, StreamFile, begins_anywhere
 
 _SMALL_BYTES = 64 << 20  # finished before other processes could start

@@ -18,12 +18,14 @@ from rundir.config import RunConfig
 from rundir.data_paths import name_of
 from rundir.errors import UserError
 from rundir.events import EventWriter
+from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from rundir.prepared import Prepared
 from train.batches.course import Course
 from train.data.arrow_file import BAD_ROWS, MOST_LISTED, bad_row_line
+from train.data.cache import tokenizer_digest
 from train.data.dataset import Sample
-from train.data.samples import Counts
+from train.data.samples import Counts, recipes
 from train.rank.group import Ranks
 from train.stream.piece_reader import PieceReader
 from train.stream.pieces import Pieces
@@ -87,10 +89,14 @@ class Stream:
         events: EventWriter,
         course: Course,
     ) -> None:
-        """Open the pieces that were written for the run. Raises OSError if they are gone."""
+        """Open the pieces that were written for the run.
+
+        Raises OSError if they are gone, and UserError if this node has another tokenizer.
+        """
         self.course = course
         self._config, self._run, self._ranks, self._events = config, run, ranks, events
         self._model_path = Path(prepared.model_path)
+        _check_tokenizer(config, prepared)
         self._pieces = Pieces.load(Path(prepared.train.path))
         self._samples: Sequence[Sample] = []
         self._next_step = -1
@@ -191,6 +197,19 @@ class Stream:
 
     def _say(self, text: str) -> None:
         self._events.emit("log", "line", text=f"[Rank {self._ranks.rank}] DATA: {text}")
+
+
+def _check_tokenizer(config: RunConfig, prepared: Prepared) -> None:
+    """Raise UserError if this node would give texts other tokens than the data were tried with."""
+    was = prepared.train.made_of.get("tokenizer")
+    found = tokenizer_digest(Path(prepared.model_path), recipes(config)[0])
+    if was not in (None, found):
+        raise UserError(
+            f"the tokenizer of {prepared.model_path} is {found} here, and was {was} when the data "
+            "were tried",
+            do="the same files, and the same version of transformers, on all nodes; start it again",
+            code=ExitCode.DATA,
+        )
 
 
 def _summary(counts: Counts, max_seq_length: int) -> str:

@@ -13,11 +13,11 @@ import pytest
 
 from rundir.events import EventTail, EventWriter
 from tests.train.data.test_prepare_data import cache, file, model, saved_tokenizer
-from train.data import content
-from train.data.content import digest_of
 from train.data.prepare_path import prepare_path
 from train.data.prepare_progress import PrepareProgress, told_in
 from train.data.samples import Recipe
+from train.files import content
+from train.files.content import digest_of
 
 __all__ = ["cache", "file", "model", "saved_tokenizer"]  # their fixtures
 

@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from rundir.config import ModelConfig, RunConfig, TrainConfig
-from tests.models import QWEN3
-from train.model.build import add_method, load_model, load_tokenizer
+from tests.model_tokenizers import TEXTS, auto, ids, of_bytes, saved
+from tests.models import GPT2, QWEN3
+from train.files.served import file_tokenizer, tokenizer_of
+from train.model.build import add_method, load_model
 from train.model.export import difference, export, export_adapter, logits_of_some
 from train.model.make_checkpoint import make_checkpoint
 
@@ -88,10 +90,49 @@ def test_the_folder_is_a_plain_model_with_its_tokenizer(
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert config["architectures"] == ["Qwen3ForCausalLM"]
     assert config.get("use_cache", True) is True
-    tokenizer: Any = load_tokenizer(folder, trust_remote_code=False)
+    tokenizer = auto(folder)
     chat = [{"role": "user", "content": "größe"}]
     text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == "<|user|>größe<|assistant|>"
+
+
+@pytest.fixture
+def base_of_class(tmp_path: Path) -> Path:
+    """Make a model folder whose class tokenises otherwise than its tokenizer.json says."""
+    folder = tmp_path / "base"
+    architecture = GPT2 | {"vocab_size": 340}
+    config = RunConfig(profile="p", model=ModelConfig(dtype="float32"), architecture=architecture)
+    make_checkpoint(config, folder)
+    other = saved(tmp_path / "tokenizer", of_bytes(normalize=True), "gpt2")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(other / name, folder / name)
+    return folder
+
+
+def test_the_folder_is_served_with_the_ids_that_were_trained_on(
+    base_of_class: Path, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    model = loaded(base_of_class, TrainConfig(method="full"))
+    export(model, base_of_class, tmp_path / "model", end_token_id=1, tell=told.append)
+    trained_on, served = tokenizer_of(base_of_class), auto(tmp_path / "model")
+    assert [ids(served, text) for text in TEXTS] == [ids(trained_on, text) for text in TEXTS]
+    of_file = file_tokenizer(base_of_class)
+    assert any(ids(trained_on, text) != ids(of_file, text) for text in TEXTS)
+    assert told == []
+
+
+def test_a_folder_that_would_be_served_with_other_ids_is_told(
+    base_of_class: Path, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    model = loaded(base_of_class, TrainConfig(method="full"))
+    config = json.loads((base_of_class / "config.json").read_text("utf-8"))
+    text = json.dumps(config | {"model_type": "qwen3_5"})  # the model is still written as gpt2
+    (base_of_class / "config.json").write_text(text, encoding="utf-8")
+    export(model, base_of_class, tmp_path / "model", end_token_id=1, tell=told.append)
+    other = f"other ids with this folder than with {base_of_class}, trained on"
+    assert told == [f"AutoTokenizer gives texts {other}"]
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -158,7 +158,7 @@ def large(path: Path) -> None:
 def test_a_large_file_is_counted_once_until_it_changes(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("train.data.content._SETTLED_S", -1.0)  # its change time is now
+    monkeypatch.setattr("train.files.content._SETTLED_S", -1.0)  # its change time is now
     path = tmp_path / "a.jsonl"
     large(path)
     first = scan_all(files_at(path), 1 << 18, 0)

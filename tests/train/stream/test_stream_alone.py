@@ -17,12 +17,14 @@ from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
+from tests.model_tokenizers import auto, ids
 from tests.train.step.test_loop import BATCH, configured
 from tests.train.stream.test_stream import new_run, open_stream, row, streamed
 from train.batches.batch import IGNORE
 from train.batches.feed import Feed
 from train.data.dataset import Sample
 from train.data.samples import Counts
+from train.files.served import file_tokenizer
 from train.model.make_checkpoint import make_checkpoint
 from train.rank.group import Alone
 from train.stream.share import Share, joined
@@ -115,6 +117,24 @@ def test_a_token_that_the_model_does_not_know_is_said_before_it_is_trained_on(al
     with pytest.raises(UserError, match="the model knows ids below 200"):
         feed.step(0)
     stream.end()
+
+
+def test_rows_get_the_ids_of_the_models_class_which_is_the_same_on_all_nodes(alone: Path) -> None:
+    config = json.loads((alone / "model/config.json").read_text("utf-8"))
+    text = json.dumps(config | {"model_type": "qwen3_5"})  # it composes characters
+    (alone / "model/config.json").write_text(text, encoding="utf-8")
+    (alone / "a.jsonl").write_text('{"text": "e\\u0301"}\n' * BATCH)
+    run = new_run(alone, "run", streamed(alone, alone / "a.jsonl"))
+    ranks, events = Alone(torch.device("cpu")), EventWriter(run.event_file("rank0"), rank=0)
+    stream, feed = open_stream(run, ranks, events)
+    feed.step(0)
+    theirs = ids(auto(alone / "model"), "e\u0301")
+    assert theirs != ids(file_tokenizer(alone / "model"), "e\u0301")
+    assert stream[0][0].tolist()[: len(theirs)] == theirs
+    stream.end()
+    (alone / "model/config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(UserError, match="when the data were tried"):
+        open_stream(run, ranks, events)
 
 
 def test_what_ranks_tell_each_other_is_joined_in_the_order_of_the_step() -> None:
