@@ -135,8 +135,8 @@ def build(config: RunConfig, folder: Path, device: Any) -> tuple[Any, Any]:
     import numpy as np
 
     from train.batches.batch import collate
+    from train.chat.template import Template
     from train.data.dataset import prompted
-    from train.data.template import Template
     from train.files.served import tokenizer_of
     from train.model.build import add_method, load_model
     from train.model.make_checkpoint import make_checkpoint

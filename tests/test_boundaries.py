@@ -28,6 +28,7 @@ ROOMS = (
     "monitor",
     "monitor/report",
     "train/files",
+    "train/chat",
     "train/data",
     "train/rank",
     "train/model",
@@ -232,7 +233,7 @@ def test_the_launchers_own_process_never_loads_torch(module: str, environ: dict[
     assert python(program, environ).strip() == ""
 
 
-@pytest.mark.parametrize("module", ["train.prepare", "train.data.template"])
+@pytest.mark.parametrize("module", ["train.prepare", "train.chat.template"])
 def test_the_data_are_prepared_without_torch(module: str, environ: dict[str, str]) -> None:
     program = f"import sys, {module}; print({{'torch', 'transformers'}} & set(sys.modules))"
     assert python(program, environ).strip() == "set()"

@@ -16,8 +16,8 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from rundir.prepared import Prepared
-from train.data.messages import Message
-from train.data.template import Template
+from train.chat.messages import Message
+from train.chat.template import Template
 from train.model.build import end_token_ids, inference, load_model, plain_model
 from train.model.hidden_packages import without_cuda_at_import
 from train.model.new_tokens import grow

@@ -25,10 +25,10 @@ from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from rundir.prepared import Prepared, read_prepared
 from train.answers import Speaker, Way, out_of_memory, speakers
+from train.chat.template import Template
 from train.data.dataset import SampleFile
 from train.data.prepare_path import load_text_tools
 from train.data.samples import recipes
-from train.data.template import Template
 
 _LABEL = "\033[2m{}:\033[0m"
 

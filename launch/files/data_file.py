@@ -86,7 +86,7 @@ def _check_rows(source: Any, data: DataConfig, most_rows: int | None) -> None:
 
     With `most_rows`, no more of them are looked at: no others are trained on.
     """
-    from train.data.bad_row import BadRowError
+    from train.chat.bad_row import BadRowError
     from train.data.columns import check_settings, find_columns
     from train.data.rows import example_of, parsed
     from train.data.sources import bad_row

@@ -143,7 +143,7 @@ def test_a_stop_while_it_is_asked_leaves_nothing(
     env = cold_cache | hooked(
         environ, tmp_path, "train.trace.trace", "__import__('time').sleep(1000)"
     )
-    env |= hooked(environ, tmp_path, "train.data.template", "__import__('time').sleep(1000)")
+    env |= hooked(environ, tmp_path, "train.chat.template", "__import__('time').sleep(1000)")
     with ended(airlock(*SHORT, env=env)) as process:
         own = psutil.Process(process.pid)
         wait_for(lambda: len(own.children()) > 1, why="no tracer beside the preparation")

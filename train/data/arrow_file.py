@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 import pyarrow as pa
 
-from train.data.bad_row import BadRowError
+from train.chat.bad_row import BadRowError
 from train.data.dataset import int32_view
 from train.data.samples import SCHEMA, Counts, Tokenised
 from train.data.tokenise import NUM_LONGEST

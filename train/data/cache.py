@@ -24,15 +24,15 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import cache_folder
 from rundir.seal import is_sealed, seal, use_sealed
+from train.chat.bad_row import BadRowError
+from train.chat.template import Template
 from train.data.arrow_file import BAD_ROWS, Writer
-from train.data.bad_row import BadRowError
 from train.data.columns import Columns, check_settings, unused
 from train.data.pool import in_order, num_processes
 from train.data.prepare_progress import PrepareProgress
 from train.data.readers import Block, read_blocks
 from train.data.samples import Recipe
 from train.data.sources import NEEDED, Source, bad_row
-from train.data.template import Template
 from train.data.tokenise import Tokeniser, columns_of
 from train.files.content import digest_of
 from train.files.served import served

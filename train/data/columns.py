@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from train.data.bad_row import BadRowError, missing_column, names_of
-from train.data.messages import PASSED_ON, USED_KEYS
-from train.data.values import decoded, truth_of
+from train.chat.bad_row import BadRowError, missing_column, names_of
+from train.chat.messages import PASSED_ON, USED_KEYS
+from train.chat.values import decoded, truth_of
 
 Kind = Literal["text", "pair", "messages", "segments"]
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from train.data.rendered import Answer, Rendered
+from train.chat.rendered import Answer, Rendered
 
 _ENCODED_BYTES = 1 << 18  # at once: the tokenizer holds some hundred bytes per token
 

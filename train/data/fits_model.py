@@ -10,7 +10,7 @@ from typing import Any
 from rundir.config import TrainConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from train.data.template_files import special_tokens
+from train.chat.template_files import special_tokens
 from train.files.served import line_about
 
 _SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")

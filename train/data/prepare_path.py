@@ -15,6 +15,8 @@ from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from rundir.prepared import PreparedData
 from rundir.units import num_text
+from train.chat.template import Template
+from train.chat.template_options import options_of
 from train.data.arrow_file import BAD_ROWS, HELD_OUT, HELD_OUT_ROWS, TRAIN
 from train.data.cache import (
     Tools,
@@ -27,8 +29,6 @@ from train.data.compare_tokenizers import compare_tokenizers
 from train.data.fits_model import check_fits
 from train.data.samples import Recipe
 from train.data.sources import find_sources
-from train.data.template import Template
-from train.data.template_options import options_of
 from train.files.served import tokenizer_of
 
 # Recipe fields that determine the samples, and so whether a run can resume on the same data.

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from train.chat.bad_row import BadRowError
 from train.data import text_files as lines
-from train.data.bad_row import BadRowError
 from train.data.rows import TOO_LONG
 from train.data.sources import Source, wrong
 from train.data.text_files import WrongJsonError, decoded, elements, numbered

@@ -6,18 +6,18 @@ import json
 from itertools import takewhile
 from typing import Any
 
-from train.data.bad_row import BadRowError, in_json, missing_column
-from train.data.columns import HISTORY, SYSTEM, TOOLS, Columns, is_wanted, more_of, refuse_compared
-from train.data.media import refuse_media
-from train.data.messages import (
+from train.chat.bad_row import BadRowError, in_json, missing_column
+from train.chat.media import refuse_media
+from train.chat.messages import (
     Conversation,
     Message,
     conversation,
     is_message,
     read_messages,
 )
+from train.chat.values import decoded, not_utf8, text_of, truth_of
+from train.data.columns import HISTORY, SYSTEM, TOOLS, Columns, is_wanted, more_of, refuse_compared
 from train.data.text_files import LONGEST_ROW_BYTES
-from train.data.values import decoded, not_utf8, text_of, truth_of
 
 Segments = list[tuple[str, bool]]  # texts, and whether they have loss
 Example = str | Segments | Conversation

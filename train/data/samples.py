@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from rundir.config import RunConfig
-from train.data.bad_row import BadRowError
-from train.data.messages import Conversation
+from train.chat.bad_row import BadRowError
+from train.chat.messages import Conversation
 from train.data.readers import Block
 from train.data.rows import Example
 

@@ -12,8 +12,8 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from train.chat.messages import is_message
 from train.data.columns import ROW_NAMES
-from train.data.messages import is_message
 
 LONGEST_ROW_BYTES = 16 << 20  # a longer row is not a sample, and would take all memory
 

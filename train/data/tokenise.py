@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 
 from rundir.errors import UserError
-from train.data.bad_row import BadRowError
+from train.chat.bad_row import BadRowError
+from train.chat.messages import Conversation
+from train.chat.rendered import Rendered, of_segments
+from train.chat.template import Rendering, Template
+from train.chat.values import decoded
 from train.data.columns import LINES, Columns, find_columns
 from train.data.encode import Encoder, Ids
-from train.data.messages import Conversation
 from train.data.readers import Block, Raw
-from train.data.rendered import Rendered, of_segments
 from train.data.rows import Example, example_of, json_line, parsed
 from train.data.samples import Counts, Encoded, Recipe, Sample, Tokenised, batch_of, digest_of
-from train.data.template import Rendering, Template
-from train.data.values import decoded
 
 NUM_LONGEST = 3  # longest rows that are named
 

@@ -7,6 +7,7 @@ moves, sends or adapts them. The export takes them from the original files (expo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -124,11 +125,18 @@ def towers_line(model: Any) -> str | None:
 
 
 def drop_towers(model: Any) -> None:
-    """Put a `LeftOut` in the place of each tower, in place."""
+    """Put a `LeftOut` in the place of each tower, in place.
+
+    transformers then does not report a tower's weights as unexpected in a checkpoint; all others it
+    does.
+    """
+    expected = set(model._keys_to_ignore_on_load_unexpected or ())
     for name, tower in towers_of(model).items():
+        expected.add(rf"^{re.escape(name)}\.")
         if not isinstance(tower, LeftOut):
             owner, _, own = name.rpartition(".")
             setattr(model.get_submodule(owner), own, LeftOut(tower))
+    model._keys_to_ignore_on_load_unexpected = expected
     names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     tied = getattr(model, "all_tied_weights_keys", None)
     if tied:

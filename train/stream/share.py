@@ -15,7 +15,7 @@ from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from train.batches.course import Course
-from train.data.bad_row import BadRowError
+from train.chat.bad_row import BadRowError
 from train.data.columns import Columns
 from train.data.dataset import Sample
 from train.data.fits_model import check_fits

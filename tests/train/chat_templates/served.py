@@ -10,8 +10,8 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from tests.train.chat.test_template import CHATML, MARKING, TEMPLATES
 from tests.train.chat_templates import written
-from tests.train.data.test_template import CHATML, MARKING, TEMPLATES
 
 Chat = list[dict[str, Any]]
 

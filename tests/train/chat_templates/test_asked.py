@@ -12,17 +12,17 @@ import pytest
 from tokenizers import Tokenizer
 
 from rundir.errors import UserError
+from tests.train.chat.test_template import with_brackets
 from tests.train.chat_templates import written
 from tests.train.chat_templates.served import LLAMA_2, Chat, marks, templates, tokenizer_of
 from tests.train.chat_templates.test_chat_templates import folder
 from tests.train.data.test_prepare_data import cache
-from tests.train.data.test_template import with_brackets
-from train.data.chat_template import ChatTemplate
+from train.chat.chat_template import ChatTemplate
+from train.chat.messages import Conversation, read_messages
+from train.chat.template import Template
 from train.data.dataset import SampleFile, preview
-from train.data.messages import Conversation, read_messages
 from train.data.prepare_path import prepare_path
 from train.data.samples import Recipe
-from train.data.template import Template
 
 __all__ = ["cache"]  # a fixture
 
@@ -253,7 +253,7 @@ def test_a_long_conversation_is_that_of_its_turns(
 ) -> None:
     chat = Conversation(long_chat(24, spaces=spaces)[source == "Llama-2" :])
     at_once = template(source).conversation(chat)
-    monkeypatch.setattr("train.data.template.FEWEST_ANSWERS", 1000)
+    monkeypatch.setattr("train.chat.template.FEWEST_ANSWERS", 1000)
     assert at_once == template(source).conversation(chat)
 
 

@@ -19,10 +19,10 @@ from tokenizers import Tokenizer
 from rundir.errors import UserError
 from tests.train.chat_templates.served import CHATS, KINDS, Chat, marks, templates, tokenizer_of
 from tests.train.chat_templates.test_chat_templates import folder
+from train.chat.messages import Conversation
+from train.chat.rendered import Rendered
+from train.chat.template import Template
 from train.data.encode import Encoder, Ids
-from train.data.messages import Conversation
-from train.data.rendered import Rendered
-from train.data.template import Template
 
 PAGE = Path(__file__).parents[3] / "docs/data.md"
 LOSSLESS = ("byte-level", "Metaspace never")  # what they decode is what was encoded

@@ -17,7 +17,7 @@ from rundir.errors import UserError
 from rundir.paths import RunDir
 from tests.train.data.test_prepare_data import cache, file, model, saved_tokenizer
 from train.batches.batch import IGNORE, collate
-from train.data.bad_row import BadRowError
+from train.chat.bad_row import BadRowError
 from train.data.cache import cached
 from train.data.columns import find_columns
 from train.data.dataset import SampleFile, marked, short

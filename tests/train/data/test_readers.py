@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rundir.errors import UserError
+from train.chat.bad_row import BadRowError
 from train.data import readers
 from train.data import text_files as lines
-from train.data.bad_row import BadRowError
 from train.data.readers import read_blocks
 from train.data.rows import TOO_LONG, parsed
 from train.data.sources import find_sources

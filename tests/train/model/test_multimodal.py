@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from transformers import Qwen3Config
 from benchmarks.architectures.small_models import small_config
 from rundir.config import RunConfig
 from rundir.errors import UserError
+from tests.conftest import ROOT
 from tests.multimodal import (
     MOST_COMMON,
     OTHERS,
@@ -136,6 +139,57 @@ def test_towers_are_left_out_or_kept_frozen_and_are_exported_the_same(tmp_path: 
             for found in exported.values():
                 assert torch.equal(found[name], tensor)
                 assert found[name].dtype == tensor.dtype == torch.bfloat16
+
+
+LOAD = """
+import sys
+from pathlib import Path
+import torch
+from rundir.config import RunConfig
+from train.model.build import load_model
+for folder in sys.argv[1:]:
+    load_model(RunConfig(profile="test"), Path(folder), torch.device("cpu"))
+"""
+
+
+def printed_by_loads(*folders: Path) -> str:
+    """Return everything that a process prints that loads checkpoints as a rank does."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, *map(str, folders)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "kinds", [MOST_COMMON, pytest.param(OTHERS, marks=pytest.mark.long)], ids=["common", "others"]
+)
+def test_weights_of_towers_that_are_left_out_are_not_reported(
+    tmp_path: Path, kinds: tuple[str, ...]
+) -> None:
+    printed = printed_by_loads(*(multimodal_folder(kind, tmp_path / kind) for kind in kinds))
+    assert "UNEXPECTED" not in printed
+    assert "LOAD REPORT" not in printed
+
+
+def test_other_weights_that_are_too_many_or_missing_still_are(tmp_path: Path) -> None:
+    base = multimodal_folder("gemma3", tmp_path / "base")
+    stored = contents(base)
+    missing = next(name for name in stored if name.endswith("layers.1.mlp.down_proj.weight"))
+    weight = stored.pop(missing)
+    odd = missing.replace("down_proj", "odd_proj")
+    save_file(stored | {odd: weight}, base / "model.safetensors", {"format": "pt"})
+    lines = printed_by_loads(base).splitlines()
+    reported = [
+        line.split("|")[:2] for line in lines if "UNEXPECTED " in line or "MISSING " in line
+    ]
+    assert sorted(
+        (name.strip().rpartition(".layers.")[2], status.strip()) for name, status in reported
+    ) == [("1.mlp.down_proj.weight", "MISSING"), ("1.mlp.odd_proj.weight", "UNEXPECTED")]
 
 
 def test_towers_have_to_fit_on_the_disk_before_anything_is_written(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from train.data.bad_row import BadRowError
+from train.chat.bad_row import BadRowError
 
 _KIND_OF = {"image": "an image", "video": "a video", "audio": "a sound"}
 _COLUMNS = {f"{kind}{end}": what for kind, what in _KIND_OF.items() for end in ("", "s")}

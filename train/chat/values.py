@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from train.data.bad_row import BadRowError, in_json
-from train.data.media import KINDS
+from train.chat.bad_row import BadRowError, in_json
+from train.chat.media import KINDS
 
 _YES = ("true", "t", "yes", "y", "on")
 _NO = ("false", "f", "no", "n", "off", "none", "null", "nan", "", "[]")

@@ -10,13 +10,13 @@ from typing import Any
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from train.data.chat_template import CALLS, ChatTemplate, NotWrittenError
-from train.data.long_chats import FEWEST_ANSWERS, rendered_at_once
-from train.data.messages import Conversation, Message
-from train.data.rendered import Rendered, Turn, apart, joined
-from train.data.template_files import find_templates, special_tokens
-from train.data.template_trial import ANSWER, ASKED, try_out
-from train.data.turns import OWN_TEMPLATE, THOUGHT_END, turn_of, unwritable
+from train.chat.chat_template import CALLS, ChatTemplate, NotWrittenError
+from train.chat.long_chats import FEWEST_ANSWERS, rendered_at_once
+from train.chat.messages import Conversation, Message
+from train.chat.rendered import Rendered, Turn, apart, joined
+from train.chat.template_files import find_templates, special_tokens
+from train.chat.template_trial import ANSWER, ASKED, try_out
+from train.chat.turns import OWN_TEMPLATE, THOUGHT_END, turn_of, unwritable
 
 _PLAIN = ("user", "assistant")  # the only roles possible without a template
 _SKIP = "--set data.on_bad_row=skip   # leaves such rows out, and lists them"

@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from rundir.errors import UserError
-from train.data.chat_template import ChatTemplate, Written
-from train.data.messages import Message
-from train.data.turns import as_marked, opens_thought, turn_of
+from train.chat.chat_template import ChatTemplate, Written
+from train.chat.messages import Message
+from train.chat.turns import as_marked, opens_thought, turn_of
 
 ASKED, ANSWER = "prompt", "answer"
 _CHAT: list[Message] = [

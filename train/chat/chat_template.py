@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from train.data.messages import Message, with_all_names
+from train.chat.messages import Message, with_all_names
 
 _MARKS = re.compile(r"\{%-?\s*generation\b")
 _SECRET = secrets.token_hex(4)

@@ -7,9 +7,9 @@ from typing import Any
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from train.data.chat_template import ChatTemplate, NotWrittenError, Written
-from train.data.messages import Message, reasoning_of
-from train.data.rendered import Part, Turn
+from train.chat.chat_template import ChatTemplate, NotWrittenError, Written
+from train.chat.messages import Message, reasoning_of
+from train.chat.rendered import Part, Turn
 
 THOUGHT, THOUGHT_END = "<think>", "</think>"  # templates omit what precedes the end in old answers
 OWN_TEMPLATE = (

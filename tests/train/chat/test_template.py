@@ -12,11 +12,11 @@ from tokenizers import Tokenizer
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from train.chat.messages import Conversation
+from train.chat.rendered import Rendered
+from train.chat.template import Template
+from train.chat.template_options import options_of
 from train.data.encode import Encoder
-from train.data.messages import Conversation
-from train.data.rendered import Rendered
-from train.data.template import Template
-from train.data.template_options import options_of
 from train.model.make_checkpoint import CHAT_TEMPLATE, byte_tokenizer
 
 CHATML = """{%- for message in messages %}

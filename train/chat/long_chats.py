@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from train.data.messages import Message
-from train.data.rendered import Answer, Rendered, Turn
-from train.data.turns import THOUGHT_END
+from train.chat.messages import Message
+from train.chat.rendered import Answer, Rendered, Turn
+from train.chat.turns import THOUGHT_END
 
 FEWEST_ANSWERS = 16
 _PLAIN_KEYS = {"role", "content"}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from train.data.bad_row import BadRowError
-from train.data.media import refuse_media
+from train.chat.bad_row import BadRowError
+from train.chat.media import refuse_media
 
 PLACED = [{"role": "user", "content": "<image>What is it?"}]
 

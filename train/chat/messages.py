@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from train.data.bad_row import BadRowError, in_json
-from train.data.values import decoded, text_of
+from train.chat.bad_row import BadRowError, in_json
+from train.chat.values import decoded, text_of
 
 Message = dict[str, Any]  # role, content, maybe tool_calls and other keys that templates read
 
