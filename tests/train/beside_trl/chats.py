@@ -19,6 +19,12 @@ from tests.train.forms.form import message, turn
 _SHORT = SHORT["messages"]
 _QUESTION = "<start_of_turn>·user·\n·hello· the· model·<end_of_turn>·\n·<start_of_turn>·model·\n"
 
+_GREETING = "<think>·\n\n·</think>·\n\n·hello·<|im_end|>·\n"
+_ANSWER = "the· weather· ·is· 2·+·5·=·7·<|eot_id|>"
+_HISTORY = (
+    "<s>·<|start_header_id|>·s·y·s·t·e·m·<|end_header_id|>·\n·\n·Be· brief·.·<|eot_id|>·"
+    "<|start_header_id|>·user·<|end_header_id|>·\n·\n·hello· the· model·<|eot_id|>·"
+)
 TURNS = [
     Shape(
         name="a conversation with loss on all of it",
@@ -38,16 +44,18 @@ TURNS = [
         LONG,
         template="llama3_training",
         tokenizer="gpt2",
-        why="parts alone",
-        parts=[("\n\n", "\n·\n")] * 2,
+        why="tokens across a border",
+        parts=[
+            (f"{_HISTORY}<|start_header_id|>·assistant·<|end_header_id|>·\n\n·[[{_ANSWER}]]·‖", ""),
+            (_ANSWER, f"[[{_ANSWER}]]"),
+            ("\n\n", "\n·\n"),
+        ],
     ),
     marked(
         "several turns",
         LONG,
         template="llama3_training",
         tokenizer="mistral",
-        why="parts alone",
-        parts=[("[[the]]", "[[t·he]]"), ("[[größe]]", "[[gr·öße]]")],
     ),
     marked("several turns, with the model's own template", LONG, template="llama3"),
     marked(
@@ -88,15 +96,15 @@ TURNS = [
     marked(
         "an answer at the beginning",
         chat(answer("hello"), *_SHORT),
-        why="begins with an answer",
-        airlock_refuses="list object has no element 0",
+        why="greetings",
+        parts=[(_GREETING, f"[[{_GREETING}]]")],
     ),
     marked(
         "an answer at the beginning",
         chat(answer("hello"), *_SHORT),
         template="llama3_training",
-        why="begins with an answer",
-        airlock_refuses="changes the prompt",
+        why="greetings",
+        parts=[("hello·<|eot_id|>", "[[hello·<|eot_id|>]]")],
     ),
     marked("two answers in a row", chat(user("hello"), answer("the"), answer("model"))),
     marked(
@@ -128,8 +136,6 @@ MESSAGES = [
         "thoughts in reasoning",
         chat(user("hello"), answer("the", reasoning="user")),
         template="lfm2_2_5_v2",
-        why="reasoning",
-        parts=[("", "[[<think>·user·</think>]]")],
     ),
     marked(
         "an empty system prompt",

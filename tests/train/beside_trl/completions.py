@@ -93,7 +93,7 @@ COMPLETIONS = [
         name="a new line at the beginning of a completion",
         rows=[pair([user("hello")], [answer("\nthe")])],
         template="qwen2_5",
-        why="parts alone",
+        why="tokens across a border",
         parts=[("\n·[[\n]]", "[[\n\n]]")],
     ),
     Shape(
@@ -101,7 +101,7 @@ COMPLETIONS = [
         rows=[PLAIN],
         template="llama3",
         tokenizer="gpt2",
-        why="parts alone",
+        why="tokens across a border",
         parts=[("\n\n", "[[\n·\n]]")],
     ),
 ]

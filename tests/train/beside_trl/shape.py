@@ -16,7 +16,7 @@ class Shape:
     """Rows for Airlock, the same for TRL, and the settings with which both do the same.
 
     `why` names the reason for a difference, or several with commas between: lines of the table in
-    docs/data.md ("Compared with TRL"), or FAULTS. Without it, both make the same tokens and labels,
+    docs/data.md ("Compared with TRL"). Without it, both make the same tokens and labels,
     or both refuse. `parts` are all places that differ, (Airlock's, TRL's): tokens are separated by
     `·`, samples by `‖`, and those with loss are in double brackets. The words of a refusal stand in
     `airlock_refuses` and `trl_refuses`.
@@ -37,21 +37,6 @@ class Shape:
     def __str__(self) -> str:
         return ", ".join(filter(None, [self.name, self.template, self.tokenizer]))
 
-
-# What Airlock should do otherwise. When a fault is mended, its shapes fail: take away their `why`
-# and what it explains, or name the reason that is left.
-FAULTS = {
-    "parts alone": "The parts of a text are tokenised each alone: where two meet, no token joins "
-    "them, and each begins like a text, with a space in front.",
-    "EOS twice": "The end token is appended to a text that ends with it.",
-    "reasoning": "Reasoning is read under the names reasoning_content and thinking alone.",
-    "prompt rewritten": "A template is refused if its prompt for an answer, which may begin the "
-    "answer's thoughts, is not how a conversation with that answer goes on.",
-    "begins with an answer": "A conversation that begins with an answer is refused: the template "
-    "cannot write what comes before it.",
-    "end as the next turn": "A template that ends an answer only by beginning the next turn is "
-    "refused.",
-}
 
 ASSISTANT_ONLY = {"assistant_only_loss": True}
 

@@ -8,15 +8,44 @@ from tests.train.beside_trl.completions import PLAIN, TURNS
 from tests.train.beside_trl.models import template, template_names
 from tests.train.beside_trl.shape import LONG, SHORT, Shape, chat, in_parts, marked
 
-_REFUSED = {"why": "prompt rewritten", "airlock_refuses": "changes the prompt"}
+_QUESTION = (
+    "·s·y·s·t·e·m·\n·Be· brief·.·<|im_end|>·\n·<|im_start|>·user·\n·hello· the· model·"
+    "<|im_end|>·\n·<|im_start|>·assistant·\n·"
+)
+_ANSWER = "the· weather· ·is· ·2·+·5·=·7·<|im_end|>·\n"
+_OPENED = "<think>·\n·[[\n·</think>·\n\n]]"
+_ASSISTANT = "<\uff5cAssistant\uff5c>"
+_LAST = "the· weather· ·is· ·2·+·5·=·7·<\uff5cend\u2581of\u2581sentence\uff5c>"
+_DEEPSEEK: dict[str, Any] = {
+    "why": "opened thoughts, marks",
+    "parts": [
+        (f"{_ASSISTANT}·{_OPENED}", f"[[{_ASSISTANT}]]"),
+        (f"‖·<s>·Be· brief·.·<\uff5cUser\uff5c>·hello· the· model·{_ASSISTANT}·{_LAST}", ""),
+        (f"{_ASSISTANT}·{_OPENED}", f"[[{_ASSISTANT}]]"),
+    ],
+}
+_NEMOTRON: dict[str, Any] = {
+    "why": "opened thoughts, marks",
+    "parts": [
+        ("<think>·\n", "[[<think>]]"),
+        (f"‖·<|im_start|>{_QUESTION}<think>·</think>·{_ANSWER}", ""),
+        ("<think>·\n", "[[<think>]]"),
+    ],
+}
+_DEEPSEEK_PAIR: dict[str, Any] = {"why": "opened thoughts", "parts": [(_OPENED, "")]}
+_NEMOTRON_PAIR: dict[str, Any] = {"why": "opened thoughts", "parts": [("\n", "")]}
 _TRL_IN_PARTS = {"trl_rows": [in_parts(LONG)]}
 _TRL_PAIR_IN_PARTS = {"trl_rows": [in_parts(PLAIN)]}
 _THOUGHT_BEGUN: dict[str, Any] = {
-    "why": "marks, parts alone",
-    "parts": [("<think>·\n·[[\n]]", "[[<think>·\n\n]]")] * 2,
+    "why": "marks, tokens across a border",
+    "parts": [
+        ("<think>·\n·[[\n]]", "[[<think>·\n\n]]"),
+        (f"‖·<|im_start|>{_QUESTION}<think>·\n\n·</think>·\n\n·{_ANSWER}", ""),
+        ("<think>·\n·[[\n]]", "[[<think>·\n\n]]"),
+    ],
 }
 _PROMPT_ENDS_WITH_NEW_LINE: dict[str, Any] = {
-    "why": "parts alone",
+    "why": "tokens across a border",
     "parts": [("\n·[[\n]]", "[[\n\n]]")],
 }
 _END_OF_ALL: dict[str, Any] = {
@@ -33,8 +62,8 @@ _END_OF_ALL: dict[str, Any] = {
 }
 
 MARKED: dict[str, dict[str, Any]] = {
-    "deepseek_r1_distill_training": _REFUSED,
-    "deepseekv3_training": _REFUSED,
+    "deepseek_r1_distill_training": _DEEPSEEK,
+    "deepseekv3_training": _DEEPSEEK,
     "gemma_training": {"rows": [chat(*TURNS[1:])]},  # it refuses system prompts
     "gptoss_training": {
         "rows": [SHORT],
@@ -47,10 +76,10 @@ MARKED: dict[str, dict[str, Any]] = {
         "why": "marks",
         "parts": [("<|start|>·assistant", "[[<|start|>·assistant]]")] * 2,
     },
-    "nemotron_3_5_lightning_training": _REFUSED,
-    "nemotron_3_nano_training": _REFUSED,
-    "nemotron_3_super_training": _REFUSED,
-    "nemotron_3_ultra_training": _REFUSED,
+    "nemotron_3_5_lightning_training": _NEMOTRON,
+    "nemotron_3_nano_training": _NEMOTRON,
+    "nemotron_3_super_training": _NEMOTRON,
+    "nemotron_3_ultra_training": _NEMOTRON,
     "phi3_5_training": _END_OF_ALL,
     "phi3_training": _END_OF_ALL,
     "qwen2_5_training": {"why": "marks", "parts": [("\n", "[[\n]]")] * 2},
@@ -60,22 +89,23 @@ MARKED: dict[str, dict[str, Any]] = {
     },
     "qwen3_5_think_training": _THOUGHT_BEGUN,
     "qwen3_6_training": _THOUGHT_BEGUN,
-    "qwen3_8_training": _THOUGHT_BEGUN,
+    "qwen3_8_training": {
+        "rows": [SHORT],
+        "why": _THOUGHT_BEGUN["why"],
+        "parts": _THOUGHT_BEGUN["parts"][:1],
+    },
     "smolvlm_training": _TRL_IN_PARTS,
 }
 OWN: dict[str, dict[str, Any]] = {
-    "deepseek_r1_distill": _REFUSED,
-    "deepseekv3": _REFUSED,
-    "glm4moe": {
-        "why": "end as the next turn",
-        "airlock_refuses": "no token marks the end of an answer",
-    },
+    "deepseek_r1_distill": _DEEPSEEK_PAIR,
+    "deepseekv3": _DEEPSEEK_PAIR,
+    "glm4moe": {"why": "the end of an answer", "parts": [("[[<|user|>]]", "")]},
     "idefics3": _TRL_PAIR_IN_PARTS,
     "llava_next": _TRL_PAIR_IN_PARTS,
-    "nemotron_3_5_lightning": _REFUSED,
-    "nemotron_3_nano": _REFUSED,
-    "nemotron_3_super": _REFUSED,
-    "nemotron_3_ultra": _REFUSED,
+    "nemotron_3_5_lightning": _NEMOTRON_PAIR,
+    "nemotron_3_nano": _NEMOTRON_PAIR,
+    "nemotron_3_super": _NEMOTRON_PAIR,
+    "nemotron_3_ultra": _NEMOTRON_PAIR,
     "qwen3_5_think": _PROMPT_ENDS_WITH_NEW_LINE,
     "qwen3_6": _PROMPT_ENDS_WITH_NEW_LINE,
     "qwen3_8": _PROMPT_ENDS_WITH_NEW_LINE,

@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 from tests.train.beside_trl import chats, completions, packed, templates, texts
 from tests.train.beside_trl.models import template_names, write_folder
 from tests.train.beside_trl.prepare import differences, of_airlock, of_trl
-from tests.train.beside_trl.shape import FAULTS, Shape
+from tests.train.beside_trl.shape import Shape
 from tests.train.data.test_prepare_data import cache
 
 __all__ = ["cache"]  # a fixture
@@ -78,11 +78,12 @@ def test_tokens_and_labels_are_those_of_trl_or_differ_for_a_named_reason(
     assert bool(shape.why) == bool(shape.parts), "every difference has a reason"
 
 
-def test_each_reason_is_in_the_documentation_or_a_known_fault_and_is_needed() -> None:
+def test_each_reason_is_in_the_documentation_and_is_needed() -> None:
     page = (ROOT / "docs/data.md").read_text(encoding="utf-8")
-    documented = re.findall(r"^\| ([^|]+) \|", page.partition("## Compared with TRL")[2], re.M)
+    section = page.partition("## Compared with TRL")[2].partition("\n## ")[0]
+    documented = re.findall(r"^\| ([^|]+) \|", section, re.M)
     named = {why for shape in ALL for why in shape.why.split(", ") if why}
-    assert named == {*documented[1:], *FAULTS}  # below the header
+    assert named == {*documented[1:]}  # below the header
 
 
 def test_there_are_forty_shapes_and_no_two_have_one_name() -> None:

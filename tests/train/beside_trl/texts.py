@@ -36,12 +36,16 @@ TEXTS = [
         tokenizer="mistral",
     ),
     Shape(name="a text that begins with BOS", rows=[text(f"{BOS}hello")]),
-    Shape(name="a text that begins with BOS", rows=[text(f"{BOS}hello")], tokenizer="llama"),
+    Shape(
+        name="a text that begins with BOS",
+        rows=[text(f"{BOS}hello")],
+        tokenizer="llama",
+        why="texts with BOS",
+        parts=[("", f"[[{BOS}]]")],
+    ),
     Shape(
         name="a text that ends with EOS",
         rows=[text(f"hello{EOS}")],
-        why="EOS twice",
-        parts=[(f"[[{EOS}]]", "")],
     ),
     Shape(name="long texts, cut off", rows=LONG_TEXTS, **limited(8, "truncate")),
     Shape(
@@ -81,15 +85,11 @@ PAIRS = [
         rows=[pair("hello the", "model")],
         trl_rows=[pair("hello the\n", "model")],
         tokenizer="mistral",
-        why="parts alone",
-        parts=[("[[model]]", "[[mo·del]]")],
     ),
     Shape(
         name="a pair whose completion ends with EOS",
         rows=[pair("hello the", f"model{EOS}")],
         trl_rows=[pair("hello the\n", f"model{EOS}")],
-        why="EOS twice",
-        parts=[(f"[[{EOS}]]", "")],
     ),
     Shape(
         name="a pair, for a model with a template",
@@ -130,7 +130,7 @@ PAIRS = [
         name="a prompt that ends with a space",
         rows=[segments("hello the ", "model")],
         trl_rows=[pair("hello the ", "model")],
-        why="parts alone",
+        why="tokens across a border",
         parts=[(" ·[[model]]", "[[ model]]")],
     ),
     Shape(
@@ -138,7 +138,7 @@ PAIRS = [
         rows=[segments("hello the mo", "del")],
         trl_rows=[pair("hello the mo", "del")],
         tokenizer="mistral",
-        why="parts alone",
-        parts=[("mo·[[▁·del]]", "[[model]]")],
+        why="tokens across a border",
+        parts=[("mo·[[del]]", "[[model]]")],
     ),
 ]
