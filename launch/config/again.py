@@ -87,6 +87,8 @@ def data_changes(before: PreparedData, now: PreparedData) -> Iterator[str]:
         words = ("prepared", "streamed")
         yield f"they were {words[before.is_streamed]}, and are {words[now.is_streamed]}"
         return
+    if (now.made_of | before.made_of) == now.made_of and _size(before) != _size(now):
+        yield f"they were {_size(before)}, and are {_size(now)}: another version tokenised them"
     for name, value in now.made_of.items():
         was = before.made_of.get(name, value)
         if was == value:
@@ -96,6 +98,10 @@ def data_changes(before: PreparedData, now: PreparedData) -> Iterator[str]:
             yield f"the weights of their files were {old_weights}, are {new_weights}"
         else:
             yield _CHANGED.get(name) or f"{name} was {was}, is {value}"
+
+
+def _size(data: PreparedData) -> str:
+    return f"{data.num_samples:,} samples of {data.num_tokens:,} tokens"
 
 
 def _mixture(files: str) -> tuple[list[str], str]:

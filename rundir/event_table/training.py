@@ -17,7 +17,7 @@ EVENTS: tuple[EventSpec, ...] = (
             "num_too_long": "samples left out for more than data.max_seq_length tokens",
             "num_truncated": "samples cut off there",
             "num_split": "rows that were cut into pieces",
-            "num_rewritten": "conversations that became a sample for each answer",
+            "num_rewritten": "conversations that became several samples",
         },
     ),
     EventSpec(

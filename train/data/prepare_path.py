@@ -146,10 +146,11 @@ def left_out(counts: dict[str, Any], recipe: Recipe) -> list[str]:
             ("num_split", "{:,} long rows split"),
             (
                 "num_rewritten",
-                "{:,} conversations split into one sample for each answer (turns are rewritten)",
+                "{:,} conversations split into several samples (earlier turns are written or "
+                "tokenised otherwise once more follow)",
             ),
             ("num_unasked", "{:,} answers without loss: no prompt asks for them"),
-            ("num_own_marks", "{:,} rows with a begin or end token of their own: none is added"),
+            ("num_own_marks", "begin or end tokens of {:,} rows are their own: none is added"),
             ("num_duplicates", "{:,} rows are the same as an earlier one, and kept"),
         )
         if counts[name]

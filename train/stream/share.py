@@ -38,6 +38,8 @@ _COUNTED = (
     "num_truncated",
     "num_split",
     "num_rewritten",
+    "num_unasked",
+    "num_own_marks",
 )
 
 

@@ -221,7 +221,9 @@ def _summary(counts: Counts, max_seq_length: int) -> str:
         ("num_too_long", f"{{:,}} samples left out: more than {max_seq_length:,} tokens"),
         ("num_truncated", f"{{:,}} samples cut off at {max_seq_length:,} tokens"),
         ("num_split", "{:,} long rows split"),
-        ("num_rewritten", "{:,} conversations split into one sample for each answer"),
+        ("num_rewritten", "{:,} conversations split into several samples"),
+        ("num_unasked", "{:,} answers without loss: no prompt asks for them"),
+        ("num_own_marks", "begin or end tokens of {:,} rows are their own: none is added"),
     ):
         if number := getattr(counts, name):
             parts.append(what.format(number))

@@ -80,6 +80,14 @@ def test_another_weight_of_a_file_is_not_called_another_file(
     assert list(data_changes(before, after)) == ([] if change is None else [change])
 
 
+def test_samples_that_another_version_tokenised_otherwise_are_other_data(run: RunDir) -> None:
+    before = replace(read_prepared(run).train, made_of={"files": "ab"}, num_tokens=7)
+    assert list(data_changes(before, before)) == []
+    (change,) = data_changes(before, replace(before, num_tokens=6))
+    assert "of 7 tokens, and are" in change
+    assert "another version tokenised them" in change
+
+
 def test_what_is_neither_a_run_nor_a_model_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no run or exported model"):
         run_to_repeat(str(tmp_path))

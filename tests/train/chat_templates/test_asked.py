@@ -204,16 +204,16 @@ def test_marks_that_are_in_the_data_are_not_added_again_and_that_is_said(
 ) -> None:
     model, end = folder(tmp_path, llama, written.MISTRAL), llama.encode("</s>").ids[-1]
     (plain,) = trained(tmp_path, model, [{"text": "Hello"}])
-    assert "of their own" not in capsys.readouterr().out
+    assert "are their own" not in capsys.readouterr().out
     for text in ("Hello</s>", "Hello</s>\n"):
         ((ids, _),) = trained(tmp_path, model, [{"text": text}])
         assert ids[: len(plain[0])] == plain[0]
         assert ids.count(end) == 1
-        assert "1 rows with a begin or end token of their own" in capsys.readouterr().out
+        assert "begin or end tokens of 1 rows are their own" in capsys.readouterr().out
     asked = {"prompt": "Hi", "response": "Hello"}
     (pair,) = trained(tmp_path, model, [asked])
     assert trained(tmp_path, model, [asked | {"response": "Hello</s>"}]) == [pair]
-    assert "1 rows with a begin or end token of their own" in capsys.readouterr().out
+    assert "begin or end tokens of 1 rows are their own" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("cache")

@@ -141,7 +141,7 @@ def test_a_template_that_writes_earlier_turns_anew_makes_a_sample_of_each_answer
         "<|user|>a<|assistant|>bc<|end|><|user|>d<|assistant|>[[(think)e<|end|>]]",
         "<|user|>a<|assistant|>[[(think)bc<|end|>]]",
     ]
-    assert "1 conversations split into one sample for each answer" in capsys.readouterr().out
+    assert "1 conversations split into several samples" in capsys.readouterr().out
 
 
 def test_a_conversation_that_the_template_refuses_is_a_bad_row(file: Path, model: Path) -> None:
