@@ -146,8 +146,7 @@ def left_out(counts: dict[str, Any], recipe: Recipe) -> list[str]:
             ("num_split", "{:,} long rows split"),
             (
                 "num_rewritten",
-                "{:,} conversations split into several samples (earlier turns are written or "
-                "tokenised otherwise once more follow)",
+                "{:,} conversations split into several samples (earlier turns change)",
             ),
             ("num_unasked", "{:,} answers without loss: no prompt asks for them"),
             ("num_own_marks", "begin or end tokens of {:,} rows are their own: none is added"),
