@@ -43,7 +43,7 @@ def growing(*args):
 """
 IN_TRAINING = ("train.step.loop", GROWING.format(name="module.Trainer.train"))
 IN_LOADING = ("train.model.build", GROWING.format(name="module.load_model"))
-IN_PREPARING = ("train.data.tokenise", GROWING.format(name="module.Tokeniser._parts"))
+IN_PREPARING = ("train.data.tokenise", GROWING.format(name="module.Tokeniser._written"))
 # More than the limit that follows from the group, less than the kernel would let a process map.
 RUNAWAY = """
 real = module.Trainer.train
