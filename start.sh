@@ -7,6 +7,6 @@ AIRLOCK_ROOT=${AIRLOCK_ROOT%/*}
 airlock_command=run
 # shellcheck disable=SC2034 # the help to show: that of the script which sources this one
 airlock_page=${airlock_page:-start}
-# shellcheck source=launch/setup/environment.sh
-. "$AIRLOCK_ROOT/launch/setup/environment.sh"
+# shellcheck source=setup/environment.sh
+. "$AIRLOCK_ROOT/setup/environment.sh"
 exec "$AIRLOCK_PY" -P -m launch run "$@"

@@ -13,8 +13,8 @@ AIRLOCK_ROOT=$(readlink -f -- "$0")
 AIRLOCK_ROOT=${AIRLOCK_ROOT%/*}
 case ${1:-} in -h | --help) exec sed -n '2,/^set/s/^# \{0,1\}//p' "$AIRLOCK_ROOT/test.sh" ;; esac
 airlock_extra=dev
-# shellcheck source=launch/setup/environment.sh
-. "$AIRLOCK_ROOT/launch/setup/environment.sh"
+# shellcheck source=setup/environment.sh
+. "$AIRLOCK_ROOT/setup/environment.sh"
 
 tier='not long and not gpu and (sample or not runs)'
 # Most of a test is one process that imports: two files at once, where no GPU is to be shared.

@@ -34,7 +34,7 @@ from benchmarks.gpus.table import markdown
 from benchmarks.gpus.training import Steps
 from benchmarks.report import machine
 from benchmarks.trainings.training import has_gpu
-from launch.host.nvml import driver_state
+from machine.gpus.nvml import driver_state
 from rundir.paths import ROOT
 
 _QUICK, _STEPS = Steps(warm=2, measured=3), Steps(warm=3, measured=8)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from launch.host.memory import smaps_rollup
-from launch.process.processes import is_alive
+from machine.memory.process_memory import smaps_rollup
+from machine.processes.descendants import is_alive
 
 
 @dataclass(slots=True)

@@ -16,12 +16,12 @@ from diagnostics.probes.address_limit import limit_addresses
 from diagnostics.probes.result import Findings, install_command, last_line
 from diagnostics.probes.rung import rung
 from launch.config.request import Request
-from launch.host.devices import Gpu, installed_gpus, visible_gpus
-from launch.setup.check import missing_packages
+from machine.gpus.devices import Gpu, installed_gpus, visible_gpus
 from rundir.errors import UserError
 from rundir.finding import Figure, Finding
 from rundir.paths import ROOT
 from rundir.units import GIB, MIB
+from setup.check import missing_packages
 
 _SIZE = {"cpu": 512, "cuda": 2048}  # rows and columns of the matrices
 _FILL_BYTES = 64 * MIB

@@ -22,8 +22,8 @@ from diagnostics.probes.detours import Detour, find_detour, with_detour, without
 from diagnostics.probes.own_run import OwnRun, own_run
 from diagnostics.probes.result import Findings, check_device_command
 from diagnostics.probes.rung import rung
+from launch.checks.system import find_localhost
 from launch.config.request import Request
-from launch.preflight.system import find_localhost
 from rundir.finding import Finding
 from rundir.units import MIB
 

@@ -17,7 +17,7 @@ from diagnostics.probes.rung import rung
 from launch.config.request import Request
 from launch.files.data_file import check_data
 from launch.files.preparation import have_data_of_hub
-from launch.process.signals import Signals
+from machine.processes.signals import Signals
 from rundir.config import RunConfig
 from rundir.finding import Finding
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 if __name__ == "diagnostics":
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
-    from launch.setup.typed_module import leave_if_incomplete
+    from setup.typed_module import leave_if_incomplete
 
     leave_if_incomplete(f"diagnostics.{Path(sys.argv[0]).stem}")
     del sys.modules["diagnostics"]

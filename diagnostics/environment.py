@@ -1,6 +1,6 @@
 """`python -m diagnostics.environment`: what machine is this, and is it ready for the run?
 
-Besides the checks that precede a run (launch/preflight), this shows what helps to investigate odd
+Besides the checks that precede a run (launch/checks), this shows what helps to investigate odd
 behaviour: versions, limits, memory, NUMA, the GPUs' health and their interconnects. torch is not
 imported.
 """
@@ -21,11 +21,11 @@ from diagnostics.probes.gpu_health import check_gpus
 from diagnostics.probes.gpu_links import check_links
 from diagnostics.probes.result import Findings, install_command
 from diagnostics.probes.rung import rung
+from launch.checks.preflight import findings_of
 from launch.config.request import Request
-from launch.host.binding import parse_cores
-from launch.host.cores import usable_cores
-from launch.host.host_memory import HostMemory
-from launch.preflight.checks import findings_of
+from machine.cores.binding import parse_cores
+from machine.cores.cores import usable_cores
+from machine.memory.host_memory import HostMemory
 from rundir.finding import Figure, Finding
 from rundir.units import GIB, size_text
 

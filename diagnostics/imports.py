@@ -22,11 +22,11 @@ import click
 from diagnostics.probes.import_child import MODEL_TYPE, Imported
 from diagnostics.probes.result import Findings, install_command
 from diagnostics.probes.rung import rung
+from launch.checks.ended import how_it_ended, last_words, quoted
 from launch.config.job import resolve_job
 from launch.config.request import Request
 from launch.files.model_folder import fetched_model_folder
-from launch.ladder.ended import how_it_ended, last_words, quoted
-from launch.process import children
+from machine.processes import children
 from rundir.finding import Finding
 from rundir.paths import ROOT
 from rundir.scratch import scratch

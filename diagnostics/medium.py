@@ -1,6 +1,6 @@
 """`python -m diagnostics.medium`: does one device train the real model on 100 real examples?
 
-It makes two passes over them with `python -m train`, so that the second pass shows whether the
+It makes two passes over them in one process, so that the second pass shows whether the
 model learns, and a checkpoint is written at the end.
 """
 
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 import statistics
 from dataclasses import replace
 
 from diagnostics.probes.result import Findings
 from diagnostics.probes.rung import rung
-from diagnostics.probes.trial import NUM_EXAMPLES, Trial, judge_end, smaller, trial
+from launch.checks.trial import NUM_EXAMPLES, Trial, judge_end, smaller, trial
 from launch.config.job import resolve_job
 from launch.config.request import PLAIN, Request
 from rundir.checkpoints import complete_checkpoints
@@ -33,9 +32,10 @@ def main(findings: Findings, request: Request, timeout_s: float) -> None:
     size = min(config.train.global_batch_size, _BATCH_SIZE)
     per_pass = math.ceil(NUM_EXAMPLES / size)
     short = smaller(config, batch_size=size, num_steps=_NUM_PASSES * per_pass)
-    command = replace(request, num_gpus=None).command(PLAIN, short)
-    args = shlex.split(command.removeprefix(PLAIN))
-    with trial("train", args, timeout_s, findings.look) as ran:
+    request = replace(request, num_gpus=None)
+    command = request.command(PLAIN, short)
+    args = ["run", "--plain", *request.arguments(PLAIN, short)]
+    with trial("launch", args, timeout_s, findings.look) as ran:
         findings.add(judge_end(ran, command))
         if findings.all_ok:
             loss = judge_loss(ran.losses, per_pass)

@@ -17,7 +17,6 @@ from diagnostics.probes.result import Findings, check_device_command, install_co
 from diagnostics.probes.rung import rung
 from launch.config.request import PLAN, Request
 from launch.files.load_mode import choose_loading
-from launch.host.peaks import high_water
 from launch.plan.fit import Fit
 from launch.plan.plan import this_host
 from launch.plan.planning import make_plan
@@ -25,7 +24,8 @@ from launch.plan.question import question_of
 from launch.plan.show import verdict_lines
 from launch.plan.target import target_of_placement
 from launch.plan.tracer import Tracer
-from launch.process.signals import Signals
+from machine.memory.peak_memory import high_water
+from machine.processes.signals import Signals
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.finding import Finding
@@ -119,9 +119,9 @@ def load(config: RunConfig, folder: Path) -> tuple[Any, float]:
     """Load the model on the first device, with adapters if any; return it and the seconds taken."""
     import torch
 
+    from ranks.group import rank_device
     from train.model.build import add_method, load_architecture, load_model, new_model
     from train.model.new_tokens import grow
-    from train.rank.group import rank_device
 
     begun, device = time.perf_counter(), rank_device(0)
     if config.launch.load == "random":

@@ -10,7 +10,7 @@ import os
 
 from diagnostics.probes.result import Findings
 from diagnostics.probes.rung import rung
-from diagnostics.probes.trial import Trial, judge_end, smaller, trial
+from launch.checks.trial import Trial, judge_end, smaller, trial
 from launch.config.job import place_job, resolve_job
 from launch.config.request import RUN, Request
 from rundir.errors import UserError

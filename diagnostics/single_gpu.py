@@ -21,7 +21,7 @@ from diagnostics.probes.rung import rung
 from launch.config.job import place_job, resolve_job
 from launch.config.request import Request
 from launch.config.resolve import resolve
-from launch.host.peaks import high_water
+from machine.memory.peak_memory import high_water
 from rundir.config import RunConfig, TrainConfig
 from rundir.finding import Finding
 from rundir.scratch import scratch
@@ -68,7 +68,7 @@ def main(findings: Findings, request: Request, _timeout_s: float, learning_rate:
         tiny, _ = resolve("tiny", (), os.environ)
         config = replace(config, architecture=tiny.architecture)
     with findings.reported("imports", install_command()):
-        from train.rank.group import rank_device
+        from ranks.group import rank_device
     config = replace(config, architecture=miniature(config.architecture))
     mend = f"mend profiles/{request.profile}.toml, [architecture] and [model], where the line says"
     with scratch("single-gpu") as folder:

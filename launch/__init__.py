@@ -1,4 +1,4 @@
 """The launcher, run by the start scripts: it starts training ranks and watches them to the end.
 
-The modules here run in the launcher process; each subpackage names the process that runs it.
+The launcher process runs commands/, checks/ and run/; each folder names the process that runs it.
 """

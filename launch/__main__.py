@@ -1,4 +1,4 @@
-"""`python -P -m launch`: the command-line entry point; see launch/cli.py."""
+"""`python -P -m launch`: the command-line entry point; see launch/commands/cli.py."""
 
 import signal
 
@@ -7,9 +7,9 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     try:
-        from launch.cli import airlock
+        from launch.commands.cli import airlock
     except ModuleNotFoundError:
-        from launch.setup.typed_module import leave_if_incomplete
+        from setup.typed_module import leave_if_incomplete
 
         leave_if_incomplete("launch")
         raise

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import click
 
-from launch.cli import airlock
-from launch.host.leftover_variables import RULES
+from launch.commands.cli import airlock
+from launch.config.leftover_variables import RULES
 from rundir.docs import Tables, write
+from rundir.paths import ROOT
 
-HELP = Path(__file__).with_name("setup") / "help"
+HELP = ROOT / "setup/help"
 _WIDTH = 78  # click's default where the terminal is not known
 
 
@@ -42,7 +43,7 @@ PRESETS = {
 
 
 def help_texts() -> Iterator[tuple[Path, str]]:
-    """Yield each file of launch/setup/help with its text: of `./airlock`, a command or a script.
+    """Yield each file of setup/help with its text: of `./airlock`, a command or a script.
 
     environment.sh shows them, so that help needs no Python environment.
     """

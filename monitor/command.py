@@ -15,7 +15,7 @@ import click
 from monitor.api.server import bound, serve
 from monitor.api.settings import LOOPBACK, Settings
 from monitor.api.token import token_of
-from monitor.errors import NotFoundError
+from monitor.http.errors import NotFoundError
 from monitor.runs.folder import Runs
 from rundir.errors import UserError
 from rundir.paths import runs_folder, shown

@@ -18,7 +18,7 @@ from rundir.paths import RunDir
 Request = Literal["stop", "pause", "resume", "trace", "save", "evaluate", "set", "profile"]
 
 # What the ranks do between two steps. `trace`, the last collectives, is answered at once by a
-# thread of theirs (train/rank/watchdog.py).
+# thread of theirs (ranks/watchdog.py).
 BETWEEN_STEPS = ("stop", "pause", "resume", "save", "evaluate", "set", "profile")
 
 # The settings that may change while a run trains: none of them changes what a step does.
@@ -53,7 +53,7 @@ def ask(run: RunDir, request: Request) -> None:
     """Ask the run to do something at its next step; asking twice counts once.
 
     Raises OSError. When asked for a `trace`, each rank writes its last collectives at once
-    (train/rank/watchdog.py).
+    (ranks/watchdog.py).
     """
     (run.control / request).touch()
 

@@ -23,7 +23,7 @@ FILES = (
     "airlock",
     "test.sh",
     ".ci/run",
-    "launch/process/parent.py",
+    "machine/processes/parent.py",
 )
 UV = Path(uv.find_uv_bin())
 # The base Python of the environment that runs these tests.
@@ -65,7 +65,7 @@ class Clone:
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(SOURCE / name, self.root / name)
         unwanted = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(SOURCE / "launch/setup", self.root / "launch/setup", ignore=unwanted)
+        shutil.copytree(SOURCE / "setup", self.root / "setup", ignore=unwanted)
         self.write("launch/__init__.py", "")
         self.write("launch/__main__.py", STUB)
         self.write("pyproject.toml", PYPROJECT)

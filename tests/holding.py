@@ -11,7 +11,7 @@ from pathlib import Path
 from rundir.paths import RunDir
 from rundir.status import read_status
 from tests.conftest import ROOT
-from tests.launch.gate.visits import RANK
+from tests.launch.start.gate.visits import RANK
 from tests.running import ENDLESS, Start, ended, events_of, finish, hooked, run_folder, wait_for
 
 # Every command that controls a live run; "R" stands for the run.

@@ -69,8 +69,8 @@ SHORT = (
 
 # True in the zygote itself, and in none of its forks.
 IN_ZYGOTE = """
-import launch.rank.zygote
-in_zygote = launch.rank.zygote.current is not None and launch.rank.zygote.current.pid == os.getpid()
+from launch.start.rank import zygote
+in_zygote = zygote.current is not None and zygote.current.pid == os.getpid()
 """
 
 _HOOK = """

@@ -12,25 +12,26 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-OURS = {"rundir", "train", "launch", "diagnostics", "inbox", "monitor"}
-# Every package, ordered so that each imports only those before it.
+# Every room, ordered so that each imports only those before it.
 ROOMS = (
     "rundir/event_table",
     "rundir",
     "rundir/card",
-    "inbox/models",
-    "inbox",
-    "monitor/runs",
-    "monitor/metrics",
-    "monitor/answers",
-    "monitor/pages",
-    "monitor/api",
-    "monitor",
-    "monitor/report",
+    "machine",
+    "machine/gpus",
+    "machine/cores",
+    "machine/memory",
+    "machine/processes",
+    "state",
+    "doctor/logs",
+    "doctor/runs",
+    "doctor/outside",
+    "doctor",
+    "setup",
+    "ranks",
     "train/files",
     "train/chat",
     "train/data",
-    "train/rank",
     "train/model",
     "train/batches",
     "train/stream",
@@ -39,34 +40,35 @@ ROOMS = (
     "train/step",
     "train",
     "train/trace",
-    "launch/process",
-    "launch/host",
-    "launch/gate",
-    "launch/setup",
-    "launch/track",
+    "launch/start/gate",
     "launch/files",
+    "launch/track",
     "launch/config",
     "launch/live",
     "launch/clean",
     "launch/plan",
-    "launch/preflight",
-    "launch/ladder",
-    "launch/rank",
-    "launch/run_state",
-    "diagnostics/doctor/logs",
-    "diagnostics/doctor/runs",
-    "diagnostics/doctor/outside",
-    "diagnostics/doctor",
+    "launch/checks",
+    "launch/start",
+    "launch/start/rank",
+    "launch/run/supervise",
+    "launch/start/agent",
+    "launch/run",
+    "launch/commands",
+    "launch",
     "diagnostics/probes",
     "diagnostics",
-    "launch/supervise",
-    "launch/agent",
-    "launch",
+    "inbox/models",
+    "inbox",
+    "monitor/http",
+    "monitor/runs",
+    "monitor/metrics",
+    "monitor/answers",
+    "monitor/pages",
+    "monitor/api",
+    "monitor",
+    "monitor/report",
 )
-# Command lines, which no module imports: `python -m train`, `python -m diagnostics.doctor`.
-ENTRIES = {"train/__main__.py", "diagnostics/doctor/__main__.py"}
-# What the rooms of a package need of the package itself: errors and endpoints of the API.
-SHARED = {"monitor/errors.py", "monitor/endpoint.py"}
+OURS = {room.partition("/")[0] for room in ROOMS}
 MOST_FILES = 25
 HEAVY = ("torch", "transformers", "numpy", "pyarrow", "peft", "tokenizers", "safetensors")
 
@@ -146,20 +148,9 @@ def test_the_architecture_page_lists_every_room_in_this_order() -> None:
 def test_a_room_imports_only_rooms_that_stand_before_it(room: str) -> None:
     allowed = ROOMS[: ROOMS.index(room) + 1]
     for path in (ROOT / room).glob("*.py"):
-        if str(path.relative_to(ROOT)) in ENTRIES:
-            continue
         for name in modules_imported(path):
             other = room_of(name)
-            if module_file(name) in SHARED:
-                continue
             assert other is None or other in allowed, f"{path}: {name}"
-
-
-def module_file(name: str) -> str:
-    """Return the file of a module, or of that of which `name` is a part."""
-    path = name.replace(".", "/")
-    is_module = (ROOT / f"{path}.py").is_file()
-    return f"{path if is_module else path.rpartition('/')[0]}.py"
 
 
 @pytest.mark.parametrize("path", sources("monitor"), ids=lambda path: path.stem)
@@ -183,8 +174,24 @@ def test_a_room_says_what_it_is_and_which_process_runs_it(room: str) -> None:
 
 @pytest.mark.parametrize("path", sources("train"), ids=lambda path: path.stem)
 def test_training_needs_none_of_the_launcher(path: Path) -> None:
-    allowed = {"train", "rundir"} | ({"launch"} if path.name == "__main__.py" else set())
-    assert set(imported(path)) & OURS <= allowed
+    assert set(imported(path)) & OURS <= {"train", "ranks", "rundir"}
+
+
+TWO = [(one, other) for one in sorted(OURS) for other in sorted(OURS) if one < other]
+
+
+@pytest.mark.parametrize(("one", "other"), TWO)
+def test_no_two_packages_import_each_other(one: str, other: str) -> None:
+    assert not (imports(one, other) and imports(other, one))
+
+
+def imports(package: str, other: str) -> bool:
+    return any(other in set(imported(path)) for path in sources(package))
+
+
+@pytest.mark.parametrize("path", sources("ranks"), ids=lambda path: path.stem)
+def test_a_rank_as_a_process_needs_none_of_the_trainer(path: Path) -> None:
+    assert set(imported(path)) & OURS <= {"ranks", "machine", "rundir"}
 
 
 @pytest.mark.parametrize("path", sources("inbox"), ids=lambda path: path.stem)
@@ -206,7 +213,7 @@ def test_no_module_of_the_launcher_loads_anything_heavy(path: Path) -> None:
     assert not set(imported(path, only_when_loaded=True)) & {*HEAVY, "train"}
 
 
-@pytest.mark.parametrize("package", ["launch", "train", "rundir"])
+@pytest.mark.parametrize("package", sorted(OURS))
 def test_what_is_imported_when_a_module_loads_needs_no_tests_or_examples(package: str) -> None:
     for path in sources(package):
         assert not set(imported(path)) & {"tests", "examples", "pytest"}, path
@@ -216,16 +223,16 @@ def test_what_is_imported_when_a_module_loads_needs_no_tests_or_examples(package
     "module",
     [
         "launch.__main__",
-        "launch.run",
-        "launch.supervise.supervisor",
-        "launch.rank.rank",
-        "launch.agent.agent",
-        "launch.plain",
-        "launch.process.child",
+        "launch.run.run",
+        "launch.run.supervise.supervisor",
+        "launch.start.rank.rank",
+        "launch.start.agent.agent",
+        "launch.run.plain",
+        "machine.processes.child",
         "rundir.events",
         "rundir.status",
-        "diagnostics.doctor.command",
-        "launch.supervise.ask_doctor",
+        "doctor.command",
+        "launch.run.supervise.ask_doctor",
     ],
 )
 def test_the_launchers_own_process_never_loads_torch(module: str, environ: dict[str, str]) -> None:
@@ -248,16 +255,16 @@ def test_importing_a_heavy_library_would_be_seen(environ: dict[str, str]) -> Non
 def test_the_launcher_is_the_clones_wherever_it_is_started(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
-    for package in ("launch", "train", "rundir"):
+    for package in ("launch", "train", "rundir", "machine", "setup", "state"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text("raise SystemExit('not ours')\n")
     (tmp_path / "diagnostics.py").write_text("raise SystemExit('not ours')\n")
     program = (
-        "import launch, train, rundir, diagnostics\n"
-        "for one in launch, train, rundir, diagnostics: print(one.__file__)"
+        "import launch, train, rundir, machine, setup, state, diagnostics\n"
+        "for one in launch, train, rundir, machine, setup, state, diagnostics: print(one.__file__)"
     )
     files = python(program, environ, cwd=tmp_path).splitlines()
-    assert len(files) == 4
+    assert len(files) == 7
     assert all(Path(file).is_relative_to(ROOT) for file in files)
     shown = subprocess.run(
         [sys.executable, "-P", "-m", "launch", "run", "tiny", "--dry-run"],

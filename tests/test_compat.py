@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from launch.agent import elastic_compat as of_agent
-from launch.process import python_compat as of_python
-from train.rank import flight_compat as of_flight
-from train.rank import torch_compat as of_training
+from launch.start.agent import elastic_compat as of_agent
+from machine.processes import python_compat as of_python
+from ranks import flight_compat as of_flight
+from ranks import torch_compat as of_training
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPAT = [
-    "launch/process/python_compat.py",
-    "launch/agent/elastic_compat.py",
-    "train/rank/flight_compat.py",
-    "train/rank/torch_compat.py",
+    "machine/processes/python_compat.py",
+    "launch/start/agent/elastic_compat.py",
+    "ranks/flight_compat.py",
+    "ranks/torch_compat.py",
 ]
 
 
@@ -52,7 +52,7 @@ def test_what_is_private_and_used_is_there(name: str) -> None:
 
 def test_the_compiler_is_imported_where_that_is_asked() -> None:
     program = (
-        "import sys; from train.rank.torch_compat import import_compiler\n"
+        "import sys; from ranks.torch_compat import import_compiler\n"
         "before = 'torch._dynamo' in sys.modules; import_compiler()\n"
         "print(before, 'torch._dynamo' in sys.modules)"
     )

@@ -204,7 +204,7 @@ def test_help_needs_no_environment(
     (clone.bin / "python3").unlink()
     result = clone.run(*arguments, script=script, VIRTUAL_ENV="/nowhere")
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout == (SOURCE / f"launch/setup/help/{name}.txt").read_text()
+    assert result.stdout == (SOURCE / f"setup/help/{name}.txt").read_text()
 
 
 @pytest.mark.parametrize("script", ["start.sh", "start_single.sh", "start_4gpu.sh"])

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ranks.group import meet, part
+from ranks.watchdog import start_watchdog
 from rundir.checkpoints import step_of
 from rundir.config import RunConfig
 from rundir.events import EventWriter
@@ -13,8 +15,6 @@ from rundir.paths import RunDir
 from train.evaluation.evaluate import Evaluator
 from train.evaluation.evaluation_sets import evaluation_sets
 from train.model.loss import SummedLoss
-from train.rank.group import meet, part
-from train.rank.watchdog import start_watchdog
 from train.step.checkpoint import load_weights
 from train.step.selftest import head_kind
 from train.step.try_attention import settle_attention

@@ -1,7 +1,7 @@
 """`python -P -m train.talk RUN_DIR OPTIONS`: a conversation with the model of a run, or one answer.
 
-OPTIONS is a JSON object with the fields of `Options`. Started by launch/try_model.py, which leaves
-the terminal to it.
+OPTIONS is a JSON object with the fields of `Options`. Started by
+launch/commands/try_model.py, which leaves the terminal to it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Work done once in the zygote for all ranks (imports and the model), and repairs after a fork.
 
-Nothing here may start a thread or touch CUDA (launch/rank/fork_safety.py checks this).
+Nothing here may start a thread or touch CUDA (launch/start/rank/fork_safety.py checks this).
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ranks.threads import num_threads
 from rundir.config import RunConfig
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
-from train.rank.threads import num_threads
 
 
 def imports(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -48,8 +48,8 @@ def _import_peft() -> None:
 
 
 def _import_trainer() -> None:
+    from ranks.torch_compat import import_compiler
     from train import worker  # noqa: F401
-    from train.rank.torch_compat import import_compiler
 
     import_compiler()
 
@@ -73,7 +73,7 @@ def build(config: RunConfig, run: RunDir) -> Any:
 
 
 def after_fork() -> None:
-    """Repair in a rank what a fork leaves wrong; launch/rank/fork_safety.py has seen to CUDA."""
+    """Repair in a rank what a fork leaves wrong; launch/start/rank/fork_safety.py saw to CUDA."""
     import numpy as np
     import torch
 

@@ -19,6 +19,12 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from ranks.forks import watch_forks
+from ranks.gpu_memory import begin_history, told_when_it_runs_out
+from ranks.group import Alone, Ranks, meet, part, rank_device
+from ranks.mps import TRY_TIMEOUT_S, why_no_mps
+from ranks.threads import num_threads
+from ranks.watchdog import start_watchdog
 from rundir.checkpoints import (
     complete_checkpoints,
     incomplete_checkpoints,
@@ -46,12 +52,6 @@ from train.model.loss import SummedLoss
 from train.model.new_tokens import grow
 from train.model.same_weights import check_same_weights
 from train.model.undistributed import Undistributed
-from train.rank.forks import watch_forks
-from train.rank.gpu_memory import begin_history, told_when_it_runs_out
-from train.rank.group import Alone, Ranks, meet, part, rank_device
-from train.rank.mps import TRY_TIMEOUT_S, why_no_mps
-from train.rank.threads import num_threads
-from train.rank.watchdog import start_watchdog
 from train.step.loop import Trainer
 from train.step.selftest import Tried, try_out
 from train.stream.stream import Stream

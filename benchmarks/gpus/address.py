@@ -13,8 +13,8 @@ from typing import Any
 
 from benchmarks.gpus.program import figures_of, tell
 from benchmarks.gpus.run import Figures, Place
-from launch.host.address_space import predict
-from launch.host.allocator import EXPANDABLE, NAME, OLD_NAME
+from machine.gpus.allocator import EXPANDABLE, NAME, OLD_NAME
+from machine.memory.address_space import predict
 
 _ALLOCATED_BYTES = 1024**3
 _ONE_THREAD = "1"

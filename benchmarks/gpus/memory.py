@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from launch.host.devices import Gpu
-from launch.host.nvml import driver_state
+from machine.gpus.devices import Gpu
+from machine.gpus.nvml import driver_state
 
 _SAMPLE_S = 0.05
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.tree import Tree
-from launch.host.devices import Gpu, installed_gpus, visible_gpus
+from machine.gpus.devices import Gpu, installed_gpus, visible_gpus
 from rundir.control import ask
 from rundir.events import Event, RunEvents
 from rundir.exit_codes import ExitCode

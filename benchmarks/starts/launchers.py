@@ -39,7 +39,7 @@ sys.meta_path.insert(0, Hook())
 
 # In Airlock's ranks as in the peers' script, nothing is done after the first barrier.
 _HOLD = _HOOK.format(
-    module="train.rank.group",
+    module="ranks.group",
     body="meet = module.meet; module.meet = lambda *args: (meet(*args), time.sleep(3600))",
 )
 

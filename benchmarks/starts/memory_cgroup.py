@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.host.host_memory import Cgroup, memory_groups
+from machine.memory.host_memory import Cgroup, memory_groups
 
 _ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 _GONE_S = 10.0

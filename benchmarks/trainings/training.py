@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launch.host.memory import smaps_rollup
+from machine.memory.process_memory import smaps_rollup
 from rundir.config import RunConfig
 from rundir.config_file import config_text, read_config
 from rundir.events import EventWriter

@@ -6,12 +6,12 @@ import contextlib
 import resource
 from collections.abc import Mapping
 
+from launch.config.address_limit import rank_limit
 from launch.config.job import resolve_job
 from launch.config.request import Request
 from launch.files.model_folder import model_folder
-from launch.host.address_limit import rank_limit
-from launch.host.address_space import predict, weight_files
-from launch.host.devices import Gpu, installed_gpus, visible_gpus
+from machine.gpus.devices import Gpu, installed_gpus, visible_gpus
+from machine.memory.address_space import predict, weight_files
 from rundir.errors import UserError
 from rundir.finding import Finding
 from rundir.units import size_text

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from diagnostics.probes.result import last_line
-from launch.rank.reporter import write_output_to
+from launch.start.rank.reporter import write_output_to
 from rundir.events import EventWriter
 from rundir.units import MIB
 
@@ -75,7 +75,7 @@ def main() -> None:
 
 def _exchange(notes: Notes, timeout_s: float, rank: int) -> None:
     device = notes.stage("import", _device)
-    from train.rank.group import meet, part
+    from ranks.group import meet, part
 
     ranks = notes.stage(MEET, meet, device, EventWriter(Path(os.devnull)), timeout_s)
     for name in TYPES:
@@ -91,7 +91,7 @@ def _exchange(notes: Notes, timeout_s: float, rank: int) -> None:
 def _device() -> Any:
     import torch
 
-    from train.rank.group import rank_device
+    from ranks.group import rank_device
 
     device = rank_device(int(os.environ["LOCAL_RANK"]))
     if device.type == "cuda":

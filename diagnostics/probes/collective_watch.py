@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 
 from diagnostics.probes.own_run import OwnRun
-from launch.ladder.ended import last_words, quoted
-from launch.process import children
+from launch.checks.ended import last_words, quoted
+from machine.processes import children
 from rundir.finding import Finding
 from rundir.scratch import scratch
 

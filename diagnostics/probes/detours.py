@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from launch.config.request import RUN, Request
-from launch.host.devices import Gpu
+from machine.gpus.devices import Gpu
 from rundir.finding import Finding
 
 _GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"

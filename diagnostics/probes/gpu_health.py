@@ -1,6 +1,6 @@
 """The health of each GPU: temperature, throttled clocks, its slot, and memory beyond repair.
 
-launch/preflight/gpus.py asks whether a GPU responds, has free memory, and has met errors. Xid
+launch/checks/gpus.py asks whether a GPU responds, has free memory, and has met errors. Xid
 errors are only in the kernel's log, which takes root to read: `dmesg | grep -i xid`.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from launch.host.gpu_samples import faults_in
-from launch.host.nvml import answer_or, open_driver
+from machine.gpus.gpu_samples import faults_in
+from machine.gpus.nvml import answer_or, open_driver
 from rundir.finding import Finding
 
 _NEAR_C = 3  # below the temperature at which the hardware throttles itself

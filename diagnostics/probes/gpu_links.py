@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from launch.host.nvml import answer_or, open_driver
+from machine.gpus.nvml import answer_or, open_driver
 from rundir.finding import Finding
 
 Pair = tuple[int, int]

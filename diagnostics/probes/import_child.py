@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from diagnostics.probes.result import last_line
-from launch.host.memory import smaps_rollup
+from machine.memory.process_memory import smaps_rollup
 
 MODEL_TYPE = "model_type:"  # prefix of a Hugging Face model type: the module of its model
 

@@ -13,7 +13,7 @@ from launch.config.records import environment_of
 from launch.config.request import Request
 from launch.files.model_folder import check_model
 from launch.files.preparation import have_model
-from launch.process.signals import Signals
+from machine.processes.signals import Signals
 from rundir.config import RunConfig
 from rundir.config_file import config_text
 from rundir.paths import RunDir

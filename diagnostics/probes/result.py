@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 import click
 
-from launch.host.limits import is_out_of_memory
-from launch.host.peaks import Peaks
+from machine.memory.limits import is_out_of_memory
+from machine.memory.peak_memory import Peaks
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.finding import Figure, Finding

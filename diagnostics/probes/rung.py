@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from diagnostics.probes.result import Findings, end_after
+from launch.checks.rungs import rung_called
 from launch.config.options import options
 from launch.config.request import Request
-from launch.ladder.rungs import rung_called
 from rundir.errors import UserError
 
 

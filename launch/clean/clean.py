@@ -17,7 +17,7 @@ from launch.clean.live import LiveRuns, run_folders
 from launch.clean.old_models import old_models
 from launch.clean.old_runs import old_runs
 from launch.clean.remove import left_over, remove
-from launch.process.typed import console_program
+from machine.typed import console_program
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import cache_folder, runs_folder, shown

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from launch.process.runs import all_runs, phase_of
+from machine.processes.runs import all_runs, phase_of
 from rundir.owner import is_owned
 from rundir.paths import RunDir
 

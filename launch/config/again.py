@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from launch.process.typed import ls_runs
+from machine.typed import ls_runs
 from rundir.card.model_card import RECORDS, base_commit
 from rundir.config import RunConfig, Sources
 from rundir.config_file import read_config

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launch.process.typed import again
+from machine.typed import again
 from rundir.config import RunConfig
 from rundir.errors import UserError
 

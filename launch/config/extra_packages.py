@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+import sys
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from launch.process.typed import pip_install
 from launch.track.services import services_in
+from machine.typed import pip_install
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+
+# What the extra `monitor` brings: the module, and what pip calls it.
+FOR_SERVING = {"starlette": "starlette>=0.49", "uvicorn": "uvicorn>=0.35"}
+FOR_PAGES = {**FOR_SERVING, "uplot": "uplot-python>=1.1"}
 
 _COMPILERS = ("c++", "g++", "clang++")
 
@@ -50,6 +57,19 @@ def require(config: RunConfig) -> None:
     """Raise UserError for the first missing package or tool."""
     for text, do in missing(config):
         raise UserError(text, do=do, code=ExitCode.PREFLIGHT)
+
+
+def require_packages(command: str, needed: Mapping[str, str]) -> None:
+    """Raise UserError if packages of `airlock COMMAND` are missing, with what installs them."""
+    lacking = [package for module, package in needed.items() if not is_installed(module)]
+    if lacking:
+        many = len(lacking) > 1
+        raise UserError(
+            f"airlock {command} needs the package{'s' * many} {' and '.join(lacking)}, which "
+            f"{'are' if many else 'is'} not installed",
+            do=shlex.join([sys.executable, "-m", "pip", "install", *lacking]),
+            code=ExitCode.PREFLIGHT,
+        )
 
 
 def _extra_packages(config: RunConfig) -> list[tuple[str, str]]:

@@ -12,15 +12,18 @@ from launch.config.again import pinned_revision, run_to_repeat
 from launch.config.demo import with_demo
 from launch.config.evaluations import check_evaluations
 from launch.config.first_tests import check_first_tests
+from launch.config.leftover_variables import check_keep_env
 from launch.config.ownership import check_unowned
 from launch.config.request import PLAN, Request
 from launch.config.resolve import resolve
 from launch.config.script_request import resolve_script
 from launch.files.data_file import check_data
 from launch.files.model_folder import check_model
-from launch.gate.folder import check_gate
-from launch.host.allocator import users_alloc_conf
-from launch.host.devices import (
+from launch.start.gate.folder import check_gate
+from launch.track.services import services_in
+from machine.cores.numa import NOT_ASKED, Bindings, bind_ranks
+from machine.gpus.allocator import users_alloc_conf
+from machine.gpus.devices import (
     USUAL_GPU,
     Gpu,
     Placement,
@@ -30,12 +33,9 @@ from launch.host.devices import (
     place_elsewhere,
     visible_gpus,
 )
-from launch.host.leftover_variables import check_keep_env
-from launch.host.limits import check_limits
-from launch.host.numa import NOT_ASKED, Bindings, bind_ranks
-from launch.process.typed import again, ls_runs
-from launch.process.typed_run import typed_run
-from launch.track.services import services_in
+from machine.memory.limits import check_limits
+from machine.typed import again, ls_runs
+from machine.typed_run import typed_run
 from rundir.checkpoints import complete_checkpoints, step_of
 from rundir.config import RunConfig, Sources
 from rundir.config_file import read_config

@@ -11,9 +11,9 @@ from pathlib import Path
 from launch.config.flag_table import Meaning, meaning_of
 from launch.config.job import examine
 from launch.config.profiles import OTHER_FORMATS, PROFILES, is_file
-from launch.config.request import PLAIN, Request
+from launch.config.request import Request
 from launch.config.script_request import is_script
-from launch.process.typed import assignments, start_program, variables
+from machine.typed import assignments, variables
 from rundir.errors import UserError
 from rundir.paths import runs_folder, shown
 
@@ -141,10 +141,7 @@ class _Rewritten:
             self._options = {key: self._options[key] for key in self._options if key in _OF_ALL}
             return
         if strange := self._options.keys() - self._own.keys():
-            if self._program == PLAIN:  # which is of one process
-                self._program = start_program()
-            else:
-                self._options = {key: self._options[key] for key in self._options.keys() - strange}
+            self._options = {key: self._options[key] for key in self._options.keys() - strange}
         is_limited = any("max_steps" in word for word in (*self._kept, *self._settings))
         if "train.epochs" in self._settings and not is_limited:
             self._settings["train.max_steps"] = "0"  # a number of steps would decide instead

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from launch.process.runs import OVER, processes_of
-from launch.process.typed import again, console_program
+from machine.processes.runs import OVER, processes_of
+from machine.typed import again, console_program
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.owner import is_owned, owner_of

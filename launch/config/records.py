@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from launch.config.job import Job
-from launch.host.rank_environment import RankEnvironment, rank_environment
-from launch.process.typed import again
-from launch.process.typed_run import pinned
+from launch.config.rank_environment import RankEnvironment, rank_environment
+from machine.typed import again
+from machine.typed_run import pinned
 from rundir import owner
 from rundir.atomic import write_text
 from rundir.card.made_with import write_made_with
@@ -33,7 +33,7 @@ def torchrun_args(run: RunDir, num_ranks: int, max_restarts: int) -> list[str]:
         f"--max-restarts={max_restarts}",
         f"--log-dir={run.elastic}",  # else every run leaves a folder in /tmp
         "-m",
-        "launch.rank.rank",
+        "launch.start.rank.rank",
     ]
 
 

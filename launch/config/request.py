@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.process.typed import assignments, console_program, start_program, variables
+from machine.typed import assignments, console_program, start_program, variables
 from rundir.config import ScriptConfig
 
-RUN, PLAN, PLAIN = "./start.sh", "./airlock plan", "python -m train"
+RUN, PLAN, PLAIN = "./start.sh", "./airlock plan", "./airlock run --plain"
 _VARIABLE_OF = {"num_gpus": "NUM_GPUS"}  # which an option of that name overrides
 _OF_TESTS = ("RUN_IMPORT_TEST", "RUN_SINGLE_GPU_TEST")
 _OF_RUNS_ALONE = ("max_restarts", "on_event", "resume", "again", "name")
@@ -87,7 +87,7 @@ class Request:
 def _program(program: str) -> str:
     if program == RUN:
         return start_program()
-    return f"{console_program()} plan" if program == PLAN else program
+    return f"{console_program()} {'plan' if program == PLAN else 'run --plain'}"
 
 
 def _relative(path: str) -> str:

@@ -26,8 +26,8 @@ from launch.files.fetch_errors import ELSEWHERE, explain
 from launch.files.fetch_progress import say
 from launch.files.hub_cache import hub_folder, missing_files, repo_folder, snapshot
 from launch.files.transfer import File, transfer
-from launch.gate.folder import gate_folder
-from launch.gate.turns import lock_file, try_lock
+from launch.start.gate.folder import gate_folder
+from launch.start.gate.turns import lock_file, try_lock
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.units import size_text

@@ -10,9 +10,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from launch.files.checkpoint_files import Checkpoint, read_checkpoint
-from launch.host.host_memory import HostMemory
-from launch.host.mounts import filesystem_of, is_network
-from launch.host.versions import library_versions
+from machine.memory.host_memory import HostMemory
+from machine.mounts import filesystem_of, is_network
+from machine.versions import library_versions
 from rundir.config import ADAPTER_SHAPE, RunConfig
 from rundir.prepared import Loading
 from rundir.units import MIB

@@ -10,8 +10,8 @@ from pathlib import Path
 from launch.files.hub_cache import missing_files, snapshot
 from launch.files.load_mode import choose_loading
 from launch.files.model_folder import check_cached, made_model_folder
-from launch.process import children
-from launch.process.signals import Signals
+from machine.processes import children
+from machine.processes.signals import Signals
 from rundir.config import RunConfig
 from rundir.data_paths import data_paths
 from rundir.errors import UserError

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from launch.live import stop as stopping
 from launch.live.live_run import LiveRun, go_on_command
-from launch.process import stop as stopping
-from launch.process.typed import console_program
+from machine.typed import console_program
 from rundir import control
 from rundir.checkpoints import complete_checkpoints
 from rundir.config_file import read_config

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
-from launch.process.runs import OVER, phase_of
-from launch.process.typed import console_program, ls_runs, start_program
+from machine.processes.runs import OVER, phase_of
+from machine.typed import console_program, ls_runs
+from machine.typed_run import typed_run
 from rundir import control
 from rundir.checkpoints import complete_checkpoints
 from rundir.config_file import is_of_script, read_config
@@ -18,7 +19,7 @@ from rundir.errors import UserError
 from rundir.events import Event, EventTail
 from rundir.exit_codes import ExitCode
 from rundir.owner import is_owned, owner_of
-from rundir.paths import RunDir, find_run, shown
+from rundir.paths import RunDir, find_run
 from rundir.pulse import read_pulse
 from rundir.status import read_status
 
@@ -239,11 +240,5 @@ class LiveRun:
 
 
 def go_on_command(run: RunDir) -> str:
-    """Return the command that goes on from the run's last checkpoint; a plain run's is plain."""
-    plain, profile = "python -m train", read_config(run.config).profile
-    try:
-        is_plain = run.command.read_text(encoding="utf-8").startswith(plain)
-    except OSError:
-        is_plain = False
-    program = plain if is_plain else start_program()
-    return f"{program} {shlex.quote(profile)} --resume {shlex.quote(shown(run.path))}"
+    """Return the command that goes on from the run's last checkpoint."""
+    return typed_run(run, read_config(run.config).profile).resumed(run)

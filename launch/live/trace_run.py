@@ -7,7 +7,7 @@ import shlex
 from rich.console import Console
 
 from launch.live.live_run import LiveRun
-from launch.process.typed import console_program
+from machine.typed import console_program
 from rundir.errors import UserError
 from rundir.events import Event
 from rundir.exit_codes import ExitCode

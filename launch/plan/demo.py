@@ -13,7 +13,7 @@ from launch.plan.fit import Fit
 from launch.plan.planning import plan_of_ways
 from launch.plan.show import verdict_lines
 from launch.plan.target import target_of_placement
-from launch.process.signals import Signals
+from machine.processes.signals import Signals
 from rundir.errors import UserError
 
 

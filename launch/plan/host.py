@@ -11,8 +11,8 @@ from pathlib import Path
 
 from launch.files.checkpoint_files import read_checkpoint
 from launch.files.load_mode import choose_loading
-from launch.host.address_space import weight_files
 from launch.plan.question import Device
+from machine.memory.address_space import weight_files
 from rundir.config import RunConfig
 from rundir.footprint import Footprint
 from rundir.units import MIB

@@ -14,7 +14,7 @@ from launch.plan.fit import Fit
 from launch.plan.plan import Plan
 from launch.plan.question import Question, question_of
 from launch.plan.tracer import Tracer
-from launch.process.signals import Signals
+from machine.processes.signals import Signals
 from rundir.footprint import Footprint
 
 _MOST = 6  # lines; the cheap ones come first

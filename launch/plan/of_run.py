@@ -24,7 +24,7 @@ from launch.plan.show import show_plan, updates_lines, verdict_lines
 from launch.plan.target import target_of_placement
 from launch.plan.tracer import Tracer
 from launch.plan.updates import Way, chosen, way_of, ways_of, with_ways
-from launch.process.signals import Interrupted, Signals
+from machine.processes.signals import Interrupted, Signals
 from rundir.atomic import write_text
 from rundir.config import RunConfig
 from rundir.errors import UserError

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.host.host_memory import Available, HostMemory
-from launch.host.limits import guard_threshold_bytes
 from launch.plan.catalogue import GpuKind, column_kinds
 from launch.plan.fit import Fit, Need, context_need, gpu_need, host_need
 from launch.plan.host import Phase, Weights, host_phases
 from launch.plan.target import Target
+from machine.memory.host_memory import Available, HostMemory
+from machine.memory.limits import guard_threshold_bytes
 from rundir.config import RunConfig
 from rundir.footprint import Footprint
 

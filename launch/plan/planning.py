@@ -13,7 +13,6 @@ from launch.config.request import Request
 from launch.config.resolve import resolve
 from launch.config.script_request import is_script
 from launch.files.model_folder import fetched_model_folder, made_model_folder
-from launch.host.devices import asked_num_ranks
 from launch.plan.fit import Fit
 from launch.plan.host import Weights, weights_of
 from launch.plan.instead import Instead, what_fits_instead
@@ -23,7 +22,8 @@ from launch.plan.show import show_instead, show_plan
 from launch.plan.target import Target, choose_target, with_ranks
 from launch.plan.tracer import Tracer
 from launch.plan.updates import chosen, with_ways
-from launch.process.signals import Interrupted, Signals
+from machine.gpus.devices import asked_num_ranks
+from machine.processes.signals import Interrupted, Signals
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode

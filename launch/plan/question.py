@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from launch.files.model_folder import fetched_model_folder
-from launch.host.versions import library_versions
-from launch.process.typed import again
+from machine.typed import again
+from machine.versions import library_versions
 from rundir.config import (
     ADAPTER_SHAPE,
     DataConfig,

@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from launch.host.devices import (
+from launch.plan.catalogue import VISIBLE_SHARE, GpuKind, gpu_kind
+from launch.plan.question import Device
+from machine.gpus.devices import (
     A_NODE,
     MAX_RANKS,
     Placement,
@@ -14,9 +16,7 @@ from launch.host.devices import (
     place,
     visible_gpus,
 )
-from launch.plan.catalogue import VISIBLE_SHARE, GpuKind, gpu_kind
-from launch.plan.question import Device
-from launch.process.typed import again
+from machine.typed import again
 from rundir.config import RunConfig
 from rundir.errors import UserError
 

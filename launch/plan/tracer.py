@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launch.plan.question import Question
-from launch.process import children
-from launch.process.children import python_path
-from launch.process.signals import Interrupted, Signals
+from machine.processes import children
+from machine.processes.children import python_path
+from machine.processes.signals import Interrupted, Signals
 from rundir.config_file import config_text
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode

@@ -17,10 +17,10 @@ from types import FrameType
 
 from rich.console import Console
 
-from launch.process.parent import die_with_parent
-from launch.process.typed import ls_runs, pip_install
 from launch.track.event_reader import EventReader
 from launch.track.services import FILES, LAST_WORDS, SERVICES, TITLES, Say, make_tracker
+from machine.processes.parent import die_with_parent
+from machine.typed import ls_runs, pip_install
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, find_run

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from rich.console import Console
 
-from launch.process.processes import OwnProcesses
-from launch.process.signals import Signals
 from launch.track.services import FILES, LAST_WORDS, TITLES, services_in
+from machine.processes.descendants import OwnProcesses
+from machine.processes.signals import Signals
 from rundir.config import RunConfig
 from rundir.events import Event
 from rundir.paths import RunDir

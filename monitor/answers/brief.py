@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.answers.snapshot import parts_of, read_snapshot
-from monitor.errors import NotFoundError
+from monitor.http.errors import NotFoundError
 from monitor.runs.inside import inside
 from rundir.paths import RunDir
 

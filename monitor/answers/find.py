@@ -8,7 +8,7 @@ from typing import Any
 
 from monitor.answers.brief import Brief, Briefs
 from monitor.answers.snapshot import datasets_of, steps_of
-from monitor.errors import NotFoundError
+from monitor.http.errors import NotFoundError
 from monitor.runs.folder import Runs
 from rundir.paths import RunDir
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from monitor.answers.brief import Brief, Briefs
 from monitor.answers.snapshot import Example, read_snapshot, steps_of
-from monitor.errors import NotFoundError
+from monitor.http.errors import NotFoundError
 from rundir.paths import RunDir
 
 Filter = Literal["newly_right", "regressed", "never_right", "unstable"]

@@ -17,7 +17,7 @@ from monitor.answers.export import FORMATS, export, file_name
 from monitor.answers.find import datasets, run_with
 from monitor.answers.history import FILTERS, examples
 from monitor.answers.snapshot import raw_snapshot, step_named, steps_of
-from monitor.endpoint import OFFSET, Param, endpoint, limited
+from monitor.http.endpoint import OFFSET, Param, endpoint, limited
 
 _briefs = Briefs()
 _reading = threading.Lock()

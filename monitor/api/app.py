@@ -19,8 +19,8 @@ from monitor.api.near import nearest
 from monitor.api.openapi import told_in
 from monitor.api.routes import routes as own_routes
 from monitor.api.settings import Settings
-from monitor.endpoint import Json
-from monitor.errors import ApiError, NotFoundError, WrongMethodError
+from monitor.http.endpoint import Json
+from monitor.http.errors import ApiError, NotFoundError, WrongMethodError
 from monitor.metrics.hub import Hub
 from monitor.metrics.index import Index
 from monitor.metrics.routes import routes as metrics_routes

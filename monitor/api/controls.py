@@ -17,7 +17,7 @@ from starlette.requests import Request
 
 from inbox import requests as inbox_requests
 from inbox.layout import Layout
-from monitor.errors import BadRequestError, ConflictError, NotFoundError
+from monitor.http.errors import BadRequestError, ConflictError, NotFoundError
 from monitor.runs.folder import Runs
 from monitor.runs.inside import text_inside
 from monitor.runs.state import read_status, state_of

@@ -7,7 +7,7 @@ from pathlib import Path
 from monitor.api.app import all_routes
 from monitor.api.openapi import path_names, told_in
 from monitor.api.settings import Settings
-from monitor.endpoint import Endpoint, Param
+from monitor.http.endpoint import Endpoint, Param
 from rundir.docs import Tables, write
 
 

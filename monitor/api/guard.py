@@ -18,8 +18,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from monitor.api.settings import LOOPBACK, Settings
-from monitor.endpoint import Json
-from monitor.errors import (
+from monitor.http.endpoint import Json
+from monitor.http.errors import (
     ApiError,
     ForbiddenError,
     TooLargeError,

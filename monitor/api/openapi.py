@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from starlette.routing import BaseRoute
 
-from monitor.endpoint import Endpoint, EndpointRoute, Schema
+from monitor.http.endpoint import Endpoint, EndpointRoute, Schema
 
 _ERROR: Schema = {
     "type": "object",

@@ -14,7 +14,7 @@ from monitor.api import controls
 from monitor.api.inbox_files import inbox_files
 from monitor.api.prometheus import MEDIA_TYPE, text_of
 from monitor.api.status import status_of
-from monitor.endpoint import OFFSET, Param, endpoint, limited
+from monitor.http.endpoint import OFFSET, Param, endpoint, limited
 from monitor.runs.config import config_of
 from monitor.runs.events import events_page
 from monitor.runs.folder import Runs

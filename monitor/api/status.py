@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from monitor.errors import NotFoundError
+from monitor.http.errors import NotFoundError
 from monitor.runs.events import last_events, masked
 from monitor.runs.inside import json_inside
 from monitor.runs.masks import mask_for

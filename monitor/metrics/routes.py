@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from monitor.endpoint import Json, Param, Schema, endpoint
+from monitor.http.endpoint import Json, Param, Schema, endpoint
 from monitor.metrics.follower import Follower, RunsFollower
 from monitor.metrics.hub import Hub
 from monitor.metrics.index import Index

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from monitor.errors import ApiError
+from monitor.http.errors import ApiError
 from monitor.runs.folder import Runs
 from rundir.atomic import write_text
 from rundir.errors import UserError

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from monitor.api.app import create_app
 from monitor.api.settings import Settings
-from monitor.errors import ApiError
+from monitor.http.errors import ApiError
 from monitor.pages.files import PACKAGE, STATIC, chart_file, page
 from monitor.report.ask import Answers, Asker, answers_of
 from monitor.report.bundle import bundled

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
-from monitor.errors import NotFoundError
+from monitor.http.errors import NotFoundError
 from monitor.runs.inside import is_text
 from monitor.runs.state import Row, row_of
 from rundir.paths import RunDir

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal
 
-from monitor.errors import NotFoundError
+from monitor.http.errors import NotFoundError
 from monitor.runs.inside import json_inside, text_inside
 from rundir.exit_codes import ExitCode
 from rundir.owner import is_owned

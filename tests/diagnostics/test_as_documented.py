@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from launch.ladder.rungs import NAMES
+from launch.checks.rungs import NAMES
 from tests.diagnosing import ROOT
 from tests.running import here
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.basic import judge_cuda
-from launch.host.devices import Gpu
+from machine.gpus.devices import Gpu
 from tests.diagnosing import diagnose, environment, require_gpu
 
 GPU = Gpu(0, "GPU-0123", "NVIDIA H100", 80 * 1024**3)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.host.devices import installed_gpus
+from machine.gpus.devices import installed_gpus
 from tests.diagnosing import Ended, diagnose
-from tests.launch.preflight.conftest import in_namespace
+from tests.launch.checks.conftest import in_namespace
 from tests.running import hooked, limit_s
 
 pytestmark = pytest.mark.runs  # starts real ranks
@@ -26,7 +26,7 @@ if os.environ.get("RANK") == "1":
 
 def sabotaged(on_cpu: dict[str, str], folder: Path, does: str, *args: str) -> Ended:
     """Run the rung with rank 1 doing `does` once it has imported what it needs."""
-    env = on_cpu | hooked(on_cpu, folder, "train.rank.group", IN_RANK_1.format(does))
+    env = on_cpu | hooked(on_cpu, folder, "ranks.group", IN_RANK_1.format(does))
     return diagnose("collectives", *args, env=env)
 
 
@@ -149,7 +149,7 @@ def on_broken_path(
 ) -> Ended:
     """Run the rung where `does` happens to each rank, unless its variables are as `mended` says."""
     body = BROKEN_PATH.format(mended=mended, does=does)
-    env = on_cpu | hooked(on_cpu, folder, "train.rank.group", body)
+    env = on_cpu | hooked(on_cpu, folder, "ranks.group", body)
     # Run as a program, the rung is __main__: imported under its name, it is found by the hook.
     hooked(on_cpu, folder, *ON_CPU_TOO)
     code = (
@@ -232,7 +232,7 @@ def test_gpus_that_hang_over_p2p_are_mended_by_the_variable(
     if len(installed_gpus()) < 2:
         pytest.skip("one GPU exchanges with nobody")
     body = BROKEN_PATH.format(mended=P2P_OFF, does=HANGS)
-    env = environ | hooked(environ, tmp_path, "train.rank.group", body)
+    env = environ | hooked(environ, tmp_path, "ranks.group", body)
     ended = diagnose("collectives", "--num-gpus", "2", "--timeout-s", str(limit_s(20)), env=env)
     found = ended.finding("pair 0-1")
     assert "GPUs 0 and 1 do not reach each other" in found["text"]

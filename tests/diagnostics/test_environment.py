@@ -152,7 +152,7 @@ def test_a_lost_gpu_leaves_the_others_to_be_shown(gpus: dict[str, str]) -> None:
 
 @pytest.mark.gpu
 def test_every_gpu_here_is_shown() -> None:
-    from launch.host.devices import installed_gpus
+    from machine.gpus.devices import installed_gpus
 
     env = environment()
     del env["CUDA_VISIBLE_DEVICES"]

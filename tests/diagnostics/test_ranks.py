@@ -82,7 +82,7 @@ def test_the_ranks_asked_for_are_started(on_cpu: dict[str, str]) -> None:
 
 @pytest.mark.gpu
 def test_a_rank_for_each_gpu_trains_over_nccl(environ: dict[str, str]) -> None:
-    from launch.host.devices import installed_gpus
+    from machine.gpus.devices import installed_gpus
 
     done = diagnose("ranks", env=environ)
     assert done.code == 0, done.output

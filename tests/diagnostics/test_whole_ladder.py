@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.ladder.rungs import NAMES
+from launch.checks.rungs import NAMES
 from tests.running import Start
 
 

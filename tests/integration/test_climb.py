@@ -73,7 +73,7 @@ def test_data_that_break_at_row_500_stop_it_at_a_thousand_examples(
 def test_a_rank_that_hangs_stops_it_at_two_ranks_and_is_named(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    env = hooked(environ, tmp_path, "train.rank.group", _HANGS)
+    env = hooked(environ, tmp_path, "ranks.group", _HANGS)
     data = rows(tmp_path / "mine.jsonl", 8)
     few = ("--data", str(data), "--set", "data.max_samples=2", "--num-gpus", "2")
     soon = ("--set", "launch.hang_timeout_s=4", *_PATIENT)

@@ -67,7 +67,7 @@ def test_after_a_cold_start_for_want_of_a_warm_one_the_failing_rank_is_named(
     env = hooked(
         environ,
         tmp_path,
-        "train.rank.group",
+        "ranks.group",
         "module.meet = lambda *args: [][int(os.environ['RANK'])]",
     )
     code, out, _ = finish(airlock(*SHORT, env=env))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.host.devices import Placement
-from launch.host.rank_environment import rank_environment
+from launch.config.rank_environment import rank_environment
+from machine.gpus.devices import Placement
 from rundir.config import RunConfig
 from rundir.paths import RunDir
 from tests.running import COLD, ENDLESS, SHORT, Start, finish, rank_pids, run_folder, training

@@ -153,7 +153,7 @@ def test_a_rank_that_ends_with_0_before_its_time_ends_the_run_and_is_named(
 meet = module.meet
 module.meet = lambda *args: os._exit(0) if os.environ["RANK"] == "1" else meet(*args)
 """
-    env = hooked(environ, tmp_path, "train.rank.group", body)
+    env = hooked(environ, tmp_path, "ranks.group", body)
     with ended(airlock(*ENDLESS, "--set", f"launch.start={start}", env=env)) as process:
         code, out, err = finish(process, timeout_s=60)
     assert code == 10, err

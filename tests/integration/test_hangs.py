@@ -54,7 +54,7 @@ _CALLS_ANOTHER = "module.dist.barrier(group=self.control)"
 
 def _hangs(airlock: Start, environ: dict[str, str], folder: Path, body: str) -> tuple[RunDir, str]:
     """Let `body` make a run hang until it is ended; return the run and its output."""
-    env = hooked(environ, folder, "train.rank.group", _BEFORE_A_SUM.format(body=body))
+    env = hooked(environ, folder, "ranks.group", _BEFORE_A_SUM.format(body=body))
     code, out, err = finish(airlock(*ENDLESS, *_SOON, env=env))
     assert code == 12, out + err
     assert err == ""
@@ -82,7 +82,7 @@ def test_a_rank_that_does_not_come_to_a_collective_is_named_with_its_line(
     assert "sitecustomize.py:" in out
     assert " in stuck" in out
     assert "rank 0 waits in all_reduce #" in out
-    assert "train/rank/group.py:" in out
+    assert "ranks/group.py:" in out
     told = _told(airlock, run)
     assert (told["cause"], told["rank"]) == ("rank-behind", 1)
     first = told["evidence"][0]  # type: ignore[index]
@@ -139,7 +139,7 @@ def stuck(*args):
     return meet(*args)
 module.meet = stuck
 """
-    env = hooked(environ, tmp_path, "train.rank.group", sleeps)
+    env = hooked(environ, tmp_path, "ranks.group", sleeps)
     settings = ("--set", "launch.hang_timeout_s=2", "--num-gpus", str(num))
     code, out, err = finish(airlock(*ENDLESS, *settings, env=env))
     assert (code, err) == (12, ""), out + err
@@ -171,9 +171,7 @@ def test_a_run_that_hangs_is_started_again_where_restarts_are_allowed(
     first_only = f"""
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             {_SLEEPS}"""
-    env = hooked(
-        environ, tmp_path, "train.rank.group", _BEFORE_A_SUM.format(body=first_only.strip())
-    )
+    env = hooked(environ, tmp_path, "ranks.group", _BEFORE_A_SUM.format(body=first_only.strip()))
     code, out, err = finish(airlock(*SHORT, *_SOON, "--max-restarts", "1", env=env))
     assert code == 0, out + err
     assert "rank 1 did not enter all_reduce #" in out

@@ -40,7 +40,7 @@ _STOPS = {
         "train.worker",
         "import time; os.environ['RANK'] == '0' or time.sleep(3600)",
     ),
-    "ranks meet": ("train.rank.group", "import time; module.meet = lambda *a: time.sleep(3600)"),
+    "ranks meet": ("ranks.group", "import time; module.meet = lambda *a: time.sleep(3600)"),
 }
 _NO_RANKS = ("zygote imports", "zygote builds")
 
@@ -167,7 +167,7 @@ module.meet = meet_with_children
 def test_what_the_ranks_have_started_themselves_is_ended_too(
     airlock: Start, environ: dict[str, str], tmp_path: Path, victim: str, options: tuple[str, ...]
 ) -> None:
-    env = hooked(environ, tmp_path, "train.rank.group", _CHILDREN)
+    env = hooked(environ, tmp_path, "ranks.group", _CHILDREN)
     with training(airlock(*ENDLESS, *options, env=env), environ) as (process, run):
         assert (tmp_path / "children0").exists()
         assert len(processes_of(run)) >= 2 + 2 * 4  # agent, zygote or not, ranks, their children
@@ -197,7 +197,7 @@ def test_a_run_does_without_its_small_helpers(
 
 
 def test_the_keeper_ends_only_what_is_of_its_run(environ: dict[str, str], tmp_path: Path) -> None:
-    from launch.process import children
+    from machine.processes import children
 
     mine, other = str(tmp_path / "mine"), str(tmp_path / "mine too")
     sleepers = [

@@ -60,7 +60,7 @@ def test_a_warm_start_that_turns_cold_has_rank_0_read_for_all_where_that_is_chea
         environ,
         tmp_path,
         "train.worker",
-        "import launch.rank.zygote\nif launch.rank.zygote.current:\n    raise ImportError('here')",
+        "from launch.start.rank import zygote\nif zygote.current:\n    raise ImportError('here')",
     )
     hooked(
         environ,

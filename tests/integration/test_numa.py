@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.host.binding import cores_text, parse_cores
+from machine.cores.binding import cores_text, parse_cores
 from rundir.events import Event
 from rundir.paths import RunDir
 from tests.running import (
@@ -30,8 +30,8 @@ FIRST, LAST = ALLOWED[0], ALLOWED[-1]
 # Two GPUs, each on a node with one of this machine's cores. Ranks stay on CPU.
 TWO_NODES = """
 import pathlib
-from launch.host.devices import Gpu
-from launch.host.numa import plan
+from machine.gpus.devices import Gpu
+from machine.cores.numa import plan
 gpus = [Gpu(index, "GPU-0", "made up", 1 << 30) for index in (0, 1)]
 addresses = ["0000:01:00.0", "0000:41:00.0"]
 module.bind_ranks = lambda launch, _gpus, _environ: plan(

@@ -86,7 +86,7 @@ def test_a_plain_run_needs_nothing_that_only_linux_has(
     plain: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(_LIKE_MACOS)
-    env = hooked(environ, tmp_path, "launch.process.parent", _DARWIN)
+    env = hooked(environ, tmp_path, "machine.processes.parent", _DARWIN)
     env |= {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}
     run, out = done(plain(*ONE, env=env), environ)
     assert "step 1/1" in out

@@ -145,7 +145,7 @@ def meet(*args):
     raise ZeroDivisionError(f"in attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}")
 module.meet = meet
 """
-    env = hooked(environ, tmp_path, "train.rank.group", body)
+    env = hooked(environ, tmp_path, "ranks.group", body)
     with ended(airlock(*_LONGER, "--max-restarts", "2", env=env)) as process:
         code, out, err = finish(process)
     assert code == 10, err
@@ -168,7 +168,7 @@ def meet(*args):
     raise UserError("the data have no row", do="--data FILE", code=5)
 module.meet = meet
 """
-    env = hooked(environ, tmp_path, "train.rank.group", body)
+    env = hooked(environ, tmp_path, "ranks.group", body)
     with ended(airlock(*_LONGER, "--max-restarts", "2", env=env)) as process:
         code, out, err = finish(process)
     assert code == 5, out + err

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.host.devices import installed_gpus
+from machine.gpus.devices import installed_gpus
 from rundir.checkpoints import complete_checkpoints
 from rundir.paths import RunDir
 from rundir.status import read_status

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launch.process.processes import is_pid_alive
+from machine.processes.descendants import is_pid_alive
 from tests.running import (
     ENDLESS,
     Start,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.doctor.runs.hang_verdict import of_hang
+from doctor.runs.hang_verdict import of_hang
 from rundir.paths import RunDir
 from rundir.status import read_status
 from tests.running import Start, ended, events_of, finish, run_folder, wait_for

@@ -63,7 +63,7 @@ def meet_and_tell(*args):
     return meet(*args)
 module.meet = meet_and_tell
 """
-    env = hooked(environ, tmp_path, "train.rank.group", body)
+    env = hooked(environ, tmp_path, "ranks.group", body)
     env |= {"AIRLOCK_LAUNCH_THREADS_PER_RANK": str(threads), "OMP_WAIT_POLICY": "passive"}
     steps = ("--set", "train.max_steps=20", "--set", f"train.method={method}")
     for start in ("warm", "imports", "cold"):
@@ -104,7 +104,7 @@ def test_a_rank_that_is_told_not_to_trust_the_zygote_fails_and_says_so(
 ) -> None:
     # As when multiprocessing has started another zygote, and that one is unsafe to fork.
     body = "module.WarmStart.why_not = lambda self: self._wait() and None"
-    hooked(environ, tmp_path, "launch.agent.warm_start", body)
+    hooked(environ, tmp_path, "launch.start.agent.warm_start", body)
     unfit = f"{IN_ZYGOTE}\nif in_zygote:\n    raise ImportError('only here')"
     env = hooked(environ, tmp_path, "train.worker", unfit)
     code, out, _ = finish(airlock(*SHORT, env=env))
@@ -131,7 +131,7 @@ def tell(*args):
     return meet(*args)
 module.meet = tell
 """
-    env = hooked(environ, tmp_path, "train.rank.group", body)
+    env = hooked(environ, tmp_path, "ranks.group", body)
     env |= {"AIRLOCK_LAUNCH_THREADS_PER_RANK": "3", "HF_DEACTIVATE_ASYNC_LOAD": "0"}
     code, _, err = finish(airlock(*SHORT, env=env))
     assert code == 0, err

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from ranks.group import meet
 from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
@@ -28,7 +29,6 @@ from train.batches.batch import Batch
 from train.batches.feed import Feed
 from train.model.head import _LOGITS_BYTES
 from train.model.loss import SummedLoss
-from train.rank.group import meet
 from train.step.loop import Trainer
 
 pytestmark = pytest.mark.runs  # starts real steps, large ones

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ranks.group import Ranks
 from rundir.config import RunConfig
 from rundir.data_paths import name_of
 from rundir.events import EventWriter
@@ -18,7 +19,6 @@ from train.evaluation.answering import Answerer, spread_evenly
 from train.evaluation.snapshot import Snapshots
 from train.model.build import inference
 from train.model.loss import SummedLoss
-from train.rank.group import Ranks
 
 _TELL_S = 30.0
 

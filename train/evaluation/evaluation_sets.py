@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ranks.group import Ranks
 from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
@@ -15,7 +16,6 @@ from train.evaluation.tracker import Tracker
 from train.files.served import tokenizer_of
 from train.model.head import Head
 from train.model.loss import SummedLoss
-from train.rank.group import Ranks
 
 
 class EvaluationSets:

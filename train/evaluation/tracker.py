@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from ranks.group import Ranks
 from rundir.config import RunConfig
 from rundir.data_paths import name_of
 from rundir.events import EventWriter
@@ -21,7 +22,6 @@ from train.evaluation.schedule import Budget, scheduled
 from train.evaluation.snapshot import Snapshots
 from train.model.build import inference
 from train.model.loss import SummedLoss
-from train.rank.group import Ranks
 
 _AT_ONCE = 4  # prompts
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ranks.group import Ranks
 from train.model.build import plain_model
-from train.rank.group import Ranks
 
 # The kernel reads no more per advice than a device's read-ahead, 128 KiB by default.
 _CHUNK_BYTES = 128 * 1024

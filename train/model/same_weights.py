@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from ranks.group import Ranks
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from train.model.quantize import states_of
-from train.rank.group import Ranks
 
 _CHUNK_NUMEL = 1 << 22  # summed at once: 32 MiB as int64
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

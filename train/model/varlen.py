@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional as F
 from transformers import AttentionInterface, PretrainedConfig
 
-from train.rank.torch_compat import flash_varlen
+from ranks.torch_compat import flash_varlen
 
 VARLEN: Final = "varlen"
 # These are told where samples begin by the arguments of `borders`; others get a mask or positions.

@@ -16,6 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from ranks.group import Ranks
 from rundir.atomic import new_folder
 from rundir.checkpoints import (
     MARKER,
@@ -27,7 +28,6 @@ from rundir.checkpoints import (
 )
 from rundir.errors import UserError
 from rundir.space import require_space
-from train.rank.group import Ranks
 from train.update.bf16 import fitted
 from train.update.optimizer import with_own_states
 

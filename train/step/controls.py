@@ -10,6 +10,7 @@ import contextlib
 import time
 from typing import Protocol
 
+from ranks.group import Ranks
 from rundir import control
 from rundir.config import RunConfig, TrainConfig
 from rundir.config_file import change_setting
@@ -17,7 +18,6 @@ from rundir.control import Asked
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.units import clock_text
-from train.rank.group import Ranks
 from train.step.recorder import Recorder
 
 STOP, PAUSE, SAVE, EVALUATE, SET, PROFILE = (1 << place for place in range(6))

@@ -9,13 +9,13 @@ from typing import Any
 
 from torch import nn
 
+from ranks.group import Ranks
 from rundir.checkpoints import step_of
 from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train.batches.course import position_of
 from train.batches.feed import Feed
-from train.rank.group import Ranks
 from train.step.checkpoint import notes_of
 from train.step.early_stop import Patience
 from train.step.loss_watch import BadLoss

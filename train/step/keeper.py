@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from ranks.group import Ranks
 from rundir.checkpoints import checkpoint_name, note_evaluation
 from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train.evaluation.evaluation_sets import EvaluationSets
-from train.rank.group import Ranks
 from train.step import checkpoint
 from train.step.best import choose
 from train.step.guards import Guards

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from ranks.group import Ranks
 from rundir.config import RunConfig, TrainConfig
 from rundir.errors import UserError
 from rundir.events import EventWriter
@@ -19,7 +20,6 @@ from train.batches.feed import Feed
 from train.evaluation.evaluation_sets import EvaluationSets
 from train.model.build import num_weights
 from train.model.undistributed import Undistributed
-from train.rank.group import Ranks
 from train.step.controls import STOP, Controls
 from train.step.guards import Guards
 from train.step.keeper import Keeper

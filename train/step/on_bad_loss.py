@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ranks.group import Ranks
 from rundir.config import TrainConfig
 from rundir.errors import UserError
 from rundir.events import EventWriter
@@ -21,7 +22,6 @@ from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, shown
 from train.batches.batch import Work
 from train.batches.course import Course
-from train.rank.group import Ranks
 from train.step.loss_watch import BadLoss, LossWatch
 from train.step.step_samples import Row, row_texts
 

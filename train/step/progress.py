@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from ranks.group import Ranks
 from rundir.config import RunConfig
 from rundir.events import EventWriter
 from train.batches.batch import NO_WORK, Work
-from train.rank.group import Ranks
 from train.step.mfu import ModelFlops, peak_flops_per_s
 
 HOST_PARTS = ("data", "comm")  # these wait, so their time on the host is their real time

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from ranks.group import Ranks
 from rundir.events import EventWriter
 from rundir.paths import RunDir
-from train.rank.group import Ranks
 
 NUM_LONGEST = 10
 _STEP = "airlock step "

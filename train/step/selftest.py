@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ranks.group import Ranks
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.events import EventWriter
@@ -23,7 +24,6 @@ from train.model.head import Head, head_of
 from train.model.loss import SummedLoss
 from train.model.multimodal import known_class, towers_line
 from train.model.varlen import masked, use_masks
-from train.rank.group import Ranks
 from train.step.random_rows import LENGTHS, device_of, logits_of, random_samples
 from train.step.try_attention import settle_attention
 from train.step.try_packing import NOT_TRIED, Packed, follow_packing, leak_of, settle_packing

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from ranks.group import Ranks
 from rundir.config import RunConfig
 from rundir.data_paths import data_paths
 from rundir.errors import UserError
@@ -18,7 +19,6 @@ from train.batches.feed import Feed
 from train.data.dataset import SampleFile
 from train.data.sources import find_sources
 from train.model.build import inference
-from train.rank.group import Ranks
 from train.stream.stream import Stream
 
 Row = dict[str, Any]  # file, row, and the mean loss of its labels (None: not a number)

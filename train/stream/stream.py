@@ -14,6 +14,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
+from ranks.group import Ranks
 from rundir.config import RunConfig
 from rundir.data_paths import name_of
 from rundir.errors import UserError
@@ -26,7 +27,6 @@ from train.data.arrow_file import BAD_ROWS, MOST_LISTED, bad_row_line
 from train.data.cache import tokenizer_digest
 from train.data.dataset import Sample
 from train.data.samples import Counts, recipes
-from train.rank.group import Ranks
 from train.stream.piece_reader import PieceReader
 from train.stream.pieces import Pieces
 from train.stream.share import Share, StreamRows, joined, order_of, shares

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from train.rank.torch_compat import shares_of
+from ranks.torch_compat import shares_of
 from train.trace.storages import Storages
 
 Shape = tuple[int, ...]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from train.rank.torch_compat import TorchDispatchMode
+from ranks.torch_compat import TorchDispatchMode
 from train.trace.kernels import Device
 
 # Parts of a footprint, as far as the time at which a tensor is made identifies them.

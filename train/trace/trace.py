@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 from transformers import PretrainedConfig
 
+from ranks.group import Ranks
+from ranks.torch_compat import default_group, fake_store
 from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
@@ -27,8 +29,6 @@ from train.model.new_tokens import grow
 from train.model.quantize import states_of
 from train.model.undistributed import Undistributed
 from train.model.varlen import VARLEN, NotForVarlenError, register, use_masks
-from train.rank.group import Ranks
-from train.rank.torch_compat import default_group, fake_store
 from train.step.loop import Trainer
 from train.step.selftest import try_step
 from train.trace.kernels import Device, kernels_of

@@ -11,7 +11,7 @@ import sys
 
 from click.testing import CliRunner
 
-from launch.clean_command import clean
+from launch.commands.clean import clean
 
 _CHANGES = ("os.rename", "os.remove", "os.rmdir", "shutil.rmtree")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import cli
+from launch.commands import cli
 from launch.config.flag_table import unread_variables
 from launch.config.resolve import resolve
 from rundir.paths import ROOT

@@ -76,7 +76,7 @@ def start_fetch(
             sys.executable,
             "-P",
             "-m",
-            "launch.process.child",
+            "machine.processes.child",
             str(os.getpid()),
             "launch.files.fetch",
             model_id,

@@ -49,7 +49,7 @@ def fetch(env: dict[str, str], name: str, folder: Path) -> tuple[int, str]:
         sys.executable,
         "-P",
         "-m",
-        "launch.process.child",
+        "machine.processes.child",
         str(os.getpid()),
         "launch.files.fetch_data",
     ]

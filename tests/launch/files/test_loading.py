@@ -12,8 +12,8 @@ from launch.config.resolve import resolve
 from launch.files.checkpoint_files import Checkpoint
 from launch.files.load_mode import choose_loading, decide
 from launch.files.preparation import prepare
-from launch.host.mounts import is_network
-from launch.process.signals import Signals
+from machine.mounts import is_network
+from machine.processes.signals import Signals
 from rundir.config import RunConfig
 from rundir.config_file import config_text
 from rundir.errors import UserError

@@ -14,7 +14,7 @@ import click.testing
 import pytest
 from rich.console import Console
 
-from launch.cli import airlock
+from launch.commands.cli import airlock
 from launch.live import control_run
 from rundir import control, owner
 from rundir.config import RunConfig, ScriptConfig

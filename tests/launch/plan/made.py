@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from launch.host.host_memory import Available
 from launch.plan.catalogue import gpu_kind
 from launch.plan.host import Weights
 from launch.plan.plan import Host, Plan
 from launch.plan.target import Target
+from machine.memory.host_memory import Available
 from rundir.config import LaunchConfig, RunConfig, TrainConfig
 from rundir.footprint import Footprint
 from rundir.units import GIB

@@ -18,7 +18,7 @@ from launch.plan.planning import make_plan
 from launch.plan.question import question_of
 from launch.plan.target import Target, with_ranks
 from launch.plan.tracer import Tracer
-from launch.process.signals import Signals
+from machine.processes.signals import Signals
 from rundir.config import LaunchConfig, ModelConfig, TrainConfig
 from tests.launch.plan.made import CONFIG, FULL, host_of, on_gpus
 

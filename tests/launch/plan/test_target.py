@@ -8,8 +8,8 @@ import pytest
 
 from launch.config.request import PLAN, RUN, Request
 from launch.config.resolve import resolve
-from launch.host.devices import Gpu, Placement
 from launch.plan.target import choose_target, target_of_placement
+from machine.gpus.devices import Gpu, Placement
 from rundir.errors import UserError
 from rundir.units import GIB
 from tests.conftest import HAS_GPU

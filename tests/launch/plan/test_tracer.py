@@ -14,7 +14,7 @@ from launch.config.resolve import resolve
 from launch.plan.question import Question, question_of
 from launch.plan.target import with_ranks
 from launch.plan.tracer import Tracer
-from launch.process.signals import Interrupted, Signals
+from machine.processes.signals import Interrupted, Signals
 from rundir.errors import UserError
 from tests.running import hooked, wait_for
 

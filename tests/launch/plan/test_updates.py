@@ -14,7 +14,6 @@ from rich.console import Console
 
 from launch.config.job import Job
 from launch.config.request import Request
-from launch.host.devices import Gpu, Placement
 from launch.plan.fit import Fit
 from launch.plan.of_run import DoesNotFitError, PlanOfRun
 from launch.plan.plan import Plan
@@ -23,8 +22,9 @@ from launch.plan.question import question_of
 from launch.plan.show import show_plan, updates_lines
 from launch.plan.tracer import Tracer, keep
 from launch.plan.updates import chosen, ways_of, with_ways
-from launch.process.signals import Signals
-from launch.ready import make_ready
+from launch.run.ready import make_ready
+from machine.gpus.devices import Gpu, Placement
+from machine.processes.signals import Signals
 from rundir.config import RunConfig
 from rundir.footprint import Footprint
 from rundir.paths import RunDir
@@ -196,7 +196,7 @@ def test_the_ranks_find_the_choice_in_the_run_folder(
     plan, _ = run_on(48, tmp_path)
     prepared, run = prepared_in(tmp_path), RunDir(tmp_path / "run")
     write_prepared(run, prepared)
-    monkeypatch.setattr("launch.ready.have_prepared", lambda *_: prepared)
+    monkeypatch.setattr("launch.run.ready.have_prepared", lambda *_: prepared)
     nothing: Any = None
     found = make_ready(nothing, run, nothing, {}, nothing, nothing, plan)
     assert found.bf16_updates == "stochastic"

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from launch.process.processes import OwnProcesses
-from launch.process.signals import Signals
 from launch.track.process import track_once
 from launch.track.sidecar import Tracking
+from machine.processes.descendants import OwnProcesses
+from machine.processes.signals import Signals
 from rundir.config import RunConfig, TrainConfig
 from rundir.errors import UserError
 from rundir.events import read_events
@@ -162,7 +162,7 @@ def test_it_ends_with_its_launcher_however_that_ends(
     made.steps(1, 2)
     launcher = f"""
 import time, pathlib, rich.console
-from launch.process.processes import OwnProcesses
+from machine.processes.descendants import OwnProcesses
 from launch.track.sidecar import Tracking
 from rundir.config import RunConfig
 from rundir.events import read_events

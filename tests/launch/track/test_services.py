@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from launch.process.signals import Signals
 from launch.track.process import track_once
+from machine.processes.signals import Signals
 from rundir.errors import UserError
 from tests.launch.track.runs import HOST, MadeRun
 from tests.launch.track.test_process import Beside

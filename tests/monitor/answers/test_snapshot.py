@@ -13,7 +13,7 @@ import pytest
 
 from monitor.answers.brief import Briefs
 from monitor.answers.snapshot import MOST_BYTES, datasets_of, raw_snapshot, read_snapshot, steps_of
-from monitor.errors import NotFoundError
+from monitor.http.errors import NotFoundError
 from rundir.atomic import write_text
 from rundir.paths import RunDir
 from tests.monitor.answers.made import example, new_run, put, snapshot

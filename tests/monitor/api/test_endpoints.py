@@ -17,7 +17,7 @@ from monitor.api.app import all_routes
 from monitor.api.near import nearest
 from monitor.api.openapi import document, told_in
 from monitor.api.settings import Settings
-from monitor.endpoint import Json
+from monitor.http.endpoint import Json
 from rundir.masking import MASK
 from rundir.owner import take
 from rundir.paths import RunDir
@@ -213,7 +213,7 @@ def test_an_answer_is_json_whatever_it_holds(value: Any, sent: Any) -> None:
 def test_the_help_that_the_launcher_shows_names_every_option() -> None:
     from monitor.command import command
 
-    shown = (ROOT / "launch/setup/help/serve.txt").read_text()
+    shown = (ROOT / "setup/help/serve.txt").read_text()
     for param in command.params:
         if isinstance(param, click.Option) and param.hidden:
             continue

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from monitor.api.guard import BURST, MOST_BODY_BYTES, MOST_URL_BYTES, Rate, host_name
-from monitor.errors import TooManyError
+from monitor.http.errors import TooManyError
 from rundir.owner import take
 from rundir.paths import RunDir
 from tests.monitor.serving import make_run, served

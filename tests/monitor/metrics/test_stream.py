@@ -24,7 +24,7 @@ from starlette.applications import Starlette
 
 from monitor.api.app import create_app
 from monitor.api.settings import Settings
-from monitor.errors import TooManyError
+from monitor.http.errors import TooManyError
 from monitor.metrics import hub as hub_module
 from monitor.metrics.hub import Hub, Listener
 from monitor.metrics.messages import Message, message

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from monitor.errors import BadRequestError
+from monitor.http.errors import BadRequestError
 from monitor.runs import events as events_module
 from monitor.runs.events import events_page
 from monitor.runs.lines import packed

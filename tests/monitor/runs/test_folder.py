@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.errors import NotFoundError
+from monitor.http.errors import NotFoundError
 from monitor.runs.folder import Runs
 from tests.monitor.serving import make_run, served
 

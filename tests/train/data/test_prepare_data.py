@@ -299,7 +299,7 @@ def test_the_program_prepares_a_run_or_says_in_two_lines_why_not(
             sys.executable,
             "-P",
             "-m",
-            "launch.process.child",
+            "machine.processes.child",
             str(os.getpid()),
             "train.prepare",
             str(run.path),

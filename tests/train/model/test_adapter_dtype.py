@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
+from ranks.torch_compat import TorchDispatchMode
 from rundir.config import ModelConfig, RunConfig, TrainConfig
 from tests.models import GPT2, LLAMA, NO_DROPOUT, QWEN3
 from tests.train.trace.test_footprint import configured as traced_config
 from train.batches.batch import collate
 from train.model.build import add_method, compile_blocks, inference, merged, new_model
 from train.model.loss import SummedLoss
-from train.rank.torch_compat import TorchDispatchMode
 from train.step.random_rows import random_samples
 from train.trace.estimate import _described, footprint
 

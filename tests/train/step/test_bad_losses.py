@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from ranks.group import Alone
 from rundir.checkpoints import checkpoint_name, complete_checkpoints, step_of
 from rundir.config import RunConfig
 from rundir.config_file import read_config
@@ -32,7 +33,6 @@ from train.data.prepare_path import prepare_path
 from train.data.samples import recipes
 from train.model.loss import SummedLoss
 from train.model.make_checkpoint import make_checkpoint
-from train.rank.group import Alone
 from train.step.guards import Guards
 from train.step.loss_watch import BadLoss
 
@@ -67,7 +67,7 @@ def configured(folder: Path, data: str, **train: Any) -> RunConfig:
 
 
 def train_rank(run: RunDir, rank: int) -> None:
-    """Train like launch.rank.rank; the error that ends it, if one does, is kept for the test."""
+    """Train like launch.start.rank.rank; an error that ends it is kept for the test."""
     config, events = read_config(run.config), EventWriter(run.event_file(f"rank{rank}"), rank=rank)
     if "nan" in run.run_id:
         spoil()

@@ -17,6 +17,7 @@ from torch import nn
 from torch._C._distributed_c10d import HashStore
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from ranks.group import Ranks
 from rundir.checkpoints import (
     MARKER,
     best_checkpoint,
@@ -29,7 +30,6 @@ from rundir.checkpoints import (
 from rundir.config import TrainConfig
 from rundir.errors import UserError
 from train.model.build import add_method
-from train.rank.group import Ranks
 from train.step import checkpoint
 from train.update.optimizer import make_optimizer
 

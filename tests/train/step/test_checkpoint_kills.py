@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import HashStore
 
+from ranks.group import Ranks
 from rundir.checkpoints import complete_checkpoints, note_evaluation, remove_half_written, step_of
 from rundir.paths import RunDir
-from train.rank.group import Ranks
 from train.step import checkpoint
 
 _WIDTH = 128

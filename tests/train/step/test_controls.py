@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from ranks.group import Alone
 from rundir import control
 from rundir.config import RunConfig, TrainConfig
 from rundir.config_file import config_text, read_config
 from rundir.events import Event, EventWriter, read_events
 from rundir.paths import RunDir, create_run
-from train.rank.group import Alone
 from train.step.controls import Controls
 from train.step.recorder import Recorder
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from ranks.group import meet
 from rundir.checkpoints import complete_checkpoints
 from rundir.config import RunConfig
 from rundir.config_file import read_config
@@ -34,7 +35,6 @@ from train.data.dataset import SampleFile
 from train.data.prepare_path import prepare_file
 from train.model.loss import SummedLoss
 from train.model.make_checkpoint import make_checkpoint
-from train.rank.group import meet
 from train.step.loop import Trainer
 from train.step.progress import DEVICE_PARTS, HOST_PARTS
 
@@ -71,7 +71,7 @@ def configured(folder: Path) -> RunConfig:
 
 
 def train_rank(run: RunDir, rank: int) -> None:
-    """Train like launch.rank.rank once it is through the gate."""
+    """Train like launch.start.rank.rank once it is through the gate."""
     config, events = read_config(run.config), EventWriter(run.event_file(f"rank{rank}"), rank=rank)
     worker.train(config, run, worker.load(config, run, rank), events)
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from ranks.group import Ranks
 from rundir.config import RunConfig
 from rundir.events import EventWriter
 from train.batches.batch import Work
-from train.rank.group import Ranks
 from train.step.mfu import ModelFlops
 from train.step.progress import StepProgress
 

@@ -53,7 +53,7 @@ def test_rows_are_counted_and_shown_and_only_held_out_data_are_tokenised(
             sys.executable,
             "-P",
             "-m",
-            "launch.process.child",
+            "machine.processes.child",
             str(os.getpid()),
             "train.prepare",
             str(run.path),

@@ -17,6 +17,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+from ranks.group import meet
 from rundir.checkpoints import complete_checkpoints
 from rundir.config import RunConfig
 from rundir.config_file import config_text, read_config
@@ -38,7 +39,6 @@ from train.batches.course import course_of
 from train.batches.feed import Feed
 from train.model.make_checkpoint import make_checkpoint
 from train.prepare import prepare
-from train.rank.group import meet
 from train.stream.stream import Stream
 
 pytestmark = pytest.mark.runs  # starts groups of real ranks

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from ranks.group import Alone
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.events import EventWriter
@@ -26,7 +27,6 @@ from train.data.dataset import Sample
 from train.data.samples import Counts
 from train.files.served import file_tokenizer
 from train.model.make_checkpoint import make_checkpoint
-from train.rank.group import Alone
 from train.stream.share import Share, joined
 from train.stream.stream import Ahead, Stream
 

@@ -12,10 +12,10 @@ import torch.distributed as dist
 from launch.config.resolve import resolve
 from launch.plan.question import question_of
 from launch.plan.target import with_ranks
+from ranks.torch_compat import fake_store
 from rundir.config import RunConfig, TrainConfig
 from rundir.units import GIB
 from tests.train.trace.test_footprint import GPT2, QWEN3, built, configured, real
-from train.rank.torch_compat import fake_store
 from train.step.loop import Trainer
 from train.trace.estimate import footprint
 from train.trace.kernels import kernels_of

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import HashStore
 
+from ranks.group import Ranks
 from rundir.config import TrainConfig
-from train.rank.group import Ranks
 from train.step import checkpoint
 from train.update import bf16
 from train.update.bf16 import MASTER, num_without_master

@@ -11,12 +11,12 @@ import torch.distributed as dist
 from torch import nn
 from transformers import CONFIG_MAPPING
 
+from ranks.group import Ranks
+from ranks.torch_compat import default_group, fake_store
 from rundir.config import RunConfig
 from rundir.units import GIB, MIB
 from tests.models import QWEN3
 from train.model.build import new_model
-from train.rank.group import Ranks
-from train.rank.torch_compat import default_group, fake_store
 from train.step.selftest import try_step
 from train.trace.trace import _reduced
 from train.update.buckets import bucket_cap_mib

@@ -1,5 +1,0 @@
-"""`airlock doctor`: the root cause of a failed or hung run, with the evidence and the fix.
-
-logs/ reads any log by the rules in rules/; runs/ reads Airlock's run folders; outside/ looks
-at live processes of any launcher.
-"""

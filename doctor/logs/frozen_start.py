@@ -1,0 +1,54 @@
+"""A log that ends where the training begins: the first step never ended, as far as it tells."""
+
+from __future__ import annotations
+
+import re
+
+from doctor.logs.segments import Segment, Segments
+from doctor.logs.verdict import Evidence, Verdict
+
+_MOST_LINES = 40
+_BEGINS = re.compile(
+    r"\b(?:start(?:ing|ed)?|begin(?:ning)?) (?:the )?(?:\w+ )?(?:fine-?tuning|training)\b"
+    r"(?: (?:loop|run|process|now))?[ .…!:-]*$|\*{3,} ?running training ?\*{3,}|"
+    r"^training [\d,]+ of [\d,]+ parameters, ",
+    re.IGNORECASE,
+)
+# What may stand below and is no progress: a list of settings, a bar at its beginning, a rule.
+_NO_PROGRESS = re.compile(
+    r"^\W*$|(?:^|>> )\W*(?:num(?:ber)?|total|instantaneous|gradient accumulation)\b[^=:]*[=:]|"
+    r"(?:^|\s)0%\|.*\b0/\d+ \[",
+    re.IGNORECASE,
+)
+_LIST_FOLLOWS = "running training"  # of transformers: a log that ends with this line was cut off
+_CONFIDENCE = 0.4  # the log may have been copied while the first step was under way
+
+
+def last_begin(segments: Segments) -> Segment | None:
+    """Return the line with which the training begins, if nothing that tells of progress follows."""
+    end = Segment(len(segments.data), len(segments.data), "")
+    for number, segment in enumerate(segments.before(end, _MOST_LINES)):
+        text = segment.stripped.text.strip()
+        if _BEGINS.search(text):
+            is_cut = number == 0 and _LIST_FOLLOWS in text.lower()
+            return None if is_cut else segment
+        if not _NO_PROGRESS.search(text):
+            return None
+    return None
+
+
+def frozen_start(at: Evidence) -> Verdict:
+    """Return the verdict on a log that ends where the training begins, in line `at`."""
+    return Verdict(
+        cause="hang",
+        title="Nothing came after the training began: its first step may hang",
+        why="The log ends where the first step begins, without a step and without an error. Either "
+        "that step is still under way (a large model on a CPU, a compilation), or it hangs: in "
+        "workers of the DataLoader, in a Mac's GPU (MPS), or among ranks that wait for each other.",
+        fix="./airlock doctor --pid PID   # of the running process: the line that it is at. Else "
+        "num_workers=0 (dataloader_num_workers), and on a Mac the CPU instead of MPS "
+        "(use_cpu=True)",
+        confidence=_CONFIDENCE,
+        role="symptom",
+        evidence=(at,),
+    )

@@ -1,0 +1,153 @@
+"""A sighting: a revealing line, with its place, rank, time, and the user's call that led to it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from doctor.logs.crash import call_at_crash
+from doctor.logs.prefix import Time
+from doctor.logs.reading import Log
+from doctor.logs.rules import Rule
+from doctor.logs.segments import Segment, Segments
+from doctor.logs.tracebacks import Traceback, show_code
+
+Groups = dict[str, str | None]
+
+_WARNING = re.compile(r"\bWARN(?:ING)?\b|\[W\d* |^W\d{4} ")  # levels; glog's is a letter
+_LINES_BACK = 40  # that are searched for a time stamp
+_LONGEST_TEXT = 400  # characters of a line that are quoted
+
+# In torch elastic's summary the rank is on a line of its own, above the exit code.
+_SUMMARY_RANK = re.compile(r"^\s*rank\s*:\s*(\d+)|failed \(exitcode: -?\d+\) local_rank: (\d+)")
+_SUMMARY_LINE = re.compile(r"^\s*(?:exitcode|error_file|traceback)\s*:|failed \(exitcode: ")
+_FIRST_FAILURE = b"root cause (first observed failure)"
+# Not by SIGHUP, SIGINT or SIGTERM: those are sent to all ranks from outside.
+_FIRST_TO_FAIL = re.compile(rb"failed \(exitcode: (?!-(?:1|2|15)\))-?\d+\) local_rank: (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call in the user's own code: the log's line, its text, and the code that it names."""
+
+    line: int
+    text: str
+    code: str
+    show: str  # a command that shows that code
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The first line of a traceback: its position, like that of a sighting, and its number."""
+
+    position: tuple[int, int, int]
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """A line that `rule` matches, or (no rule) an exception; `own` is the user's call above it."""
+
+    rule: Rule | None
+    log: Log
+    line: int
+    text: str
+    position: tuple[int, int, int]  # log, block, byte
+    rank: int | None = None
+    time: Time | None = None
+    groups: Groups = field(default_factory=dict)
+    own: Call | None = None
+    exception: str = ""  # the line that names it, without prefixes
+    last_line: int = 0  # where the message of an exception ends
+    is_warning: bool = False  # a logger's, not an exception's
+    num_signs: int = 0  # of progress, before this line in its log
+    begin: Begin | None = None  # of the traceback that it is in, or of what that is chained to
+
+
+def sighting_of(
+    *,
+    log: Log,
+    place: tuple[int, int],
+    segments: Segments,
+    segment: Segment,
+    rule: Rule | None,
+    groups: Groups,
+    stack: Traceback | None,
+) -> Sighting:
+    """Create the sighting of `segment`; `stack` is the traceback it belongs to, if any."""
+    rank = segment.stripped.rank
+    if groups.get("rank"):
+        rank = int(groups["rank"] or 0)
+    elif rank is None:
+        told = stack.rank_told if stack is not None else None
+        rank = _summary_rank(segments, segment) if told is None else told
+    end = stack.rest[-1] if stack is not None and stack.rest else segment
+    return Sighting(
+        rule=rule,
+        log=log,
+        line=segments.line_of(segment),
+        text=_shortened(segment.raw),
+        position=(*place, segment.start),
+        rank=log.rank if rank is None else rank,
+        time=_time(segments, segment),
+        groups=groups,
+        own=_own_call(segments, segment, stack),
+        exception=_shortened(segment.stripped.text),
+        last_line=segments.line_of(end),
+        is_warning=stack is None and _WARNING.search(segment.raw) is not None,
+        begin=_begin(place, segments, stack),
+    )
+
+
+def _begin(place: tuple[int, int], segments: Segments, stack: Traceback | None) -> Begin | None:
+    if stack is None:
+        return None
+    return Begin((*place, stack.begin.start), segments.line_of(stack.begin))
+
+
+def _own_call(segments: Segments, segment: Segment, stack: Traceback | None) -> Call | None:
+    frame = call_at_crash(segments, segment) if stack is None else stack.own_frame
+    if frame is None:
+        return None
+    code = f"{frame.file}, line {frame.line}" + (f", in {frame.where}" if frame.where else "")
+    return Call(
+        segments.line_of(frame.segment),
+        _shortened(frame.segment.raw),
+        code,
+        show_code(frame.file, frame.line),
+    )
+
+
+def first_failed_rank(segments: Segments) -> int | None:
+    """Return the rank that torch elastic reports as the first to fail, in or before its summary."""
+    position = segments.lower.find(_FIRST_FAILURE)
+    if position < 0:  # on one node the local rank is the global one
+        found = _FIRST_TO_FAIL.search(segments.lower)
+        return int(found[1]) if found else None
+    here = segments.at(segments.start_at(position))
+    ranks = (_SUMMARY_RANK.search(one.stripped.text) for one in segments.after(here, 6))
+    return next((int(rank[1] or rank[2]) for rank in ranks if rank), None)
+
+
+def _summary_rank(segments: Segments, segment: Segment) -> int | None:
+    """Return the rank that such a line of torch elastic's summary belongs to."""
+    if not _SUMMARY_LINE.search(segment.stripped.text):
+        return None
+    for one in (segment, *segments.before(segment, 5)):
+        if match := _SUMMARY_RANK.search(one.stripped.text):
+            return int(match[1] or match[2])
+    return None
+
+
+def _time(segments: Segments, segment: Segment) -> Time | None:
+    """Return the time of the line: that of its own stamp, or of the nearest one above."""
+    if segment.stripped.time is not None:
+        return segment.stripped.time
+    stamps = (one.stripped.time for one in segments.before(segment, _LINES_BACK))
+    return next((stamp for stamp in stamps if stamp is not None), None)
+
+
+def _shortened(text: str) -> str:
+    """Shorten a line for quoting."""
+    text = text.strip()
+    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"

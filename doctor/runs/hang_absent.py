@@ -1,0 +1,128 @@
+"""Hangs in which somebody is not there: a rank that has left, or has not joined the others yet."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from doctor.logs.verdict import Verdict
+from doctor.runs.flight import uneven
+from doctor.runs.hang_seen import CONFIDENT, LIKELY, Seen
+from rundir.paths import shown
+
+_JOINING = ("init_process_group", "_init_process_group", "init_device_mesh")
+_MEETS = re.compile(r"torch/distributed/(rendezvous|distributed_c10d|elastic/utils/store)\.py")
+_JOINS_THREADS = ("join_threads", "_shutdown")
+_SAME_NUMBER = (
+    "give every rank the same number of batches: DistributedSampler(drop_last=True), or "
+    "torch.distributed.algorithms.join.Join; and return or exit on all ranks alike"
+)
+
+
+def has_left(seen: Seen) -> Verdict | None:
+    """Judge a run in which a rank has ended without an error while others wait for it."""
+    gone = [rank for rank, one in seen.ranks.items() if one["state"] in ("", "Z")]
+    gone = [rank for rank in gone if rank not in seen.stacks]  # else it has raised, with that stack
+    left = [rank for rank in seen.ranks if _left(seen, rank)]
+    waiting = [rank for rank in seen.waiting() if rank not in left]
+    ranks = tuple(dict.fromkeys([*left, *gone]))
+    if not ranks or not waiting or len(ranks) == len(seen.ranks):
+        return None
+    if any((_left(seen, rank) or {}).get("how") == "raised" for rank in ranks):
+        return None  # what it raised says more
+    rank = ranks[0]
+    stays = "" if rank in gone else _stays(seen, rank)
+    return seen.verdict(
+        "rank-left",
+        f"has finished and left{_left_at(seen, rank)}{stays}",
+        f"It will never come to what the others wait for: {seen.each(waiting)}"
+        f"{batches(seen, rank, waiting[0])}.",
+        ranks=ranks,
+        fix=seen.show(waiting[0], _SAME_NUMBER),
+        confidence=CONFIDENT,
+    )
+
+
+def _stays(seen: Seen, rank: int) -> str:
+    """Return a clause that says why a rank that has ended is still there."""
+    stack = seen.stacks.get(rank)
+    if stack is None:
+        return ", though its process is still there"
+    if any(one.where in _JOINS_THREADS for one in (stack.own, *stack.above)):
+        where = f" at {stack.others[0].where}" if stack.others else ""
+        return f", while a thread{where} keeps its process from ending"
+    return f", though its process is still there, at {stack.where}"
+
+
+def batches(seen: Seen, rank: int, other: int) -> str:
+    """Return how many batches two ranks had, in brackets, if that is why they have come apart."""
+    if found := uneven(seen.records, rank, other):
+        return f" (uneven batches: rank {other} {found[0]} against {found[1]} of rank {rank})"
+    return ""
+
+
+def not_joined(seen: Seen) -> Verdict | None:
+    """Judge a run in which ranks wait in init_process_group for others."""
+    joining = [rank for rank in seen.stacks if _is_joining(seen, rank)]
+    if not joining:
+        return None
+    late = tuple(rank for rank in seen.ranks if rank not in joining)
+    where = f"{seen.stacks[joining[0]].where}{_address(seen, joining)}"
+    if not late:
+        return seen.verdict(
+            "ranks-missing",
+            f"waits for ranks that nobody has started: {_all_of(joining)} in "
+            f"{seen.stacks[joining[0]].calls} at {where}",
+            f"The line is `{seen.stacks[joining[0]].code}`. All {len(seen.ranks)} ranks of this "
+            "run are there, and none has been let through: more are expected than there are "
+            "(world_size, WORLD_SIZE, or nodes that have not come), or this address does not "
+            "lead to the same store for all.",
+            ranks=(),
+            fix=seen.show(joining[0], f"which world size, which address? {len(seen.ranks)} are up"),
+            confidence=LIKELY,
+        )
+    rank = late[0]
+    return seen.verdict(
+        "rank-behind",
+        f"has not called {seen.stacks[joining[0]].calls}, and keeps the others waiting: "
+        f"{seen.where(rank)}",
+        f"It is at {seen.line(rank)}. {_all_of(joining).capitalize()} for it at {where}.",
+        ranks=late,
+        fix=seen.show(rank, "what does it wait for before it joins the others?"),
+        confidence=LIKELY,
+    )
+
+
+def _left(seen: Seen, rank: int) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = seen.ranks[rank].get("left")
+    return found
+
+
+def _left_at(seen: Seen, rank: int) -> str:
+    left = _left(seen, rank)
+    if left is None:
+        return ""
+    how = " by sys.exit" if left["how"] == "exited" else ""
+    return f"{how} at {shown(Path(left['file']))}:{left['line']}"
+
+
+def _is_joining(seen: Seen, rank: int) -> bool:
+    stack = seen.stacks[rank]
+    names = {one.where for one in stack.above}
+    return stack.waits and bool(names & set(_JOINING)) and _meets(stack.above[0].file)
+
+
+def _meets(file: str) -> bool:
+    return bool(_MEETS.search(file))
+
+
+def _address(seen: Seen, ranks: list[int]) -> str:
+    """Return where the ranks await each other, and how many each expects, if they have told it."""
+    found = {seen.ranks[rank].get("store") for rank in ranks} - {None, ""}
+    return f", to meet at {', '.join(sorted(map(str, found)))}" if found else ""
+
+
+def _all_of(ranks: list[int]) -> str:
+    told = ", ".join(map(str, ranks))
+    return f"ranks {told} wait" if len(ranks) > 1 else f"rank {told} waits"

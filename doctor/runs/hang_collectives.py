@@ -1,0 +1,114 @@
+"""Hangs in which every rank waits in a collective, and not all in the same one."""
+
+from __future__ import annotations
+
+from doctor.logs.verdict import Verdict
+from doctor.runs.flight import Differing, differing
+from doctor.runs.hang_absent import batches
+from doctor.runs.hang_seen import CONFIDENT, LIKELY, PROBABLE, Seen
+
+_ONE_TO_ONE = ("recv", "irecv", "send", "isend", "batch_isend_irecv", "recv_object_list")
+_ALIKE = "Ranks must call the same collectives in the same order"
+_LOOK = "look for a branch that only some ranks take: on the rank, on the data, on a loss"
+
+
+def no_partner(seen: Seen) -> Verdict | None:
+    """Judge a rank in send or receive whose partner does something else."""
+    ranks = [rank for rank in seen.waiting() if seen.stacks[rank].calls in _ONE_TO_ONE]
+    others = [rank for rank in seen.waiting() if rank not in ranks]
+    if not ranks or not others:
+        return None
+    rank = ranks[0]
+    partner = "nobody sends to it" if "recv" in seen.stacks[rank].calls else "nobody receives"
+    return seen.verdict(
+        "no-partner",
+        f"waits in {seen.stacks[rank].calls} at {seen.stacks[rank].where}, and {partner}",
+        f"It is at {seen.line(rank)}. Meanwhile {seen.each(others)}.",
+        ranks=tuple(ranks),
+        fix=seen.show(rank, "which rank should be its partner, and in which branch is that one?"),
+        confidence=LIKELY,
+    )
+
+
+def mismatch(seen: Seen) -> Verdict | None:
+    """Judge ranks whose records or stacks show that they have called different collectives."""
+    found = differing(seen.records)
+    if found is None:
+        return _by_stacks(seen)
+    rank, other = found.ranks[0], found.others[0]
+    if found.instead is not None:
+        return _verdict(seen, found.ranks, other, _with_sizes(found), is_same_number=True)
+    if rank in seen.stacks and seen.stacks[rank].waits:
+        at = {seen.stacks[one].where for one in (rank, other) if one in seen.stacks}
+        if len(at) > 1:
+            return _by_stacks(seen, found.ranks)
+    return seen.verdict(
+        "rank-behind",
+        f"did not enter {found.called.name} #{found.called.number}: {seen.where(rank)}",
+        f"It is at {seen.line(rank)}.{seen.others(rank)}{batches(seen, rank, other)}",
+        ranks=found.ranks,
+        fix=seen.show(rank, _LOOK),
+        confidence=CONFIDENT if rank in seen.stacks else LIKELY,
+    )
+
+
+def _with_sizes(found: Differing) -> str:
+    assert found.instead is not None
+    if found.instead.name != found.called.name:
+        return ""
+    return f" Sizes: {found.instead.sizes} against {found.called.sizes}."
+
+
+def _by_stacks(seen: Seen, late: tuple[int, ...] = ()) -> Verdict | None:
+    """Judge ranks that all wait, but at different lines, or in different calls.
+
+    It may also be one collective that is called at several lines, over a broken network, so the
+    verdict is not certain.
+    """
+    at: dict[str, list[int]] = {}
+    for rank, stack in seen.stacks.items():
+        at.setdefault(stack.where, []).append(rank)
+    all_wait = all(rank in seen.stacks and seen.stacks[rank].waits for rank in seen.ranks)
+    if len(at) < 2 or not all_wait:  # noqa: PLR2004 - at one line they are together
+        return None
+    few, many = (sorted(at.values(), key=len)[one] for one in (0, -1))
+    ranks = late or (tuple(few) if len(few) < len(many) else ())
+    if ranks:
+        other = next(rank for rank in seen.stacks if rank not in ranks)
+        return _verdict(seen, ranks, other, "")
+    return seen.verdict(
+        "collective-mismatch",
+        f"has ranks that wait in different collectives: {seen.each(seen.stacks)}",
+        f"All wait: {seen.each(seen.stacks)}. {_ALIKE}.",
+        ranks=(),
+        fix=_even_fix(),
+        confidence=PROBABLE,
+    )
+
+
+def _verdict(
+    seen: Seen, ranks: tuple[int, ...], other: int, more: str, *, is_same_number: bool = False
+) -> Verdict:
+    rank = ranks[0]
+    others = [one for one in seen.stacks if one not in ranks]
+    theirs = seen.each(others[:1]) or f"rank {other} in another"
+    branch = seen.branch(rank)
+    mine = f" at {seen.stacks[rank].where}{branch}" if rank in seen.stacks else ""
+    told = batches(seen, rank, other) if is_same_number and not branch else ""
+    never = f" Rank {', '.join(map(str, others))} never called it." if branch else ""
+    return seen.verdict(
+        "collective-mismatch",
+        f"called {seen.called(rank)}{mine}, and {theirs}{told}",
+        f"{_ALIKE}: {seen.each(seen.stacks)}.{more}{never}",
+        ranks=ranks,
+        fix=_even_fix() if told else seen.show(rank, _LOOK),
+        confidence=LIKELY,
+    )
+
+
+def _even_fix() -> str:
+    return (
+        "give every rank the same number of batches (DistributedSampler("
+        "drop_last=True), or torch.distributed.algorithms.join.Join), and let no branch that only "
+        "some ranks take have a collective; TORCH_DISTRIBUTED_DEBUG=DETAIL names both calls"
+    )

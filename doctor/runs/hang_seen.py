@@ -1,0 +1,174 @@
+"""Everything that is known of each rank of a hung run, and the verdict that is made of it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from doctor.logs.verdict import Evidence, Verdict
+from doctor.runs.flight import Record, read_records
+from doctor.runs.hang_branch import branch_of_some_ranks
+from doctor.runs.rank_stacks import Stack, read_stack, stack_by_watchdog
+from rundir.paths import shown
+from rundir.units import clock_text
+
+CONFIDENT, LIKELY, PROBABLE, UNSURE = 0.95, 0.8, 0.6, 0.4
+_MOST_EVIDENCE = 4
+_BUSY_SHARE = 0.5  # of a core, for one that computes
+
+
+class Seen:
+    """What the incident in `folder` holds; `about` is its hang.json."""
+
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        self.folder, self.about = folder, about
+        self.ranks: dict[int, dict[str, Any]] = {one["rank"]: one for one in about["ranks"]}
+        read = {rank: read_stack(folder / "stacks" / f"rank{rank}.txt") for rank in self.ranks}
+        found = {rank: one or self._by_watchdog(rank) for rank, one in read.items()}
+        self.stacks: dict[int, Stack] = {rank: one for rank, one in found.items() if one}
+        self.records: dict[int, Record] = read_records(folder)
+
+    def _by_watchdog(self, rank: int) -> Stack | None:
+        """Return where a rank is that had no time to write its stacks, on a busy machine."""
+        told = self.folder / "hang.json"
+        lines = _line_of(told, f'"rank": {rank},') if told.exists() else ()
+        return stack_by_watchdog(told, lines[0].line if lines else 1, self.ranks[rank])
+
+    def verdict(  # noqa: PLR0913 - the parts of a verdict, each by name
+        self,
+        cause: str,
+        title: str,
+        why: str,
+        *,
+        ranks: tuple[int, ...],
+        fix: str,
+        confidence: float,
+        is_proven: bool = False,
+        first: Stack | None = None,
+    ) -> Verdict:
+        """Create a verdict; `title` says what `ranks[0]` does, or the run if `ranks` is empty.
+
+        `first` is the stack that proves it, where that is not the one of `ranks[0]`.
+        """
+        still = f"No rank made progress for {clock_text(self.about['still_s'])}"
+        who = [*ranks, *(rank for rank in self.stacks if rank not in ranks)]
+        stacks = [self.stacks[rank] for rank in who if rank in self.stacks]
+        evidence = tuple(
+            Evidence(shown(one.log), one.line, one.text)
+            for one in [*([first] if first else []), *stacks][:_MOST_EVIDENCE]
+        )
+        if not evidence or (ranks and ranks[0] not in self.stacks):
+            text = f'"rank": {ranks[0] if ranks else 0},'
+            evidence = (*_line_of(self.folder / "hang.json", text), *evidence)
+        subject = f"Rank {ranks[0]}" if ranks else "The run"
+        return Verdict(
+            cause=cause,
+            rank=ranks[0] if ranks else None,
+            title=f"{subject} {title}",
+            why=f"{still}. {why}".strip(),
+            fix=fix,
+            confidence=confidence,
+            is_proven=is_proven,
+            evidence=evidence,
+        )
+
+    def where(self, rank: int) -> str:
+        """Return a clause that says at which line a rank is."""
+        return f"it is at {self.stacks[rank].where}" if rank in self.stacks else "it shows no stack"
+
+    def line(self, rank: int) -> str:
+        """Return the line at which a rank is, with its code: file:line in function (`code`)."""
+        if rank not in self.stacks:
+            return "a line that it does not show"
+        stack = self.stacks[rank]
+        return f"{stack.where} (`{stack.code}`)" if stack.code else stack.where
+
+    def called(self, rank: int) -> str:
+        """Return the collective that a rank is in: its name, and its number where that is known."""
+        stack = self.stacks.get(rank)
+        last = self.records[rank].last if rank in self.records else None
+        name = stack.calls if stack is not None and stack.is_collective else ""
+        if last is None:
+            return name or (stack.calls if stack else "") or "a collective"
+        if name and last.name.replace("_", "") not in name.replace("_", ""):
+            return name  # in no record yet, as new_group
+        group = "" if last.group.startswith("0:") else f" of group {last.group.partition(':')[0]}"
+        return f"{name or last.name} #{last.number}{group}"
+
+    def branch(self, rank: int) -> str:
+        """Return a clause that says in which branch of some ranks the line of a rank is, or ""."""
+        stack = self.stacks.get(rank)
+        found = branch_of_some_ranks(stack.own.file, stack.own.line) if stack else ""
+        return f", in `{found}`" if found else ""
+
+    def show(self, rank: int, question: str) -> str:
+        """Return a command that shows the line at which a rank is, and what to look for there."""
+        show = self.stacks[rank].show if rank in self.stacks else self.show_all()
+        return f"{show}   # {question}"
+
+    def show_all(self) -> str:
+        """Return a command that shows the stacks of all ranks."""
+        return f"less {shlex.quote(shown(self.folder / 'stacks'))}/*"
+
+    def waiting(self) -> list[int]:
+        """Return the ranks that wait for others, as far as their stacks tell."""
+        return [rank for rank, stack in self.stacks.items() if stack.waits]
+
+    def others(self, rank: int) -> str:
+        """Return a sentence that says where the other ranks wait meanwhile, or ""."""
+        told = self.each(other for other in self.waiting() if other != rank)
+        return f" Meanwhile {told}." if told else ""
+
+    def each(self, ranks: Iterable[int]) -> str:
+        """Return clauses that say which ranks wait in which call at which line."""
+        at: dict[str, list[int]] = {}
+        for rank in ranks:
+            at.setdefault(f"{self.called(rank)} at {self.stacks[rank].where}", []).append(rank)
+        return "; ".join(f"{ranks_text(some)} in {what}" for what, some in at.items())
+
+    def is_busy(self, rank: int) -> bool:
+        """Return whether a rank computes."""
+        return float(self.ranks[rank].get("cpu_share") or 0.0) > _BUSY_SHARE
+
+    def children(self, rank: int) -> list[tuple[dict[str, Any], Stack | None]]:
+        """Return the processes that a rank has started, each with its stack if it showed one."""
+        folder = self.folder / "stacks"
+        rows = self.ranks[rank].get("children") or []
+        return [(one, read_stack(folder / f"rank{rank}-child{one['pid']}.txt")) for one in rows]
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """Return what the incident in `folder` says of each rank; [] if it could not be written."""
+    try:
+        rows: list[dict[str, Any]] = json.loads((folder / "hang.json").read_text("utf-8"))["ranks"]
+    except (OSError, ValueError, KeyError):
+        return []
+    return rows
+
+
+def places(folder: Path) -> str:
+    """Return at which line each rank is, and for how long, as far as its watchdog has seen."""
+    seen = Seen(folder, {"ranks": rows_of(folder)})
+    told = []
+    for rank, row in seen.ranks.items():
+        still_s = row.get("still_s")
+        since = "" if still_s is None else f", for {clock_text(still_s)}"
+        does = "computes" if seen.is_busy(rank) else "waits" if rank in seen.waiting() else "is"
+        told.append(f"rank {rank} {does} at {seen.line(rank)}{since}")
+    return "; ".join(told)
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """Format ranks that wait as `rank 3 waits`, or `ranks 0, 2 wait`."""
+    numbers = list(ranks)
+    told = ", ".join(map(str, numbers))
+    return f"rank {told} waits" if len(numbers) == 1 else f"ranks {told} wait"
+
+
+def _line_of(path: Path, text: str) -> tuple[Evidence, ...]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    found = [(number, line) for number, line in enumerate(lines, 1) if text in line][:1]
+    return tuple(Evidence(shown(path), number, line.strip()) for number, line in found)

@@ -1,0 +1,128 @@
+"""The verdict on a run that hung, from what its launcher recorded about the ranks (incidents/)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from doctor.logs.choose import suspects
+from doctor.logs.diagnosis import search, verdict_of
+from doctor.logs.reading import Log
+from doctor.logs.verdict import Verdict
+from doctor.runs.hang_absent import has_left, not_joined
+from doctor.runs.hang_apart import apart
+from doctor.runs.hang_collectives import mismatch, no_partner
+from doctor.runs.hang_processes import holds_the_gil, in_kernel, stopped
+from doctor.runs.hang_seen import PROBABLE, UNSURE, Seen
+from rundir.paths import shown
+
+
+def of_hang(folder: Path) -> Verdict | None:
+    """Return the verdict on the incident in `folder`; None if it holds no record of a hang.
+
+    The most reliable evidence comes first: what the kernel says of a rank, then whether Python code
+    can run in it, then who is not there, and only at the end where those are who are.
+    """
+    try:
+        about = json.loads((folder / "hang.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    seen = Seen(folder, about)
+    deciders = (
+        stopped,
+        in_kernel,
+        has_left,
+        holds_the_gil,
+        _known,
+        not_joined,
+        apart,
+        no_partner,
+        mismatch,
+        _is_behind,
+        _alone,
+        _together,
+    )
+    for decide in deciders:
+        if verdict := decide(seen):
+            return verdict
+    return seen.verdict(
+        "hang",
+        "makes no progress",
+        "No rank shows where it is.",
+        ranks=(),
+        fix=f"{seen.show_all()}; ./airlock check collectives   # do the ranks reach each other?",
+        confidence=UNSURE,
+    )
+
+
+def _known(seen: Seen) -> Verdict | None:
+    """Apply the doctor's rules to the call that a rank is in, as to a line of a log."""
+    stacks = {rank: one for rank, one in seen.stacks.items() if one.log.suffix != ".json"}
+    logs = [Log(shown(one.log), one.log, rank) for rank, one in stacks.items()]
+    found = search(logs)
+    ordered = suspects(found)
+    if not ordered or ordered[0].rule.role != "root":
+        return None
+    known = verdict_of(ordered, found)
+    ranks = () if known.rank is None else (known.rank,)
+    title = f"keeps the others waiting: {known.title[0].lower()}{known.title[1:]}"
+    verdict = seen.verdict(
+        known.cause, title, known.why, ranks=ranks, fix=known.fix, confidence=known.confidence
+    )
+    return replace(verdict, evidence=(known.evidence[0], *verdict.evidence))
+
+
+def _is_behind(seen: Seen) -> Verdict | None:
+    """Judge a rank of our trainer that reports to have got less far than the others."""
+    counts = {rank: one["count"] for rank, one in seen.ranks.items() if one["count"] is not None}
+    least = min(counts.values(), default=0)
+    late = tuple(rank for rank, count in counts.items() if count == least)
+    if not counts or len(late) == len(counts):
+        return None
+    one = seen.ranks[late[0]]
+    return seen.verdict(
+        "rank-behind",
+        f"got less far than the others, to {one['phase']} after step {one['step']}: "
+        f"{seen.where(late[0])}",
+        "",
+        ranks=late,
+        fix=seen.show_all(),
+        confidence=UNSURE,
+    )
+
+
+def _alone(seen: Seen) -> Verdict | None:
+    """Blame the only rank, if there is just one."""
+    if len(seen.ranks) != 1:
+        return None
+    (rank,) = seen.ranks
+    return seen.verdict(
+        "hang",
+        f"makes no progress: {seen.where(rank)}",
+        "",
+        ranks=(rank,),
+        fix=seen.show(rank, "what does it wait for?"),
+        confidence=PROBABLE,
+    )
+
+
+def _together(seen: Seen) -> Verdict | None:
+    """Name the line of every rank, where none can be told from the others."""
+    if not seen.stacks:
+        return None
+    at: dict[str, list[int]] = {}
+    for rank in seen.stacks:
+        at.setdefault(seen.line(rank), []).append(rank)
+    told = "; ".join(f"rank {', '.join(map(str, some))} at {line}" for line, some in at.items())
+    waits = seen.waiting()
+    where = f" at {seen.stacks[waits[0]].where}" if len(waits) == len(seen.ranks) else ""
+    if where and len(at) == 1:
+        title = f"makes no progress: all ranks wait in {seen.called(waits[0])}{where}"
+        why = f"No rank can be told from the others: {told}. The way between them may be broken."
+        fix = f"{seen.show_all()}; ./airlock check collectives   # do the ranks reach each other?"
+    else:
+        title = f"makes no progress: {told}"
+        why = "No rank waits for another, as far as can be told, so this may be no hang."
+        fix = f"{seen.show_all()}   # what do the ranks do there?"
+    return seen.verdict("hang", title, why, ranks=(), fix=fix, confidence=UNSURE)

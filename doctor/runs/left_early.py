@@ -1,0 +1,43 @@
+"""A rank that has left before others came to its end: they lose their connection, and fail."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from doctor.logs.tracebacks import is_own
+from doctor.logs.verdict import Verdict
+from rundir.paths import RunDir, shown
+from rundir.pulse import read_pulse
+from state.run_state import RunState
+
+_FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<where>.+)$', re.MULTILINE)
+_CUT_OFF = ("nccl-remote-process-exited", "gloo-timeout")
+
+
+def left_early(run: RunDir, state: RunState, verdict: Verdict) -> Verdict | None:
+    """Return the verdict on a run that failed because a rank had left; None if none had."""
+    root = state.root_failure()
+    if root is None or root.traceback is None or verdict.cause not in _CUT_OFF:
+        return None
+    for row in state.status.ranks:
+        pulse = read_pulse(run.pulse(row.rank))
+        left = None if pulse is None or pulse.attempt != state.status.attempt else pulse.left
+        if left is None or left.how == "raised" or left.code or row.rank == root.rank:
+            continue
+        calls = [one for one in _FRAME.finditer(root.traceback) if is_own(one["file"])]
+        at = f" at {shown(Path(calls[-1]['file']))}:{calls[-1]['line']}" if calls else ""
+        how = " by sys.exit" if left.how == "exited" else ""
+        return Verdict(
+            cause="rank-left",
+            rank=row.rank,
+            title=f"Rank {row.rank} has finished and left{how} at {shown(Path(left.file))}:"
+            f"{left.line}; rank {root.rank} still called a collective{at}",
+            why="A rank that has left closes its connections, so the call of the other one fails. "
+            "Ranks must call the same collectives in the same order, and the same number of them.",
+            fix="give every rank the same number of batches: DistributedSampler(drop_last=True), or"
+            " torch.distributed.algorithms.join.Join; and return or exit on all ranks alike",
+            confidence=0.9,
+            evidence=verdict.evidence,
+        )
+    return None

@@ -1,0 +1,147 @@
+"""`airlock check [RUNG]`: climb the ladder, and say what to do at the first rung that fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from rich.console import Console
+
+from launch.checks.rung_process import Climbed, alone, climb
+from launch.checks.rungs import RUNGS, Rung, rung_called
+from launch.config.job import place_job, resolve_job
+from launch.config.request import Request
+from machine.processes.signals import Interrupted, Signals
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+
+_ROW = "{:<12} {:<5} {:>8} {:>11} {:>11}  {}"
+
+
+def check(
+    rung: str | None,
+    request: Request,
+    console: Console,
+    environ: Mapping[str, str],
+    *,
+    goes_on: bool,
+    as_json: bool,
+    timeout_s: float | None = None,
+) -> ExitCode:
+    """Climb all rungs, or one; stop at the first that fails unless it `goes_on`.
+
+    Returns PREFLIGHT if one has failed. Raises UserError when the request itself is wrong.
+    """
+    lacks_gpu = _lacks_gpu(request, environ)
+    signals = Signals()
+    signals.listen()
+    rungs = RUNGS if rung is None else (rung_called(rung),)
+    show = _Table(console, request) if not as_json else None
+    done: list[Climbed] = []
+    try:
+        for one in rungs:
+            if rung is None and lacks_gpu and one.needs_device:  # `environment` has said so, once
+                continue
+            with nullcontext() if show is None else show.waiting(one):
+                done.append(climb(one, request, environ, signals, timeout_s))
+            if show is not None:
+                show.row(done[-1])
+            if not done[-1].ok and not goes_on:
+                break
+    except Interrupted:
+        console.out(f"interrupted in {one.name}; nothing is left of it", highlight=False)
+        return ExitCode.INTERRUPTED_UNSAVED
+    not_reached = [one for one in rungs if one not in [climbed.rung for climbed in done]]
+    is_green = all(one.ok for one in done) and not not_reached
+    if show is None:
+        print(json.dumps(_summary(done, not_reached, request)))  # noqa: T201
+    else:
+        show.end(done, not_reached, lacks_gpu=lacks_gpu)
+    return ExitCode.DONE if is_green else ExitCode.PREFLIGHT
+
+
+def _lacks_gpu(request: Request, environ: Mapping[str, str]) -> bool:
+    """Return whether the profile needs a GPU that is not there. Raises UserError if it is wrong."""
+    config, sources = resolve_job(request, environ)
+    try:
+        place_job(request, config, sources, environ)
+    except UserError as error:
+        return error.code is ExitCode.PREFLIGHT
+    return False
+
+
+class _Table:
+    """A table: a line for each finished rung; below a failed one, findings and what to do."""
+
+    def __init__(self, console: Console, request: Request) -> None:
+        self._console, self._request = console, request
+        self._out(_ROW.format("rung", "", "time", "peak RSS", "VmPeak", ""))
+
+    def waiting(self, rung: Rung) -> AbstractContextManager[Any]:
+        """Return a context that shows a spinner on a terminal."""
+        if not self._console.is_terminal:
+            return nullcontext()
+        return self._console.status(f"{rung.name}: {rung.asks}")
+
+    def row(self, done: Climbed) -> None:
+        """Print the rung's line, and below it warnings and failures."""
+        verdict, peaks = "ok" if done.ok else "FAIL", done.peaks
+        seconds = f"{done.seconds:.1f} s"
+        red = [finding["check"] for finding in done.findings if not finding["ok"]]
+        line = ", ".join(red) or done.line
+        self._out(
+            _ROW.format(done.rung.name, verdict, seconds, peaks.rss_text, peaks.vm_text, line)
+        )
+        for finding in done.findings:
+            if not finding["ok"]:
+                self._out(f"  {finding['check']}: {finding['text']}\n    → {finding['do']}")
+            elif finding["warning"]:
+                more = f"  → {finding['do']}" if finding["do"] else ""
+                self._out(f"  warning: {finding['check']}: {finding['warning']}{more}")
+        if done.last_words:
+            self._out(done.last_words.lstrip("\n"))
+
+    def end(self, done: Sequence[Climbed], not_reached: Sequence[Rung], *, lacks_gpu: bool) -> None:
+        """Print the overall result, and what to type next."""
+        red = [one for one in done if not one.ok]
+        if not red and not not_reached:
+            num = f"all {len(done)} rungs are" if len(done) > 1 else f"{done[0].rung.name} is"
+            self._out(f"\n{num} green")
+            return
+        texts = [f"{', '.join(one.rung.name for one in red)} failed"] if red else []
+        if not_reached:
+            # After one that passed, only the missing GPU can have kept the rest from running.
+            why = "not run, for want of a GPU" if lacks_gpu and done[-1].ok else "not reached"
+            texts.append(f"{why}: {', '.join(one.name for one in not_reached)}")
+        lines = ["", f"airlock: {'; '.join(texts)}"]
+        if red:
+            lines += [f"  → {red[0].do}", f"  → {alone(red[0].rung, self._request)}   # again"]
+        self._out("\n".join(dict.fromkeys(lines)))
+
+    def _out(self, text: str) -> None:
+        self._console.out(text, highlight=False)
+
+
+def _summary(done: Sequence[Climbed], not_reached: Sequence[Rung], request: Request) -> Any:
+    return {
+        "diagnostic": "ladder",
+        "ok": all(one.ok for one in done),
+        "profile": request.profile,
+        "rungs": [
+            {
+                "rung": one.rung.name,
+                "ok": one.ok,
+                "line": one.line,
+                "do": "" if one.ok else one.do,
+                "seconds": round(one.seconds, 3),
+                "peak_rss_bytes": one.peaks.rss_bytes,
+                "vm_peak_bytes": one.peaks.vm_bytes,
+                "findings": one.findings,
+                "last_words": one.last_words,
+            }
+            for one in done
+        ],
+        "not_reached": [one.name for one in not_reached],
+    }

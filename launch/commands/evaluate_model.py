@@ -1,0 +1,183 @@
+"""`./airlock evaluate`: a model on named sets, by ranks that start as for a training."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from launch.config.job import Job
+from launch.config.request import Request
+from launch.config.scoring import PROFILE, named_sets, scoring_config
+from launch.files.data_file import check_data
+from launch.files.model_folder import check_model
+from launch.run.run import carry_out
+from launch.run.supervise.report import report
+from launch.start.gate.folder import check_gate
+from machine.gpus.devices import installed_gpus, place, visible_gpus
+from machine.processes.output import Output
+from machine.processes.signals import Signals
+from rundir.config import RunConfig
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from rundir.paths import RunDir, shown
+from state.run_state import RunState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What was typed."""
+
+    model: str
+    data: Sequence[str]
+    settings: Sequence[str] = ()
+    num_gpus: int | None = None
+    max_samples: int = 0
+    examples: str | None = None
+    no_generate: bool = False
+    as_json: bool = False
+
+
+def evaluate(
+    asked: Asked, console: Console, output: Output, environ: Mapping[str, str]
+) -> ExitCode:
+    """Evaluate, and print a table or one JSON object. Raises UserError for what users can fix."""
+    progress = Console(stderr=True) if asked.as_json else console
+    job = _job(asked, environ)
+    _check_writable(asked.examples)
+    signals = Signals()
+    signals.listen()
+    output.on_reader_gone = signals.ask_to_stop
+    request = Request(profile=PROFILE, num_gpus=asked.num_gpus, settings=asked.settings)
+    with _aside() if asked.as_json else nullcontext():
+        run, state, code = carry_out(request, job, progress, signals, environ)
+    if code is not ExitCode.DONE:
+        if code in (ExitCode.INTERRUPTED_SAVED, ExitCode.INTERRUPTED_UNSAVED):
+            progress.out(f"\ninterrupted; nothing was measured: {shown(run.path)}", highlight=False)
+            return ExitCode.INTERRUPTED_UNSAVED
+        report(progress, run, state, code)
+        return code
+    found = _found(asked, job, run, state)
+    if asked.examples is not None:
+        _copy(run.path / "examples.jsonl", Path(asked.examples))
+    if asked.as_json:
+        console.out(json.dumps(found), highlight=False)
+    else:
+        console.out("\n".join(_lines(found)), highlight=False)
+    return code
+
+
+@contextmanager
+def _aside() -> Iterator[None]:
+    """Send what child processes print to standard error: --json leaves one object elsewhere."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _job(asked: Asked, environ: Mapping[str, str]) -> Job:
+    config, sources = scoring_config(asked.model, asked.settings, environ)
+    sets = named_sets(asked.data, config.data.columns, asked.max_samples)
+    assert config.scoring is not None
+    scoring = replace(
+        config.scoring, generate=not asked.no_generate, per_example=asked.examples is not None
+    )
+    train = replace(config.train, eval_generate=scoring.generate)
+    config = replace(config, evaluation=sets, scoring=scoring, train=train)
+    check_model(config)
+    for one in sets.values():
+        check_data(replace(config, data=replace(config.data, path=one.path)))
+    check_gate()
+    number = 1 if asked.num_gpus is None else asked.num_gpus
+    source = "one, by default" if asked.num_gpus is None else "--num-gpus"
+    visible = visible_gpus(installed_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
+    placement = place(config, (number, source), visible)
+    config = replace(config, launch=replace(config.launch, num_ranks=placement.num_ranks))
+    return Job(
+        config=config, sources=sources, placement=placement, resume_from=None, profile=PROFILE
+    )
+
+
+def _check_writable(examples: str | None) -> None:
+    """Raise UserError if the file of examples cannot be written, before anything is computed."""
+    if examples is None:
+        return
+    try:
+        with Path(examples).open("a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"--examples {examples}: {error.strerror}", do="--examples examples.jsonl"
+        ) from error
+
+
+def _copy(made: Path, to: Path) -> None:
+    try:
+        shutil.copyfile(made, to)
+    except OSError as error:
+        raise UserError(
+            f"--examples {to}: {error.strerror}", do=f"cp {shown(made)} ELSEWHERE"
+        ) from error
+
+
+def _found(asked: Asked, job: Job, run: RunDir, state: RunState) -> dict[str, Any]:
+    """Return all results, as they are printed with --json."""
+    return {
+        "model": asked.model,
+        "num_ranks": job.placement.num_ranks,
+        "device": job.placement.device,
+        "sets": {name: _result(job.config, name, last) for name, (_, last) in state.sets.items()},
+        "examples": asked.examples,
+        "run": str(run.path),
+    }
+
+
+def _result(config: RunConfig, name: str, event: Mapping[str, Any]) -> dict[str, Any]:
+    loss = event["loss"]  # text if it is no number
+    is_number = isinstance(loss, float | int)
+    return {
+        "path": config.evaluation[name].path,
+        "loss": loss if is_number else None,
+        "perplexity": math.exp(min(loss, 700.0)) if is_number else None,
+        "exact_match": event["exact_match"],
+        "num_samples": event["num_samples"],
+        "num_label_tokens": event["num_labels"],
+    }
+
+
+_TITLES = (
+    f"  {'set':<20} {'loss':>10} {'perplexity':>12} {'exact match':>12} {'samples':>9} "
+    f"{'tokens':>10}"
+)
+
+
+def _lines(found: Mapping[str, Any]) -> list[str]:
+    lines = [
+        f"\n{found['model']}",
+        _TITLES,
+    ]
+    for name, one in found["sets"].items():
+        loss = "nan" if one["loss"] is None else f"{one['loss']:.6f}"
+        perplexity = "-" if one["perplexity"] is None else f"{one['perplexity']:,.4f}"
+        match_ = "-" if one["exact_match"] is None else f"{one['exact_match']:.1%}"
+        lines.append(
+            f"  {name:<20} {loss:>10} {perplexity:>12} {match_:>12} {one['num_samples']:>9,} "
+            f"{one['num_label_tokens']:>10,}"
+        )
+    if found["examples"]:
+        lines.append(f"  each example: {found['examples']}")
+    return lines

@@ -1,0 +1,174 @@
+"""What the command line says to words that it does not know: a command that works instead."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NoReturn
+
+import click
+from click.exceptions import NoArgsIsHelpError
+
+from machine.processes.output import end_with
+from machine.typed import console_program, ls_runs, start_program
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from rundir.paths import runs_folder, shown
+
+_OF_ONE_RUN = ("stop", "doctor", "try", "push", "track")
+# What other programs call the commands.
+_CALLED: Mapping[str, str] = MappingProxyType(
+    {
+        word: command
+        for command, words in {
+            "clean": "cleanup purge prune gc tidy rm remove",
+            "check": "test tests verify diagnostics",
+            "doctor": "diagnose debug why explain",
+            "plan": "estimate memory fits",
+            "preflight": "precheck",
+            "ps": "status list ls runs jobs top show watch monitor",
+            "push": "upload publish",
+            "run": "train start launch finetune fine-tune sft",
+            "stop": "kill end cancel abort terminate interrupt",
+            "track": "tensorboard wandb",
+            "try": "chat talk generate infer inference predict",
+        }.items()
+        for word in words.split()
+    }
+)
+_USUAL = {"profile": "tiny", "run": "latest"}  # arguments, where they are missing
+_LOGS = ("log", "logs", "tail", "follow", "output")
+
+
+class AnsweringCommand(click.Command):
+    """A command that answers what it cannot read with a command that works."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, list(args))
+        except click.UsageError as error:
+            refuse(_answer(error, ctx, args))
+
+
+class AnsweringGroup(click.Group):
+    """Commands that answer, as a group that answers unknown ones with those that are meant."""
+
+    command_class = AnsweringCommand
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, list(args))
+        except click.UsageError as error:
+            if isinstance(error, NoArgsIsHelpError):
+                raise
+            do = f"{console_program()} --help   # all commands"
+            refuse(UserError(_said(error), do=do))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None:
+            refuse(_unknown(args[0], args[1:], list(self.commands)))
+        return super().resolve_command(ctx, args)
+
+
+def refuse(error: UserError) -> NoReturn:
+    """End the program with an error, as commands do."""
+
+    def fail(*_: object) -> ExitCode:
+        raise error
+
+    end_with(fail)
+
+
+def program_of(ctx: click.Context) -> str:
+    """Return the program and command of a context, as they are typed."""
+    return start_program() if ctx.info_name == "run" else f"{console_program()} {ctx.info_name}"
+
+
+def _answer(error: click.UsageError, ctx: click.Context, args: Sequence[str]) -> UserError:
+    """Return what to say to a command line that cannot be read."""
+    program = program_of(ctx)
+    if isinstance(error, click.NoSuchOption):
+        from launch.config.other_flags import answer
+
+        own = {
+            name: not one.is_flag
+            for one in ctx.command.params
+            if isinstance(one, click.Option)
+            for name in one.opts
+        }
+        if said := answer(error.option_name, args, own, program):
+            return said
+    if isinstance(error, click.MissingParameter) and error.param is not None:
+        missing = _USUAL.get(error.param.name or "")
+        if missing is not None:
+            return UserError(_said(error), do=f"{program} {shlex.join([missing, *args])}")
+    if isinstance(error, click.BadParameter) and (near := _nearest_value(error, args)):
+        return UserError(_said(error), do=f"{program} {shlex.join(near)}")
+    do = f"{program} --help   # its options; what else can be set (--set): docs/configuration.md"
+    return UserError(_said(error), do=do)
+
+
+def _nearest_value(error: click.BadParameter, args: Sequence[str]) -> list[str]:
+    """Return the arguments with the nearest of the possible values; [] if nothing is near."""
+    if error.param is None or not isinstance(error.param.type, click.Choice):
+        return []
+    values = [str(one) for one in error.param.type.choices]
+    for place, word in enumerate(args):
+        if word not in values and (near := difflib.get_close_matches(word, values, n=1)):
+            return [*args[:place], *near, *args[place + 1 :]]
+    return []
+
+
+def _said(error: click.UsageError) -> str:
+    text = error.format_message().rstrip(".")
+    return text[:1].lower() + text[1:]
+
+
+def _unknown(word: str, rest: Sequence[str], known: Sequence[str]) -> UserError:
+    """Return what to say to an unknown command."""
+    return UserError(f"no command {word!r}", do=_instead(word.lower(), word, rest, known))
+
+
+def _instead(word: str, typed: str, rest: Sequence[str], known: Sequence[str]) -> str:
+    console = console_program()
+    if word in ("help", "commands", "usage"):
+        return " ".join([console, *(one for one in rest if one in known), "--help"])
+    if _can_be_started(typed):
+        return f"{start_program()} {shlex.join([typed, *rest])}"
+    if word in _LOGS:
+        run = shown(runs_folder() / (rest[0] if rest else "latest"))
+        return f"tail -F {shlex.quote(run)}/logs/attempt*/rank*.log   # what its ranks print"
+    if word in ("export", "merge", "save"):
+        run = shown(runs_folder() / (rest[0] if rest else "latest"))
+        return (
+            f"ls {shlex.quote(run)}/model   # the whole model, as the run has exported it\n"
+            f"  → {console} push {shlex.join([*rest[:1]] or ['latest'])} OWNER/NAME   # uploads it"
+        )
+    if word in ("resume", "continue"):
+        return f"{start_program()} {shlex.join(['--resume', *(rest or ['latest'])])}"
+    return _nearest(word, rest, known)
+
+
+def _can_be_started(word: str) -> bool:
+    from launch.config.profiles import PROFILES, is_file
+    from launch.config.script_request import is_script
+
+    return is_file(word) or is_script(word) or (PROFILES / f"{word}.toml").is_file()
+
+
+def _nearest(word: str, rest: Sequence[str], known: Sequence[str]) -> str:
+    console = console_program()
+    near = difflib.get_close_matches(word, [*known, *_CALLED], n=1, cutoff=0.7)
+    if not near:
+        return f"{console} --help   # all commands"
+    command = _CALLED.get(near[0], near[0])
+    if command == "run":
+        return f"{start_program()} {shlex.join(rest)}".rstrip()
+    if command == "ps":
+        return f"{console} ps   # runs that are going on; all: {ls_runs()}"
+    latest = ["latest"] if not rest and command in _OF_ONE_RUN else []
+    return f"{console} {shlex.join([command, *rest, *latest])}"

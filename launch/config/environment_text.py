@@ -1,0 +1,49 @@
+"""Text form of the ranks' environment, for the console and the dry run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launch.config.leftover_variables import RULES, Leftover, names_in
+from launch.config.rank_environment import RankEnvironment
+
+_WIDTH = 40  # of NAME=VALUE; a longer one has its reason on the next line
+
+
+def environment_lines(environment: RankEnvironment) -> list[str]:
+    """Return lines with each variable's value, source and reason."""
+    return [
+        line
+        for one in environment.variables
+        for line in _columns(f"{one.name}={_printable(one.value)}", f"{one.source}: {one.reason}")
+    ]
+
+
+def _columns(left: str, right: str) -> list[str]:
+    if len(left) > _WIDTH:
+        return [f"  {left}", f"  {'':{_WIDTH}}  {right}"]
+    return [f"  {left:{_WIDTH}}  {right}"]
+
+
+def left_out_lines(environment: RankEnvironment, keep_env: str) -> list[str]:
+    """Return a line for each reason why variables do harm, and one on keeping those left out."""
+    lines, can_keep = [], []
+    for rule in RULES:
+        if slow := [one for one in environment.slow if rule.covers(one.name)]:
+            lines.append(f"warning: passed on: {_shown(slow)}: {rule.why}")
+        if found := [one for one in environment.left_out if rule.covers(one.name)]:
+            lines.append(f"not passed on: {_shown(found)}: {rule.why}")
+            can_keep += [one.name for one in found if rule.can_keep]
+    if can_keep:
+        names = ",".join([*names_in(keep_env), *can_keep])
+        lines.append(f"  → to keep what is meant: --set launch.keep_env={names}")
+    return lines
+
+
+def _shown(found: Sequence[Leftover]) -> str:
+    return " ".join(f"{one.name}={_printable(one.value)}" for one in found)
+
+
+def _printable(value: str) -> str:
+    """Return the value, escaped if it has characters that could move a terminal's cursor."""
+    return value if value.isprintable() else repr(value)

@@ -1,0 +1,326 @@
+"""The environment of the ranks: every variable with its value, source and reason.
+
+Includes the user's variables that are not passed on to them (launch/config/leftover_variables.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from launch.config.leftover_variables import Leftover, find_leftovers, find_slow_settings
+from machine.cores.binding import NUMA_VARIABLE
+from machine.cores.cores import usable_cores
+from machine.cores.numa import NOT_ASKED, Bindings
+from machine.gpus.allocator import NAME as ALLOC_CONF
+from machine.gpus.allocator import users_alloc_conf, with_expandable_segments
+from machine.gpus.devices import Placement
+from machine.processes.children import python_path
+from rundir.config import LaunchConfig, RunConfig
+from rundir.paths import ROOT, RunDir
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """An environment variable as the ranks get it."""
+
+    name: str
+    value: str
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEnvironment:
+    """The variables set for the ranks, and those of the user that do harm.
+
+    `left_out` are not passed on. `slow` are, as some machines hang without them.
+    """
+
+    variables: list[Variable]
+    left_out: list[Leftover]
+    slow: list[Leftover]
+
+    def of_child(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the whole environment of a child process: the user's, with these changes."""
+        gone = {leftover.name for leftover in self.left_out}
+        own = {name: value for name, value in environ.items() if name not in gone}
+        return own | {variable.name: variable.value for variable in self.variables}
+
+    def with_variable(self, variable: Variable) -> RankEnvironment:
+        """Return a copy with one more variable."""
+        return replace(self, variables=[*self.variables, variable])
+
+    def as_json(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the content of environment.json."""
+        return {
+            "variables": [asdict(variable) for variable in self.variables],
+            "not_passed_on": [asdict(leftover) for leftover in self.left_out],
+        }
+
+
+def rank_environment(
+    config: RunConfig,
+    placement: Placement,
+    run: RunDir,
+    environ: Mapping[str, str],
+    *,
+    own_trainer: bool = True,
+    bindings: Bindings = NOT_ASKED,
+) -> RankEnvironment:
+    """Return the environment of the ranks, made from the user's `environ`; see `rank_variables`."""
+    variables = rank_variables(
+        config, placement, run, environ, own_trainer=own_trainer, bindings=bindings
+    )
+    final = {variable.name: variable.value for variable in variables}
+    # A variable that Airlock itself sets to the same value is passed on after all.
+    left_out = [
+        leftover
+        for leftover in find_leftovers(environ, config.launch.keep_env)
+        if final.get(leftover.name) != leftover.value
+    ]
+    slow = find_slow_settings(environ, config.launch.keep_env)
+    return RankEnvironment(variables=variables, left_out=left_out, slow=slow)
+
+
+def rank_variables(
+    config: RunConfig,
+    placement: Placement,
+    run: RunDir,
+    environ: Mapping[str, str],
+    *,
+    own_trainer: bool = True,
+    bindings: Bindings = NOT_ASKED,
+) -> list[Variable]:
+    """Return the variables set for the ranks. The user's values win unless Airlock needs its own.
+
+    `own_trainer` is false for a script of the user's: variables that only suit our own trainer are
+    then left alone. Ranks with `bindings` have no more threads than cores. Raises UserError if the
+    user's settings of torch's allocator are invalid.
+    """
+    left_out = {leftover.name for leftover in find_leftovers(environ, config.launch.keep_env)}
+    own = {name: value for name, value in environ.items() if name not in left_out}
+    threads = _threads(config.launch, placement, bindings)
+    needed = [
+        Variable("AIRLOCK_RUN_DIR", str(run.path), "airlock", "where a rank finds its run"),
+        Variable(
+            "PYTHONPATH", python_path(own), "airlock", "the clone comes first, then the user's own"
+        ),
+        Variable(
+            "PYTHONSAFEPATH",
+            "1",
+            "airlock",
+            "a train.py in the working directory must not shadow ours",
+        ),
+        Variable(
+            "PYTHONUNBUFFERED",
+            "1",
+            "airlock",
+            "a rank that is killed has its last words in its log",
+        ),
+        *(_visible_gpus(placement) if own_trainer else _for_script(config, environ)),
+        *(threads if config.launch.threads_per_rank else []),
+        *([_numa(bindings)] if placement.device == "cuda" or bindings.ranks else []),
+    ]
+    defaults = [
+        *([] if config.launch.threads_per_rank else threads),
+        *_shares(placement, bindings),
+        Variable(
+            "PYTORCH_NVML_BASED_CUDA_CHECK",
+            "1",
+            "airlock",
+            "is_available() asks NVML and makes no context",
+        ),
+        *([_PCI_ORDER] if placement.device == "cuda" else []),
+        *(_FOR_OUR_TRAINER if own_trainer else []),
+        *(_for_nccl(config.launch, run) if placement.device == "cuda" else []),
+    ]
+    set_ = [
+        *needed,
+        *(_or_the_users(variable, own) for variable in defaults),
+        *_allocator(environ, adds=own_trainer and placement.device == "cuda"),
+    ]
+    names = {variable.name for variable in set_}
+    return [*set_, *(one for one in _kept(own) if one.name not in names)]
+
+
+def _or_the_users(variable: Variable, own: Mapping[str, str]) -> Variable:
+    """Return the variable, with the user's value if they have set one."""
+    value = own.get(variable.name, "")
+    if not value:
+        return variable
+    reason = f"as you set it (else {variable.value}: {variable.reason})"
+    return replace(variable, value=value, source="environment", reason=reason)
+
+
+def _kept(own: Mapping[str, str]) -> list[Variable]:
+    """Return harmful variables that are passed on: as launch.keep_env asks, or with a warning."""
+    named = find_leftovers(own, keep_env="")
+    return [
+        *(_though(one, "environment, launch.keep_env", "kept") for one in named),
+        *(_though(one, "environment", "passed on") for one in find_slow_settings(own, "")),
+    ]
+
+
+def _though(one: Leftover, source: str, what: str) -> Variable:
+    return Variable(one.name, one.value, source, f"{what}, though {one.reason}")
+
+
+def _threads(launch: LaunchConfig, placement: Placement, bindings: Bindings) -> list[Variable]:
+    if launch.threads_per_rank:
+        count, source, why = launch.threads_per_rank, "launch.threads_per_rank", "as it says"
+    else:
+        cores, source = usable_cores(), "airlock"
+        count = _share(placement, bindings)
+        why = f"{cores.counted} for {placement.num_ranks} ranks: more threads would fight for them"
+        if count == bindings.fewest_cores:
+            why = f"a rank's share of its NUMA node, of {why}"
+    return [Variable(name, str(count), source, why) for name in _THREADS]
+
+
+def _share(placement: Placement, bindings: Bindings) -> int:
+    """Return the number of cores that each rank has, at least one."""
+    share = max(1, usable_cores().number // placement.num_ranks)
+    return min(share, bindings.fewest_cores or share)
+
+
+def _numa(bindings: Bindings) -> Variable:
+    """Return the plan by which ranks bind themselves; empty with the reason if none does."""
+    why = bindings.why_not or "each rank's node and cores: those that its GPU is connected to"
+    return Variable(NUMA_VARIABLE, bindings.value(), "launch.numa", why)
+
+
+def _shares(placement: Placement, bindings: Bindings) -> list[Variable]:
+    """Return variables that limit compiler processes to a rank's share of the cores."""
+    share = str(_share(placement, bindings))
+    return [
+        Variable(
+            "TORCHINDUCTOR_COMPILE_THREADS",
+            share,
+            "airlock",
+            "a rank's share of the cores: torch.compile would start up to 32 workers in every "
+            "rank (pytorch#190941)",
+        ),
+        Variable(
+            "MAX_JOBS",
+            share,
+            "airlock",
+            "a rank's share of the cores: a build of an extension would start a compiler for "
+            "each core, in every rank",
+        ),
+    ]
+
+
+def _visible_gpus(placement: Placement) -> list[Variable]:
+    if not placement.is_here:
+        return []
+    if placement.device == "cpu":
+        return _HIDDEN_GPUS
+    gpus = ",".join(gpu.uuid for gpu in placement.gpus)
+    why = "by UUID: numbers mean other GPUs elsewhere"
+    return [Variable("CUDA_VISIBLE_DEVICES", gpus, "airlock", why)]
+
+
+# An empty value hides every GPU from CUDA and none from HIP, which takes HIP_VISIBLE_DEVICES first
+# (rocm-systems, projects/clr/rocclr/device/rocm/rocdevice.cpp, Device::init).
+_HIDDEN_GPUS = [
+    Variable("CUDA_VISIBLE_DEVICES", "", "airlock", "this run is on CPU"),
+    Variable("HIP_VISIBLE_DEVICES", "-1", "airlock", "this run is on CPU: the same for AMD GPUs"),
+]
+
+# CUDA C++ Programming Guide, "CUDA Environment Variables": the default is
+# FASTEST_FIRST, which differs from PCI_BUS_ID where GPUs are not all of one kind.
+_PCI_ORDER = Variable(
+    "CUDA_DEVICE_ORDER",
+    "PCI_BUS_ID",
+    "airlock",
+    "a GPU's number means the same one to CUDA as to nvidia-smi, and to this plan",
+)
+
+_STORE_OF_EACH_ATTEMPT = Variable(
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
+    "1",
+    "airlock",
+    "after a restart, ranks would find addresses of dead ones in the agent's store",
+)
+
+_FOR_OUR_TRAINER = [
+    Variable("TOKENIZERS_PARALLELISM", "false", "airlock", "its threads do not survive a fork"),
+    Variable("HF_HUB_OFFLINE", "1", "airlock", "files are fetched once, before the ranks start"),
+]
+
+
+def _for_script(config: RunConfig, environ: Mapping[str, str]) -> list[Variable]:
+    own = json.dumps(_own_python(environ))
+    return [
+        Variable(
+            "AIRLOCK_SCRIPT_ENVIRONMENT",
+            own,
+            "airlock",
+            "Python's variables as you have them: a rank restores them for the script",
+        ),
+        *(_HIDDEN_GPUS if config.launch.device == "cpu" else []),
+        *([_STORE_OF_EACH_ATTEMPT] if config.launch.max_restarts else []),
+    ]
+
+
+def _own_python(environ: Mapping[str, str]) -> dict[str, str | None]:
+    """Return Python's variables as the user had them.
+
+    `launch` itself was started with the clone first on the user's PYTHONPATH.
+    """
+    first, _, rest = environ.get("PYTHONPATH", "").partition(os.pathsep)
+    path = rest if first == str(ROOT) else environ.get("PYTHONPATH", "")
+    return {"PYTHONPATH": path or None, "PYTHONSAFEPATH": environ.get("PYTHONSAFEPATH")}
+
+
+def _for_nccl(launch: LaunchConfig, run: RunDir) -> list[Variable]:
+    """Return variables for NCCL and its watchdog. Good defaults of torch and NCCL are not set.
+
+    NCCL_MIN_NCHANNELS=1 is such a default, and NCCL_NTHREADS does not affect any buffer (NCCL's
+    src/graph/connect.cc and tuning.cc).
+    """
+    trace = Variable(
+        "TORCH_FR_DUMP_TEMP_FILE",
+        f"{run.incidents}/nccl_trace_rank_",
+        "airlock",
+        "a rank stuck in a collective leaves its last ones here; torch would write to ~/.cache, "
+        "over those of other runs",
+    )
+    if launch.nccl == "default":
+        return [trace]
+    return [
+        trace,
+        Variable(
+            "NCCL_MAX_NCHANNELS",
+            "1",
+            "launch.nccl",
+            "saves the buffers of all channels but one; costs speed: one multiprocessor of "
+            "the GPU moves what many did",
+        ),
+        Variable(
+            "NCCL_BUFFSIZE",
+            "1048576",
+            "launch.nccl",
+            "saves 3 of the 4 MiB of each buffer; costs speed: data move in smaller steps",
+        ),
+    ]
+
+
+def _allocator(environ: Mapping[str, str], *, adds: bool) -> list[Variable]:
+    """Return the settings of torch's allocator: the user's, and ours as well if `adds`."""
+    users = users_alloc_conf(environ)
+    conf = with_expandable_segments(users) if adds else users
+    why = "less GPU memory is lost in gaps that no tensor fits in"
+    if not conf:
+        return []
+    if not users:
+        return [Variable(ALLOC_CONF, conf, "airlock", why)]
+    if conf == users:
+        return [Variable(ALLOC_CONF, conf, "environment", "as you set it")]
+    return [Variable(ALLOC_CONF, conf, "environment, airlock", f"yours, and expandable: {why}")]

@@ -1,4 +1,0 @@
-"""Processes: starting, signalling, identifying and ending them, and their output.
-
-Imported by the launcher and by the processes it starts.
-"""

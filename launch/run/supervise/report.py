@@ -1,0 +1,217 @@
+"""The final report of a run: the summary, or the failure with its traceback last."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from launch.run.supervise.event_lines import speed
+from launch.run.supervise.loss_rows import loss_rows
+from launch.run.supervise.next_commands import exported_rows, next_rows
+from machine.processes.signals import Signals
+from machine.typed_run import typed_run
+from rundir.exit_codes import ExitCode
+from rundir.paths import RunDir, shown
+from rundir.units import MIB, clock_text, loss_text
+from state import out_of_memory
+from state.blame import Blame, Failure
+from state.gpu_use import over_the_run
+from state.run_state import RunState
+from state.try_next import tries_lines
+
+_NUM_LOG_LINES = 30
+_TAIL_BYTES = 64 * 1024
+_NUM_ANSWERS = 3
+
+
+def exit_code(state: RunState, agent_code: int, signals: Signals) -> ExitCode:
+    """Return the exit code of the run.
+
+    With our trainer, only a rank's own word counts as done, not merely an exit with 0; and a run
+    that failed while it was to save and stop has failed, as nothing says that it saved. With a
+    script there are only exit codes.
+    """
+    result = state.result.get("result") if agent_code == 0 else None
+    if result == "done" or (state.of_script and agent_code == 0):
+        return ExitCode.DONE
+    is_failure = state.has_own_failure and not state.of_script
+    was_stopped = result == "stopped" or (signals.stop_asked and not is_failure)
+    if was_stopped or signals.end_now:
+        saved = state.last_checkpoint is not None
+        return ExitCode.INTERRUPTED_SAVED if saved else ExitCode.INTERRUPTED_UNSAVED
+    root = state.root_failure()
+    if root is None:  # the agent itself ended
+        return ExitCode.OUT_OF_MEMORY if state.oom_kill else ExitCode.RANK_FAILED
+    return ExitCode(root.exit_code)
+
+
+def report(console: Console, run: RunDir, state: RunState, code: ExitCode) -> None:
+    """Print how the run ended."""
+    if code is ExitCode.DONE:
+        _summary(console, run, state)
+    elif code in (ExitCode.INTERRUPTED_SAVED, ExitCode.INTERRUPTED_UNSAVED):
+        _interrupted(console, run, state)
+    else:
+        _failure(console, run, state)
+
+
+def _out(console: Console, text: str) -> None:
+    console.out(text, highlight=False)
+
+
+def _summary(console: Console, run: RunDir, state: RunState) -> None:
+    status = state.status
+    elapsed = clock_text(time.monotonic() - state.started_mono)
+    _out(console, f"\n{status.profile}: done in {elapsed}")
+    rows = []
+    if state.first_loss is not None and status.loss is not None:
+        since = "" if status.loss == state.first_loss else f"{state.first_loss:.4f} → "
+        rows.append(("loss", f"{since}{status.loss:.4f} in {status.step} steps"))
+    rows += [*_evaluation_rows(run, state), *loss_rows(run, state)]
+    rows += exported_rows(state.export, state.status.run_id)
+    tokens_per_s = state.result.get("tokens_per_s")
+    if tokens_per_s:
+        rows.append(("speed", speed(tokens_per_s, state.result["mfu"])))
+    rows.append(("host memory", f"peak {state.peak_pss_bytes // MIB:,} MiB, all processes"))
+    if state.gpus:
+        rows.append(("GPUs", over_the_run(state.gpus.values())))
+    if slow := state.stragglers.over_the_run():
+        rows.append(("slow rank", slow))
+    rows += [(one.name, shown(one)) for one in (run.adapter, run.model) if one.is_dir()]
+    for name, text in (*rows, *next_rows(run, state)):
+        _out(console, f"  {name:<13} {text}")
+
+
+def _evaluation_rows(run: RunDir, state: RunState) -> list[tuple[str, str]]:
+    if not state.evals:
+        return []
+    before, after = state.evals[0], state.evals[-1]
+    rows = [("held-out loss", f"{loss_text(before['loss'])} → {loss_text(after['loss'])}")]
+    if after["exact_match"] is None:
+        return rows
+    num = state.plan["num_eval_samples"]
+    figures = f"{before['exact_match']:.1%} → {after['exact_match']:.1%} of {num} held-out prompts"
+    rows.append(("exact match", figures))
+    for answer in _sample_answers(run):
+        mark = "right" if answer["exact_match"] else f"wrong, {answer['expected_output']}"
+        rows.append(("answer", f"{answer['input']}  →  {answer['model_output']}   ({mark})"))
+    return rows
+
+
+def _sample_answers(run: RunDir) -> list[dict[str, Any]]:
+    """Return three answers of the last snapshot: a wrong one first, if there is one."""
+    snapshots = sorted((run.path / "evolution").glob("*/step_*.json"), key=lambda path: path.name)
+    if not snapshots:
+        return []
+    examples = json.loads(snapshots[-1].read_text(encoding="utf-8"))["examples"]
+    wrong = [example for example in examples if not example["exact_match"]][:1]
+    right = [example for example in examples if example["exact_match"]]
+    # Far apart in the file, so that not all three are of the same kind.
+    spread = right[:: max(1, len(right) // _NUM_ANSWERS)]
+    return (wrong + spread)[:_NUM_ANSWERS]
+
+
+def _interrupted(console: Console, run: RunDir, state: RunState) -> None:
+    if state.last_checkpoint is None:
+        saved = "what the script has saved is its own" if state.of_script else "nothing was saved"
+        _out(console, f"\ninterrupted; {saved}. What there is: {shown(run.path)}")
+        _out(console, f"  → {typed_run(run, state.status.profile).again()}   # anew")
+        return
+    _out(console, f"\ninterrupted; the checkpoint after step {state.last_checkpoint} is saved")
+    _out(console, _resume_line(run, state))
+
+
+def _failure(console: Console, run: RunDir, state: RunState) -> None:
+    """Print which rank failed, why, and what to do; the most telling part comes last."""
+    from launch.run.supervise.ask_doctor import advice, examined
+    from launch.run.supervise.incident import incident_lines
+
+    root, seen = state.root_failure(), examined(run, state)
+    kept = incident_lines(run, state, None if isinstance(seen, str) else seen)
+    advised, incident = _indented(advice(seen, state)), _indented(kept)
+    if root is None:
+        _agent_failure(console, run, state, [*advised, f"  log {shown(run.agent_log)}", *incident])
+        return
+    is_hang = root.exit_code == ExitCode.HANG
+    log = run.rank_log(root.rank or 0, state.status.attempt)
+    if root.rank is None and not is_hang:
+        log = run.zygote_log
+    lines = [*_what_failed(root, state), *advised, f"  log {shown(log)}", *incident]
+    if state.last_checkpoint is not None:
+        lines += [f"  last checkpoint: step {state.last_checkpoint}", _resume_line(run, state)]
+    lines += _indented(tries_lines(run, state))
+    text = "\n".join(lines)
+    if root.traceback:
+        _out(console, f"\n{text}\n\n{root.traceback}")
+    elif state.of_script or is_hang:  # its output is on the screen already, or says nothing new
+        _out(console, f"\n{text}")
+    else:
+        # A killed rank has no last words: what killed it matters more than its log.
+        _out(console, f"\n{_tail(log)}\n\n{text}")
+
+
+def _what_failed(root: Failure, state: RunState) -> list[str]:
+    is_hang = root.exit_code == ExitCode.HANG
+    has = "hung" if is_hang else "failed"
+    lines = [f"airlock: the run {has}: {root.summary}", *_indented(root.notes)]
+    if state.restarts:
+        lines.append(f"  restarted before: {'; '.join(state.restarts)}")
+    if state.is_final:
+        lines.append("  not restarted: it would end the same way, until data or settings change")
+    if not is_hang:
+        lines += _indented(others_of(root, state.failures))
+    if root.title == "killed by SIGKILL":
+        lines.append("  by another process: the kernel's OOM killer counted no kill at that time")
+    return lines
+
+
+def others_of(root: Failure, failures: Iterable[Failure]) -> list[str]:
+    """Return lines about the other ranks: those that failed by themselves, and how; the rest."""
+    others = sorted(
+        (one for one in failures if one.rank is not None and one.rank != root.rank),
+        key=lambda one: one.rank or 0,
+    )
+    alike: dict[str, list[str]] = {}  # ranks by how they failed
+    for one in others:
+        if one.blame <= Blame.LIKELY:
+            how = one.summary.removeprefix(f"{one.who} ")
+            alike.setdefault(how, []).append(str(one.rank))
+    same = alike.pop(root.summary.removeprefix(f"{root.who} "), [])
+    lines = [f"also failed, in the same way: rank {', '.join(same)}"] if same else []
+    lines += [f"also failed: rank {', '.join(ranks)} {how}" for how, ranks in alike.items()]
+    rest = [str(one.rank) for one in others if one.blame > Blame.LIKELY]
+    return [*lines, *([f"and, as a consequence, rank {', '.join(rest)}"] if rest else [])]
+
+
+def _agent_failure(console: Console, run: RunDir, state: RunState, more: list[str]) -> None:
+    """Report an agent that has ended although no rank failed."""
+    lines = ["airlock: the run failed: torch's agent ended before its ranks did"]
+    if state.oom_kill:
+        title, notes = out_of_memory.by_kernel(state.oom_kill)
+        lines += [f"  it was {title}", *_indented(notes)]
+    _out(console, "\n".join(["", _tail(run.agent_log), "", *lines, *more]))
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
+
+
+def _resume_line(run: RunDir, state: RunState) -> str:
+    typed = typed_run(run, state.status.profile)
+    return f"  → {state.resume_command or typed.resumed(run)}"
+
+
+def _tail(log: Path) -> str:
+    """Return the last lines of a log, or a note that it is empty or cannot be read."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError as error:
+        return f"({error.strerror})"
+    return "\n".join(lines[-_NUM_LOG_LINES:]) or "(the log is empty)"

@@ -1,0 +1,202 @@
+"""The workload of the ranks, our trainer or a script: how each is watched, and its output."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Container, Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from rundir import control
+from rundir.paths import RunDir
+from state.run_state import RunState
+
+_MOST_AT_ONCE = 1 << 20  # bytes read from one log at a time
+_PROMPT_S = 0.5  # after which the beginning of a line is taken for a question that waits
+_LONGEST_LINE = 1 << 16  # bytes after which a line that does not end is cut
+_LINE_END = re.compile(rb"(\r\n|\n|\r(?=.))", re.DOTALL)  # a final \r may be half of a \r\n
+
+# Lines of Airlock's own, which also come as events, in order across all ranks.
+_OWN = re.compile(
+    r"\[Rank \d+\] (INIT: rank=\d"
+    r"|LOCK: (waiting for |acquired!|released|still waiting: |its memory )"
+    r"|RESTART: attempt \d|IMPORT: .* is left to the script: |MEM:[A-Z-]+ rss=)"
+)
+
+
+class LogTail:
+    """A reader of one log: from its beginning, or `from_end_bytes` before its end."""
+
+    def __init__(self, path: Path, *, from_end_bytes: int | None = None) -> None:
+        self._path = path
+        self._offset = 0
+        self._is_inside_line = False
+        if from_end_bytes is not None:
+            with contextlib.suppress(OSError):
+                self._offset = max(0, path.stat().st_size - from_end_bytes)
+                self._is_inside_line = self._offset > 0
+        self._rest = b""
+        self._read_mono = 0.0  # when there was something new
+
+    def prompt(self) -> str | None:
+        """Return the beginning of a line that has waited for its end, once; None if none does."""
+        if not self._rest.strip() or time.monotonic() - self._read_mono < _PROMPT_S:
+            return None
+        text, self._rest = self._rest.decode(errors="replace"), b""
+        return text
+
+    def new_lines(self, *, last: bool = False) -> list[str] | None:
+        """Return the lines completed since the last call, or None if there is nothing new.
+
+        A carriage return ends a line too, so each state of a progress bar is a line. A long text
+        comes in pieces, one per call; with `last` its end comes as well, even if it is not a whole
+        line.
+        """
+        data = self._read()
+        if not data and not (last and self._rest):
+            return None
+        *parts, self._rest = _LINE_END.split(self._rest + data)
+        if self._is_inside_line and parts:
+            self._is_inside_line, parts = False, parts[2:]
+        ended = zip(parts[::2], parts[1::2], strict=True)
+        lines = [line for line, end in ended if line or end != b"\r"]  # a \r may come first, too
+        if self._rest and ((last and not data) or len(self._rest) > _LONGEST_LINE):
+            lines, self._rest = [*lines, self._rest], b""
+        return [line.decode(errors="replace").rstrip("\r") for line in lines]
+
+    def _read(self) -> bytes:
+        try:
+            if self._path.stat().st_size == self._offset:
+                return b""
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read(_MOST_AT_ONCE)
+        except OSError:  # it cannot be shown; that does not harm the run
+            return b""
+        self._offset += len(data)
+        self._read_mono = time.monotonic() if data else self._read_mono
+        return data
+
+
+class RankOutput:
+    """The output of all ranks of a run, of every attempt."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._has_typist = sys.stdin is not None and sys.stdin.isatty()
+        self._tails: dict[Path, LogTail] = {}
+
+    def new_lines(self, *, last: bool = False) -> Iterator[list[str]]:
+        """Yield new lines as `LogTail.new_lines` does, rank by rank, without Airlock's own.
+
+        One piece of each rank, so that none silences the others; with `last`, all there is.
+        """
+        for path in sorted(self._logs.glob("attempt*/rank*.log")):
+            self._tails.setdefault(path, LogTail(path))
+        for tail in self._tails.values():
+            while (lines := tail.new_lines(last=last)) is not None:
+                if kept := [line for line in map(_without_own, lines) if line is not None]:
+                    yield kept
+                if not last:
+                    break
+            if self._has_typist and (asked := tail.prompt()) is not None:
+                yield [asked]
+
+
+def _without_own(line: str) -> str | None:
+    """Return the line, or the part of it before a line of Airlock's own; None if that is empty."""
+    own = _OWN.search(line)
+    return line if own is None else line[: own.start()] or None
+
+
+class Workload(Protocol):
+    """The interface of a workload: the rules that differ."""
+
+    end_signal: signal.Signals  # ends the agent, and through it the ranks, at once
+
+    def new_output(self, *, last: bool = False) -> Iterable[list[str]]:
+        """Return new lines of the ranks' output, in pieces; with `last`, all that is left."""
+
+    def ask_to_stop(self, agent: subprocess.Popen[bytes], state: RunState) -> str | None:
+        """Ask the ranks to stop; return a message for the user, or None if asking is of no use."""
+
+    def gone(self, state: RunState, alive: Container[int]) -> list[int]:
+        """Return the ranks that left although others need them; `alive` holds live pids."""
+
+
+def ask_to_save(run: RunDir, state: RunState) -> str | None:
+    """Ask our trainer to save and stop; return a message for the user.
+
+    Returns None if nothing can be saved, as before training.
+    """
+    if state.status.phase not in ("training", "paused", "finishing"):
+        return None
+    try:
+        control.ask(run, "stop")
+    except OSError:  # where no empty file can be created, no checkpoint can either
+        return None
+    saver = "the ranks save" if len(state.status.ranks) > 1 else "the run saves"
+    return f"stopping: {saver} a checkpoint; Ctrl-C again ends at once"
+
+
+class OwnTrainer:
+    """Airlock's trainer: it saves when asked to stop, and reports when it is done."""
+
+    end_signal = signal.SIGTERM
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+
+    def new_output(self, *, last: bool = False) -> Iterable[list[str]]:  # noqa: ARG002 - as for scripts
+        """Return nothing: this trainer reports by events, and those are shown."""
+        return []
+
+    def ask_to_stop(self, agent: subprocess.Popen[bytes], state: RunState) -> str | None:  # noqa: ARG002
+        """Ask through the run folder."""
+        return ask_to_save(self._run, state)
+
+    def gone(self, state: RunState, alive: Container[int]) -> list[int]:
+        """Return the ranks that are gone before the end has been announced."""
+        if state.result:
+            return []
+        return [
+            row.rank for row in state.status.ranks if row.pid is not None and row.pid not in alive
+        ]
+
+
+class UserScript:
+    """A script as torchrun runs it: its output is shown, and exit codes are all it reports."""
+
+    end_signal = signal.SIGKILL
+
+    def __init__(self, run: RunDir) -> None:
+        self._output = RankOutput(run.agent_log.parent)
+
+    def new_output(self, *, last: bool = False) -> Iterable[list[str]]:
+        """Return all output."""
+        return self._output.new_lines(last=last)
+
+    def ask_to_stop(self, agent: subprocess.Popen[bytes], state: RunState) -> str | None:  # noqa: ARG002
+        """Send SIGTERM, which the agent passes on; it allows the ranks 30 seconds."""
+        agent.send_signal(signal.SIGTERM)
+        return "stopping: the script has 30 seconds; Ctrl-C again ends at once"
+
+    def gone(self, state: RunState, alive: Container[int]) -> list[int]:
+        """Return those that failed: a rank that ends with 0 leaves the others to their work."""
+        if state.status.phase == "stopping":
+            return []
+        return [
+            row.rank
+            for row in state.status.ranks
+            if row.phase == "failed" and row.pid is not None and row.pid not in alive
+        ]
+
+
+def workload_of(run: RunDir, state: RunState) -> Workload:
+    """Return the workload of this run."""
+    return UserScript(run) if state.of_script else OwnTrainer(run)

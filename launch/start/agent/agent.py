@@ -1,0 +1,182 @@
+"""The agent process: torch's own elastic agent, driven by torchrun's own arguments.
+
+`python -P -m launch.start.agent.agent RUN_DIR TORCHRUN_ARGS…` does what `torchrun TORCHRUN_ARGS…`
+does, but forks the ranks from a zygote (warm start) and records which rank failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from signal import SIGTERM
+from typing import Any
+
+from launch.start.agent import elastic_compat as torch_compat
+from launch.start.agent.warm_start import WarmStart, ZygoteLostError, signal_name
+from launch.start.rank.rank import main_of_fork
+from rundir.config_file import read_config
+from rundir.errors import UserError
+from rundir.events import EventTail, EventWriter
+from rundir.exit_codes import ExitCode
+from rundir.paths import RunDir
+
+_ZYGOTE_LOST = 255  # multiprocessing's exit code for a fork whose forkserver is gone
+
+
+def main() -> None:
+    """Start the ranks and monitor them; exit with 0 if all of them exited with 0, else with 10."""
+    run, torchrun_args = RunDir(Path(sys.argv[1])), sys.argv[2:]
+    launch = read_config(run.config).launch
+    events = EventWriter(run.event_file("agent"))
+    # Only this process knows its own pid; the zygote and the ranks inherit its environment.
+    os.environ["AIRLOCK_AGENT_PID"] = str(os.getpid())
+    warm = WarmStart(run, events, launch.zygote_timeout_s) if launch.start != "cold" else None
+
+    torch_compat.leave_no_main()
+    # Only now: while the zygote imports torch on one core, this process does so on another.
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher import api
+    from torch.distributed.run import config_from_args, get_args_parser
+
+    torch_compat.format_plainly()
+    torch_compat.hasten_rendezvous()
+    config, command, args = config_from_args(get_args_parser().parse_args(torchrun_args))
+    # launch_agent hard-codes the agent class; the rest of its set-up is wanted.
+    api.LocalElasticAgent = _airlock_agent(  # type: ignore[attr-defined]
+        LocalElasticAgent, run, events, launch.start, warm
+    )
+    try:
+        with events.span("spawn", num_ranks=config.nproc_per_node):
+            api.elastic_launch(config, command)(*args)
+    except (ChildFailedError, ZygoteLostError):  # the run folder records both by now
+        sys.exit(int(ExitCode.RANK_FAILED))
+
+
+def _airlock_agent(
+    base: Any, run: RunDir, events: EventWriter, asked: str, warm: WarmStart | None
+) -> Any:
+    """Return a subclass of torch's agent that starts ranks warm if possible, and records exits."""
+
+    exits = _Exits(events, warm)
+
+    class AirlockAgent(base):
+        def __init__(self, spec: Any, *args: Any, **options: Any) -> None:
+            super().__init__(spec, *args, **options)
+            self._cold: Any = (spec.entrypoint, spec.args, self._start_method)
+
+        def _start_workers(self, worker_group: Any) -> Any:
+            """Start the ranks after the rendezvous, which gives the zygote that time too."""
+            exits.begin_attempt()
+            events.begin_attempt(self._attempt())
+            events.emit("mark", "attempt")
+            reason = warm.why_not() if warm else None
+            if warm and reason is None:
+                events.emit("mark", "start", start=asked, reason=None)
+                try:
+                    return self._start(worker_group, main_of_fork, (), "forkserver")
+                except (EOFError, OSError) as error:  # the zygote ended or could not fork
+                    reason = warm.give_up(f"no rank could be forked: {error!r}")
+            events.emit("mark", "start", start="cold", reason=reason)
+            return self._start(worker_group, *self._cold)
+
+        def _start(self, worker_group: Any, entry: Any, args: Any, method: str) -> Any:
+            worker_group.spec.entrypoint, worker_group.spec.args = entry, args
+            self._start_method = method
+            return super()._start_workers(worker_group)
+
+        def _monitor_workers(self, worker_group: Any) -> Any:
+            # torch returns from a failure only after the other ranks have ended as well.
+            failed = exits.tell(_exitcodes(worker_group, self._pcontext))
+            if failed:
+                pids = _pids(worker_group, self._pcontext)
+                _look_at_others(run, self._attempt(), failed, pids)
+            result = super()._monitor_workers(worker_group)
+            if result.is_failed():
+                exitcodes = _exitcodes(worker_group, self._pcontext)
+                failures = {rank: one.exitcode for rank, one in result.failures.items()}
+                exits.tell(failures | exitcodes)
+                self._remaining_restarts: int = _restarts_that_help(
+                    self._remaining_restarts, run, events, self._attempt()
+                )
+            return result
+
+        def _attempt(self) -> int:
+            return self._worker_group.spec.max_restarts - self._remaining_restarts
+
+    return AirlockAgent
+
+
+class _Exits:
+    """The record of how ranks have exited; each exit is reported once."""
+
+    def __init__(self, events: EventWriter, warm: WarmStart | None) -> None:
+        self._events, self._warm = events, warm
+        self._told: dict[int, int] = {}  # exit code by rank
+
+    def begin_attempt(self) -> None:
+        """Start a new attempt: from here on the ranks are new processes."""
+        self._told = {}
+
+    def tell(self, exitcodes: dict[int, int]) -> list[int]:
+        """Report the ranks that have newly failed, and return them."""
+        new = exitcodes.items() - self._told.items()
+        self._told |= exitcodes
+        # Deaths by SIGTERM come first: one seen in a later call was caused by this process.
+        failed = sorted((one for one in new if one[1]), key=lambda one: one[1] != -SIGTERM)
+        if self._warm and failed:  # ranks die with the zygote, which is then the cause
+            self._warm.report_exit(is_likely=any(code == _ZYGOTE_LOST for _, code in failed))
+        for rank, exitcode in failed:
+            self._events.emit(
+                "error",
+                "rank.exit",
+                failed_rank=rank,
+                exitcode=exitcode,
+                signal=signal_name(exitcode),
+            )
+        return [rank for rank, _ in failed]
+
+
+def _restarts_that_help(left: int, run: RunDir, events: EventWriter, attempt: int) -> int:
+    """Return how many restarts to make of those left: none if a rank ended with a UserError.
+
+    Only a change of data or settings mends that: every restart would end the same way.
+    """
+    for path in sorted(run.events.glob("rank*.jsonl")) if left else ():
+        for event in EventTail(path).new_events():
+            is_last = event["name"] == "rank.exception" and event["attempt"] == attempt
+            if is_last and event["exception"] == UserError.__name__:
+                events.emit("mark", "restart.none", failed_rank=event["rank"])
+                return 0
+    return left
+
+
+def _look_at_others(run: RunDir, attempt: int, failed: list[int], pids: dict[int, int]) -> None:
+    from launch.start.agent.timeout_evidence import (
+        look_at_others,  # no start should wait for this import
+    )
+
+    with contextlib.suppress(Exception):  # whatever goes wrong, the failure itself matters more
+        look_at_others(run, attempt, failed, pids)
+
+
+def _pids(worker_group: Any, context: Any) -> dict[int, int]:
+    """Return the pid of each rank, by global rank."""
+    local = context.pids()
+    return {worker.global_rank: local[worker.local_rank] for worker in worker_group.workers}
+
+
+def _exitcodes(worker_group: Any, context: Any) -> dict[int, int]:
+    """Return the exit code of every rank that has ended, by global rank.
+
+    torch itself reports only the one that it happened to look at first.
+    """
+    ranks = (worker.global_rank for worker in worker_group.workers)
+    found = zip(ranks, torch_compat.exitcodes_of(context), strict=False)
+    return {rank: code for rank, code in found if code is not None}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Evidence of a timeout in a collective: the stacks of all ranks, taken before torch ends them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from launch.run.supervise.incident import end_of
+from rundir.atomic import write_text
+from rundir.events import Event
+from rundir.paths import RunDir
+from state.hang import Hang
+from state.hang_evidence import collect
+
+_TIMED_OUT = re.compile(r"Timed out waiting (\d+) ?ms")  # by gloo; NCCL's watchdog raises nothing
+_LAST_BYTES = 256 << 10  # of the end of a rank's events, where its exception comes last
+_IN_GLOO = '  File "/torch/distributed/gloo", line 0 in wait'
+_CALL = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<where>.+)$', re.MULTILINE)
+
+
+def look_at_others(
+    run: RunDir, attempt: int, failed: Sequence[int], pids: Mapping[int, int]
+) -> None:
+    """Collect the state of every rank on this machine if one of the ranks in `failed` timed out.
+
+    `pids` holds the pids of all ranks on this machine. For a rank that has already ended, its
+    traceback stands in for its stack. Raises OSError when the disk does not take the evidence, and
+    ValueError for an event truncated for the same reason.
+    """
+    told = _exceptions(run, attempt, failed)
+    waited = [told[rank]["message"] for rank in failed if rank in told]
+    found = [match for message in waited if (match := _TIMED_OUT.search(message))]
+    if not found:
+        return
+    timeout_s = max(int(match[1]) / 1000 for match in found)
+    folder = collect(run, attempt, pids, Hang(still_s=timeout_s, limit_s=timeout_s))
+    for rank, event in _exceptions(run, attempt, pids).items():  # more ranks may have raised by now
+        path = folder / "stacks" / f"rank{rank}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, _as_stack(event))
+
+
+def _exceptions(run: RunDir, attempt: int, ranks: Iterable[int]) -> dict[int, Event]:
+    """Return the `rank.exception` event of each of `ranks` that has raised in `attempt`."""
+    found = {}
+    for rank in ranks:
+        lines = end_of(run.event_file(f"rank{rank}"), _LAST_BYTES) or ""
+        for line in lines.splitlines():
+            if '"name": "rank.exception"' in line and (event := json.loads(line))["rank"] == rank:
+                found[rank] = event
+    return {rank: event for rank, event in found.items() if event["attempt"] == attempt}
+
+
+def _as_stack(event: Event) -> str:
+    """Return a traceback as faulthandler would have written it, the innermost call first.
+
+    An innermost call in gloo, which is C++, is missing from the traceback and added here.
+    """
+    calls = [
+        f'  File "{call["file"]}", line {call["line"]} in {call["where"]}'
+        for call in _CALL.finditer(event["traceback"])
+    ]
+    inner = [_IN_GLOO] if "gloo" in event["message"] else []
+    head = "Current thread 0x0 (most recent call first):"
+    return "\n".join([head, *inner, *reversed(calls), ""])

@@ -1,0 +1,71 @@
+"""Reports of a process about itself: lines in its log, and the same as events."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+from dataclasses import asdict
+from pathlib import Path
+
+from machine.cores.binding import Bound
+from machine.memory.process_memory import measure
+from machine.processes.stacks import answer_in
+from rundir.events import EventWriter
+
+
+class Reporter:
+    """The reporter of `who` ("Rank 3", "Zygote"); `log` is the file descriptor for its lines."""
+
+    def __init__(self, events: EventWriter, who: str, log: int = 1) -> None:
+        self.events = events
+        self.who = who
+        self._log = log
+
+    def line(self, text: str) -> None:
+        """Write the line `[Who] text` in one piece."""
+        line = f"[{self.who}] {text}"
+        with contextlib.suppress(OSError):  # a full disk, or a script that has closed its output
+            os.write(self._log, f"{line}\n".encode())
+        self.events.emit("log", "line", text=line)
+
+    def bound(self, to: Bound | None) -> None:
+        """Write a NUMA line with the cores and memory of this process, and the mark; None: no."""
+        if to is None:
+            return
+        self.events.emit("mark", "numa", **asdict(to))
+        cores = "" if to.numa_node is None else f"node={to.numa_node} cores={to.cores} "
+        self.line(f"NUMA: {cores}memory: {to.memory}")
+
+    def memory(self, label: str) -> None:
+        """Write a `MEM:LABEL` line with this process's memory, and the mark of that name."""
+        memory = measure()
+        self.events.emit("mark", f"mem.{label.lower().replace('-', '_')}", **asdict(memory))
+        self.line(f"MEM:{label} {memory.line()}")
+
+
+def write_output_to(log: Path, stacks: Path) -> None:
+    """Send this process's output, and that of every library in it, to `log`.
+
+    On a crash or SIGUSR2 the stacks of all its threads go there as well. Stacks that Airlock itself
+    asks for go to `stacks`.
+    """
+    descriptor = open_log(log)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    write_stacks_to(2)
+    answer_in(stacks)
+
+
+def open_log(log: Path) -> int:
+    """Open `log` for appending and return the file descriptor. Raises OSError."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+
+def write_stacks_to(log: int) -> None:
+    """Have the stacks of all threads written to `log` on a crash or SIGUSR2."""
+    faulthandler.enable(log)
+    faulthandler.register(signal.SIGUSR2, log, all_threads=True)

@@ -1,0 +1,120 @@
+"""Early import of a script's libraries: once in the zygote, or inside the gate in a cold rank."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from launch.start.rank.fork_safety import inspect
+from launch.start.rank.reporter import Reporter
+from launch.start.rank.script_imports import Import, ImportPlan, Setting, plan_imports
+from rundir.config import ScriptConfig
+
+# Variables that differ between ranks: a library that reads one while it loads would get the same
+# value in all ranks, or none.
+_OF_A_RANK = frozenset(
+    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+)
+
+
+class UnfitError(Exception):
+    """This process must not be forked; the message says why, and what to type."""
+
+
+def import_in_rank(script: ScriptConfig, report: Reporter) -> None:
+    """Import in a rank's own process, where anything that fails is left to the script."""
+    plan = plan_imports(script, safe_to_fork=False)
+    _say_left_out(plan, report)
+    with _settings_undone(plan):
+        for step in plan.steps:
+            _do(step, report)
+
+
+def import_in_zygote(script: ScriptConfig, report: Reporter) -> None:
+    """Import what every rank then inherits, and inspect the process after each import.
+
+    Raises UnfitError for the first import that starts a thread, touches CUDA or asks for its rank.
+    """
+    plan = plan_imports(script, safe_to_fork=True)
+    _say_left_out(plan, report)
+    with _settings_undone(plan), _asked_for_rank() as asked:
+        for step in plan.steps:
+            if isinstance(step, Setting):
+                _do(step, report)
+                continue
+            with report.events.span("zygote.import", what=step.name):
+                _do(step, report)
+                if step == Import("torch"):
+                    _settle_torch()
+            _check(step, asked)
+
+
+def _settle_torch() -> None:
+    import torch
+
+    from ranks.torch_compat import import_compiler
+
+    torch.set_num_threads(1)
+    import_compiler()
+
+
+def _do(step: Import | Setting, report: Reporter) -> None:
+    if isinstance(step, Setting):
+        os.environ[step.name] = step.value
+        return
+    try:
+        # With members, the submodules among them are imported too, as in the statement.
+        __import__(step.name, fromlist=step.members)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the script may handle any of them
+        text = str(error).partition("\n")[0]
+        report.line(f"IMPORT: {step.name} is left to the script: {type(error).__name__}: {text}")
+
+
+def _check(step: Import, asked: list[str]) -> None:
+    do = f"--preload -{step.name} leaves it out"
+    if asked:
+        raise UnfitError(f"{step.name} asked for {asked[0]} when it was imported; {do}")
+    found = inspect().why_not_to_fork
+    if found is not None:
+        raise UnfitError(f"after importing {step.name}, {found}; {do}")
+
+
+def _say_left_out(plan: ImportPlan, report: Reporter) -> None:
+    for name, why in plan.left_out:
+        report.line(f"IMPORT: {name} is left to the script: {why}")
+
+
+@contextlib.contextmanager
+def _settings_undone(plan: ImportPlan) -> Iterator[None]:
+    """Restore the environment variables after the block: the script sets them itself."""
+    names = {step.name for step in plan.steps if isinstance(step, Setting)}
+    before = {name: os.environ.get(name) for name in names}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _asked_for_rank() -> Iterator[list[str]]:
+    """Yield a live list of the rank's variables that are read within the block."""
+    asked: list[str] = []
+    environ_class: Any = type(os.environ)
+    get = environ_class.__getitem__
+
+    def get_and_note(environ: Any, name: Any) -> Any:
+        if name in _OF_A_RANK:
+            asked.append(name)
+        return get(environ, name)
+
+    environ_class.__getitem__ = get_and_note
+    try:
+        yield asked
+    finally:
+        environ_class.__getitem__ = get

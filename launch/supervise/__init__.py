@@ -1,4 +1,0 @@
-"""Supervision of a run until its end: pass on a stop, guard memory, judge a hang, report.
-
-Runs in the launcher. The keeper (launch/process/keeper.py), a process of its own, outlives it.
-"""

@@ -1,0 +1,165 @@
+"""What to try after a failure by memory or a hang, as commands: the one that was typed, changed.
+
+Made from the run folder alone, so that the report and the doctor say the same.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from machine.typed import console_program
+from rundir.config import RunConfig
+from rundir.config_file import read_config
+from rundir.exit_codes import ExitCode
+from rundir.paths import RunDir
+from state.run_state import RunState
+
+_SUBSET = 100  # samples
+_LEAST_TOKENS = 64
+_MOST = 6
+_OF_MEMORY = re.compile(r"out of memory|bad_alloc|MemoryError|[Cc]annot allocate memory|ENOMEM")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """One change to a run, in words and as settings; `num_ranks` 0 leaves their number."""
+
+    what: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    num_ranks: int = 0
+
+
+def tries_after(run: RunDir, state: RunState) -> list[dict[str, Any]]:
+    """Return commands to try after the failure of `run`, each as {"what": …, "command": …}.
+
+    None for failures of other kinds, for scripts, and where the run folder cannot be read.
+    """
+    kind = _kind(state)
+    if not kind or state.of_script:
+        return []
+    try:
+        config = read_config(run.config)
+        typed = run.command.read_text(encoding="utf-8").partition("\n")[0]
+    except (OSError, ValueError, IndexError):
+        return []
+    is_launched = typed and not re.search(r" --plain\b|python -m train", typed)
+    found = _by_memory(config) if kind == "memory" else _by_hang(config)
+    kept = [one for one in found if is_launched or not one.num_ranks]
+    if " --resume " in f"{typed} ":  # it needs the data as they were
+        kept = [one for one in kept if not any(key.startswith("data.") for key in one.settings)]
+    commands = [{"what": one.what, "command": _changed(typed, one)} for one in kept[:_MOST]]
+    if is_launched:
+        climb = f"{console_program()} check --climb {_as_options(config)}"
+        what = "from 2 examples on one rank up to this: at which step it breaks"
+        commands.append({"what": what, "command": climb})
+    return commands
+
+
+def tries_lines(run: RunDir, state: RunState) -> list[str]:
+    """Return the same as lines for people; none if there is nothing to try."""
+    found = tries_after(run, state)
+    lines = [f"→ {one['command']}   # {one['what']}" for one in found]
+    return ["to try next, each by itself:", *lines] if lines else []
+
+
+def _kind(state: RunState) -> str:
+    root = state.root_failure()
+    if state.status.exit_code == ExitCode.HANG or (root and root.exit_code == ExitCode.HANG):
+        return "hang"
+    told = f"{root.title if root else ''} {state.status.error or ''}"
+    is_proven = ExitCode.OUT_OF_MEMORY in (state.status.exit_code, root and root.exit_code)
+    return "memory" if is_proven or _OF_MEMORY.search(told) else ""
+
+
+def _by_memory(config: RunConfig) -> Iterator[Try]:
+    """Yield what takes less memory, the mildest first."""
+    yield from _smaller_batches(config)
+    if not config.model.gradient_checkpointing:
+        yield Try(
+            what="activations are computed twice, slower",
+            settings={"model.gradient_checkpointing": "true"},
+        )
+    yield from _shorter(config)
+    yield from _without_evaluation(config)
+    yield from _one_rank(config)
+    yield from _subset(config)
+    yield from _on_cpu(config)
+
+
+def _by_hang(config: RunConfig) -> Iterator[Try]:
+    """Yield what leaves out a part that may hang: others, evaluations, data, the device."""
+    yield from _one_rank(config)
+    yield from _without_evaluation(config)
+    yield from _subset(config)
+    yield from _shorter(config)
+    yield from _on_cpu(config)
+
+
+def _smaller_batches(config: RunConfig) -> Iterator[Try]:
+    train, ranks = config.train, max(1, config.launch.num_ranks)
+    at_once = min(train.micro_batch_size, -(-train.global_batch_size // ranks))
+    if at_once > 1:
+        yield Try(
+            what=f"{at_once // 2} instead of {at_once} rows at once, as many samples a step",
+            settings={"train.micro_batch_size": str(at_once // 2)},
+        )
+    elif train.global_batch_size > ranks:
+        yield Try(
+            what=f"{ranks} instead of {train.global_batch_size} samples a step",
+            settings={"train.global_batch_size": str(ranks)},
+        )
+
+
+def _shorter(config: RunConfig) -> Iterator[Try]:
+    length = config.data.max_seq_length // 2
+    if length >= _LEAST_TOKENS:
+        settings = {"data.max_seq_length": str(length), "data.on_long_row": "truncate"}
+        yield Try(what="longer samples are cut off, none is left out", settings=settings)
+
+
+def _without_evaluation(config: RunConfig) -> Iterator[Try]:
+    if config.train.evaluate and (
+        config.data.eval_path or config.data.held_out_share or config.evaluation
+    ):
+        settings = {"train.evaluate": "false"}
+        if config.train.early_stop_evaluations:
+            settings["train.early_stop_evaluations"] = "0"
+        yield Try(what="no evaluation", settings=settings)
+
+
+def _one_rank(config: RunConfig) -> Iterator[Try]:
+    if config.launch.num_ranks != 1:
+        yield Try(what="one rank, which waits for no other", num_ranks=1)
+
+
+def _subset(config: RunConfig) -> Iterator[Try]:
+    if not config.data.max_samples or config.data.max_samples > _SUBSET:
+        settings = {"data.max_samples": str(_SUBSET)}
+        yield Try(what=f"the first {_SUBSET} samples alone", settings=settings)
+
+
+def _on_cpu(config: RunConfig) -> Iterator[Try]:
+    if config.launch.device != "cpu" and not config.launch.needs_gpu:
+        yield Try(what="without a GPU: an error is said where it is", settings=_CPU)
+
+
+_CPU = {"launch.device": "cpu"}
+
+
+def _changed(typed: str, one: Try) -> str:
+    """Return the command that was typed, with more options behind: the last one counts."""
+    words = ["--num-gpus", str(one.num_ranks)] if one.num_ranks else []
+    for key, value in one.settings.items():
+        words += ["--set", f"{key}={value}"]
+    return f"{typed} {shlex.join(words)}"
+
+
+def _as_options(config: RunConfig) -> str:
+    words = [config.profile]
+    words += ["--data", config.data.path] if config.data.path else []
+    words += ["--num-gpus", str(config.launch.num_ranks)] if config.launch.num_ranks else []
+    return shlex.join(words)

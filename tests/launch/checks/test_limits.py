@@ -1,0 +1,118 @@
+"""Limits on open files and on processes, set for a child that then checks them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from machine.cores.cores import usable_cores
+from machine.mounts import mounts
+from tests.conftest import ROOT
+
+LOOK = """
+import json, os, resource, sys
+sys.path.insert(0, sys.argv[1])
+exec(sys.argv[2])
+from launch.checks import system
+from tests.launch.checks.conftest import context
+found = system.check_limits(context(*json.loads(sys.argv[3])))
+rows = [(one.level, one.text or one.warning, one.do) for one in found]
+print(json.dumps([rows, resource.getrlimit(resource.RLIMIT_NOFILE)]))
+"""
+SETTINGS = ("tiny", "launch.threads_per_rank=4")
+
+
+def look(first: str, *command: str, settings: tuple[str, ...] = SETTINGS) -> tuple[Any, Any]:
+    """Return (findings, the limit on open files) of a process that has done `first`."""
+    program = [sys.executable, "-P", "-c", LOOK, str(ROOT), first, json.dumps(settings)]
+    done = subprocess.run([*command, *program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows, files = json.loads(done.stdout)
+    return rows, files
+
+
+def test_a_low_limit_on_open_files_is_raised_and_that_is_said() -> None:
+    rows, files = look("resource.setrlimit(resource.RLIMIT_NOFILE, (256, 8192))")
+    assert rows[0] == ["ok", "a process may open 8,192 files (raised from 256)", ""]
+    assert files == [8192, 8192]
+    rows, files = look("resource.setrlimit(resource.RLIMIT_NOFILE, (5000, 8192))")
+    assert rows[0][1] == "a process may open 5,000 files"
+    assert files == [5000, 8192]
+
+
+def test_one_that_cannot_be_raised_is_a_warning() -> None:
+    rows, files = look("resource.setrlimit(resource.RLIMIT_NOFILE, (256, 1024))")
+    level, text, do = rows[0]
+    assert (level, files) == ("warning", [1024, 1024])
+    assert "may open 1,024 files, and the limit cannot be raised; a rank may need 4,096" in text
+    assert "--ulimit nofile=65536" in do
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_limit_on_processes_that_leaves_too_few_threads_is_an_error() -> None:
+    # The kernel exempts root, so it is tested as a user without other processes.
+    as_other = (
+        "from launch.preflight import system\n"
+        "from tests.launch.checks import conftest\n"
+        "resource.setrlimit(resource.RLIMIT_NPROC, ({0}, {0})); os.setuid(61234)"
+    )
+    rows, _ = look(as_other.format(40))
+    level, text, do = rows[1]
+    assert level == "error"
+    assert "RLIMIT_NPROC) leaves 39 of 40 threads; 2 ranks start at least 56" in text
+    assert do.startswith("ulimit -u")
+    assert look(as_other.format(400))[0][1][0] == "ok"
+
+
+@contextlib.contextmanager
+def pids_cgroup(limit: int) -> Iterator[list[str]]:
+    """Yield a command prefix that starts a program in a real cgroup with that thread limit."""
+    places = [
+        mount.point
+        for mount in mounts()
+        if mount.kind == "cgroup2" or (mount.kind == "cgroup" and "pids" in mount.options)
+    ]
+    for place in places:
+        group = place / f"airlock-{os.getpid()}-{secrets.token_hex(2)}"
+        try:
+            group.mkdir()
+            (group / "pids.max").write_text(str(limit))
+        except OSError:
+            with contextlib.suppress(OSError):
+                group.rmdir()
+            continue
+        try:
+            yield ["sh", "-c", 'echo $$ >"$0/cgroup.procs"; exec "$@"', str(group)]
+        finally:
+            Path(group).rmdir()
+        return
+    pytest.skip("no cgroup that limits threads can be made here")
+
+
+def test_a_cgroup_that_leaves_too_few_threads_is_an_error() -> None:
+    with pids_cgroup(40) as inside:
+        rows, _ = look("", *inside)
+        (found,) = [row for row in rows if "/airlock-" in row[1]]
+    assert found[0] == "error"
+    assert "threads; 2 ranks start at least 56" in found[1]
+    assert "--pids-limit=-1" in found[2]
+    with pids_cgroup(400) as inside:
+        rows, _ = look("", *inside)
+        assert [row[0] for row in rows if "/airlock-" in row[1]] == ["ok"]
+
+
+def test_the_threads_of_a_rank_are_its_share_of_the_cores() -> None:
+    share = max(1, usable_cores().number // 2)
+    with pids_cgroup(30) as inside:
+        rows, _ = look("", *inside, settings=("tiny",))
+    (text,) = [row[1] for row in rows if "/airlock-" in row[1]]
+    assert text.endswith(f"2 ranks start at least {2 * (share + 8) + 32}")

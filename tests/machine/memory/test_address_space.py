@@ -1,0 +1,212 @@
+"""The limit on a rank's address space: predicted from named parts, and tried out for real."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launch.config.address_limit import rank_limit
+from machine.memory.address_probe import Trial, probe
+from machine.memory.address_space import Prediction, mapped_files, predict
+from machine.memory.host_memory import HostMemory
+from machine.memory.limits import RLIMIT_VARIABLE, apply_limits, check_limits, is_out_of_memory
+from rundir.config import LimitsConfig
+from rundir.errors import UserError
+from rundir.exit_codes import ExitCode
+from rundir.prepared import Prepared, PreparedData
+from rundir.units import GIB, MIB
+from tests.conftest import ROOT
+
+SMALL = predict([], "2", [])
+
+
+def failure(limit_bytes: int, reserved_bytes: int, num_threads: int) -> str | None:
+    """Return why a trial failed, or None."""
+    trial = Trial(limit_bytes=limit_bytes, reserved_bytes=reserved_bytes, num_threads=num_threads)
+    return probe(trial).failure
+
+
+def test_what_is_predicted_is_all_of_the_memory_and_what_is_reserved_besides() -> None:
+    total = HostMemory().now().total_bytes
+    assert SMALL.most_bytes > total + 4 * GIB
+    assert SMALL.most_bytes == sum(part.most_bytes for part in SMALL.parts)
+    assert SMALL.least_bytes < 2 * GIB  # the tiny profile runs in that
+    for part in SMALL.parts:
+        assert part.least_bytes <= part.most_bytes
+        assert part.what in SMALL.in_words()
+
+
+@pytest.mark.parametrize("own", ["2,4", "2"])
+def test_nested_numbers_of_threads_count_by_their_first(own: str) -> None:
+    assert predict([], own, []).num_threads == SMALL.num_threads
+    assert predict([], "many", []).num_threads >= len(os.sched_getaffinity(0))
+
+
+def test_files_that_are_mapped_add_their_size(tmp_path: Path) -> None:
+    sizes = (3 * GIB, GIB)
+    files = [tmp_path / str(size) for size in sizes]
+    for file, size in zip(files, sizes, strict=True):
+        with file.open("wb") as sparse:
+            sparse.truncate(size)
+    with_files = predict(files, "2", [])
+    assert with_files.least_bytes - SMALL.least_bytes == 7 * GIB  # twice the largest
+    assert with_files.most_bytes - SMALL.most_bytes == 8 * GIB
+
+
+def test_gpus_and_threads_add_what_is_reserved_for_them() -> None:
+    assert predict([], "50", []).most_bytes > SMALL.most_bytes + 2 * 48 * 64 * MIB
+    with_gpus = predict([], "2", [80 * GIB] * 8)
+    gpus = 8 * 80 * GIB
+    assert with_gpus.most_bytes > SMALL.most_bytes + 3 * gpus * 9 // 8 + gpus
+    assert with_gpus.least_bytes == SMALL.least_bytes  # nothing of it is certain
+
+
+def test_the_weights_the_data_and_the_checkpoint_are_what_is_mapped(tmp_path: Path) -> None:
+    model, checkpoint, data = (tmp_path / name for name in ("model", "step_1", "data"))
+    for folder in (model, checkpoint, data):
+        folder.mkdir()
+    wanted = [model / "model.safetensors", checkpoint / "model.safetensors", data / "tokens"]
+    for path in (*wanted, model / "pytorch_model.bin", model / "config.json"):
+        path.write_bytes(b"x")
+    train = PreparedData(path=str(data), num_samples=1, num_too_long=0, longest=9, end_token_id=0)
+    prepared = Prepared(
+        model_path=str(model), train=train, evaluation=None, resume_from=str(checkpoint)
+    )
+    assert mapped_files(prepared) == wanted
+    (model / "model.safetensors").unlink()
+    assert mapped_files(prepared)[0] == model / "pytorch_model.bin"
+
+
+def test_the_prediction_passes_its_trial_and_is_handed_on_with_its_parts() -> None:
+    limit = rank_limit(LimitsConfig(), SMALL)
+    assert (limit.name, limit.source) == (RLIMIT_VARIABLE, "predicted")
+    assert limit.value == str(SMALL.most_bytes)
+    assert limit.reason == SMALL.in_words()
+
+
+def test_a_users_own_limit_wins_over_the_prediction_and_none_is_none() -> None:
+    assert rank_limit(LimitsConfig(rlimit_as_gib=3), SMALL).value == str(3 * GIB)
+    assert rank_limit(LimitsConfig(rlimit_as_gib=0), SMALL).value == "0"
+
+
+def test_a_users_limit_that_is_too_low_is_refused_and_the_one_that_is_named_will_do() -> None:
+    with pytest.raises(UserError) as caught:
+        rank_limit(LimitsConfig(rlimit_as_gib=1), SMALL)
+    assert caught.value.code == ExitCode.PREFLIGHT
+    assert "1.00 GiB" in str(caught.value)
+    assert "AIRLOCK_RLIMIT_AS_GIB=0" in str(caught.value) or "0 is none" in str(caught.value)
+    named = re.search(r"AIRLOCK_RLIMIT_AS_GIB=(\d+)", caught.value.do)
+    assert named is not None
+    assert rank_limit(LimitsConfig(rlimit_as_gib=int(named[1])), SMALL).source.startswith("limits")
+
+
+def test_a_prediction_that_fails_its_trial_is_not_applied_and_says_why() -> None:
+    needs_more = replace(SMALL.parts[0], least_bytes=SMALL.most_bytes)
+    wrong = Prediction([needs_more, *SMALL.parts[1:]], SMALL.num_threads, SMALL.stack_bytes)
+    limit = rank_limit(LimitsConfig(), wrong)
+    assert (limit.value, limit.source) == ("0", "predicted")
+    assert "none" in limit.reason
+    assert "Cannot allocate memory" in limit.reason
+
+
+def test_a_model_larger_than_the_limit_fails_the_trial() -> None:
+    """A load of 1.6 GB has failed under 2.5 GiB, so the probe must report it beforehand."""
+    assert failure(5 * GIB // 2, 3 * GIB, 4) is not None
+    assert failure(4 * GIB, 3 * GIB, 4) is None
+
+
+@pytest.mark.parametrize("spare_mib", [10, 40, 100])
+def test_too_little_room_for_threads_fails_the_trial_in_bounded_time(spare_mib: int) -> None:
+    told = failure(GIB + spare_mib * MIB, GIB, 64)
+    assert told is not None
+    assert "thread" in told or "reserve" in told
+
+
+def in_a_shell(limit_kib: int, program: str) -> str:
+    """Return what `program` prints under `ulimit -v`."""
+    done = subprocess.run(
+        ["sh", "-c", f'ulimit -v {limit_kib}; exec "$0" "$@"', sys.executable, "-P", "-c", program],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+LIMITED = """
+from launch.config.address_limit import rank_limit
+from machine.memory.address_space import predict
+from machine.memory.limits import check_limits
+from rundir.config import LimitsConfig
+try:
+    check_limits(LimitsConfig(rlimit_as_gib={gib}))
+    print(rank_limit(LimitsConfig(rlimit_as_gib={gib}), predict([], "2", [])).value)
+except Exception as error:
+    print(error)
+"""
+
+
+def test_a_lower_ulimit_is_kept_if_ranks_can_start_with_it() -> None:
+    assert in_a_shell(3 << 20, LIMITED.format(gib=-1)).strip() == str(3 * GIB)
+
+
+def test_a_ulimit_that_no_rank_starts_with_is_refused() -> None:
+    text = in_a_shell(1 << 20, LIMITED.format(gib=-1))
+    assert "ulimit -v: no rank starts with 1.00 GiB" in text
+    assert "ulimit -v 2097152" in text
+
+
+def test_more_than_the_hard_limit_cannot_be_asked_for() -> None:
+    assert "hard limit is 3.0 GiB" in in_a_shell(3 << 20, LIMITED.format(gib=5))
+
+
+def test_a_guard_that_would_keep_all_memory_free_is_refused() -> None:
+    check_limits(LimitsConfig(guard_gib=0.1))
+    with pytest.raises(UserError, match="guard_gib asks for 1e\\+06 GiB"):
+        check_limits(LimitsConfig(guard_gib=1e6))
+
+
+@pytest.mark.parametrize(
+    ("gib", "handed", "applied"),
+    [
+        (-1, str(40 * GIB), 40 * GIB),
+        (-1, "0", None),
+        (-1, "", None),
+        (50, str(40 * GIB), 50 * GIB),
+        (0, str(40 * GIB), None),
+    ],
+)
+def test_a_rank_applies_what_it_is_handed_unless_one_was_asked_for(
+    gib: float, handed: str, applied: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    monkeypatch.setenv(RLIMIT_VARIABLE, handed)
+    try:
+        assert apply_limits(LimitsConfig(rlimit_as_gib=gib))["rlimit_as_bytes"] == applied
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_one"),
+    [
+        (MemoryError(), True),
+        (OSError(12, "Cannot allocate memory"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"), True),
+        (RuntimeError("unable to mmap 1600 bytes from file: Cannot allocate memory (12)"), True),
+        (RuntimeError("std::bad_alloc"), True),
+        (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory"), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (OSError(28, "No space left on device"), False),
+    ],
+)
+def test_a_failed_allocation_is_known_by_what_it_says(error: Exception, is_one: bool) -> None:
+    assert is_out_of_memory(error) is is_one
