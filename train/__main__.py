@@ -5,5 +5,6 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    airlock = os.path.relpath(Path(__file__).resolve().parents[1] / "airlock")
+    root = Path(__file__).resolve().parents[1]
+    airlock = "./airlock" if Path.cwd() == root else str(root / "airlock")
     os.execv(airlock, [airlock, "run", "--plain", *sys.argv[1:]])  # noqa: S606

@@ -140,6 +140,8 @@ class _Rewritten:
             self._settings, self._to_compute, self._notes = {}, [], []
             self._options = {key: self._options[key] for key in self._options if key in _OF_ALL}
             return
+        if "--plain" in self._kept and self._options.get("--num-gpus", "1") != "1":
+            self._kept.remove("--plain")  # which is one process
         if strange := self._options.keys() - self._own.keys():
             self._options = {key: self._options[key] for key in self._options.keys() - strange}
         is_limited = any("max_steps" in word for word in (*self._kept, *self._settings))

@@ -15,24 +15,18 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from launch.config.environment_text import left_out_lines
 from launch.config.extra_packages import require
 from launch.config.job import Job, make_job
-from launch.config.records import banner, make_folder
 from launch.config.request import PLAIN, RUN, Request
-from launch.run.monitor_beside import require_monitor, start_monitor
 from launch.run.ready import have_prepared
-from launch.run.supervise.on_event import OnEvent
+from launch.run.supervise.monitor_beside import require_monitor
+from launch.run.supervise.parts import RunParts
 from launch.run.supervise.plain_watch import PlainWatch
 from launch.run.supervise.report import exit_code, report
 from launch.run.supervise.watch import Watch
 from launch.start.rank.last_words import last_words
 from launch.start.rank.reporter import Reporter, open_log, write_stacks_to
-from launch.track.sidecar import Tracking
 from machine.gpus.devices import installed_gpus, visible_gpus
-from machine.gpus.gpu_samples import GpuSampler
-from machine.processes.descendants import OwnProcesses
-from machine.processes.line_console import keep_in
 from machine.processes.output import Output
 from machine.processes.signals import Interrupted, Signals
 from machine.processes.stacks import answer_in
@@ -40,9 +34,6 @@ from rundir.checkpoints import remove_half_written
 from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
-from rundir.paths import shown
-from state.follow import Follower
-from state.run_state import new_state
 
 _SOURCE = "one process, without the launcher"
 # Variables that torchrun or a job script sets for its own ranks.
@@ -71,12 +62,11 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
     if job.config.launch.monitor:
         require_monitor()
     plain = _PlainRun(request, job, console, output, own)
-    plain.greet(request, own)
     try:
         code = plain.to_its_end()
         plain.report(code)
     finally:
-        plain.tell()
+        plain.parts.on_event.end_of_run(plain.parts.signals)
     return code
 
 
@@ -93,6 +83,16 @@ def _refuse_company(request: Request, environ: Mapping[str, str]) -> None:
     )
 
 
+def _other_gpus(request: Request, job: Job, environ: Mapping[str, str]) -> list[str]:
+    """Return a line about GPUs that a plain run leaves idle, with the command that takes all."""
+    if job.placement.device != "cuda":
+        return []
+    visible = visible_gpus(installed_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
+    if len(visible) <= 1:
+        return []
+    return [f"airlock: 1 of {len(visible)} GPUs is used; all: {request.command(RUN, {})}"]
+
+
 def _leave_bars_to_terminals() -> None:
     """Keep transformers' progress bars out of files and pipes."""
     from transformers.utils import logging
@@ -102,7 +102,7 @@ def _leave_bars_to_terminals() -> None:
 
 
 class _PlainRun:
-    """A run with its folder, carried out by this process."""
+    """A run from its folder to its end, in this process."""
 
     def __init__(
         self,
@@ -112,102 +112,52 @@ class _PlainRun:
         output: Output,
         environ: Mapping[str, str],
     ) -> None:
-        self._job, self._console, self._output = job, console, output
-        self._signals = Signals()
-        output.on_reader_gone = self._signals.ask_to_stop
-        self.folder, self._environment = make_folder(job, environ)
-        keep_in(console, self.folder)
-        self._env = self._environment.of_child(environ)
-        self.state = new_state(
-            self.folder.run_id,
-            job.config.profile,
-            1,
-            resume_command=request.command(PLAIN, {}, resume=shown(self.folder.path)),
+        signals = Signals()
+        output.on_reader_gone = signals.ask_to_stop
+        self._output = output
+        self.parts = parts = RunParts(request, job, console, signals, environ, program=PLAIN)
+        self._log = open_log(parts.run.rank_log(0, 0))
+        parts.greet(_other_gpus(request, job, environ), environ)
+        progress = PlainWatch(
+            parts.run, parts.config.hang_timeout_s, self._log, self._tell_of_freeze
         )
-        self._events = EventWriter(self.folder.event_file("launch"))
-        self._log = open_log(self.folder.rank_log(0, 0))
-        self._follower = Follower(
-            self.folder, self.state, self._events, GpuSampler(job.placement.gpus)
-        )
-        processes = OwnProcesses()
-        self._tracking = Tracking(self.folder, job.config, self._env, processes, console)
-        if job.config.launch.monitor:
-            start_monitor(self.folder, environ, processes, console)
-        self._on_event = OnEvent(
-            self.folder, self.state, job.config.launch.on_event, processes, console
-        )
-        self._watch = Watch(
-            run=self.folder,
-            state=self.state,
-            follower=self._follower,
-            tracking=self._tracking,
-            on_event=self._on_event,
-            console=console,
-            signals=self._signals,
-            stop_timeout_s=job.config.launch.stop_timeout_s,
-            end_now=self._end_now,
-            progress=PlainWatch(
-                self.folder, job.config.launch.hang_timeout_s, self._log, self._tell_of_freeze
-            ),
-        )
-
-    def greet(self, request: Request, environ: Mapping[str, str]) -> None:
-        """Print what runs where, and the command that uses more of this machine."""
-        keep_env = self._job.config.launch.keep_env
-        lines = [banner(self._job, self.folder), *left_out_lines(self._environment, keep_env)]
-        if self._job.placement.device == "cuda":
-            visible = visible_gpus(installed_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
-            if len(visible) > 1:
-                all_of_them = request.command(RUN, {})
-                lines.append(f"airlock: 1 of {len(visible)} GPUs is used; all: {all_of_them}")
-        self._console.out("\n".join(lines), highlight=False)
+        self._watch = Watch(parts, progress, self._end_now)
 
     def to_its_end(self) -> ExitCode:
         """Prepare and train. Raises UserError for what users can fix."""
-        code = ExitCode.RANK_FAILED  # unless another outcome is found
+        code, parts = ExitCode.RANK_FAILED, self.parts  # unless another outcome is found
         self._watch.start()
         try:
-            have_prepared(
-                self._job,
-                self.folder,
-                self._console,
-                self._env,
-                self._events,
-                self._signals,
-                start="cold",
-            )
-            self.state.enter("starting")
+            have_prepared(parts, start="cold")
+            parts.state.enter("starting")
             agent_code = self._train()
             self._watch.stop()
-            code = exit_code(self.state, agent_code, self._signals)
+            code = exit_code(parts.state, agent_code, parts.signals)
         except Interrupted:
             code = ExitCode.INTERRUPTED_UNSAVED
         except UserError as error:
             code = error.code
-            self.state.refused(error)
+            parts.state.refused(error)
             raise
         finally:
             self._watch.stop()
-            self._tracking.end(self._signals)
+            parts.tracking.end(parts.signals)
             self._close(code)
         return code
 
     def report(self, code: ExitCode) -> None:
         """Print the outcome of the run."""
-        report(self._console, self.folder, self.state, code)
-
-    def tell(self) -> None:
-        """Tell the command of --on-event how it ended."""
-        self._on_event.end_of_run(self._signals)
+        report(self.parts.console, self.parts.run, self.parts.state, code)
 
     def _train(self) -> int:
         """Do what a rank does after the gate; return 0, or 1 if it failed."""
+        config, run = self.parts.job.config, self.parts.run
         # Final before torch is imported. From here on, this process is a rank.
         os.environ.clear()
-        os.environ.update(self._env)
+        os.environ.update(self.parts.env)
         write_stacks_to(self._log)
-        answer_in(self.folder.stacks("rank0"))
-        events = EventWriter(self.folder.event_file("rank0"), rank=0)
+        answer_in(run.stacks("rank0"))
+        events = EventWriter(run.event_file("rank0"), rank=0)
         rank = Reporter(events, "Rank 0", self._log)
         try:
             rank.line("INIT: rank=0/1 local_rank=0")
@@ -217,11 +167,11 @@ class _PlainRun:
             rank.memory("POST-IMPORT")
             _leave_bars_to_terminals()
             with events.span("model.load"):
-                model = worker.load(self._job.config, self.folder, 0, tell=rank.line)
+                model = worker.load(config, run, 0, tell=rank.line)
             rank.memory("POST-MODEL")
             if (device := next(model.parameters()).device).type == "mps":  # only torch knows of it
                 rank.line(f"DEVICE: {device}, the GPU of this Mac")
-            worker.train(self._job.config, self.folder, model, events)
+            worker.train(config, run, model, events)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - reported as for any rank
             self._tell(events, error)
             return 1
@@ -232,7 +182,7 @@ class _PlainRun:
         events.emit("error", "rank.exception", **words)
         if events.num_lost > num_lost:  # a full disk: the event cannot be read back
             about = {"kind": "error", "name": "rank.exception", "rank": 0, "attempt": 0}
-            self.state.add({**about, "pid": os.getpid(), "t": time.time(), **words})
+            self.parts.state.add({**about, "pid": os.getpid(), "t": time.time(), **words})
         with contextlib.suppress(OSError):
             os.write(self._log, words["traceback"].encode(errors="replace"))
 
@@ -241,11 +191,11 @@ class _PlainRun:
         line = f"airlock: {text}"
         with contextlib.suppress(OSError):
             os.write(self._log, f"{line}\n".encode(errors="replace"))
-        self._events.emit("log", "line", text=line)
+        self.parts.events.emit("log", "line", text=line)
 
     def _end_now(self) -> None:
         """End this process, whatever its main thread is doing; called by the watching thread."""
-        code = exit_code(self.state, 1, self._signals)
+        code = exit_code(self.parts.state, 1, self.parts.signals)
         self._close(code)
         self.report(code)
         self._output.discard_rest()
@@ -253,6 +203,5 @@ class _PlainRun:
 
     def _close(self, code: ExitCode) -> None:
         """Record the outcome, and remove incomplete files."""
-        self.state.end(code, is_preempted=self._signals.has_preempted(self.folder))
-        self._follower.write_status()
-        remove_half_written(self.folder)
+        self.parts.end(code)
+        remove_half_written(self.parts.run)

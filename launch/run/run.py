@@ -18,13 +18,10 @@ from launch.checks.checks_first import (
 )
 from launch.checks.preflight import make_sure
 from launch.config.address_limit import rank_limit
-from launch.config.environment_text import left_out_lines
 from launch.config.flag_table import unread_variables
 from launch.config.job import Job, examine, together
 from launch.config.rank_environment import Variable
 from launch.config.records import (
-    banner,
-    make_folder,
     torchrun_args_of,
     write_command,
     write_environment,
@@ -32,30 +29,23 @@ from launch.config.records import (
 from launch.config.request import RUN, Request
 from launch.plan.demo import demo_that_fits
 from launch.plan.of_run import PlanOfRun
-from launch.run.monitor_beside import require_monitor, start_monitor
 from launch.run.ready import make_ready
 from launch.run.supervise.guard import MemoryGuard
-from launch.run.supervise.on_event import OnEvent
-from launch.run.supervise.policies import Watched
+from launch.run.supervise.monitor_beside import require_monitor
+from launch.run.supervise.parts import RunParts
 from launch.run.supervise.report import exit_code, report
 from launch.run.supervise.supervisor import Supervisor
-from launch.run.supervise.workload import workload_of
 from launch.start.gate.blind_spot import blind_spot
 from launch.start.gate.folder import gate_folder
-from launch.track.sidecar import Tracking
-from machine.gpus.gpu_samples import GpuSampler
 from machine.memory.address_space import mapped_files, predict
-from machine.processes.descendants import OwnProcesses
-from machine.processes.line_console import keep_in
 from machine.processes.output import Output
 from machine.processes.parent import become_subreaper
 from machine.processes.signals import Interrupted, Signals
 from rundir.checkpoints import remove_half_written
 from rundir.errors import UserError
-from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
-from rundir.paths import RunDir, shown
-from state.run_state import RunState, new_state
+from rundir.paths import RunDir
+from state.run_state import RunState
 
 
 def run(request: Request, console: Console, output: Output, environ: Mapping[str, str]) -> ExitCode:
@@ -89,16 +79,17 @@ def carry_out(
 ) -> tuple[RunDir, RunState, ExitCode]:
     """Carry out a job in a run folder of its own, which `say_end` reports. Raises UserError."""
     started = _Run(request, job, console, signals, environ)
+    parts = started.parts
     try:
         code = started.to_its_end()
-        say_end(started.folder, started.state, code)
-    finally:
-        started.tell()
-    return started.folder, started.state, code
+        say_end(parts.run, parts.state, code)
+    finally:  # the report, and its incident, are there
+        parts.on_event.end_of_run(signals)
+    return parts.run, parts.state, code
 
 
 class _Run:
-    """A run with its folder, and the parts that carry it out."""
+    """A run from its folder to its last process."""
 
     def __init__(
         self,
@@ -108,118 +99,74 @@ class _Run:
         signals: Signals,
         environ: Mapping[str, str],
     ) -> None:
-        self._job, self._console, self._signals = job, console, signals
-        self._environ = environ
-        processes = OwnProcesses()
         become_subreaper()
-        self.folder, self._environment = make_folder(job, environ)
-        keep_in(console, self.folder)
-        self._env = self._environment.of_child(environ)
-        self._greet()
-        self.state = new_state(
-            self.folder.run_id,
-            job.config.profile,
-            job.placement.num_ranks,
-            of_script=job.config.script is not None,
-            resume_command=request.command(RUN, {}, resume=shown(self.folder.path)),
-        )
-        self._events = EventWriter(self.folder.event_file("launch"))
+        self.parts = parts = RunParts(request, job, console, signals, environ, program=RUN)
+        self._environ, self._env = environ, parts.env
+        parts.greet(self._remarks(), environ)
         self._guard = MemoryGuard(
             job.config.limits,
-            state=self.state,
-            events=self._events,
-            processes=processes,
+            state=parts.state,
+            events=parts.events,
+            processes=parts.processes,
             console=console,
         )
-        if job.config.launch.monitor:
-            start_monitor(self.folder, environ, processes, console)
-        self._tracking = Tracking(self.folder, job.config, self._env, processes, console)
-        self._plan = PlanOfRun(request, job, self.folder, console, environ, signals)
-        watched = Watched(
-            run=self.folder,
-            config=job.config.launch,
-            state=self.state,
-            events=self._events,
-            processes=processes,
-            workload=workload_of(self.folder, self.state),
-            console=console,
-            signals=signals,
-            gpus=GpuSampler(job.placement.gpus),
-        )
-        self._on_event = OnEvent(
-            self.folder, self.state, job.config.launch.on_event, processes, console
-        )
-        self._supervisor = Supervisor(watched, self._guard, self._tracking, self._on_event)
+        self._plan = PlanOfRun(request, job, parts.run, console, environ, signals)
+        self._supervisor = Supervisor(parts, self._guard)
 
     def to_its_end(self) -> ExitCode:
         """Prepare, start the ranks and supervise them. Raises UserError for what users can fix."""
-        code = ExitCode.RANK_FAILED  # unless another outcome is found
+        code, parts = ExitCode.RANK_FAILED, self.parts  # unless another outcome is found
         try:
-            self._supervisor.write_status()
+            parts.follower.write_status()
             self._guard.start()
             self._limit_ranks(self._made_ready())
-            args = torchrun_args_of(self._job, self.folder)
+            args = torchrun_args_of(parts.job, parts.run)
             agent_code = self._supervisor.supervise(args, self._env, self._plan)
-            code = exit_code(self.state, agent_code, self._signals)
+            code = exit_code(parts.state, agent_code, parts.signals)
         except Interrupted:
             code = ExitCode.INTERRUPTED_UNSAVED
         except UserError as seen:
             error = self._plan.explained(self._guard.explained(seen))
             code = error.code
-            self.state.refused(error)
+            parts.state.refused(error)
             raise error from None
         finally:
             self._plan.close()
             self._guard.stop()
-            self._tracking.end(self._signals)
-            self.state.end(code, is_preempted=self._signals.has_preempted(self.folder))
-            self._supervisor.write_status()
-            _tidy_up(self.folder)
+            parts.tracking.end(parts.signals)
+            parts.end(code)
+            _tidy_up(parts.run)
         return code
 
-    def tell(self) -> None:
-        """Tell the command of --on-event how it ended; the report, and its incident, are there."""
-        self._on_event.end_of_run(self._signals)
-
-    def _greet(self) -> None:
-        keep_env = self._job.config.launch.keep_env
-        lines = [banner(self._job, self.folder), *left_out_lines(self._environment, keep_env)]
+    def _remarks(self) -> list[str]:
+        """Return lines about this machine and this environment."""
+        job, lines = self.parts.job, []
         if unseen := blind_spot():
             lines.append(f"airlock: {unseen}")
-        if self._job.config.script is None:  # a script may read them itself
+        if job.config.script is None:  # a script may read them itself
             lines += unread_variables(self._environ)
-        lines += self._job.bindings.complaints()
-        self._console.out("\n".join(lines), highlight=False)
+        return [*lines, *job.bindings.complaints()]
 
     def _made_ready(self) -> list[Path] | None:
         """Prepare model and data; return the files that a rank will map, or None for a script."""
-        if self._job.config.script is not None:
+        parts = self.parts
+        if parts.job.config.script is not None:
             return None
-        return mapped_files(
-            make_ready(
-                self._job,
-                self.folder,
-                self._console,
-                self._env,
-                self._events,
-                self._signals,
-                self._plan,
-            )
-        )
+        return mapped_files(make_ready(parts, self._plan))
 
     def _limit_ranks(self, files: list[Path] | None) -> None:
         """Limit the address space of the ranks; report if the predicted limit does not work."""
-        limit = address_limit(self._job, files, self._env)
+        limit = address_limit(self.parts.job, files, self._env)
         if limit is None:
             return
         self._env[limit.name] = limit.value
         if limit.source == "predicted" and limit.value == "0":
             what = f"airlock: limit on a rank's address space: {limit.reason}"
-            self._console.out(what, highlight=False)
+            self.parts.say(what)
         with contextlib.suppress(OSError):  # a full disk: the file without the limit exists
-            limited = self._environment.with_variable(limit)
-            write_environment(self.folder, limited)
-            write_command(self.folder, self._job, limited, self._environ)
+            limited = self.parts.environment.with_variable(limit)
+            write_environment(self.parts.run, limited)
+            write_command(self.parts.run, self.parts.job, limited, self._environ)
 
 
 def address_limit(job: Job, files: list[Path] | None, env: Mapping[str, str]) -> Variable | None:

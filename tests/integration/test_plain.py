@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from rundir.checkpoints import complete_checkpoints
-from rundir.paths import RunDir
+from rundir.paths import ROOT, RunDir
 from rundir.status import read_status
 from tests.running import (
     Start,
@@ -190,7 +190,8 @@ def test_a_plain_run_shows_what_a_run_shows_and_leaves_what_a_run_leaves(
     assert isinstance(status, dict)
     assert (status["phase"], status["exit_code"], status["step"]) == ("done", 0, _NUM_STEPS)
     assert "[Rank 0] MEM:START" in str(whole["log"])
-    assert str(whole["command"]).startswith("python -m train tiny --set train.max_steps=8")
+    typed = f"{ROOT}/airlock run --plain tiny --set train.max_steps=8"
+    assert str(whole["command"]).startswith(typed)
 
 
 def test_ctrl_c_saves_and_the_command_it_names_goes_on_bitwise(
@@ -209,7 +210,7 @@ def test_ctrl_c_saves_and_the_command_it_names_goes_on_bitwise(
     assert 4 < step < _NUM_STEPS
     assert f"the checkpoint after step {step} is saved" in out
     program, arguments = out.partition("  → ")[2].strip().split(" tiny ")
-    assert program == "python -m train"
+    assert program == f"{ROOT}/airlock run --plain"
     second, _ = done(plain("tiny", *shlex.split(arguments)), environ)
     assert second != first
     assert min(curve(second)) == step + 1
@@ -341,7 +342,7 @@ def test_a_disk_that_is_full_is_said_though_no_event_of_it_can_be_written(
 
 
 CASES = {
-    "no profile": ((), {}, 2, ["missing argument 'PROFILE'", "python -m train tiny"]),
+    "no profile": ((), {}, 2, ["the name of a profile", "run --plain tiny"]),
     "an unknown profile": (("tyni",), {}, 2, ["'tyni'", "tiny"]),
     "a wrong type": (("tiny", "--set", "train.max_steps=few"), {}, 2, ["'few'", "whole"]),
     "a run that is not there": (("tiny", "--resume", "none"), {}, 2, ["'none'"]),
@@ -350,7 +351,7 @@ CASES = {
         ("tiny", "--data", "my.jsonl"),
         {"RANK": "3", "WORLD_SIZE": "8"},
         2,
-        ["WORLD_SIZE=8", "./start.sh tiny --num-gpus 8 --data my.jsonl"],
+        ["WORLD_SIZE=8", "airlock run tiny --num-gpus 8 --data my.jsonl"],
     ),
     "a world of an odd size": (("tiny",), {"WORLD_SIZE": "few"}, 2, ["WORLD_SIZE=few"]),
 }

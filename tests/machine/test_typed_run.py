@@ -31,7 +31,7 @@ RESUMED = {
     "./start.sh tiny --resume --name x": "{root}/start.sh tiny --name x",
     "./start.sh --again runs/b": "{root}/start.sh",
     "./airlock run tiny": "{root}/airlock run tiny",
-    "python -m train tiny --data a": "python -m train tiny --data a",
+    "python -m train tiny --data a": "{root}/airlock run --plain tiny --data a",
 }
 
 

@@ -18,6 +18,11 @@ def plain_line(state: RunState, event: Event) -> str | None:
     return None if line is None else line(state, event)
 
 
+def _of_log(state: RunState, event: Event) -> str | None:
+    """Return a line that a process has logged; a script's ranks are shown by their logs instead."""
+    return None if state.of_script and event["rank"] is not None else str(event["text"])
+
+
 def _of_start(_: RunState, event: Event) -> str | None:
     return f"airlock: starting cold: {event['reason']}" if event["reason"] else None
 
@@ -92,7 +97,7 @@ def _of_request(state: RunState, event: Event) -> str | None:
 
 
 _LINES: dict[tuple[str, str], Callable[[RunState, Event], str | None]] = {
-    ("log", "line"): lambda _, event: str(event["text"]),
+    ("log", "line"): _of_log,
     ("mark", "start"): _of_start,
     ("mark", "train.plan"): _of_plan,
     ("metric", "train"): _of_steps,

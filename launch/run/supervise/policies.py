@@ -8,22 +8,14 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-
-from launch.run.supervise.workload import Workload
-from machine.gpus.gpu_samples import GpuSampler
-from machine.processes.descendants import OwnProcesses, is_pid_alive, kill
-from machine.processes.signals import Signals
+from launch.run.supervise.parts import RunParts
+from machine.processes.descendants import is_pid_alive, kill
 from machine.typed import console_program
-from rundir.config import LaunchConfig
-from rundir.events import Event, EventWriter
-from rundir.paths import RunDir
+from rundir.events import Event
 from rundir.units import clock_text
 from state.hang import Hang, HangWatch
-from state.run_state import RunState
 from state.waits import Stall
 
 _SURVIVORS_EVERY_S = 0.5
@@ -32,73 +24,55 @@ _AGENT_GRACE_S = 5.0
 _KILLED_S = 10.0  # a killed process that is still there waits in the kernel, for good perhaps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """A run under supervision: everything that policies look at and act on."""
-
-    run: RunDir
-    config: LaunchConfig
-    state: RunState
-    events: EventWriter
-    processes: OwnProcesses
-    workload: Workload
-    console: Console
-    signals: Signals
-    gpus: GpuSampler
-
-    def say(self, text: str) -> None:
-        """Print one or more lines on the console."""
-        self.console.out(text, highlight=False)
-
-    def end_agent(self, agent: subprocess.Popen[bytes]) -> None:
-        """End the agent and, through it, its ranks; the supervisor ends any that are left."""
-        agent.send_signal(self.workload.end_signal)
-        try:
-            agent.wait(_AGENT_GRACE_S)
-        except subprocess.TimeoutExpired:
-            agent.kill()
+def end_agent(parts: RunParts, agent: subprocess.Popen[bytes]) -> None:
+    """End the agent and, through it, its ranks; the supervisor ends any that are left."""
+    agent.send_signal(parts.workload.end_signal)
+    try:
+        agent.wait(_AGENT_GRACE_S)
+    except subprocess.TimeoutExpired:
+        agent.kill()
 
 
 class StopPolicy:
     """The stop policy: ask the ranks to save; asked again, or with nothing to save, end them."""
 
-    def __init__(self, watched: Watched) -> None:
-        self._watched = watched
+    def __init__(self, parts: RunParts) -> None:
+        self._parts = parts
         self._asked_at: float | None = None
 
     def pass_on(self, agent: subprocess.Popen[bytes]) -> None:
         """Pass on a stop: to the ranks at first, to the agent if they take too long."""
-        watched, signals = self._watched, self._watched.signals
+        parts, signals = self._parts, self._parts.signals
         if self._asked_at is None:
             self._asked_at = time.monotonic()
-            if said := watched.workload.ask_to_stop(agent, watched.state):
-                watched.say(said)
+            if said := parts.workload.ask_to_stop(agent, parts.state):
+                parts.say(said)
             else:
                 signals.end_now = True
-            watched.state.enter("stopping")
-        if time.monotonic() - self._asked_at > watched.config.stop_timeout_s:
+            parts.state.enter("stopping")
+        if time.monotonic() - self._asked_at > parts.config.stop_timeout_s:
             signals.end_now = True
         if signals.end_now:
-            watched.end_agent(agent)
+            end_agent(parts, agent)
 
 
 class RestartPolicy:
     """The restart policy: report a restart of all ranks before anything that they report."""
 
-    def __init__(self, watched: Watched) -> None:
-        self._watched, self._num_told = watched, 0
+    def __init__(self, parts: RunParts) -> None:
+        self._parts, self._num_told = parts, 0
 
     def look(self) -> bool:
         """Report a restart that has not been reported yet; return whether there was one."""
-        watched, num = self._watched, len(self._watched.state.restarts)
+        parts, num = self._parts, len(self._parts.state.restarts)
         if num == self._num_told:
             return False
         self._num_told = num
-        attempt, cause = watched.state.status.attempt, watched.state.restarts[-1]
-        limit = watched.config.max_restarts
-        watched.events.begin_attempt(attempt)
-        watched.events.emit("mark", "restart", cause=cause, num_restarts=attempt, of=limit)
-        watched.say(f"airlock: {cause}: restart {attempt} of {limit}")
+        attempt, cause = parts.state.status.attempt, parts.state.restarts[-1]
+        limit = parts.config.max_restarts
+        parts.events.begin_attempt(attempt)
+        parts.events.emit("mark", "restart", cause=cause, num_restarts=attempt, of=limit)
+        parts.say(f"airlock: {cause}: restart {attempt} of {limit}")
         return True
 
 
@@ -109,8 +83,8 @@ class SurvivorPolicy:
     with 0. Once ranks are killed, the agent continues and reports them all.
     """
 
-    def __init__(self, watched: Watched) -> None:
-        self._watched = watched
+    def __init__(self, parts: RunParts) -> None:
+        self._parts = parts
         self._next_look = 0.0
         self._gone_since: float | None = None
 
@@ -120,21 +94,21 @@ class SurvivorPolicy:
 
     def look(self) -> None:
         """End the survivors if their time is up."""
-        now, state = time.monotonic(), self._watched.state
+        now, state = time.monotonic(), self._parts.state
         if now < self._next_look:
             return
         self._next_look = now + _SURVIVORS_EVERY_S
         rows = [row for row in state.status.ranks if row.pid is not None]
         if all(is_pid_alive(row.pid) for row in rows if row.pid is not None):
             return
-        alive = {process.pid: process for process in self._watched.processes.alive()}
-        gone = self._watched.workload.gone(state, alive)
+        alive = {process.pid: process for process in self._parts.processes.alive()}
+        gone = self._parts.workload.gone(state, alive)
         if not gone or not any(row.pid in alive for row in rows):
             return
         if self._gone_since is None:
             self._gone_since = now
         elif now - self._gone_since > _SURVIVOR_GRACE_S and not state.ended_by_us:
-            self._watched.events.emit("error", "rank.gone", failed_rank=gone[0])
+            self._parts.events.emit("error", "rank.gone", failed_rank=gone[0])
             for row in rows:
                 if row.pid in alive:
                     state.ended_by_us.add(row.rank)
@@ -144,9 +118,9 @@ class SurvivorPolicy:
 class HangPolicy:
     """The hang policy: find out who keeps the others waiting, report it, maybe end the ranks."""
 
-    def __init__(self, watched: Watched) -> None:
-        self._watched = watched
-        self._hang_watch = HangWatch(watched.run, watched.config, watched.state)
+    def __init__(self, parts: RunParts) -> None:
+        self._parts = parts
+        self._hang_watch = HangWatch(parts.run, parts.config, parts.state)
         self._ended_at: float | None = None
         self._has_failed = False
 
@@ -157,7 +131,7 @@ class HangPolicy:
         except Exception as error:  # noqa: BLE001 - a run must not end because of its watch
             if not self._has_failed:
                 self._has_failed = True
-                self._watched.say(f"airlock: the watch for hangs has failed, goes on: {error!r}")
+                self._parts.say(f"airlock: the watch for hangs has failed, goes on: {error!r}")
 
     def _look(self, events: Sequence[Event]) -> None:
         hang = self._hang_watch.look(events, time.monotonic())
@@ -171,24 +145,24 @@ class HangPolicy:
 
     def _take_back(self) -> None:
         """Say that a run which was said to hang goes on; the launcher is slower to say so then."""
-        self._watched.events.emit("mark", "hang.over")
-        self._watched.say("airlock: the ranks go on: the warning above is taken back")
+        self._parts.events.emit("mark", "hang.over")
+        self._parts.say("airlock: the ranks go on: the warning above is taken back")
 
     def _tell(self, stall: Stall) -> None:
         """Say that ranks wait for what does not move; if it lasts, the run hangs."""
-        waiting = self._watched.state.status.waiting or "ranks wait for others"
+        waiting = self._parts.state.status.waiting or "ranks wait for others"
         fields = {"waiting": waiting, "waited_s": stall.waited_s, "limit_s": stall.limit_s}
-        self._watched.events.emit("mark", "stall", **fields)
-        program, run_id = console_program(), self._watched.run.run_id
-        self._watched.say(f"airlock: stalled: {waiting}\n  → {program} doctor {run_id}")
+        self._parts.events.emit("mark", "stall", **fields)
+        program, run_id = console_program(), self._parts.run.run_id
+        self._parts.say(f"airlock: stalled: {waiting}\n  → {program} doctor {run_id}")
 
     def _judge(self, hang: Hang) -> None:
         from launch.run.supervise.ask_doctor import of_hung
 
-        watched, state = self._watched, self._watched.state
-        on_hang = watched.config.on_hang
+        parts, state = self._parts, self._parts.state
+        on_hang = parts.config.on_hang
         ends = on_hang == "end" or (on_hang == "auto" and not state.of_script)
-        verdict = of_hung(watched.run, state, hang)
+        verdict = of_hung(parts.run, state, hang)
         if self._hang_watch.has_gone_on():
             return
         rank, cause, title = None, "hang", "makes no progress"
@@ -207,13 +181,13 @@ class HangPolicy:
         )
         who = "the run" if rank is None else f"rank {rank}"
         what = "the run is ended" if ends else "it is left to go on (launch.on_hang)"
-        watched.say(f"airlock: no progress for {clock_text(hang.still_s)}: {who} {title}; {what}")
+        parts.say(f"airlock: no progress for {clock_text(hang.still_s)}: {who} {title}; {what}")
         if ends:
             self._ended_at = time.monotonic()
             self._kill_ranks()
 
     def _emit(self, fields: dict[str, Any]) -> None:
-        events, state = self._watched.events, self._watched.state
+        events, state = self._parts.events, self._parts.state
         num_lost = events.num_lost
         events.emit("error", "hang", **fields)
         if events.num_lost > num_lost:  # a full disk: the event cannot be read from there
@@ -221,8 +195,8 @@ class HangPolicy:
             state.add({**about, "attempt": state.status.attempt, **fields})
 
     def _kill_ranks(self) -> None:
-        pids = {row.pid for row in self._watched.state.status.ranks}
-        for process in self._watched.processes.alive():
+        pids = {row.pid for row in self._parts.state.status.ranks}
+        for process in self._parts.processes.alive():
             if process.pid in pids:
                 kill(process)
 
@@ -231,5 +205,5 @@ class HangPolicy:
         if self._ended_at is None or time.monotonic() - self._ended_at < _KILLED_S:
             return
         self._ended_at = None
-        if self._watched.state.failures:  # else all ranks have been started again
-            self._watched.end_agent(agent)
+        if self._parts.state.failures:  # else all ranks have been started again
+            end_agent(self._parts, agent)

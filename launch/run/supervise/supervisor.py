@@ -7,17 +7,14 @@ import time
 from launch.plan.of_run import PlanOfRun
 from launch.run.supervise.console import View, make_view
 from launch.run.supervise.guard import MemoryGuard
-from launch.run.supervise.on_event import OnEvent
+from launch.run.supervise.parts import RunParts
 from launch.run.supervise.policies import (
     HangPolicy,
     RestartPolicy,
     StopPolicy,
     SurvivorPolicy,
-    Watched,
 )
-from launch.track.sidecar import Tracking
 from machine.processes import children
-from state.follow import Follower
 
 _POLL_S = 0.1
 _QUIET_POLL_S, _QUIET_FROM_S = 0.4, 5.0  # where nothing has come from a training for so long
@@ -26,16 +23,12 @@ _QUIET_POLL_S, _QUIET_FROM_S = 0.4, 5.0  # where nothing has come from a trainin
 class Supervisor:
     """The supervisor: runs the agent of one run to its end, and gives each policy its turn."""
 
-    def __init__(
-        self, watched: Watched, guard: MemoryGuard, tracking: Tracking, on_event: OnEvent
-    ) -> None:
-        self._watched, self._guard, self._tracking = watched, guard, tracking
-        self._on_event = on_event
-        self._follower = Follower(watched.run, watched.state, watched.events, watched.gpus)
-        self._stop = StopPolicy(watched)
-        self._restarts = RestartPolicy(watched)
-        self._survivors = SurvivorPolicy(watched)
-        self._hang = HangPolicy(watched)
+    def __init__(self, parts: RunParts, guard: MemoryGuard) -> None:
+        self._parts, self._guard = parts, guard
+        self._stop = StopPolicy(parts)
+        self._restarts = RestartPolicy(parts)
+        self._survivors = SurvivorPolicy(parts)
+        self._hang = HangPolicy(parts)
         self._last_mono = 0.0  # when something new has come from the ranks
 
     def supervise(
@@ -45,14 +38,14 @@ class Supervisor:
 
         Raises DoesNotFitError when that is the answer of `plan`; then, too, no process is left.
         """
-        watched, state = self._watched, self._watched.state
+        parts, state = self._parts, self._parts.state
         state.enter("starting")
-        view = make_view(watched.console, shows_output=state.of_script)
-        keeper = children.start_keeper(watched.run.path)
-        with watched.run.agent_log.open("ab") as log:
+        view = make_view(parts.console, shows_output=state.of_script)
+        keeper = children.start_keeper(parts.run.path)
+        with parts.run.agent_log.open("ab") as log:
             agent = children.start(
                 "launch.start.agent.agent",
-                watched.run.path,
+                parts.run.path,
                 *torchrun_args,
                 env=env,
                 output=log,
@@ -60,7 +53,7 @@ class Supervisor:
             )
         try:
             while agent.poll() is None:
-                stop_asked = watched.signals.stop_asked  # earlier events are read next
+                stop_asked = parts.signals.stop_asked  # earlier events are read next
                 self._follow(view)
                 if plan is not None:
                     plan.look(has_trained=state.status.step > 0)
@@ -71,11 +64,11 @@ class Supervisor:
                 children.wait(agent, self._poll_s())
         finally:
             # Also if this loop fails: whatever happens here, the ranks do not outlive it.
-            watched.processes.end()
+            parts.processes.end()
             agent.wait()
             keeper.communicate()  # it is gone too, or ends now that its pipe is closed
             self._follow(view, agent.returncode)
-            self._follower.stop_sampling()
+            parts.follower.stop_sampling()
             view.close()
         return agent.returncode
 
@@ -84,33 +77,27 @@ class Supervisor:
 
         `agent_code`, the agent's exit code, is given in the last call.
         """
-        watched, has_ended = self._watched, agent_code is not None
-        events = self._follower.new_events()
+        parts, has_ended = self._parts, agent_code is not None
+        events = parts.follower.new_events()
         if self._guard.proves_oom(events, agent_code):  # the proof comes before what follows
-            events = self._follower.new_events() + events
-        self._follower.take_in(events)
+            events = parts.follower.new_events() + events
+        parts.follower.take_in(events)
         if any(event["rank"] is not None for event in events):
             self._last_mono = time.monotonic()
         if not has_ended:
             self._hang.look(events)
         if self._restarts.look():
             self._survivors.restarted()
-        view.show(watched.state, events)
-        self._tracking.look(events)
-        self._on_event.look(events)
-        for lines in watched.workload.new_output(last=has_ended):
+        parts.show(view, events)
+        for lines in parts.workload.new_output(last=has_ended):
             self._last_mono = time.monotonic()
-            if watched.signals.end_now:
+            if parts.signals.end_now:
                 break
-            watched.say("\n".join(lines))
-        self._follower.write_down()
+            parts.say("\n".join(lines))
+        parts.follower.write_down()
 
     def _poll_s(self) -> float:
         """Return the seconds until the next look; a look costs more than a millisecond."""
         is_quiet = time.monotonic() - self._last_mono > _QUIET_FROM_S
-        is_training = self._watched.state.status.phase == "training"
+        is_training = self._parts.state.status.phase == "training"
         return _QUIET_POLL_S if is_quiet and is_training else _POLL_S
-
-    def write_status(self) -> None:
-        """Write status.json now."""
-        self._follower.write_status()

@@ -21,13 +21,6 @@ _PROMPT_S = 0.5  # after which the beginning of a line is taken for a question t
 _LONGEST_LINE = 1 << 16  # bytes after which a line that does not end is cut
 _LINE_END = re.compile(rb"(\r\n|\n|\r(?=.))", re.DOTALL)  # a final \r may be half of a \r\n
 
-# Lines of Airlock's own, which also come as events, in order across all ranks.
-_OWN = re.compile(
-    r"\[Rank \d+\] (INIT: rank=\d"
-    r"|LOCK: (waiting for |acquired!|released|still waiting: |its memory )"
-    r"|RESTART: attempt \d|IMPORT: .* is left to the script: |MEM:[A-Z-]+ rss=)"
-)
-
 
 class LogTail:
     """A reader of one log: from its beginning, or `from_end_bytes` before its end."""
@@ -92,7 +85,7 @@ class RankOutput:
         self._tails: dict[Path, LogTail] = {}
 
     def new_lines(self, *, last: bool = False) -> Iterator[list[str]]:
-        """Yield new lines as `LogTail.new_lines` does, rank by rank, without Airlock's own.
+        """Yield new lines as `LogTail.new_lines` does, rank by rank.
 
         One piece of each rank, so that none silences the others; with `last`, all there is.
         """
@@ -100,18 +93,12 @@ class RankOutput:
             self._tails.setdefault(path, LogTail(path))
         for tail in self._tails.values():
             while (lines := tail.new_lines(last=last)) is not None:
-                if kept := [line for line in map(_without_own, lines) if line is not None]:
-                    yield kept
+                if lines:
+                    yield lines
                 if not last:
                     break
             if self._has_typist and (asked := tail.prompt()) is not None:
                 yield [asked]
-
-
-def _without_own(line: str) -> str | None:
-    """Return the line, or the part of it before a line of Airlock's own; None if that is empty."""
-    own = _OWN.search(line)
-    return line if own is None else line[: own.start()] or None
 
 
 class Workload(Protocol):

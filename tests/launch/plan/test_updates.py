@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -197,8 +198,8 @@ def test_the_ranks_find_the_choice_in_the_run_folder(
     prepared, run = prepared_in(tmp_path), RunDir(tmp_path / "run")
     write_prepared(run, prepared)
     monkeypatch.setattr("launch.run.ready.have_prepared", lambda *_: prepared)
-    nothing: Any = None
-    found = make_ready(nothing, run, nothing, {}, nothing, nothing, plan)
+    parts: Any = SimpleNamespace(job=None, run=run, console=None, env={}, signals=None)
+    found = make_ready(parts, plan)
     assert found.bf16_updates == "stochastic"
     assert read_prepared(run) == found
     plan.close()

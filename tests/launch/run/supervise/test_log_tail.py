@@ -56,19 +56,6 @@ def test_a_question_that_waits_for_an_answer_is_shown_once(tmp_path: Path) -> No
     assert tail.new_lines() == ["42"]
 
 
-def test_airlocks_own_lines_are_left_out_and_nobody_elses(tmp_path: Path) -> None:
-    folder = tmp_path / "attempt0"
-    folder.mkdir()
-    (folder / "rank0.log").write_text(
-        "[Rank 0] INIT: rank=0/2 local_rank=0\n[Rank 0] INIT is mine\n[Rank 0] MEM:START rss=1MiB\n"
-        "half a line[Rank 0] LOCK: released\nLOCK: mine\n"
-    )
-    (folder / "rank1.log").write_text("[Rank 1] LOCK: acquired! Starting initialization...\nhi\n")
-    output = RankOutput(tmp_path)
-    pieces = [["[Rank 0] INIT is mine", "half a line", "LOCK: mine"], ["hi"]]
-    assert list(output.new_lines()) == pieces
-
-
 def test_much_output_comes_in_pieces_and_none_of_it_is_lost(tmp_path: Path) -> None:
     folder = tmp_path / "attempt0"
     folder.mkdir()

@@ -1,0 +1,84 @@
+"""The parts of a run, launched or plain: its folder, its state, and what shows and follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+
+from launch.config.environment_text import left_out_lines
+from launch.config.job import Job
+from launch.config.records import banner, make_folder
+from launch.config.request import Request
+from launch.run.supervise.console import View
+from launch.run.supervise.monitor_beside import start_monitor
+from launch.run.supervise.on_event import OnEvent
+from launch.run.supervise.workload import workload_of
+from launch.track.sidecar import Tracking
+from machine.gpus.gpu_samples import GpuSampler
+from machine.processes.descendants import OwnProcesses
+from machine.processes.line_console import keep_in
+from machine.processes.signals import Signals
+from rundir.events import Event, EventWriter
+from rundir.exit_codes import ExitCode
+from rundir.paths import shown
+from state.follow import Follower
+from state.run_state import new_state
+
+
+class RunParts:
+    """A run with its new folder, and everything that looks at it and acts on it.
+
+    `program` is the command that goes on from it. Raises UserError if the folder cannot be made.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        job: Job,
+        console: Console,
+        signals: Signals,
+        environ: Mapping[str, str],
+        *,
+        program: str,
+    ) -> None:
+        self.job, self.console, self.signals = job, console, signals
+        self.config = job.config.launch
+        self.processes = OwnProcesses()
+        self.run, self.environment = make_folder(job, environ)
+        keep_in(console, self.run)
+        self.env = self.environment.of_child(environ)
+        self.state = new_state(
+            self.run.run_id,
+            job.config.profile,
+            job.placement.num_ranks,
+            of_script=job.config.script is not None,
+            resume_command=request.command(program, {}, resume=shown(self.run.path)),
+        )
+        self.workload = workload_of(self.run, self.state)
+        self.events = EventWriter(self.run.event_file("launch"))
+        self.follower = Follower(self.run, self.state, self.events, GpuSampler(job.placement.gpus))
+        self.tracking = Tracking(self.run, job.config, self.env, self.processes, console)
+        self.on_event = OnEvent(self.run, self.state, self.config.on_event, self.processes, console)
+
+    def greet(self, lines: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Print what runs where, then `lines`, and serve the pages if they are asked for."""
+        left_out = left_out_lines(self.environment, self.config.keep_env)
+        self.say("\n".join([banner(self.job, self.run), *left_out, *lines]))
+        if self.config.monitor:
+            start_monitor(self.run, environ, self.processes, self.console)
+
+    def say(self, text: str) -> None:
+        """Print one or more lines on the console."""
+        self.console.out(text, highlight=False)
+
+    def show(self, view: View, events: list[Event]) -> None:
+        """Pass events that the state has taken in to all who show them or are told of them."""
+        view.show(self.state, events)
+        self.tracking.look(events)
+        self.on_event.look(events)
+
+    def end(self, code: ExitCode) -> None:
+        """Record the outcome in the status."""
+        self.state.end(code, is_preempted=self.signals.has_preempted(self.run))
+        self.follower.write_status()
