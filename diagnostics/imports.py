@@ -27,15 +27,14 @@ from launch.config.job import resolve_job
 from launch.config.request import Request
 from launch.files.model_folder import fetched_model_folder
 from machine.processes import children
+from rundir.files.scratch import scratch
 from rundir.finding import Finding
-from rundir.paths import ROOT
-from rundir.scratch import scratch
+from rundir.paths import PACKAGES, ROOT
 from rundir.units import MIB
 
 _BEFORE = ("torch", "numpy", "tokenizers", "safetensors", "transformers")
 _AFTER = ("peft", "pyarrow", "train.worker")
 _MAX_NAMES = 3
-_OUR_PACKAGES = ("rundir", "launch", "train", "diagnostics")
 _POLL_S = 0.05
 _GRACE_S = 1.0  # for the child to write its stacks after the timeout
 
@@ -136,7 +135,7 @@ def judge(imported: Imported) -> Finding:
 
 def _advice(name: str) -> str:
     """Return the command to type when `name` cannot be imported."""
-    if name.split(".", maxsplit=1)[0] in _OUR_PACKAGES:
+    if name.split(".", maxsplit=1)[0] in PACKAGES:
         return f"{install_command()}   # and `git status`: is this clone as it was?"
     return install_command()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import socket
@@ -14,68 +13,41 @@ from typing import Any
 from inbox.layout import Layout
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-
-_LOOK_S = 0.2  # a look at the lock is over within this
+from rundir.files.lock import is_locked, lock
 
 
 @contextlib.contextmanager
 def held(layout: Layout) -> Iterator[None]:
     """Hold the lock of the folder; raise UserError, naming the holder, if another process does.
 
-    No pid is compared: one may be reused, or count in another container. What is started here does
-    not inherit the lock.
+    What is started here does not inherit the lock.
     """
-    lock = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    file = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        try:
-            _take(lock)
-        except BlockingIOError:
+        if not lock(file):
             raise UserError(
                 f"another inbox has {layout.path}: {holder_text(layout)}",
                 do=f"./airlock inbox {layout.quoted} status   # what it does; stop: ends it",
                 code=ExitCode.PREFLIGHT,
-            ) from None
+            )
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since_t": time.time()}
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, json.dumps(holder).encode() + b"\n", 0)
+        os.ftruncate(file, 0)
+        os.pwrite(file, json.dumps(holder).encode() + b"\n", 0)
         yield
     finally:
-        os.close(lock)
-
-
-def _take(lock: int) -> None:
-    """Take the lock; raise BlockingIOError if another process holds it, and not only looks at it.
-
-    Who asks whether a daemon lives (`is_held`) has the lock for a moment.
-    """
-    deadline = time.monotonic() + _LOOK_S
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_LOOK_S / 20)
-        else:
-            return
+        os.close(file)
 
 
 def is_held(layout: Layout) -> bool:
     """Return whether a daemon lives, anywhere that shares the folder's locks."""
     try:
-        lock = os.open(layout.lock, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(layout.lock, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks
-        return False
-    else:
-        return False
+        return is_locked(file)
     finally:
-        os.close(lock)
+        os.close(file)
 
 
 def holder(layout: Layout) -> dict[str, Any]:

@@ -15,10 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rundir.process_id import boot_id, start_ticks
+
 # The shell becomes the command once it is told to. If whoever started it is killed before the
 # process is on record, its input ends, and nothing was started that nobody knows of.
 _WHEN_RECORDED = 'read -r go && exec "$@" </dev/null'
-_PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,7 @@ class Recorded:
     @property
     def is_alive(self) -> bool:
         """True while this very process runs; a zombie does not."""
-        return self.boot_id == _boot_id() and _start_ticks(self.pid) == self.start_ticks
+        return self.boot_id == boot_id() and start_ticks(self.pid) == self.start_ticks
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as they are kept on disk."""
@@ -83,9 +84,9 @@ def start(
         )
     assert process.stdin is not None
     try:
-        ticks = _start_ticks(process.pid)
+        ticks = start_ticks(process.pid)
         assert ticks is not None, "it waits for its input"
-        record(Recorded(pid=process.pid, start_ticks=ticks, boot_id=_boot_id()))
+        record(Recorded(pid=process.pid, start_ticks=ticks, boot_id=boot_id()))
         with contextlib.suppress(BrokenPipeError):  # ended meanwhile, by someone else
             process.stdin.write(b"go\n")
             process.stdin.flush()
@@ -105,20 +106,3 @@ def recorded(found: Mapping[str, Any] | None) -> Recorded | None:
         return None if found is None else Recorded(**found)
     except TypeError:
         return None
-
-
-def _start_ticks(pid: int) -> int | None:
-    """Return when a process started; None if there is none, or only its zombie is left."""
-    try:
-        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    words = text.rpartition(")")[2].split()  # the name before may hold anything
-    return None if words[0] in "ZX" else int(words[19])
-
-
-def _boot_id() -> str:
-    try:
-        return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from rundir.files.growing import GrowingFile
 from rundir.schema import VERSION, spec_of
 
 Event = dict[str, Any]
@@ -111,33 +112,17 @@ def _finite(event: Event) -> Event:
 class EventTail:
     """A reader of what is appended to a file; an incomplete last line has to wait."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._offset = 0
-
-    def skip(self) -> None:
-        """Leave out what is there already, without reading it."""
-        with suppress(FileNotFoundError):
-            self._offset = self.path.stat().st_size
+    def __init__(self, path: Path, *, from_end: bool = False) -> None:
+        self._file = GrowingFile(path, from_end_bytes=0 if from_end else None)
+        self._rest = b""
 
     def new_events(self) -> list[Event]:
         """Return the events added since the last call; broken lines are skipped.
 
         Without a file there are no events.
         """
-        try:
-            if self.path.stat().st_size == self._offset:  # most often, ten times a second
-                return []
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:
-            return []
-        whole = data.rfind(b"\n") + 1
-        self._offset += whole
-        return [
-            event for line in data[:whole].splitlines() if (event := parse_line(line)) is not None
-        ]
+        *lines, self._rest = (self._rest + self._file.new_bytes()).split(b"\n")
+        return [event for line in lines if (event := parse_line(line)) is not None]
 
 
 def parse_line(line: bytes) -> Event | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import socket
@@ -12,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
+from rundir.files.lock import is_locked, lock
 from rundir.paths import RunDir
 
 _WRITTEN_S = 10.0  # an owner.json that is empty for longer was left by a process that was killed
@@ -42,11 +42,11 @@ def take(run: RunDir, command: str) -> None:
     owner = Owner(
         host=socket.gethostname(), pid=os.getpid(), started_t=time.time(), command=command
     )
-    lock = os.open(run.owner, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    file = os.open(run.owner, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     with contextlib.suppress(OSError):  # a file system without locks
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.write(lock, json.dumps(asdict(owner)).encode())
-    _held.append(lock)
+        lock(file)
+    os.write(file, json.dumps(asdict(owner)).encode())
+    _held.append(file)
 
 
 def owner_of(run: RunDir) -> Owner | None:
@@ -63,20 +63,16 @@ def is_owned(run: RunDir) -> bool:
     The lock tells, in any container of the machine. Network file systems may not pass locks on:
     there, a status that another machine has just written tells as well.
     """
-    with _opened(run) as lock:
-        if lock is None:
+    with _opened(run) as file:
+        if file is None:
             return False
-        found = os.fstat(lock)
-        if not stat.S_ISREG(found.st_mode):
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode):
             return False
-        if found.st_size == 0:  # its owner is about to take the lock: to try it would be in its way
-            return time.time() - found.st_mtime < _WRITTEN_S
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if about.st_size == 0:  # its owner is about to take the lock: to try it would be in its way
+            return time.time() - about.st_mtime < _WRITTEN_S
+        if is_locked(file):
             return True
-        except OSError:
-            pass
     owner = owner_of(run)
     return owner is not None and owner.host != socket.gethostname() and _is_being_written(run)
 
@@ -84,14 +80,14 @@ def is_owned(run: RunDir) -> bool:
 @contextlib.contextmanager
 def _opened(run: RunDir) -> Iterator[int | None]:
     try:
-        lock = os.open(run.owner, _OPENED)
+        file = os.open(run.owner, _OPENED)
     except OSError:
         yield None
         return
     try:
-        yield lock
+        yield file
     finally:
-        os.close(lock)
+        os.close(file)
 
 
 def _is_being_written(run: RunDir) -> bool:

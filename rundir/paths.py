@@ -11,6 +11,11 @@ from pathlib import Path
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}"  # what a run may be called
 ROOT = Path(__file__).resolve().parent.parent
+# Our packages that a run needs: all but the pages and the inbox.
+PACKAGES = (
+    *("rundir", "machine", "ranks", "state", "doctor", "setup"),
+    *("train", "launch", "diagnostics"),
+)
 
 
 def runs_folder() -> Path:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from rundir.paths import PACKAGES
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -49,7 +51,7 @@ def diagnose(name: str, *arguments: str, env: dict[str, str] | None = None) -> E
 
 def clone(folder: Path) -> Path:
     """Copy the code that the diagnostics need, so that it can be broken."""
-    for name in ("rundir", "launch", "train", "diagnostics", "profiles"):
+    for name in (*PACKAGES, "profiles"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
     return folder

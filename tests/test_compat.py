@@ -17,6 +17,7 @@ from launch.start.agent import elastic_compat as of_agent
 from machine.processes import python_compat as of_python
 from ranks import flight_compat as of_flight
 from ranks import torch_compat as of_training
+from rundir.paths import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPAT = [
@@ -82,14 +83,14 @@ def private_imports(path: Path) -> list[str]:
 
 
 PIPED: Any = {"capture_output": True, "text": True}
-OURS = ("rundir", "launch", "train", "diagnostics", "api")
+OURS = (*PACKAGES, "api")
 
 
 def is_private(part: str) -> bool:
     return part.startswith("_") and not part.startswith("__")
 
 
-@pytest.mark.parametrize("package", ["rundir", "launch", "train", "diagnostics"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_nothing_private_is_imported_elsewhere(package: str) -> None:
     for path in (ROOT / package).rglob("*.py"):
         if str(path.relative_to(ROOT)) not in COMPAT:

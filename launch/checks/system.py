@@ -174,7 +174,7 @@ def check_clock(_context: Context) -> list[Finding]:
 
 
 def _behind(now: float) -> Iterator[Finding]:
-    newest = max((path.stat().st_mtime for path in (ROOT / "launch").glob("*.py")), default=0.0)
+    newest = max((path.stat().st_mtime for path in (ROOT / "launch").rglob("*.py")), default=0.0)
     written = max(newest - _FILES_MARGIN_S, _BORN)
     if now < written:
         text = f"it says {_time_text(now)}, before this program was written ({_time_text(written)})"

@@ -64,8 +64,7 @@ class LiveRun:
         self.check()
         self._tails: dict[int, EventTail] = {}
         for rank in range(self.num_ranks):
-            self._tails[rank] = EventTail(self.run.event_file(f"rank{rank}"))
-            self._tails[rank].skip()
+            self._tails[rank] = EventTail(self.run.event_file(f"rank{rank}"), from_end=True)
         self._seen: list[Event] = []
         self._may_be_settled = False  # another command's answer: this one does not wait, it seems
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import shlex
@@ -23,6 +22,7 @@ from machine.processes.parent import die_with_parent
 from machine.typed import ls_runs, pip_install
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from rundir.files.lock import lock
 from rundir.paths import RunDir, find_run
 
 _POLL_S = 1.0
@@ -110,15 +110,14 @@ def track_beside(run: RunDir, name: str, parent_pid: int) -> int:
 def _alone(run: RunDir, name: str) -> Iterator[None]:
     """Hold the lock for tracking `run` with this tracker. Raises UserError if it is taken."""
     with run.track_log(name).open("ab") as log:
-        try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        is_alone = True
+        with contextlib.suppress(OSError):  # a file system without locks
+            is_alone = lock(log.fileno())
+        if not is_alone:
             raise UserError(
                 f"run {run.run_id} is being tracked by a process of its own",
                 do="wait until it has ended: ./airlock ps",
-            ) from error
-        except OSError:  # a filesystem without locks
-            pass
+            )
         yield
 
 

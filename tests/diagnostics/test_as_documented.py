@@ -118,7 +118,6 @@ def test_a_rung_typed_as_a_file_outside_an_environment_says_what_to_activate(
 @pytest.mark.parametrize(
     ("words", "script"),
     [
-        (("train", "tiny", "--demo"), "start.sh tiny --demo"),
         (("launch", "32b"), "start.sh 32b"),
         (("launch", "ps"), "airlock ps"),
         (("launch",), "start.sh"),

@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 import pytest
 
+from rundir.paths import PACKAGES
 from tests.conftest import ROOT
 
 PAGE = ROOT / "docs/tutorial.md"
 _BLOCK = re.compile(r"^```(sh|text)(?: exits=(\d+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TRACKED = [
-    *("profiles", "examples", "rundir", "launch", "train", "diagnostics", "api"),
+    *(*PACKAGES, "profiles", "examples", "api"),
     *("start.sh", "airlock", "pyproject.toml", "requirements.txt", "constraints.txt"),
 ]
 

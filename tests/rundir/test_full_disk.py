@@ -10,7 +10,7 @@ import pytest
 
 from rundir.atomic import new_folder, write_text
 from rundir.events import EventWriter, read_events
-from rundir.space import require_space
+from rundir.files.space import require_space
 
 
 class SmallDisk:

@@ -13,6 +13,7 @@ import pytest
 from rundir.config import SECTIONS
 from rundir.event_table.spec import EventSpec
 from rundir.exit_codes import ExitCode
+from rundir.paths import PACKAGES
 from rundir.schema import EVENTS, PHASES, RANK_PHASES, spec_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +22,7 @@ ENVELOPE = {"v", "t", "mono", "node", "attempt", "rank", "pid", "kind", "name", 
 
 def written_events() -> Iterator[tuple[str, str, str]]:
     """Yield (place, kind, name) of every `emit("kind", "name", …)` and `span("name", …)`."""
-    for folder in ("launch", "train", "diagnostics"):
+    for folder in PACKAGES:
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):

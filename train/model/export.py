@@ -16,9 +16,9 @@ from rundir.card.model_card import write_card
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.events import EventWriter
+from rundir.files.space import require_space
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
-from rundir.space import require_space
 from train.data.fits_model import pad_token_id
 from train.files.served import TOKENIZER_FILES, served, tokenizer_of
 from train.model.build import (

@@ -27,7 +27,7 @@ from rundir.checkpoints import (
     remove_checkpoint,
 )
 from rundir.errors import UserError
-from rundir.space import require_space
+from rundir.files.space import require_space
 from train.update.bf16 import fitted
 from train.update.optimizer import with_own_states
 

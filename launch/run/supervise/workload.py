@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rundir import control
+from rundir.files.growing import GrowingFile
 from rundir.paths import RunDir
 from state.run_state import RunState
 
@@ -26,13 +26,8 @@ class LogTail:
     """A reader of one log: from its beginning, or `from_end_bytes` before its end."""
 
     def __init__(self, path: Path, *, from_end_bytes: int | None = None) -> None:
-        self._path = path
-        self._offset = 0
-        self._is_inside_line = False
-        if from_end_bytes is not None:
-            with contextlib.suppress(OSError):
-                self._offset = max(0, path.stat().st_size - from_end_bytes)
-                self._is_inside_line = self._offset > 0
+        self._file = GrowingFile(path, from_end_bytes=from_end_bytes)
+        self._is_inside_line = self._file.offset > 0
         self._rest = b""
         self._read_mono = 0.0  # when there was something new
 
@@ -63,15 +58,7 @@ class LogTail:
         return [line.decode(errors="replace").rstrip("\r") for line in lines]
 
     def _read(self) -> bytes:
-        try:
-            if self._path.stat().st_size == self._offset:
-                return b""
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read(_MOST_AT_ONCE)
-        except OSError:  # it cannot be shown; that does not harm the run
-            return b""
-        self._offset += len(data)
+        data = self._file.new_bytes(_MOST_AT_ONCE)
         self._read_mono = time.monotonic() if data else self._read_mono
         return data
 

@@ -9,10 +9,10 @@ import contextlib
 import os
 from pathlib import Path
 
-from launch.start.gate.ledger import boot_id
 from machine.memory.host_memory import HostMemory
 from machine.processes.runs import all_runs
 from rundir.paths import cache_folder
+from rundir.process_id import boot_id
 from rundir.units import size_text
 
 _SHORT = 0.25  # of the memory: with less of it available, runs can get in each other's way

@@ -18,6 +18,7 @@ from typing import Any
 
 from launch.start.gate.turns import is_held, lock_file
 from rundir.atomic import write_text
+from rundir.process_id import boot_id, start_ticks, stat_fields
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class Entry:
 
     def _is_stopped(self) -> bool:
         try:
-            return self.pid_space == pid_space() and _stat(self.pid)[0] in "Tt"
+            return self.pid_space == pid_space() and stat_fields(self.pid)[0] in "Tt"
         except OSError:
             return False
 
@@ -68,7 +69,7 @@ def own_entry(run: str, who: str) -> Entry:
         run=run,
         who=who,
         pid=pid,
-        start_ticks=int(_stat(pid)[19]),
+        start_ticks=start_ticks(pid) or 0,
         boot_id=boot_id(),
         pid_space=pid_space(),
         exclusive=True,
@@ -139,11 +140,6 @@ def _read(file: Path) -> Entry | None:
         return dataclasses.replace(own_entry("another version's run", "someone"), pid_space=0)
 
 
-def boot_id() -> str:
-    """Return the ID of this boot of the machine."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-
-
 def pid_space() -> int:
     """Return the pid namespace of this process; in another one, pids mean other processes."""
     return Path("/proc/self/ns/pid").stat().st_ino
@@ -159,8 +155,3 @@ def anon_bytes(pid: int) -> int:
         name, _, value = line.partition(":")
         fields[name] = value.split()
     return sum(int(fields[name][0]) * 1024 for name in ("RssAnon", "RssShmem") if name in fields)
-
-
-def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; the name before may have spaces."""
-    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()

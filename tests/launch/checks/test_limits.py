@@ -61,7 +61,7 @@ def test_one_that_cannot_be_raised_is_a_warning() -> None:
 def test_a_limit_on_processes_that_leaves_too_few_threads_is_an_error() -> None:
     # The kernel exempts root, so it is tested as a user without other processes.
     as_other = (
-        "from launch.preflight import system\n"
+        "from launch.checks import system\n"
         "from tests.launch.checks import conftest\n"
         "resource.setrlimit(resource.RLIMIT_NPROC, ({0}, {0})); os.setuid(61234)"
     )

@@ -1,0 +1,33 @@
+"""A file that grows, such as a log: what was appended to it since the last look."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+
+class GrowingFile:
+    """A file read from its beginning, or from `from_end_bytes` before its end; it may not exist."""
+
+    def __init__(self, path: Path, *, from_end_bytes: int | None = None) -> None:
+        self.path = path
+        self.offset = 0  # of the first byte that was not read yet
+        if from_end_bytes is not None:
+            with suppress(OSError):
+                self.offset = max(0, path.stat().st_size - from_end_bytes)
+
+    def new_bytes(self, most_bytes: int = -1) -> bytes:
+        """Return what was appended since the last call, `most_bytes` of it at most.
+
+        Nothing for a file that is not there or cannot be read.
+        """
+        try:
+            if self.path.stat().st_size == self.offset:  # most often, ten times a second
+                return b""
+            with self.path.open("rb") as file:
+                file.seek(self.offset)
+                data = file.read(most_bytes)
+        except OSError:
+            return b""
+        self.offset += len(data)
+        return data
