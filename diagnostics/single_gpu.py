@@ -23,8 +23,8 @@ from launch.config.request import Request
 from launch.config.resolve import resolve
 from machine.memory.peak_memory import high_water
 from rundir.config import RunConfig, TrainConfig
-from rundir.files.scratch import scratch
 from rundir.finding import Finding
+from rundir.scratch import scratch
 from rundir.units import MIB
 
 _NUM_STEPS = 6

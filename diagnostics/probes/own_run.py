@@ -16,8 +16,8 @@ from launch.files.preparation import have_model
 from machine.processes.signals import Signals
 from rundir.config import RunConfig
 from rundir.config_file import config_text
-from rundir.files.scratch import scratch
 from rundir.paths import RunDir
+from rundir.scratch import scratch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,8 @@ from launch.config.request import Request
 from machine.memory.peak_memory import Peaks
 from machine.processes import children
 from machine.processes.signals import Interrupted, Signals
-from rundir.files.scratch import scratch
 from rundir.paths import runs_folder
+from rundir.scratch import scratch
 
 TRIALS = ".check-"  # prefix of the names of folders for short runs, beside those of real ones
 _POLL_S = 0.05

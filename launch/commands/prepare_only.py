@@ -24,8 +24,8 @@ from rundir.config import RunConfig
 from rundir.config_file import config_text
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from rundir.files.scratch import scratch
 from rundir.paths import RunDir, cache_folder
+from rundir.scratch import scratch
 
 _NUM_KEPT = 10
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from monitor.metrics.store import VERSION, remove
-from rundir.files.scratch import new_scratch
 from rundir.paths import RunDir, cache_folder
+from rundir.scratch import new_scratch
 
 _MOST_BYTES = 8 << 30  # of all indexes in the cache
 _SUFFIX = f".v{VERSION}.sqlite"

@@ -1,4 +1,4 @@
-"""Files as everything here handles them: read while they grow, locked, made for a while, counted.
+"""Files as everything here handles them: read while they grow, locked, and the room left for them.
 
 Imported by every process; standard library only.
 """

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rundir.files.scratch import scratch
+from rundir.scratch import scratch
 from tests.conftest import ROOT
 
 _KILLED = """
 import os, signal
-from rundir.files.scratch import scratch
+from rundir.scratch import scratch
 with scratch("test") as folder:
     (folder / "file").touch()
     os.kill(os.getpid(), signal.SIGKILL)
