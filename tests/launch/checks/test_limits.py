@@ -21,10 +21,11 @@ from tests.conftest import ROOT
 LOOK = """
 import json, os, resource, sys
 sys.path.insert(0, sys.argv[1])
-exec(sys.argv[2])
 from launch.checks import system
 from tests.launch.checks.conftest import context
-found = system.check_limits(context(*json.loads(sys.argv[3])))
+about = context(*json.loads(sys.argv[3]))  # before it may be a user who cannot enter the clone
+exec(sys.argv[2])
+found = system.check_limits(about)
 rows = [(one.level, one.text or one.warning, one.do) for one in found]
 print(json.dumps([rows, resource.getrlimit(resource.RLIMIT_NOFILE)]))
 """
@@ -60,11 +61,7 @@ def test_one_that_cannot_be_raised_is_a_warning() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_limit_on_processes_that_leaves_too_few_threads_is_an_error() -> None:
     # The kernel exempts root, so it is tested as a user without other processes.
-    as_other = (
-        "from launch.checks import system\n"
-        "from tests.launch.checks import conftest\n"
-        "resource.setrlimit(resource.RLIMIT_NPROC, ({0}, {0})); os.setuid(61234)"
-    )
+    as_other = "resource.setrlimit(resource.RLIMIT_NPROC, ({0}, {0})); os.setuid(61234)"
     rows, _ = look(as_other.format(40))
     level, text, do = rows[1]
     assert level == "error"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,7 @@ def test_data_are_named_by_their_files_or_as_typed(tmp_path: Path) -> None:
     assert {one.max_samples for one in made.values()} == {3}
     with pytest.raises(UserError) as raised:
         named_sets(["x/a.jsonl", "y/a.jsonl"], "", 0)
-    assert raised.value.do.endswith(f"a-2={Path.cwd()}/y/a.jsonl")
+    assert raised.value.do.endswith(f"a-2={shlex.quote(str(Path.cwd() / 'y/a.jsonl'))}")
 
 
 def test_a_folder_is_evaluated_in_its_own_dtype_and_length(tmp_path: Path) -> None:
