@@ -11,10 +11,8 @@ from launch.checks.rungs import NAMES
 from launch.commands.clean import clean
 from launch.commands.controls import COMMANDS
 from launch.commands.evaluate import evaluate
-from launch.commands.inbox import inbox
-from launch.commands.report import report
+from launch.commands.handed_on import inbox, monitor, report, serve
 from launch.commands.run import preset_profile, run
-from launch.commands.serve import monitor, serve
 from launch.commands.unknown_words import AnsweringGroup
 from launch.config.options import joined, options
 from launch.config.request import Request
