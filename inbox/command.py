@@ -106,7 +106,7 @@ def serve(
     """Serve FOLDER (the default command): watch, queue and train until told to stop."""
     from inbox.daemon import serve as serve_folder
 
-    words = [word for one in settings for word in ("--set", one)]
+    words = [word for setting in settings for word in ("--set", setting)]
     words += ["--num-gpus", str(num_gpus)] if num_gpus is not None else []
     try:
         layout.create()

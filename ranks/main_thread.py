@@ -65,7 +65,7 @@ class MainThreadWatch:
         if leaf is None:
             return MainThread()
         frames = list(_frames(leaf))
-        places = tuple((id(one.f_code), one.f_lasti) for one in frames)
+        places = tuple((id(frame.f_code), frame.f_lasti) for frame in frames)
         has_computed = self._has_computed() and not has_device
         is_same = self._seen == (places, done) and not has_computed
         self._num_same = self._num_same + 1 if is_same else 1
@@ -168,9 +168,9 @@ def _called(frame: FrameType) -> str:
     The last name that was loaded before the call, so an argument's if that has one.
     """
     name = ""
-    for one in dis.get_instructions(frame.f_code):
-        if one.offset >= frame.f_lasti:
+    for instruction in dis.get_instructions(frame.f_code):
+        if instruction.offset >= frame.f_lasti:
             break
-        if one.opname in ("LOAD_METHOD", "LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME"):
-            name = str(one.argval)
+        if instruction.opname in ("LOAD_METHOD", "LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME"):
+            name = str(instruction.argval)
     return name

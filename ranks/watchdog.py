@@ -137,7 +137,9 @@ def flight_record(*, with_stacks: bool = True) -> list[dict[str, Any]]:
     Each has its group, its number in that group, its sizes and the Python code that called it.
     """
     entries = dumped_collectives(with_stacks=with_stacks)
-    seen = {(one["process_group"], one["record_id"], one["op_id"]): one for one in entries}
+    seen = {
+        (entry["process_group"], entry["record_id"], entry["op_id"]): entry for entry in entries
+    }
     ordered = sorted(seen.values(), key=lambda one: int(one["time_created_ns"]))
     return [_told(one) for one in ordered if not one["is_p2p"]][-_NUM_ENTRIES:]
 

@@ -119,10 +119,10 @@ def held_out_if_enough(
     if not recipe.eval_fraction:
         return recipe
     counts = [cached(find_sources(path), model_path, recipe, tools)[1] for path, _ in paths]
-    num_held_out = sum(one["num_held_out"] for one in counts)
-    if num_held_out >= _FEWEST_HELD_OUT and all(one["num_samples"] for one in counts):
+    num_held_out = sum(count["num_held_out"] for count in counts)
+    if num_held_out >= _FEWEST_HELD_OUT and all(count["num_samples"] for count in counts):
         return recipe
-    num_samples = num_held_out + sum(one["num_samples"] for one in counts)
+    num_samples = num_held_out + sum(count["num_samples"] for count in counts)
     say(
         f"data: nothing is held out of {num_samples:,} samples: {recipe.eval_fraction:.0%} are "
         f"{num_held_out}, and fewer than {_FEWEST_HELD_OUT} tell little; "

@@ -72,8 +72,8 @@ class Conversation:
     def begin(self) -> None:
         """Forget all that was said."""
         system = [{"role": "system", "content": self._way.system}] if self._way.system else []
-        for one in self._speakers:
-            one.messages = list(system)
+        for speaker in self._speakers:
+            speaker.messages = list(system)
 
     def ask(self, prompt: str) -> None:
         """Print what each model answers, as it comes.
@@ -82,19 +82,19 @@ class Conversation:
         UserError if it has for all.
         """
         num_refused = 0
-        for one in self._speakers:
+        for speaker in self._speakers:
             try:
-                one.asked(prompt, self._way, self._tools)
+                speaker.asked(prompt, self._way, self._tools)
             except UserError as error:
                 num_refused += 1
                 if num_refused == len(self._speakers):
                     raise
-                _say(f"airlock: {one.label}: {error}\n")
+                _say(f"airlock: {speaker.label}: {error}\n")
                 continue
             if len(self._speakers) > 1:
                 label = _LABEL if sys.stdout.isatty() else "{}:"
-                _say(label.format(one.label) + " ")
-            one.answer(prompt, self._way, self._tools, _say)
+                _say(label.format(speaker.label) + " ")
+            speaker.answer(prompt, self._way, self._tools, _say)
             _say("\n")
 
     def go_on(self, intro: str) -> None:

@@ -60,7 +60,7 @@ class Scorer:
             settings, options = way
             named = [f"{one.name}={one.path}" for one in some]
             words = ["evaluate", model, *named, "--json", *options]
-            words += [word for one in settings for word in ("--set", one)]
+            words += [word for setting in settings for word in ("--set", setting)]
             for name, one in self._run(words)["sets"].items():
                 loss = one["loss"]
                 found[name] = Score(loss=loss, exact_match=one["exact_match"])

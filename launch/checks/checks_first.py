@@ -87,8 +87,8 @@ def check_without_data(
 
 def lacks_only_data(errors: Sequence[UserError]) -> bool:
     """Return whether no data are named, and nothing else that was typed is wrong."""
-    others = [one for one in errors if not isinstance(one, NoDataError)]
-    return len(others) < len(errors) and all(one.code is not ExitCode.USAGE for one in others)
+    others = [error for error in errors if not isinstance(error, NoDataError)]
+    return len(others) < len(errors) and all(other.code is not ExitCode.USAGE for other in others)
 
 
 def as_typed(
@@ -96,8 +96,8 @@ def as_typed(
 ) -> list[UserError]:
     """Return the errors, the lack of data last and with commands that begin as this one did."""
     typed = again(profile, {}, environ).replace(" --dry-run", "")
-    others = [one for one in errors if not isinstance(one, NoDataError)]
-    lacking = [one for one in errors if isinstance(one, NoDataError)]
+    others = [error for error in errors if not isinstance(error, NoDataError)]
+    lacking = [error for error in errors if isinstance(error, NoDataError)]
     return others + [UserError(str(one.args[0]), do=data_commands(typed)) for one in lacking]
 
 
@@ -106,7 +106,7 @@ def with_checks_here(errors: Sequence[UserError], request: Request) -> list[User
     first, *others = errors
     if request.script is not None or first.code is not ExitCode.PREFLIGHT:
         return list(errors)
-    settings = [f"--set={one}" for one in request.settings]
+    settings = [f"--set={setting}" for setting in request.settings]
     words = shlex.join(["check", "imports", "--profile", request.profile, *settings])
     console = console_program()
     do = (

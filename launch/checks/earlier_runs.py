@@ -31,7 +31,7 @@ _MOST = 4  # processes named in one line
 
 def dead_runs() -> list[RunProcesses]:
     """Return the runs of this user that have lost their launcher, and have processes here."""
-    return [one for one in all_runs() if one.is_dead]
+    return [run for run in all_runs() if run.is_dead]
 
 
 def check_leftovers(_context: Context) -> list[Finding]:

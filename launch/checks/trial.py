@@ -47,7 +47,7 @@ class Trial:
 
     def of(self, kind: str, name: str) -> list[Event]:
         """Return the events of that kind and name."""
-        return [one for one in self.events if (one["kind"], one["name"]) == (kind, name)]
+        return [event for event in self.events if (event["kind"], event["name"]) == (kind, name)]
 
     @property
     def losses(self) -> list[float]:

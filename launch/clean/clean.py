@@ -134,9 +134,9 @@ def _plan(asked: Asked, places: _Places, items: list[Item], kept: list[Kept]) ->
     where = " and ".join(shown(path) for path in places.all)
     lines = [f"of {where}, older than {asked.older_than}:"]
     lines += [
-        f"  {one.kind:<11} {size_text(one.size_bytes):>12}  {one.age_s / _DAY_S:>5.0f} days  "
-        f"{_name(one.path)}  ({one.what})"
-        for one in sorted(items, key=lambda one: (one.kind, one.path))
+        f"  {item.kind:<11} {size_text(item.size_bytes):>12}  {item.age_s / _DAY_S:>5.0f} days  "
+        f"{_name(item.path)}  ({item.what})"
+        for item in sorted(items, key=lambda one: (one.kind, one.path))
     ]
     if kept:
         lines.append("kept, although as old:")
@@ -165,7 +165,7 @@ def _end(
 
 def _total(items: list[Item]) -> str:
     num = len(items)
-    size = size_text(sum(one.size_bytes for one in items))
+    size = size_text(sum(item.size_bytes for item in items))
     return f"{num} thing{'' if num == 1 else 's'}, {size}"
 
 
@@ -189,7 +189,7 @@ def _as_json(
 ) -> dict[str, Any]:
     return {
         "is_dry_run": not asked.yes,
-        "could_be_removed": [one.as_json for one in items],
+        "could_be_removed": [item.as_json for item in items],
         "removed": [one.as_json for one in removed],
         "kept": [{"kind": one.kind, "path": str(one.path), "why": one.why} for one in kept],
         "failed": {str(path): str(error) for path, error in failed.items()},

@@ -151,8 +151,8 @@ def _last_with_checkpoints(runs: list[_Run]) -> set[Path]:
 
 def _by_profile(runs: Iterable[_Run]) -> list[list[_Run]]:
     found: dict[str, list[_Run]] = {}
-    for one in runs:
-        found.setdefault(one.profile, []).append(one)
+    for run in runs:
+        found.setdefault(run.profile, []).append(run)
     return list(found.values())
 
 

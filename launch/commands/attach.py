@@ -52,7 +52,7 @@ def _named(name: str) -> RunDir:
 
 
 def _only_live_run() -> RunDir:
-    found = [one for one in all_runs() if one.launcher is not None]
+    found = [run for run in all_runs() if run.launcher is not None]
     if len(found) == 1:
         return found[0].run
     if not found:
@@ -171,9 +171,9 @@ def _status_of(run: RunDir) -> Status | None:
     """Return the status of `run`; None if there is none yet, or any more."""
     try:
         told = read_status(run)
-        known = {one.name for one in fields(Status)}
+        known = {field_.name for field_ in fields(Status)}
         status = Status(**{name: value for name, value in told.items() if name in known})
-        own = {one.name for one in fields(RankStatus)}
+        own = {field_.name for field_ in fields(RankStatus)}
         status.ranks = [
             RankStatus(**{name: value for name, value in row.items() if name in own})
             for row in told["ranks"]

@@ -95,10 +95,10 @@ def _answer(error: click.UsageError, ctx: click.Context, args: Sequence[str]) ->
         from launch.config.other_flags import answer
 
         own = {
-            name: not one.is_flag
-            for one in ctx.command.params
-            if isinstance(one, click.Option)
-            for name in one.opts
+            name: not param.is_flag
+            for param in ctx.command.params
+            if isinstance(param, click.Option)
+            for name in param.opts
         }
         if said := answer(error.option_name, args, own, program):
             return said
@@ -116,7 +116,7 @@ def _nearest_value(error: click.BadParameter, args: Sequence[str]) -> list[str]:
     """Return the arguments with the nearest of the possible values; [] if nothing is near."""
     if error.param is None or not isinstance(error.param.type, click.Choice):
         return []
-    values = [str(one) for one in error.param.type.choices]
+    values = [str(choice) for choice in error.param.type.choices]
     for place, word in enumerate(args):
         if word not in values and (near := difflib.get_close_matches(word, values, n=1)):
             return [*args[:place], *near, *args[place + 1 :]]

@@ -106,5 +106,5 @@ def _size(data: PreparedData) -> str:
 
 def _mixture(files: str) -> tuple[list[str], str]:
     """Return the digests of DIGEST[:WEIGHT] …, and their weights in words."""
-    parts = [one.partition(":") for one in files.split(" ")]
+    parts = [word.partition(":") for word in files.split(" ")]
     return [digest for digest, _, _ in parts], " and ".join(weight or "1" for *_, weight in parts)

@@ -14,8 +14,10 @@ def environment_lines(environment: RankEnvironment) -> list[str]:
     """Return lines with each variable's value, source and reason."""
     return [
         line
-        for one in environment.variables
-        for line in _columns(f"{one.name}={_printable(one.value)}", f"{one.source}: {one.reason}")
+        for variable in environment.variables
+        for line in _columns(
+            f"{variable.name}={_printable(variable.value)}", f"{variable.source}: {variable.reason}"
+        )
     ]
 
 

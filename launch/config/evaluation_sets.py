@@ -20,8 +20,8 @@ _KEYS = tuple(item.name for item in fields(EvaluationConfig))
 
 def split_settings(settings: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the settings of named sets, and the others."""
-    of_sets = [one for one in settings if one.strip().startswith("evaluation.")]
-    return of_sets, [one for one in settings if one not in of_sets]
+    of_sets = [setting for setting in settings if setting.strip().startswith("evaluation.")]
+    return of_sets, [setting for setting in settings if setting not in of_sets]
 
 
 def resolve_sets(
@@ -83,7 +83,7 @@ def _resolved(name: str, values: dict[str, Any]) -> EvaluationConfig:
 
 def _absolute(text: str, base: Path) -> str:
     found = [
-        one if one.is_of_hub else replace(one, path=str(base / os.path.expanduser(one.path)))  # noqa: PTH111 - never raises
-        for one in data_paths(text)
+        path if path.is_of_hub else replace(path, path=str(base / os.path.expanduser(path.path)))  # noqa: PTH111 - never raises
+        for path in data_paths(text)
     ]
     return as_text(found)

@@ -163,7 +163,7 @@ def _kept(own: Mapping[str, str]) -> list[Variable]:
     named = find_leftovers(own, keep_env="")
     return [
         *(_though(one, "environment, launch.keep_env", "kept") for one in named),
-        *(_though(one, "environment", "passed on") for one in find_slow_settings(own, "")),
+        *(_though(setting, "environment", "passed on") for setting in find_slow_settings(own, "")),
     ]
 
 

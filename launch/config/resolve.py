@@ -78,7 +78,8 @@ def _absolute(data: DataConfig, sources: Sources, profiles_base: Path) -> DataCo
     def each(key: str, text: str) -> str:
         paths = data_paths(text)
         found = [
-            one if one.is_of_hub else replace(one, path=absolute(key, one.path)) for one in paths
+            path if path.is_of_hub else replace(path, path=absolute(key, path.path))
+            for path in paths
         ]
         return as_text(found)
 

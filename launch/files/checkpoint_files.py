@@ -214,7 +214,7 @@ def _check_config(folder: Path, config: Mapping[str, Any], tensors: Mapping[str,
         shape = " by ".join(map(str, embedding.shape))
         said = f"vocab_size and hidden_size are {told[0]} and {told[1]}"
         raise _not_of_one_model(folder, said, f"an embedding of {shape}")
-    layers = {int(found[1]) for one in tensors if (found := _LAYER.match(one))}
+    layers = {int(found[1]) for tensor in tensors if (found := _LAYER.match(tensor))}
     num_layers = config.get("num_hidden_layers")
     # Weights with more layers than the model are common: the extra ones predict further tokens.
     if layers and isinstance(num_layers, int) and num_layers > len(layers):
@@ -250,9 +250,9 @@ def _read_pickles(files: list[Path]) -> Checkpoint:
     return Checkpoint(
         files=tuple(files),
         size_bytes=sum(file.stat().st_size for file in files),
-        dtypes=frozenset[str]().union(*(one.dtypes for one in pickles)),
+        dtypes=frozenset[str]().union(*(pickle.dtypes for pickle in pickles)),
         is_pickle=True,
-        is_mapped=all(one.is_zip for one in pickles),
+        is_mapped=all(pickle.is_zip for pickle in pickles),
     )
 
 

@@ -64,7 +64,7 @@ def check_data(config: RunConfig) -> None:
             f"data.eval_path is {data.eval_path}: held-out data have no weights",
             do=f"--set data.eval_path={','.join(one.path for one in held_out)}",
         )
-    of_training = [(one, data.max_samples or None) for one in paths]
+    of_training = [(path, data.max_samples or None) for path in paths]
     for one, most_rows in (*of_training, *((one, None) for one in held_out)):
         if one.is_of_hub:
             parse(one.path)

@@ -116,8 +116,10 @@ def _list(model_id: str, revision: str) -> _Listing:
     )
     assert found.sha is not None
     files = {
-        one.rfilename: File(one.rfilename, one.size or 0, one.lfs.sha256 if one.lfs else None)
-        for one in found.siblings or []
+        sibling.rfilename: File(
+            sibling.rfilename, sibling.size or 0, sibling.lfs.sha256 if sibling.lfs else None
+        )
+        for sibling in found.siblings or []
     }
     return _Listing(model_id=model_id, revision=revision, commit=found.sha, files=files)
 

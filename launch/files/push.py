@@ -77,7 +77,7 @@ def _files_there(api: Any, repo: str) -> list[Any] | None:
         found = api.model_info(repo, files_metadata=True)
     except errors.RepositoryNotFoundError:
         return None
-    return [one for one in found.siblings or [] if one.rfilename != _OF_THE_HUB]
+    return [sibling for sibling in found.siblings or [] if sibling.rfilename != _OF_THE_HUB]
 
 
 def _is_checked(folder: Path, there: list[Any], repo: str, again: str, *, replaces: bool) -> bool:

@@ -52,7 +52,10 @@ def lines(found: RunProcesses) -> list[str]:
     roles = roles_of(found)
     if found.launcher and (waiting := waiting_of(found.run)):
         head += f"\n  {waiting}"
-    return [head, *(f"  {describe(one, roles.get(one.pid, ''))}" for one in found.processes)]
+    return [
+        head,
+        *(f"  {describe(process, roles.get(process.pid, ''))}" for process in found.processes),
+    ]
 
 
 def describe(process: psutil.Process, role: str = "") -> str:
@@ -162,9 +165,9 @@ def _find(name: str) -> RunDir:
     try:
         return find_run(name)
     except ValueError as error:
-        for one in all_runs():
-            if name in (one.run.run_id, str(one.run.path)):
-                return one.run
+        for run in all_runs():
+            if name in (run.run.run_id, str(run.run.path)):
+                return run.run
         do = f"{console_program()} ps   # shows what is going on; all: {ls_runs()}"
         raise UserError(str(error), do=do) from error
 

@@ -78,7 +78,7 @@ class PlanOfRun:
     def _ask(self) -> None:
         try:
             questions = [
-                question_of(one, self._target.device, self._model_folder) for one in self._ways()
+                question_of(way, self._target.device, self._model_folder) for way in self._ways()
             ]
             self._tracer = Tracer(questions, self._environ)
         except UserError as error:

@@ -135,7 +135,7 @@ class Plan:
             "longest_sample_tokens": self.config.data.max_seq_length,
             "verdict": self.verdict,
             "rank": asdict(self.footprint) | on_gpu,
-            "bf16_updates": [one.as_json() for one in self.updates],
+            "bf16_updates": [update.as_json() for update in self.updates],
             "gpu": None if gpu is None else _gpu_json(gpu, self.on_gpu(gpu)),
             "gpus": [
                 _gpu_json(kind, self.on_gpu(kind))

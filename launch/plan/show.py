@@ -82,21 +82,21 @@ def _rank_table(plan: Plan) -> Table:
 def _updates_table(plan: Plan) -> Table:
     on_gpu = plan.target.device == "cuda"
     table = _table("train.bf16_updates", "a rank needs", "fits", "")
-    for one in plan.updates:
-        need = span(one.need) if on_gpu else size_text(one.peak_bytes)
-        taken = "taken" if one.is_taken else ""
-        table.add_row(f"{one.way}: {_WAYS[one.way]}", need, one.verdict or "", taken)
+    for update in plan.updates:
+        need = span(update.need) if on_gpu else size_text(update.peak_bytes)
+        taken = "taken" if update.is_taken else ""
+        table.add_row(f"{update.way}: {_WAYS[update.way]}", need, update.verdict or "", taken)
     return table
 
 
 def updates_lines(plan: Plan) -> list[str]:
     """Return a line about how weights in bfloat16 are updated; none if there was no choice."""
-    needs = [f"{span(one.need)} with {_WAYS[one.way]}" for one in plan.updates]
+    needs = [f"{span(update.need)} with {_WAYS[update.way]}" for update in plan.updates]
     return [
-        f"weights in bfloat16 are updated by {_WAYS[one.way]} (train.bf16_updates={one.way}): "
-        f"a rank needs {', '.join(needs)}"
-        for one in plan.updates
-        if one.is_taken
+        f"weights in bfloat16 are updated by {_WAYS[update.way]} "
+        f"(train.bf16_updates={update.way}): a rank needs {', '.join(needs)}"
+        for update in plan.updates
+        if update.is_taken
     ]
 
 

@@ -61,7 +61,7 @@ def _is_sound(footprint: Footprint) -> bool:
         footprint.logits_bytes,
     )
     numbers = (*parts, footprint.num_parameters, footprint.num_trainable)
-    return all(type(one) is int for one in numbers) and sum(parts) == footprint.peak_bytes
+    return all(type(number) is int for number in numbers) and sum(parts) == footprint.peak_bytes
 
 
 class Tracer:
@@ -78,8 +78,8 @@ class Tracer:
     ) -> None:
         """Start the child if there is anything to ask. Raises UserError when that fails."""
         self._questions = questions
-        self._kept = {one.key: kept_answer(one) for one in questions}
-        by_key = {one.key: one for one in questions}
+        self._kept = {question.key: kept_answer(question) for question in questions}
+        by_key = {question.key: question for question in questions}
         self._open = [by_key[key] for key, answer in self._kept.items() if answer is None]
         self._folder: Path | None = None
         self._child: subprocess.Popen[bytes] | None = None

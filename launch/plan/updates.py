@@ -41,19 +41,19 @@ def chosen(plans: Sequence[Plan]) -> Plan:
 
     They are for `with_ways`, in order. Where no GPU is known, the first is taken.
     """
-    fits = (one for one in plans if one.gpu_verdict in (None, Fit.FITS))
+    fits = (plan for plan in plans if plan.gpu_verdict in (None, Fit.FITS))
     taken = next(fits, plans[-1])
     if len(plans) == 1:
         return taken
     found = tuple(
         Updates(
-            way=one.config.train.bf16_updates,
-            need=one.gpu_need,
-            peak_bytes=one.footprint.peak_bytes,
-            verdict=one.gpu_verdict,
-            is_taken=one is taken,
+            way=plan.config.train.bf16_updates,
+            need=plan.gpu_need,
+            peak_bytes=plan.footprint.peak_bytes,
+            verdict=plan.gpu_verdict,
+            is_taken=plan is taken,
         )
-        for one in plans
+        for plan in plans
     )
     return dataclasses.replace(taken, updates=found)
 

@@ -94,20 +94,21 @@ class Tracking:
     def _alive(self, waited_s: float) -> list[_Sidecar]:
         """Return the sidecars that are still running and have time left."""
         self._show()
-        alive = [one for one in self._sidecars or () if one.process.poll() is None]
+        alive = [sidecar for sidecar in self._sidecars or () if sidecar.process.poll() is None]
         return [one for one in alive if waited_s < one.most_s]
 
     def _show(self) -> None:
         """Print the lines of the trackers, and report each one that has failed."""
-        for one in self._sidecars or ():
-            code = one.process.poll()  # polled before its lines are read, so that none comes later
-            lines = one.new_lines()
-            if code and not one.was_ended:
-                one.was_ended = True
-                why = one.why or _ending(code)
-                lines.append(f"{why}; the training goes on without it{self._what_to_do(one)}")
+        for sidecar in self._sidecars or ():
+            # Polled before its lines are read, so that none comes later.
+            code = sidecar.process.poll()
+            lines = sidecar.new_lines()
+            if code and not sidecar.was_ended:
+                sidecar.was_ended = True
+                why = sidecar.why or _ending(code)
+                lines.append(f"{why}; the training goes on without it{self._what_to_do(sidecar)}")
             for line in lines:
-                self._out(f"{TITLES[one.name]}: {line}")
+                self._out(f"{TITLES[sidecar.name]}: {line}")
 
     def _what_to_do(self, one: _Sidecar) -> str:
         run = self._run

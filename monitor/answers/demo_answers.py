@@ -21,7 +21,7 @@ class Prompt:
 
     def answer(self, step: int) -> str:
         """Return the answer after `step` steps; "=" stands for the expected one."""
-        said = self.answers[max(one for one in self.answers if one <= step)]
+        said = self.answers[max(answer for answer in self.answers if answer <= step)]
         return self.expected if said == "=" else said
 
 

@@ -45,7 +45,10 @@ def _parts(run: RunDir, dataset: str, steps: Sequence[int], form: str) -> Iterat
     if form == "csv":
         yield _csv([COLUMNS])
     for step in steps:
-        rows = (_row(run, dataset, step, one) for one in read_snapshot(run, dataset, step).examples)
+        rows = (
+            _row(run, dataset, step, example)
+            for example in read_snapshot(run, dataset, step).examples
+        )
         if form == "csv":
             yield _csv([[safe_cell(value) for value in row.values()] for row in rows])
         else:

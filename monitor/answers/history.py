@@ -46,14 +46,14 @@ class Timeline:
 
 def timelines(briefs: Sequence[Brief]) -> list[Timeline]:
     """Return the timelines of all examples that any of the snapshots has, by their number."""
-    places = [{number: place for place, number in enumerate(one.ids)} for one in briefs]
+    places = [{number: place for place, number in enumerate(brief.ids)} for brief in briefs]
     found = []
     for number in sorted(set().union(*places)):
         at = [where.get(number) for where in places]
         found.append(
             Timeline(
                 example_id=number,
-                is_right=[_right(*one) for one in zip(briefs, at, strict=True)],
+                is_right=[_right(*brief) for brief in zip(briefs, at, strict=True)],
                 similarity=[_value(one.similarity, i) for one, i in zip(briefs, at, strict=True)],
                 loss=[_value(one.loss, i) for one, i in zip(briefs, at, strict=True)],
             )
@@ -99,7 +99,7 @@ def examples(
     """
     whole = readable(briefs, run, dataset)
     last = len(whole) - 1
-    rows = [(one, one.kinds(0, last)) for one in timelines(whole)]
+    rows = [(timeline, timeline.kinds(0, last)) for timeline in timelines(whole)]
     counts = {name: sum(name in kinds for _, kinds in rows) for name in FILTERS}
     num_all = len(rows)
     rows = [row for row in rows if not wanted or wanted in row[1]]

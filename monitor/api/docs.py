@@ -23,7 +23,7 @@ def endpoints_table() -> str:
 
 
 def _params(told: Endpoint) -> str:
-    parts = [f"`{one.name}`{_default(one)}: {one.meaning}" for one in told.params]
+    parts = [f"`{param.name}`{_default(param)}: {param.meaning}" for param in told.params]
     if told.body is not None:
         choices = told.body["properties"]["request"]["enum"]
         parts.append('`{"request": …}`: ' + ", ".join(choices))

@@ -51,13 +51,13 @@ def _row(state: str, job: Job) -> dict[str, Any]:
         "dropped_t": job.dropped_t,
         "attempts": [
             {
-                "number": one.number,
-                "started_t": one.started_t,
-                "ended_t": one.ended_t,
-                "exit_code": one.exit_code,
-                "reason": one.reason,
+                "number": attempt.number,
+                "started_t": attempt.started_t,
+                "ended_t": attempt.ended_t,
+                "exit_code": attempt.exit_code,
+                "reason": attempt.reason,
             }
-            for one in job.attempts
+            for attempt in job.attempts
         ],
         "result": verdict.get("result"),
         "reason": verdict.get("reason") or (last.reason if last else ""),

@@ -73,8 +73,8 @@ def _operation(told: Endpoint) -> Schema:
         for name in path_names(told.path)
     ]
     parameters += [
-        {"name": one.name, "in": "query", "description": one.meaning, "schema": one.schema()}
-        for one in told.params
+        {"name": param.name, "in": "query", "description": param.meaning, "schema": param.schema()}
+        for param in told.params
     ]
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     answers: Schema = {

@@ -81,12 +81,16 @@ def _by_whom(port: int) -> str:
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):
-        for one in psutil.net_connections("tcp"):
-            if one.status != psutil.CONN_LISTEN or not one.laddr or not one.pid:
+        for connection in psutil.net_connections("tcp"):
+            if (
+                connection.status != psutil.CONN_LISTEN
+                or not connection.laddr
+                or not connection.pid
+            ):
                 continue
-            if one.laddr.port == port:
-                command = " ".join(psutil.Process(one.pid).cmdline())[:100]
-                return f", by process {one.pid}: {command}"
+            if connection.laddr.port == port:
+                command = " ".join(psutil.Process(connection.pid).cmdline())[:100]
+                return f", by process {connection.pid}: {command}"
     return ", by a process of another user"
 
 

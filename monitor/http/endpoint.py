@@ -167,7 +167,9 @@ def handler_of(told: Endpoint) -> Callable[[Request], Any]:
     is_async = inspect.iscoroutinefunction(told.work)
 
     async def handle(request: Request) -> Response:
-        values = {one.name: one.read(request.query_params.get(one.name)) for one in told.params}
+        values = {
+            param.name: param.read(request.query_params.get(param.name)) for param in told.params
+        }
         values |= request.path_params
         if is_async:
             answer = await told.work(request, **values)

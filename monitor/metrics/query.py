@@ -81,13 +81,13 @@ def _full_name(part: str, field: str) -> str:
 def _expanded(series: tuple[str, ...], names: list[str]) -> list[str]:
     """Return the names that are asked for, each once: `train.*` is what there is of it."""
     found: list[str] = []
-    for one in series:
-        if one.endswith("*") and "@" not in one:
-            found += [name for name in names if name.startswith(one[:-1])]
-        elif one.endswith("@*"):
-            found += [name for name in names if name.partition("@")[0] == one[:-2]]
+    for wanted in series:
+        if wanted.endswith("*") and "@" not in wanted:
+            found += [name for name in names if name.startswith(wanted[:-1])]
+        elif wanted.endswith("@*"):
+            found += [name for name in names if name.partition("@")[0] == wanted[:-2]]
         else:
-            found.append(one)
+            found.append(wanted)
     return list(dict.fromkeys(found))
 
 
@@ -132,11 +132,11 @@ def _told(
     is_exact = True
     for part, series in by_part.items():
         if part is None:
-            found |= {one.name: Curve().told(_axis(one.name)) for one in series}
+            found |= {asked.name: Curve().told(_axis(asked.name)) for asked in series}
             continue
-        fields = [one.field for one in series]
+        fields = [asked.field for asked in series]
         drawn, is_all = curves(store, part, fields, rows[part], points)
-        found |= {one.name: drawn[one.field].told(part.by) for one in series}
+        found |= {asked.name: drawn[asked.field].told(part.by) for asked in series}
         is_exact = is_exact and is_all
     return {one.name: found[one.name] for one in wanted}, is_exact
 

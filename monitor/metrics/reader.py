@@ -87,7 +87,7 @@ def progress_of(store: Store, run: RunDir) -> Progress:
 
 
 def _nothing(files: dict[str, _File]) -> Progress:
-    return Progress(0, sum(one.size for one in files.values()), done=False)
+    return Progress(0, sum(file.size for file in files.values()), done=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ def _bound(name: str, meaning: str) -> Param:
 def metrics(request: Request, *, run: str, series: str, **rest: Any) -> Response:
     """Return the curves of some series; as bytes, since a large answer takes a while to write."""
     runs: Runs = request.app.state.runs
-    names = tuple(one.strip() for one in series.split(",") if one.strip())
+    names = tuple(word.strip() for word in series.split(",") if word.strip())
     index: Index = request.app.state.index
     found = runs.find(run)
     question = Question(series=names, **rest)

@@ -28,7 +28,7 @@ async def open_stream(
     hub: Hub, key: str, make: Callable[[], Following], *, cursor: str = "", logs: str = "run"
 ) -> Stream:
     """Return the response that tells of what `make()` follows. Raises TooManyError."""
-    wanted = frozenset(one.strip() for one in logs.split(",") if one.strip())
+    wanted = frozenset(word.strip() for word in logs.split(",") if word.strip())
     listener = Listener(asyncio.get_running_loop(), wanted)
     await asyncio.to_thread(hub.listen, key, make, listener, cursor)
     return Stream(listener, lambda: hub.leave(key, listener))

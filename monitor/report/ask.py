@@ -85,7 +85,7 @@ def answers_of(asker: Asker, run: str, series: Sequence[str]) -> Answers:
 
 
 def _metrics(asker: Asker, here: str, series: Sequence[str]) -> Any:
-    names = ",".join(quote(one) for one in series)
+    names = ",".join(quote(name) for name in series)
     until = time.monotonic() + _INDEXING_S
     points = _POINTS
     while True:

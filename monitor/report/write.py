@@ -117,8 +117,8 @@ def _page(run: str, answers: Answers, left_out: int) -> str:
         "pages": bundled("report", STATIC),
     }
     assert "</style" not in styles, styles
-    assert not any("</script" in one for one in scripts.values())
-    allowed = " ".join(_hash(one) for one in scripts.values())
+    assert not any("</script" in script for script in scripts.values())
+    allowed = " ".join(_hash(script) for script in scripts.values())
     return page(
         "report",
         page="report",

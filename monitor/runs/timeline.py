@@ -65,7 +65,7 @@ def timeline(run: RunDir, rank: int, attempt: int) -> Phases:
 
 def _read_on(run: RunDir, rank: int, attempt: int, before: _Start) -> _Start:
     """Return `before`, which others may be reading, with what has been written since."""
-    start = _Start([dict(one) for one in before.phases], before.offset)
+    start = _Start([dict(phase) for phase in before.phases], before.offset)
     with suppress(NotFoundError), inside(run, "events", f"rank{rank}.jsonl") as file:
         while start.offset < _BUDGET_BYTES:
             piece = read_piece(file, start.offset, _PIECE_BYTES)

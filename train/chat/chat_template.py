@@ -80,15 +80,19 @@ class ChatTemplate:
         Raises UserError with the template's message.
         """
         given = {"tools": tools, "documents": None, **self._given}
-        if any(one["role"] == "developer" for one in messages) and not self.mentions("developer"):
-            messages = [_named(one, "developer", "system") for one in messages]
+        if any(message["role"] == "developer" for message in messages) and not self.mentions(
+            "developer"
+        ):
+            messages = [_named(message, "developer", "system") for message in messages]
         try:
             text = self._rendered(messages, given, asks=asks)
         except Exception as error:
-            if not any("tool_calls" in one for one in messages):
+            if not any("tool_calls" in message for message in messages):
                 raise _unusable(error) from error
             try:  # some expect the arguments of a call as text
-                text = self._rendered([_with_text(one) for one in messages], given, asks=asks)
+                text = self._rendered(
+                    [_with_text(message) for message in messages], given, asks=asks
+                )
             except Exception:  # noqa: BLE001
                 raise _unusable(error) from error
         return self._unmarked(text) if self.has_marks else Written(text, [])
@@ -97,7 +101,7 @@ class ChatTemplate:
         self, messages: Sequence[Message], given: Mapping[str, Any], *, asks: bool
     ) -> str:
         if self._needs_parts:
-            messages = [_in_parts(one) for one in messages]
+            messages = [_in_parts(message) for message in messages]
         text: str = self._template.render(
             messages=list(map(with_all_names, messages)), add_generation_prompt=asks, **given
         )

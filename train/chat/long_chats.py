@@ -33,7 +33,7 @@ def rendered_at_once(
     contents = [messages[place]["content"] for place in places]
     model = next((i for i, text in enumerate(contents) if text == text.strip()), None)
     if model is None or any(
-        one.keys() != _PLAIN_KEYS or THOUGHT_END in one["content"] for one in messages
+        message.keys() != _PLAIN_KEYS or THOUGHT_END in message["content"] for message in messages
     ):
         return None
     marked = list(messages)

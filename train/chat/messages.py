@@ -100,7 +100,7 @@ def conversation(
     `system` is put before them. Raises BadRowError if there is no such answer.
     """
     if system:
-        if any(one["role"] in ("system", "developer") for one in messages):
+        if any(message["role"] in ("system", "developer") for message in messages):
             raise BadRowError(f"has a system prompt in a column and in `{column}`")
         messages = [{"role": "system", "content": system}, *messages]
         without_loss = {place + 1 for place in without_loss}
@@ -233,9 +233,11 @@ def read_tools(value: Any) -> list[Any] | None:
     if not value:
         return None
     tools = value if isinstance(value, list) else [value]
-    if not all(isinstance(one, dict) for one in tools):
+    if not all(isinstance(tool, dict) for tool in tools):
         raise BadRowError("has `tools` that are neither objects nor JSON of objects")
-    return [one if "function" in one else {"type": "function", "function": one} for one in tools]
+    return [
+        tool if "function" in tool else {"type": "function", "function": tool} for tool in tools
+    ]
 
 
 def _first(one: dict[str, Any], keys: tuple[str, ...]) -> Any:

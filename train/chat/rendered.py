@@ -51,7 +51,7 @@ def joined(turns: Sequence[Turn]) -> Rendered | None:
 
 def apart(turns: Sequence[Turn]) -> list[Rendered]:
     """Return a text for each turn."""
-    return [Rendered(one.text, [_answer(len(one.before), one.answer)]) for one in turns]
+    return [Rendered(turn.text, [_answer(len(turn.before), turn.answer)]) for turn in turns]
 
 
 def of_segments(segments: Sequence[Part]) -> Rendered:

@@ -82,7 +82,7 @@ class Template:
         model would see it, and loss on that answer alone. Raises UserError for what the template
         cannot write.
         """
-        messages = [self._without_own_end(one) for one in chat.messages]
+        messages = [self._without_own_end(message) for message in chat.messages]
         has_own_end = any(map(_differ, messages, chat.messages))
         try:
             texts, num_unasked = self._texts(replace(chat, messages=messages))
@@ -152,7 +152,11 @@ class Template:
         template, messages = self._template, chat.messages
         if template is None or len(asked) < FEWEST_ANSWERS or chat.tools:
             return None
-        if self._by_marks or self._next_marks or any("tool_calls" in one for one in messages):
+        if (
+            self._by_marks
+            or self._next_marks
+            or any("tool_calls" in message for message in messages)
+        ):
             return None
         return rendered_at_once(
             messages[: asked[-1] + 1],
@@ -178,16 +182,16 @@ class Template:
 
     def _plainly(self, messages: Sequence[Message], tools: list[Any] | None) -> Turn:
         """Return prompt, newline, response and end: without a template nothing else is possible."""
-        has_calls = any("tool_calls" in one for one in messages)
-        if tuple(one["role"] for one in messages) != _PLAIN or tools or has_calls:
-            roles = ", ".join(one["role"] for one in messages)
+        has_calls = any("tool_calls" in message for message in messages)
+        if tuple(message["role"] for message in messages) != _PLAIN or tools or has_calls:
+            roles = ", ".join(message["role"] for message in messages)
             raise UserError(
                 "this model has no chat template, so nothing would tell who speaks in a "
                 f"conversation of {roles}",
                 do=OWN_TEMPLATE,
                 code=ExitCode.DATA,
             )
-        asked, answer = (one["content"] for one in messages)
+        asked, answer = (message["content"] for message in messages)
         return Turn(asked + "\n", [(answer + self._tokens["eos_token"], True)])
 
     def _without_own_end(self, message: Message) -> Message:
@@ -207,8 +211,8 @@ class Template:
         if template is None:
             return
         roles = [
-            CALLS if "tool_calls" in one and not one["content"] else one["role"]
-            for one in chat.messages
+            CALLS if "tool_calls" in message and not message["content"] else message["role"]
+            for message in chat.messages
         ]
         is_written = template.writes_roles(roles)
         if is_written:
@@ -229,12 +233,12 @@ class Template:
 
 def _is_asked(messages: Sequence[Message], place: int) -> bool:
     """Return whether anybody has said anything before an answer."""
-    return any(one["role"] in ("user", "tool") for one in messages[:place])
+    return any(message["role"] in ("user", "tool") for message in messages[:place])
 
 
 def _odd_order(messages: Sequence[Message]) -> str:
     """Return what is unusual about the order of messages, as the end of a sentence, or ""."""
-    roles = [one["role"] for one in messages]
+    roles = [message["role"] for message in messages]
     if next(iter(role for role in roles if role not in ("system", "developer")), "") == "assistant":
         return "the conversation begins with an answer"
     twice = next((i for i, pair in enumerate(pairwise(roles)) if pair == ("assistant",) * 2), None)

@@ -32,7 +32,7 @@ def turn_of(
     UserError for what the template cannot write.
     """
     for name, what in (("tool_calls", "calls of tools"), ("tools", "tools")):
-        has = tools if name == "tools" else any(name in one for one in messages)
+        has = tools if name == "tools" else any(name in message for message in messages)
         if has and not template.writes(name):
             raise unwritable(f"does not write {what}")
     before = template.write(messages[:-1], tools, asks=True).text

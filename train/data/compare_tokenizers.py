@@ -68,7 +68,7 @@ class _Both:
 
     def encode(self, text: str, **options: Any) -> Any:
         """Return the encoding of a text by the tokenizer that is used."""
-        used, other = (one.encode(text, **options) for one in self._tokenizers)
+        used, other = (tokenizer.encode(text, **options) for tokenizer in self._tokenizers)
         self.num_texts += 1
         if used.ids != other.ids:
             self.differing.append((text, used, other))

@@ -57,7 +57,7 @@ class Encoder:
                 _Joint(encoding, one, self._hard)
                 for encoding, one in zip(encodings, some, strict=True)
             ]
-            ends = iter(self.plain([text for one in joints for text in one.prompt_ends]))
+            ends = iter(self.plain([text for joint in joints for text in joint.prompt_ends]))
             for one in joints:
                 yield self._of(one, [next(ends) for _ in one.prompt_ends])
 

@@ -97,7 +97,7 @@ def _pss_bytes() -> int:
     total = 0
     with contextlib.suppress(psutil.Error):
         whole = psutil.Process()
-        for one in (whole, *whole.children()):
+        for child in (whole, *whole.children()):
             with contextlib.suppress(psutil.Error):
-                total += one.memory_full_info().pss
+                total += child.memory_full_info().pss
     return total

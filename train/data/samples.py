@@ -126,14 +126,14 @@ def batch_of(
     samples: Sequence[Sample], numbers: Sequence[int], *, with_texts: bool
 ) -> pa.RecordBatch:
     """Return samples as they are written to a file, but for its `source`; `numbers` are of rows."""
-    texts = [texts_of(one.example) if with_texts else (None, None) for one in samples]
+    texts = [texts_of(sample.example) if with_texts else (None, None) for sample in samples]
     return pa.record_batch(
         [
-            _lists([one.ids for one in samples]),
-            _lists([one.ranges for one in samples]),
+            _lists([sample.ids for sample in samples]),
+            _lists([sample.ranges for sample in samples]),
             pa.array([one for one, _ in texts], pa.string()),
             pa.array([one for _, one in texts], pa.string()),
-            pa.array([numbers[one.row] for one in samples], pa.int64()),
+            pa.array([numbers[sample.row] for sample in samples], pa.int64()),
             pa.nulls(len(samples), pa.int32()),
         ],
         schema=SCHEMA,
@@ -147,7 +147,7 @@ def texts_of(example: Example) -> tuple[str, str]:
     if not isinstance(example, Conversation):
         *before, (last, _) = example
         return "".join(text for text, _ in before), last
-    *_, asked, answer = ["", *(one["content"] for one in example.messages)]
+    *_, asked, answer = ["", *(message["content"] for message in example.messages)]
     return asked, answer
 
 
@@ -156,15 +156,17 @@ def digest_of(example: Example) -> bytes:
     if isinstance(example, str):
         text = example
     elif isinstance(example, Conversation):
-        parts = [part for one in example.messages for part in (one["role"], one["content"])]
-        more = [one["tool_calls"] for one in example.messages if "tool_calls" in one]
+        parts = [
+            part for message in example.messages for part in (message["role"], message["content"])
+        ]
+        more = [message["tool_calls"] for message in example.messages if "tool_calls" in message]
         if more or example.tools or example.without_loss:  # most have none of these
             parts.append(json.dumps([more, example.tools, sorted(example.without_loss)]))
         # Reasoning, names, ids of calls. Without them the digest is that of earlier versions, so
         # that the same rows are held out.
         rest = [
-            {key: value for key, value in one.items() if key not in _MAIN_KEYS}
-            for one in example.messages
+            {key: value for key, value in message.items() if key not in _MAIN_KEYS}
+            for message in example.messages
         ]
         if any(rest):
             parts.append(json.dumps(rest, sort_keys=True))

@@ -47,12 +47,14 @@ class Tokeniser:
             # The rows themselves are no longer needed.
             Block(block.path, [], [], block.at_bytes),
             batch_of(
-                [one for one in made.samples if not one.is_held_out],
+                [sample for sample in made.samples if not sample.is_held_out],
                 made.numbers,
                 with_texts=self._recipe.with_texts,
             ),
             batch_of(
-                [one for one in made.samples if one.is_held_out], made.numbers, with_texts=True
+                [sample for sample in made.samples if sample.is_held_out],
+                made.numbers,
+                with_texts=True,
             ),
             made.counts,
             np.frombuffer(b"".join(made.digests), dtype=np.uint64),
@@ -108,8 +110,8 @@ class Tokeniser:
                 written = self._template.conversation(example)
             else:
                 written = Rendering([of_segments(example)])
-            for one in written.texts:
-                one.text.encode()
+            for text in written.texts:
+                text.text.encode()
         except UserError as error:
             raise BadRowError(
                 f"cannot be rendered by the chat template: {error.args[0]}", do=error.do
@@ -190,9 +192,9 @@ def _split(sample: Sample, limit: int) -> list[Sample]:
     """Return a text in pieces; a single token predicts nothing and is dropped."""
     pieces = [sample.ids[start : start + limit] for start in range(0, len(sample.ids), limit)]
     return [
-        Sample(one, [0, len(one)], sample.example, sample.is_held_out, sample.row)
-        for one in pieces
-        if len(one) > 1
+        Sample(piece, [0, len(piece)], sample.example, sample.is_held_out, sample.row)
+        for piece in pieces
+        if len(piece) > 1
     ]
 
 

@@ -60,7 +60,7 @@ def _compared(served: Any, folder: Path) -> dict[str, Any]:
         for text, theirs, ours in zip(texts, ids, _ids(own, texts), strict=True):
             if theirs != ours:
                 pieces = served.convert_ids_to_tokens(theirs)
-                found["differs"] = [text, [str(one) for one in pieces], _tokens(own, text)]
+                found["differs"] = [text, [str(piece) for piece in pieces], _tokens(own, text)]
                 break
         return found
     made, of_file = _canonical(backend), _canonical(own)

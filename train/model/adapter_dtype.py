@@ -72,7 +72,9 @@ def compute_in_dtype_of_layers(model: nn.Module, *, is_new: bool) -> int:
     Those on layers in float32 stay exactly as peft made them; those of experts are computed by peft
     in the dtype of the experts. It holds for as long as the model lives, however it is run.
     """
-    layers = [one for one in model.modules() if isinstance(one, LoraLayer) and _is_low(one)]
+    layers = [
+        module for module in model.modules() if isinstance(module, LoraLayer) and _is_low(module)
+    ]
     for layer in layers:
         layer.cast_input_dtype_enabled = False  # what peft.helpers.disable_input_dtype_casting sets
         for pair in (layer.lora_A, layer.lora_B):
@@ -90,7 +92,7 @@ def _is_low(layer: Any) -> bool:
     adapters = [*layer.lora_A.values(), *layer.lora_B.values()]
     if hasattr(layer, "parameter_name") or not adapters:  # of experts, or of an embedding
         return False
-    if any(type(one) is not nn.Linear for one in adapters):
+    if any(type(adapter) is not nn.Linear for adapter in adapters):
         return False
     base = layer.get_base_layer()
     dtype = base.compute_dtype if hasattr(base.weight, "quant_state") else base.weight.dtype

@@ -211,8 +211,8 @@ def _divided(
     groups, kept_places = [], []
     for members in like_lengths(lengths, cost=_CALL_TOKENS):
         places = torch.arange(lengths[members[0]])
-        begins = torch.tensor([starts[order[one]] for one in members])[:, None]
-        sizes = torch.tensor([lengths[one] for one in members])[:, None]
+        begins = torch.tensor([starts[order[member]] for member in members])[:, None]
+        sizes = torch.tensor([lengths[member] for member in members])[:, None]
         taken = begins + torch.minimum(places, sizes - 1)
         kept = (places < sizes).flatten().nonzero().flatten()
         kept_places.append(taken.flatten()[kept])

@@ -90,7 +90,9 @@ def row_lengths(config: RunConfig, model: nn.Module, device: torch.device) -> in
     """
     if device.type != "cuda":
         return 1
-    of_hugging_face: Any = next(one for one in model.modules() if isinstance(one, PreTrainedModel))
+    of_hugging_face: Any = next(
+        module for module in model.modules() if isinstance(module, PreTrainedModel)
+    )
     is_told = of_hugging_face.config._attn_implementation in TOLD_BORDERS
     if is_told and not config.model.compile:
         return 1

@@ -187,7 +187,7 @@ def inference(model: Any) -> Iterator[None]:
     would be compiled anew, up to a limit after which training would not be compiled either.
     """
     was_training = model.training
-    is_compiled = any(getattr(one, "_compiled_call_impl", None) for one in model.modules())
+    is_compiled = any(getattr(module, "_compiled_call_impl", None) for module in model.modules())
     as_it_is = torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
     model.eval()
     try:

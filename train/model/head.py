@@ -181,11 +181,11 @@ def _is_apart(model: Any, output: ModelOutput, logits: torch.Tensor) -> bool:
 def _weights_behind(plain: nn.Module) -> Iterator[torch.Tensor]:
     """Yield the weights of a model outside its layers, including a head tied to the embedding."""
     head = plain.get_output_embeddings()  # type: ignore[operator]
-    found = {id(one): one for one in head.parameters()}
+    found = {id(parameter): parameter for parameter in head.parameters()}
     for name, module in plain.named_children():
         if name != _layers_name(plain):
-            found |= {id(one): one for one in module.parameters()}
-    found |= {id(one): one for one in plain.parameters(recurse=False)}
+            found |= {id(parameter): parameter for parameter in module.parameters()}
+    found |= {id(parameter): parameter for parameter in plain.parameters(recurse=False)}
     yield from found.values()
 
 

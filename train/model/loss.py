@@ -102,5 +102,8 @@ class _ChunkedLoss(torch.autograd.Function):
         return (
             None,
             None,
-            *(None if one is None else one.mul_(of_sum.to(one.dtype)) for one in ctx.saved_tensors),
+            *(
+                None if tensor is None else tensor.mul_(of_sum.to(tensor.dtype))
+                for tensor in ctx.saved_tensors
+            ),
         )

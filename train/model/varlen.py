@@ -56,7 +56,7 @@ def largest_head(described: PretrainedConfig) -> int:
     """
     text = described.get_text_config()
     layers = list(getattr(text, "per_layer_config", None) or ()) or [text]
-    sizes = [getattr(one, "head_dim", None) for one in layers]
+    sizes = [getattr(layer, "head_dim", None) for layer in layers]
     return max((size for size in sizes if isinstance(size, int)), default=0)
 
 

@@ -188,7 +188,7 @@ class Controls:
     def _record(self, training: Training) -> None:
         files: list[Asked] = self._ranks.share(self._taken("profile"))
         left = training.total_steps - training.step
-        numbers = [int(one.value) for one in files if one.value.isdecimal()]
+        numbers = [int(file.value) for file in files if file.value.isdecimal()]
         num_steps = min(max(numbers, default=1), control.MOST_TRACED_STEPS, left)
         if num_steps < 1:
             why = "all steps are trained" if left < 1 else "at least one step has to be recorded"
@@ -216,7 +216,7 @@ class Controls:
                 "mark",
                 "control",
                 request=request,
-                ids=[one.id for one in files if one.id],
+                ids=[file.id for file in files if file.id],
                 step=training.step,
                 done=not why,
                 said=f"{request}: not done: {why}" if why else said,

@@ -101,7 +101,7 @@ class LossWatch:
         return {
             "near": list(self._near),
             "rises": list(self._rises),
-            "changes": [list(one) for one in self._changes],
+            "changes": [list(change) for change in self._changes],
             "is_high": self._is_high,
         }
 

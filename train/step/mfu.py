@@ -151,7 +151,7 @@ def model_flops(model: Any, longest: int) -> ModelFlops | None:
     head = plain.get_output_embeddings()
     if pairs is None or not _is_matrix(head) or not _is_all_matrices(model):
         return None
-    matrices = [one for one in model.modules() if _is_matrix(one) and one is not head]
+    matrices = [module for module in model.modules() if _is_matrix(module) and module is not head]
     return ModelFlops(
         per_label=_matrix_flops(head),
         per_input=sum(map(_matrix_flops, matrices)),

@@ -132,7 +132,7 @@ def longest(averages: Any) -> str:
 
     `averages` is what torch's profiler returns as key_averages(); its times are microseconds.
     """
-    found = [one for one in averages if not one.key.startswith(_STEP)]
+    found = [average for average in averages if not average.key.startswith(_STEP)]
     on_device = any(one.self_device_time_total > 0 for one in found)
 
     def spent_us(one: Any) -> float:

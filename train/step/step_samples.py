@@ -85,9 +85,9 @@ class _Files:
 def row_texts(rows: list[Row], most: int) -> str:
     """Return the first rows as text: FILE:ROW (loss)."""
     shown = [
-        f"{one['file'] or 'row '}{':' if one['file'] else ''}{one['row']}"
-        + ("" if one["loss"] is None else f" ({one['loss']:.2f})")
-        for one in rows[:most]
+        f"{row['file'] or 'row '}{':' if row['file'] else ''}{row['row']}"
+        + ("" if row["loss"] is None else f" ({row['loss']:.2f})")
+        for row in rows[:most]
     ]
     more = f" and {len(rows) - most} more" if len(rows) > most else ""
     return ", ".join(shown) + more

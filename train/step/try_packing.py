@@ -130,7 +130,7 @@ def check_packing(model: Any, *, num_rows: int = 1) -> None:
         raise
     except Exception as error:  # any model's code may run here, and some take no positions
         raise _not_packed(f"this model cannot be given the positions of a row: {error}") from error
-    if leak := leak_of(model, [one[0, before : before + after] for one in logits]):
+    if leak := leak_of(model, [logit[0, before : before + after] for logit in logits]):
         kind = plain_model(model).config.model_type
         raise _not_packed(
             f"samples in one row see each other in this model ({why_not_apart(kind)}another one "

@@ -90,7 +90,7 @@ def _try(
     if not samples:
         raise _none_left(sources[0].path, counts, recipe)
     more = remarks(seen, columns, recipe, tools[1])
-    return columns, [_as_text(one, tools[0]) for one in samples], counts, more
+    return columns, [_as_text(sample, tools[0]) for sample in samples], counts, more
 
 
 def _first_rows(source: Source) -> Block:

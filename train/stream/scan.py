@@ -159,7 +159,7 @@ def _of_parquet(source: Source, piece_bytes: int) -> Iterator[_Row]:
 
     with pq.ParquetFile(source.path) as file:
         groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-    yield from _divided([(one.num_rows, one.total_byte_size) for one in groups], piece_bytes)
+    yield from _divided([(group.num_rows, group.total_byte_size) for group in groups], piece_bytes)
 
 
 def _of_arrow(source: Source, piece_bytes: int) -> Iterator[_Row]:
@@ -167,7 +167,7 @@ def _of_arrow(source: Source, piece_bytes: int) -> Iterator[_Row]:
 
     with pa.memory_map(str(source.path)) as mapped:
         yield from _divided(
-            ((one.num_rows, one.nbytes) for one in arrow_batches(mapped)), piece_bytes
+            ((batch.num_rows, batch.nbytes) for batch in arrow_batches(mapped)), piece_bytes
         )
 
 

@@ -149,10 +149,10 @@ def _share_of(places: Sequence[int], rows: Sequence[Row], tokeniser: Tokeniser) 
     return Share(
         samples=[
             (
-                places[one.row],
-                (np.array(one.ids, np.int32), np.array(one.ranges, np.int32).reshape(-1, 2)),
+                places[sample.row],
+                (np.array(sample.ids, np.int32), np.array(sample.ranges, np.int32).reshape(-1, 2)),
             )
-            for one in made.samples
+            for sample in made.samples
         ],
         counts=made.counts,
         bad=[(rows[i], error) for i, error in made.bad],

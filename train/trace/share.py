@@ -30,7 +30,9 @@ def states_by_shape(optimizer: torch.optim.Optimizer, storages: Storages) -> dic
     found: dict[Shape, Bytes] = {}
     exact = held = 0
     for parameter, state in optimizer.state.items():
-        fresh = [one for one in _tensors(state) if one.untyped_storage()._cdata not in seen]
+        fresh = [
+            tensor for tensor in _tensors(state) if tensor.untyped_storage()._cdata not in seen
+        ]
         seen |= {one.untyped_storage()._cdata for one in fresh}
         own = sum(one.nbytes for one in fresh)
         own_held = sum(storages.held_bytes(one.untyped_storage()) for one in fresh)
@@ -47,7 +49,9 @@ def largest_share(optimizer: Any, states: dict[Shape, Bytes]) -> Bytes:
     """
 
     def together(parameters: Iterable[torch.Tensor]) -> Bytes:
-        exact, held = zip(*(states[tuple(one.shape)] for one in parameters), strict=True)
+        exact, held = zip(
+            *(states[tuple(parameter.shape)] for parameter in parameters), strict=True
+        )
         return sum(exact), sum(held)
 
     return max(together(share) for share in shares_of(optimizer) if share)

@@ -164,7 +164,7 @@ def pieces(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[torch.Tensor, ...]
         yield tuple(tensors)
         return
     num_rows = max(1, _PIECE * first.shape[0] // first.numel())
-    yield from zip(*(one.split(num_rows) for one in tensors), strict=True)
+    yield from zip(*(tensor.split(num_rows) for tensor in tensors), strict=True)
 
 
 def eight_bit_kind() -> type[torch.optim.Optimizer]:

@@ -22,7 +22,7 @@ def bucket_cap_mib(model: Any, num_ranks: int) -> int | None:
     It takes no more memory: all buckets together are as large as the gradients. A tensor that is
     larger has a bucket of its own.
     """
-    trained = [one for one in model.parameters() if one.requires_grad]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if sum(one.nbytes for one in trained) < _MANY_GRADIENT_BYTES:
         return None
     numel = max(_BUCKET_NUMEL, _BUCKET_NUMEL_PER_RANK * num_ranks)

@@ -48,7 +48,7 @@ def early_stop_line(event: Event) -> str:
 def loss_rows(run: RunDir, state: RunState) -> Iterator[tuple[str, str]]:
     """Yield (name, text) of what is notable."""
     for answer, done in _ANSWERS.items():
-        steps = [str(one["step"]) for one in state.bad_losses if one["answer"] == answer]
+        steps = [str(loss["step"]) for loss in state.bad_losses if loss["answer"] == answer]
         if steps:
             more = f" and {len(steps) - _MOST_STEPS} more" if len(steps) > _MOST_STEPS else ""
             yield "bad losses", f"step {', '.join(steps[:_MOST_STEPS])}{more}: {done}"

@@ -173,7 +173,7 @@ def _what_failed(root: Failure, state: RunState) -> list[str]:
 def others_of(root: Failure, failures: Iterable[Failure]) -> list[str]:
     """Return lines about the other ranks: those that failed by themselves, and how; the rest."""
     others = sorted(
-        (one for one in failures if one.rank is not None and one.rank != root.rank),
+        (failure for failure in failures if failure.rank is not None and failure.rank != root.rank),
         key=lambda one: one.rank or 0,
     )
     alike: dict[str, list[str]] = {}  # ranks by how they failed
@@ -184,7 +184,7 @@ def others_of(root: Failure, failures: Iterable[Failure]) -> list[str]:
     same = alike.pop(root.summary.removeprefix(f"{root.who} "), [])
     lines = [f"also failed, in the same way: rank {', '.join(same)}"] if same else []
     lines += [f"also failed: rank {', '.join(ranks)} {how}" for how, ranks in alike.items()]
-    rest = [str(one.rank) for one in others if one.blame > Blame.LIKELY]
+    rest = [str(other.rank) for other in others if other.blame > Blame.LIKELY]
     return [*lines, *([f"and, as a consequence, rank {', '.join(rest)}"] if rest else [])]
 
 

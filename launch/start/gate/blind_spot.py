@@ -43,7 +43,7 @@ def _why_it_matters() -> str | None:
     if memory.available_bytes < _SHORT * memory.total_bytes:
         there = f"{size_text(memory.available_bytes)} of {size_text(memory.total_bytes)}"
         return f"memory is short ({there} available)"
-    others = [one.run.run_id for one in all_runs() if not one.is_dead]
+    others = [run.run.run_id for run in all_runs() if not run.is_dead]
     return f"another run is going on ({', '.join(others)})" if others else None
 
 

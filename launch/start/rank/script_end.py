@@ -55,7 +55,9 @@ class ScriptEnd:
         self._frame = None
         how = "exited" if isinstance(error, SystemExit) else "raised"
         entries = list(_entries(error.__traceback__))
-        own = [one for one in entries if not self._is_foreign(one.tb_frame.f_code.co_filename)]
+        own = [
+            entry for entry in entries if not self._is_foreign(entry.tb_frame.f_code.co_filename)
+        ]
         for one in (own or entries)[-1:]:
             self._record(how, one.tb_frame.f_code.co_filename, one.tb_lineno or 0, code)
 
