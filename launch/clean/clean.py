@@ -136,7 +136,7 @@ def _plan(asked: Asked, places: _Places, items: list[Item], kept: list[Kept]) ->
     lines += [
         f"  {item.kind:<11} {size_text(item.size_bytes):>12}  {item.age_s / _DAY_S:>5.0f} days  "
         f"{_name(item.path)}  ({item.what})"
-        for item in sorted(items, key=lambda one: (one.kind, one.path))
+        for item in sorted(items, key=lambda item: (item.kind, item.path))
     ]
     if kept:
         lines.append("kept, although as old:")

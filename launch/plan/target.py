@@ -36,7 +36,7 @@ def target_of_placement(placement: Placement) -> Target:
     """Return the target of a run on this machine, or of one that lacks its GPUs here."""
     gpu = None
     if placement.gpus:
-        least = min(placement.gpus, key=lambda one: one.memory_bytes)
+        least = min(placement.gpus, key=lambda gpu: gpu.memory_bytes)
         visible = int(least.memory_bytes * VISIBLE_SHARE)
         gpu = GpuKind(least.name, visible, "NVML's total, less what the driver keeps")
     return Target(

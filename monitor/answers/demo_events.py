@@ -52,7 +52,7 @@ class Log:
         run.events.mkdir(parents=True)
         run.rank_log(0, 0).parent.mkdir(parents=True)
         for writer, lines in self.lines.items():
-            lines.sort(key=lambda one: one[0])
+            lines.sort(key=lambda line: line[0])
             text = "".join(line + "\n" for _, line in lines)
             run.event_file(writer).write_text(text, encoding="utf-8")
             if writer.startswith("rank"):

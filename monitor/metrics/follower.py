@@ -124,7 +124,7 @@ class Follower:
             one for one in names_inside(self._run, "logs") if re.fullmatch(r"attempt\d{1,6}", one)
         ]
         if attempts:
-            last = max(attempts, key=lambda one: int(one[7:]))
+            last = max(attempts, key=lambda attempt: int(attempt[7:]))
             there = names_inside(self._run, "logs", last)
             logs += [("logs", last, one) for one in there if one.removesuffix(".log") in self._logs]
         for parts in (*(one for one in names if one[1].endswith(".jsonl")), *logs):

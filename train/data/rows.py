@@ -109,7 +109,7 @@ def _of_pair(row: dict[str, Any], columns: Columns) -> tuple[list[Message], set[
         text = text_of(row[more], more)
         asked[-1] = asked[-1] | {"content": f"{asked[-1]['content']}\n\n{text}"}
     answers, untrained = _side(row[last], last, "assistant")
-    if list(takewhile(lambda one: one["role"] not in _ANSWERS, answers)):
+    if list(takewhile(lambda answer: answer["role"] not in _ANSWERS, answers)):
         if answers[: len(asked)] != asked:
             raise BadRowError(
                 f"has messages in `{last}` that are no answer to its `{first}`",

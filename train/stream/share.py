@@ -80,7 +80,7 @@ def joined(packed: Iterable[np.ndarray]) -> Share:
         heads = rest.take(3 * int(rest.take(1)[0])).reshape(-1, 3).tolist()
         for place, num_ids, num_ranges in heads:
             samples.append((place, (rest.take(num_ids), rest.take(num_ranges).reshape(-1, 2))))
-    samples.sort(key=lambda one: one[0])
+    samples.sort(key=lambda sample: sample[0])
     error = next((text for text in errors if text), b"")
     return Share(samples=samples, counts=counts, error=_error_of(error))
 

@@ -200,7 +200,7 @@ class MemoryGuard:
         if num_kills <= 0:
             return None
         self._num_proven = num
-        tightest = min((look.memory for look in looks), key=lambda one: one.available_bytes)
+        tightest = min((look.memory for look in looks), key=lambda look: look.available_bytes)
         fields = {"num_kills": num_kills, **_available(tightest)}
         self._events.emit("error", "memory.oom_kill", **fields)
         return fields

@@ -144,7 +144,7 @@ def _attempts(state: RunState, events: Sequence[Event]) -> list[str]:
         elif event["kind"] == "error" and event["name"] != "hang":  # listed as a failure, below
             fields = {key: value for key, value in event.items() if key not in _COMMON}
             rows.append([after, str(event["attempt"]), f"{event['name']}: {json.dumps(fields)}"])
-    for failure in sorted(state.failures, key=lambda one: one.t):
+    for failure in sorted(state.failures, key=lambda failure: failure.t):
         after = clock_text(max(0.0, failure.t - state.status.started_t))
         rows.append([after, str(state.status.attempt), failure.summary])
     return _table(["after", "attempt", "what"], rows)

@@ -174,7 +174,7 @@ def others_of(root: Failure, failures: Iterable[Failure]) -> list[str]:
     """Return lines about the other ranks: those that failed by themselves, and how; the rest."""
     others = sorted(
         (failure for failure in failures if failure.rank is not None and failure.rank != root.rank),
-        key=lambda one: one.rank or 0,
+        key=lambda failure: failure.rank or 0,
     )
     alike: dict[str, list[str]] = {}  # ranks by how they failed
     for one in others:
