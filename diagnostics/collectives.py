@@ -48,21 +48,21 @@ def main(findings: Findings, request: Request, timeout_s: float) -> None:
         placement = run.job.placement
         with group_of(run, timeout_s) as group:
             group.wait(findings.look, timeout_s)
-            found, speed, may_mend = list(judge(group)), _speed(group), group.may_be_the_path
-        if may_mend and not all(one.ok for one in found) and placement.device in DEVICES:
-            found = mended(found, run, request, min(timeout_s, _TRY_S), findings.look)
-        for finding in found:
+            results, speed, may_mend = list(judge(group)), _speed(group), group.may_be_the_path
+        if may_mend and not all(finding.ok for finding in results) and placement.device in DEVICES:
+            results = mended(results, run, request, min(timeout_s, _TRY_S), findings.look)
+        for finding in results:
             findings.add(finding)
         over = "NCCL" if placement.device == "cuda" else "gloo"
         findings.finish(f"{run.num_ranks} ranks over {over}{speed}")
 
 
 def mended(
-    found: Sequence[Finding],
+    findings: Sequence[Finding],
     run: OwnRun,
     request: Request,
     timeout_s: float,
-    look: Callable[[], None],
+    show_progress: Callable[[], None],
 ) -> list[Finding]:
     """Return the findings, failed ones with the variable that makes all ranks exchange rightly.
 
@@ -74,20 +74,23 @@ def mended(
         click.echo(f"...   the same with {detour}")
         tried.append(detour)
         with group_of(run, timeout_s, detour.settings) as group:
-            group.wait(look, timeout_s)
-            return all(one.ok for one in judge(group))
+            group.wait(show_progress, timeout_s)
+            return all(finding.ok for finding in judge(group))
 
     detour = find_detour(works_with, run.env)
     if detour is None:
-        return [one if one.ok else without_detour(one, tried) for one in found]
+        return [finding if finding.ok else without_detour(finding, tried) for finding in findings]
     gpus = run.job.placement.gpus
-    return [one if one.ok else with_detour(one, detour, request, gpus) for one in found]
+    return [
+        finding if finding.ok else with_detour(finding, detour, request, gpus)
+        for finding in findings
+    ]
 
 
 def judge(group: RankGroup) -> Iterator[Finding]:
     """Yield a finding for each stage that all ranks have completed, then the failure, if any."""
     results: Results = [rank.results() for rank in group.ranks]
-    done = set.intersection(*(set(one) for one in results))
+    done = set.intersection(*(set(result) for result in results))
     num_ranks = len(results)
     if MEET in done:
         yield Finding(check=MEET, ok=True, text=f"{num_ranks} ranks have met")
@@ -110,9 +113,9 @@ def judge(group: RankGroup) -> Iterator[Finding]:
 def judge_sum(name: str, results: Results) -> Finding:
     """Return a finding that fails if any rank's sum is wrong."""
     check = f"all-reduce {name}"
-    found = [one[check] for one in results]
-    wrong = [f"rank {i}: {one['wrong']}" for i, one in enumerate(found) if "wrong" in one]
-    differ = len({one["digest"] for one in found}) > 1
+    sums = [sums[check] for sums in results]
+    wrong = [f"rank {i}: {sums['wrong']}" for i, sums in enumerate(sums) if "wrong" in sums]
+    differ = len({sums["digest"] for sums in sums}) > 1
     right = "exact" if name.startswith("int") else "within rounding"
     return Finding(
         check=check,
@@ -127,27 +130,32 @@ def judge_sum(name: str, results: Results) -> Finding:
 
 def judge_bandwidth(results: Results) -> Finding:
     """Report the bandwidth of the slowest rank; this never fails."""
-    found = max((one["bandwidth"] for one in results), key=lambda one: float(one["seconds"]))
-    size = f"{found['num_bytes'] // MIB} MiB in {found['seconds'] * 1e3:.1f} ms"
+    findings = max(
+        (finding["bandwidth"] for finding in results), key=lambda finding: float(finding["seconds"])
+    )
+    size = f"{findings['num_bytes'] // MIB} MiB in {findings['seconds'] * 1e3:.1f} ms"
     return Finding(
         check="bandwidth",
         ok=True,
-        text=f"all-reduce of {size}: bus bandwidth {found['bus_bytes_per_s'] / _GB:.2f} GB/s",
-        figures={"seconds": found["seconds"], "bus_bytes_per_s": found["bus_bytes_per_s"]},
+        text=f"all-reduce of {size}: bus bandwidth {findings['bus_bytes_per_s'] / _GB:.2f} GB/s",
+        figures={"seconds": findings["seconds"], "bus_bytes_per_s": findings["bus_bytes_per_s"]},
     )
 
 
 def judge_pairs(pairs: list[tuple[int, int]], results: Results) -> Iterator[Finding]:
     """Yield a finding for each pair that failed, and one for all the others."""
     speeds: dict[str, float] = {}
-    for one, other in pairs:
-        name = pair_name(one, other)
-        found = {rank: results[rank][name] for rank in (one, other)}
-        wrong = [f"rank {rank}: {it['wrong']}" for rank, it in found.items() if "wrong" in it]
+    for finding, other in pairs:
+        name = pair_name(finding, other)
+        findings = {rank: results[rank][name] for rank in (finding, other)}
+        wrong = [f"rank {rank}: {it['wrong']}" for rank, it in findings.items() if "wrong" in it]
         if wrong:
             yield Finding(check=name, ok=False, text="; ".join(wrong), do=check_device_command())
-        speeds[name] = found[one]["bytes_per_s"]
-    slowest, middle = min(speeds, key=lambda one: speeds[one]), statistics.median(speeds.values())
+        speeds[name] = findings[finding]["bytes_per_s"]
+    slowest, middle = (
+        min(speeds, key=lambda finding: speeds[finding]),
+        statistics.median(speeds.values()),
+    )
     warning = ""
     if speeds[slowest] * _MUCH_SLOWER < middle:
         warning = f"{slowest} is {middle / speeds[slowest]:.1f} times slower than the middle one"
@@ -163,8 +171,10 @@ def judge_pairs(pairs: list[tuple[int, int]], results: Results) -> Iterator[Find
 
 
 def _speed(group: RankGroup) -> str:
-    found = group.ranks[0].results().get("bandwidth")
-    return "" if found is None else f", bus bandwidth {found['bus_bytes_per_s'] / _GB:.2f} GB/s"
+    findings = group.ranks[0].results().get("bandwidth")
+    return (
+        "" if findings is None else f", bus bandwidth {findings['bus_bytes_per_s'] / _GB:.2f} GB/s"
+    )
 
 
 if __name__ == "__main__":

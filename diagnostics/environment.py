@@ -69,13 +69,16 @@ def main(findings: Findings, request: Request, _timeout_s: float) -> None:
 
 def versions() -> dict[str, Figure]:
     """Return the versions of kernel, libc and further packages; None if not installed."""
-    found: dict[str, Figure] = {"kernel": platform.release(), "libc": " ".join(platform.libc_ver())}
+    versions_by_name: dict[str, Figure] = {
+        "kernel": platform.release(),
+        "libc": " ".join(platform.libc_ver()),
+    }
     for name in _PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions_by_name[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+            versions_by_name[name] = None
+    return versions_by_name
 
 
 def check_host() -> Finding:
@@ -111,7 +114,9 @@ def check_limits() -> Finding:
 def check_numa(folder: Path = _NODES) -> Finding:
     """Report the NUMA nodes with their cores and memory; warn if this process may use only some."""
     own, nodes, unused = os.sched_getaffinity(0), [], []
-    for node in sorted(folder.glob("node[0-9]*"), key=lambda one: int(one.name[4:])):
+    for node in sorted(
+        folder.glob("node[0-9]*"), key=lambda folder_of_node: int(folder_of_node.name[4:])
+    ):
         listed = (node / "cpulist").read_text(encoding="ascii").strip()
         nodes.append(f"{node.name[4:]}: cores {listed or 'none'}, {_memory_of(node)}")
         if listed and not own & parse_cores(listed):

@@ -64,7 +64,7 @@ def rank_modules(request: Request) -> tuple[str, ...]:
 
 
 def check_imports(
-    names: Sequence[str], timeout_s: float, look: Callable[[], None]
+    names: Sequence[str], timeout_s: float, show_progress: Callable[[], None]
 ) -> Iterator[Finding]:
     """Yield a finding for each of `names` as soon as it is known, up to one that ends the process.
 
@@ -84,7 +84,7 @@ def check_imports(
         num_done, begun = 0, time.monotonic()
         try:
             while num_done < len(names):
-                look()
+                show_progress()
                 has_ended = child.poll() is not None  # asked first: what it wrote is then complete
                 for line in _whole_lines(progress)[num_done:]:
                     yield judge(Imported(**json.loads(line)))

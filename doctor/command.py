@@ -42,8 +42,8 @@ def doctor(
     state = None if run is None else read_state(run, read_events(run.events))
     if as_json:
         tries = [] if run is None or state is None else tries_after(run, state)
-        told = verdict.as_json() | ({"try_next": tries} if tries else {})
-        console.out(json.dumps(told), highlight=False)
+        answer = verdict.as_json() | ({"try_next": tries} if tries else {})
+        console.out(json.dumps(answer), highlight=False)
         return
     more = [] if run is None or state is None else tries_lines(run, state)
     console.out("\n".join([*verdict.lines(), *([""] if more else []), *more]), highlight=False)

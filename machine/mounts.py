@@ -43,13 +43,13 @@ class Mount:
 
 def mounts(proc: Path = PROC) -> list[Mount]:
     """Return every mount, in order of creation. The format is that of proc_pid_mountinfo(5)."""
-    found = []
+    mount_list = []
     for line in (proc / "mountinfo").read_text(encoding="utf-8").splitlines():
         before, _, after = line.partition(" - ")
         fields, (kind, _source, options) = before.split(" "), after.split(" ", 2)
         root, point = _unescaped(fields[3]), Path(_unescaped(fields[4]))
-        found.append(Mount(root=root, point=point, kind=kind, options=options))
-    return found
+        mount_list.append(Mount(root=root, point=point, kind=kind, options=options))
+    return mount_list
 
 
 def filesystem_of(path: Path) -> str:
@@ -72,4 +72,4 @@ def is_network(kind: str) -> bool:
 
 
 def _unescaped(text: str) -> str:
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
+    return _ESCAPED.sub(lambda escape: chr(int(escape[1], 8)), text)

@@ -52,8 +52,8 @@ def note_evaluation(checkpoint: Path, loss: float) -> None:
 def held_out_loss(checkpoint: Path) -> float | None:
     """Return a checkpoint's loss on held-out data; None if it was not evaluated, or diverged."""
     try:
-        found = json.loads((checkpoint / _EVALUATION).read_text(encoding="utf-8"))
-        loss = float(found["loss"])
+        evaluation = json.loads((checkpoint / _EVALUATION).read_text(encoding="utf-8"))
+        loss = float(evaluation["loss"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return loss if math.isfinite(loss) else None
@@ -62,8 +62,8 @@ def held_out_loss(checkpoint: Path) -> float | None:
 def best_of(checkpoints: Iterable[Path]) -> Path | None:
     """Return the one with the lowest held-out loss, of equal ones the latest; None without any."""
     losses = ((held_out_loss(path), path) for path in checkpoints)
-    found = [(loss, -step_of(path), path) for loss, path in losses if loss is not None]
-    return min(found)[-1] if found else None
+    ranked = [(loss, -step_of(path), path) for loss, path in losses if loss is not None]
+    return min(ranked)[-1] if ranked else None
 
 
 def best_checkpoint(folder: Path) -> Path | None:

@@ -74,7 +74,7 @@ def read_config(path: Path) -> RunConfig:
         return RunConfig(
             profile=table["profile"],
             architecture=table["architecture"],
-            evaluation={name: EvaluationConfig(**one) for name, one in named.items()},
+            evaluation={name: EvaluationConfig(**keys) for name, keys in named.items()},
             scoring=ScoringConfig(**table["scoring"]) if "scoring" in table else None,
             **sections,
         )

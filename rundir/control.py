@@ -98,7 +98,7 @@ def pending(run: RunDir) -> list[Asked]:
         names = sorted(os.listdir(run.control))  # noqa: PTH208 - at every step: no Path for each
     except OSError:
         return []
-    found = []
+    requests = []
     for name in names:
         request, _, id_ = name.partition(".")
         if request in BETWEEN_STEPS:
@@ -106,8 +106,8 @@ def pending(run: RunDir) -> list[Asked]:
                 value = (run.control / name).read_text(encoding="utf-8")
             except (OSError, ValueError):  # withdrawn meanwhile, or no text
                 continue
-            found.append(Asked(request, id_, value.strip()))
-    return found
+            requests.append(Asked(request, id_, value.strip()))
+    return requests
 
 
 def changed(settings: TrainConfig, text: str) -> tuple[TrainConfig, str]:

@@ -51,7 +51,10 @@ def settings_table() -> str:
         hints = get_type_hints(cls)
         for item in fields(cls):
             choices = get_args(hints[item.name])
-            spelt = [str(one).lower() if one in (True, False) else one for one in choices]
+            spelt = [
+                str(choice_value).lower() if choice_value in (True, False) else choice_value
+                for choice_value in choices
+            ]
             among = f" One of {', '.join(f'`{choice}`' for choice in spelt)}." if spelt else ""
             default = f"`{item.default}`" if item.default != "" else ""
             meaning = item.metadata["help"]
@@ -87,9 +90,9 @@ def renewed(path: Path, tables: Tables = TABLES) -> str:
     text = path.read_text(encoding="utf-8")
     for name, make in tables[str(path.relative_to(ROOT))].items():
         begin = _BEGIN.format(name)
-        head, found, rest = text.partition(begin)
+        head, begin_marker, rest = text.partition(begin)
         _, ended, tail = rest.partition(_END)
-        if not found or not ended:
+        if not begin_marker or not ended:
             raise ValueError(f"{path} has no place for the table {name!r}")
         text = f"{head}{begin}\n\n{make()}\n\n{_END}{tail}"
     return text

@@ -144,9 +144,9 @@ class RunEvents:
     def new_events(self) -> list[Event]:
         """Return the events added since the last call, in order of time."""
         with suppress(FileNotFoundError), os.scandir(self._folder) as files:
-            for one in files:  # no Path of each: ten times a second, they cost more than the rest
-                if one.name.endswith(".jsonl") and one.name not in self._tails:
-                    self._tails[one.name] = EventTail(self._folder / one.name)
+            for entry in files:  # no Path of each: ten times a second, they cost more than the rest
+                if entry.name.endswith(".jsonl") and entry.name not in self._tails:
+                    self._tails[entry.name] = EventTail(self._folder / entry.name)
         events = [event for tail in self._tails.values() for event in tail.new_events()]
         return sorted(events, key=lambda event: float(event["mono"]))
 

@@ -38,7 +38,7 @@ class Footprint:
 
 def write_footprints(path: Path, footprints: list[Footprint]) -> None:
     """Write the answers of one call, in the order of its questions. Raises OSError."""
-    write_text(path, json.dumps([asdict(one) for one in footprints], indent=1) + "\n")
+    write_text(path, json.dumps([asdict(footprint) for footprint in footprints], indent=1) + "\n")
 
 
 def read_footprints(path: Path) -> list[Footprint]:

@@ -80,8 +80,8 @@ def mask_of(run: RunDir) -> Mask:
 def variables_of(run: RunDir) -> dict[str, str]:
     """Return the variables in environment.json; none if it cannot be read."""
     try:
-        told = json.loads(run.environment.read_text(encoding="utf-8", errors="replace"))
-        rows = [*told["variables"], *told["not_passed_on"]]
+        environment = json.loads(run.environment.read_text(encoding="utf-8", errors="replace"))
+        rows = [*environment["variables"], *environment["not_passed_on"]]
         return {str(row["name"]): str(row["value"]) for row in rows}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
@@ -94,12 +94,12 @@ def is_secret(name: str, value: str) -> bool:
 
 def options_of(arguments: Sequence[str]) -> dict[str, str]:
     """Return the values of `--name value` and `--name=value`, by name."""
-    found = {}
+    values = {}
     for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
         name, is_whole, value = argument.partition("=")
         if name.startswith("--"):
-            found[name] = value if is_whole else after
-    return found
+            values[name] = value if is_whole else after
+    return values
 
 
 def _forms(value: str) -> set[str]:
@@ -107,12 +107,12 @@ def _forms(value: str) -> set[str]:
     return {value, json.dumps(value)[1:-1], quote(value, safe="")}
 
 
-def _without_value(found: re.Match[str]) -> str:
-    before = found.string[max(0, found.start() - 80) : found.start()]
-    is_value = not found["between"].isspace() or _OPTION.search(before)
-    if not is_value or _is_figure(found["value"]):
-        return found[0]
-    return f"{found['name']}{found['between']}{MASK}"
+def _without_value(match: re.Match[str]) -> str:
+    before = match.string[max(0, match.start() - 80) : match.start()]
+    is_value = not match["between"].isspace() or _OPTION.search(before)
+    if not is_value or _is_figure(match["value"]):
+        return match[0]
+    return f"{match['name']}{match['between']}{MASK}"
 
 
 def _is_figure(value: str) -> bool:

@@ -254,11 +254,11 @@ def _given(name: str) -> list[RunDir]:
     """Return the runs that were given `name`: TIME-NAME-XXXX is what their folders are called."""
     if not re.fullmatch(NAME, name):
         return []
-    found = runs_folder().glob(f"2*-{name}-????")
+    folders = runs_folder().glob(f"2*-{name}-????")
     is_its = re.compile(rf"\d{{8}}-\d{{6}}-{re.escape(name)}-[0-9a-f]{{4}}")
     return [
         RunDir(path.resolve())
-        for path in sorted(found)
+        for path in sorted(folders)
         if is_its.fullmatch(path.name) and (path / "config.toml").is_file()
     ]
 

@@ -190,7 +190,9 @@ def read_pulse(path: Path) -> PulseState | None:
             **lines[_TICK],
             alive_mono=lines[_ALIVE]["mono"],
             answers=lines[_ALIVE].get("answers", False),
-            groups={name: (one[0], one[1]) for name, one in groups.get("groups", {}).items()},
+            groups={
+                name: (counts[0], counts[1]) for name, counts in groups.get("groups", {}).items()
+            },
             pending_mono=groups.get("pending_mono"),
             has_device=groups.get("has_device", False),
             main=MainThread(**main),

@@ -28,10 +28,10 @@ def required_python(pyproject: str) -> str:
     Raises:
         ValueError: there is none.
     """
-    found = re.search(r'^requires-python\s*=\s*"([^"]*)"', pyproject, re.MULTILINE)
-    if not found:
+    requirement = re.search(r'^requires-python\s*=\s*"([^"]*)"', pyproject, re.MULTILINE)
+    if not requirement:
         raise ValueError("pyproject.toml has no requires-python")
-    return found.group(1)
+    return requirement.group(1)
 
 
 def python_fits(version: "tuple[int, ...]", needed: str) -> bool:

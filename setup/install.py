@@ -120,18 +120,20 @@ class Install:
         cache = Path(self._uv("cache", "dir").splitlines()[-1])
         for known in cache.glob("interpreter-v*"):
             shutil.rmtree(known, ignore_errors=True)
-        found = self._environment()
-        if found != VENV.resolve():
+        environment = self._environment()
+        if environment != VENV.resolve():
             raise SetupError(
-                f"uv takes {PYTHON} for that of {found}, and would install into it\n"
+                f"uv takes {PYTHON} for that of {environment}, and would install into it\n"
                 f"  {shlex.quote(self.uv)} cache clean && {self.typed}\n      has it look anew"
             )
 
     def _environment(self) -> Path:
         """Return the environment that uv would install into."""
-        said = self._uv("pip", "freeze", "--python", str(PYTHON))
-        found = re.search(r"environment at: (.+)", said)  # not always said of the project's own
-        return Path(found[1].strip()).resolve() if found else VENV.resolve()
+        report = self._uv("pip", "freeze", "--python", str(PYTHON))
+        environment = re.search(
+            r"environment at: (.+)", report
+        )  # not always said of the project's own
+        return Path(environment[1].strip()).resolve() if environment else VENV.resolve()
 
     def choose_torch(self) -> list[str]:
         """Choose and announce the build of torch, before it is fetched; return uv's options for it.
@@ -214,8 +216,8 @@ class Install:
         if re.search(r"No space left on device|os error 28|Errno 28|quota exceeded", failed.output):
             return DiskFullError(self._full(""))
         _, _, last = failed.output.rpartition("\x1b[2K")  # on a terminal, text after the bars
-        said = [f"    {line.strip()}" for line in last.splitlines() if line.strip()]
-        text = "\n".join(said[-12:])
+        lines = [f"    {line.strip()}" for line in last.splitlines() if line.strip()]
+        text = "\n".join(lines[-12:])
         return SetupError(f"{what} (log: {LOG}):\n{text}\n  {self.typed}\n      {hint}")
 
     def _full(self, needed: str) -> str:

@@ -75,9 +75,9 @@ def _by_script(module: str) -> str:
 
 def leave_if_incomplete(module: str) -> None:
     """Exit with 4, saying what to activate, if this Python lacks packages to begin `module`."""
-    told = what_to_activate(module)
-    if told:
-        sys.stderr.write(told + "\n")
+    advice = what_to_activate(module)
+    if advice:
+        sys.stderr.write(advice + "\n")
         sys.exit(PREFLIGHT_FAILED)
 
 

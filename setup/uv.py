@@ -64,9 +64,9 @@ def on_path() -> str | None:
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path("~/.local/bin").expanduser()))
     if uv is None:
         return None
-    told = subprocess.run([uv, "--version"], stdout=subprocess.PIPE, check=False).stdout.decode()
-    found = re.match(r"uv (\d+)\.(\d+)", told)
-    return uv if found and tuple(map(int, found.groups())) >= _OLDEST else None
+    version = subprocess.run([uv, "--version"], stdout=subprocess.PIPE, check=False).stdout.decode()
+    numbers = re.match(r"uv (\d+)\.(\d+)", version)
+    return uv if numbers and tuple(map(int, numbers.groups())) >= _OLDEST else None
 
 
 def fetched(folder: Path, log: BinaryIO) -> str | None:
@@ -86,9 +86,9 @@ def fetched(folder: Path, log: BinaryIO) -> str | None:
             except CommandError:
                 return None
             pip, where = [str(folder / "bin/python"), "-I", "-m", "pip"], []
-        said = run([*pip, "install", "--upgrade", *where, WHEEL], log, {**os.environ, **_PIP})
+        output = run([*pip, "install", "--upgrade", *where, WHEEL], log, {**os.environ, **_PIP})
         if not uv.exists():
-            raise CommandError(said)
+            raise CommandError(output)
     return str(uv)
 
 
@@ -98,32 +98,32 @@ def settings_of_pip() -> tuple[dict[str, str], list[str]]:
     uv itself reads none of pip's settings. Settings for uv in the environment win.
     """
     command = [sys.executable, "-I", "-m", "pip", "config", "list"]
-    told = subprocess.run(command, capture_output=True, check=False)
-    if told.returncode:  # no pip here, so there are no files of settings either
+    listing = subprocess.run(command, capture_output=True, check=False)
+    if listing.returncode:  # no pip here, so there are no files of settings either
         lines = [
             f":env:.{name[4:].lower().replace('_', '-')}={value!r}"
             for name, value in os.environ.items()
             if name.startswith("PIP_")
         ]
     else:
-        lines = told.stdout.decode().splitlines()
+        lines = listing.stdout.decode().splitlines()
     settings = {}
     for section in _SECTIONS:
         for key, _, value in (line.partition("=") for line in lines):
             if key.startswith(f"{section}."):
                 settings[key[len(section) + 1 :]] = " ".join(str(ast.literal_eval(value)).split())
     # Without this strategy, uv looks for a package only in the first index that has it at all.
-    found = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
-    found.update({uv: settings[pip] for pip, uv in _UV_NAMES.items() if settings.get(pip)})
-    if "UV_FIND_LINKS" in found:  # the one list that is not separated by spaces
-        found["UV_FIND_LINKS"] = found["UV_FIND_LINKS"].replace(" ", ",")
-    if "UV_HTTP_TIMEOUT" in found:  # in whole seconds
-        found["UV_HTTP_TIMEOUT"] = str(math.ceil(float(found["UV_HTTP_TIMEOUT"])))
+    variables = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
+    variables.update({uv: settings[pip] for pip, uv in _UV_NAMES.items() if settings.get(pip)})
+    if "UV_FIND_LINKS" in variables:  # the one list that is not separated by spaces
+        variables["UV_FIND_LINKS"] = variables["UV_FIND_LINKS"].replace(" ", ",")
+    if "UV_HTTP_TIMEOUT" in variables:  # in whole seconds
+        variables["UV_HTTP_TIMEOUT"] = str(math.ceil(float(variables["UV_HTTP_TIMEOUT"])))
     for old, new in (("UV_INDEX_URL", "UV_DEFAULT_INDEX"), ("UV_EXTRA_INDEX_URL", "UV_INDEX")):
         if old in os.environ:
-            found.pop(new, None)
+            variables.pop(new, None)
     options = ["--no-index"] if settings.get("no-index") in ("1", "true", "yes", "on") else []
-    return {**found, **os.environ}, options
+    return {**variables, **os.environ}, options
 
 
 def run(command: list[str], log: BinaryIO, env: dict[str, str], *, shown: bool = False) -> str:

@@ -95,4 +95,4 @@ def blame_of_exit(signal: str | None, *, ended_by_launcher: bool, is_first: bool
 
 def root_of(failures: Iterable[Failure]) -> Failure | None:
     """Return the failure that the others follow from: the likeliest, and of those the earliest."""
-    return min(failures, key=lambda one: (one.blame, one.t), default=None)
+    return min(failures, key=lambda failure: (failure.blame, failure.t), default=None)

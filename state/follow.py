@@ -45,11 +45,11 @@ class Follower:
     def write_down(self) -> None:
         """Write the status, and measure host memory and GPUs of the run, each when it is due."""
         now = time.monotonic()
-        for found in self._gpus.new():
-            if isinstance(found, GpuSample):
-                self._events.emit("metric", "gpu", **asdict(found))
+        for news in self._gpus.new():
+            if isinstance(news, GpuSample):
+                self._events.emit("metric", "gpu", **asdict(news))
             else:
-                self._events.emit("mark", "gpu.silent", **asdict(found))
+                self._events.emit("mark", "gpu.silent", **asdict(news))
         is_cheap = self._has_loaded and self._memory_cost_s <= _CHEAP_S
         if now >= self._next_memory or is_cheap:
             self._has_loaded = False

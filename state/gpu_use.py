@@ -48,7 +48,7 @@ class GpuUse:
     @property
     def faults_now(self) -> list[str]:
         """The faults that lower its clocks at the moment."""
-        return [one for one in self.last["slowed_by"] or () if one != POWER_CAP]
+        return [fault for fault in self.last["slowed_by"] or () if fault != POWER_CAP]
 
     @property
     def busy_percent(self) -> float | None:
@@ -64,7 +64,7 @@ def now_text(gpus: Iterable[GpuUse]) -> str:
     last = [gpu.last for gpu in gpus]
     if not last:
         return ""
-    fullest = max(last, key=lambda one: float(one["used_bytes"] / one["total_bytes"]))
+    fullest = max(last, key=lambda sample: float(sample["used_bytes"] / sample["total_bytes"]))
     parts = [f"gpu {fullest['used_bytes'] / GIB:.1f}/{fullest['total_bytes'] / GIB:.1f} GiB"]
     parts += [f"{low}%" for low in _known(last, "utilization_percent")[:1]]
     parts += [f"{high} °C" for high in _known(last, "temperature_c")[-1:]]
@@ -78,20 +78,20 @@ def over_the_run(gpus: Iterable[GpuUse]) -> str:
     gpus = list(gpus)
     if not gpus:
         return ""
-    fullest = max(gpus, key=lambda one: float(one.peak_used_bytes / one.last["total_bytes"]))
+    fullest = max(gpus, key=lambda gpu: float(gpu.peak_used_bytes / gpu.last["total_bytes"]))
     total_gib = fullest.last["total_bytes"] / GIB
     parts = [f"peak {fullest.peak_used_bytes / GIB:.1f} of {total_gib:.1f} GiB"]
-    busy = [one.busy_percent for one in gpus if one.busy_percent is not None]
+    busy = [gpu.busy_percent for gpu in gpus if gpu.busy_percent is not None]
     if busy:
         parts.append(f"{sum(busy) / len(busy):.0f}% busy in training")
-    celsius = [one.max_temperature_c for one in gpus if one.max_temperature_c is not None]
+    celsius = [gpu.max_temperature_c for gpu in gpus if gpu.max_temperature_c is not None]
     if celsius:
         parts.append(f"up to {max(celsius)} °C")
     parts += [
-        f"GPU {one.last['index']} slowed down for {clock_text(one.slowed_s)}: "
-        f"{', '.join(one.faults)}"
-        for one in gpus
-        if one.faults
+        f"GPU {gpu.last['index']} slowed down for {clock_text(gpu.slowed_s)}: "
+        f"{', '.join(gpu.faults)}"
+        for gpu in gpus
+        if gpu.faults
     ]
     return "; ".join(parts)
 
@@ -109,4 +109,4 @@ def warning_of(gpu: GpuUse) -> str:
 
 def _known(samples: Iterable[Event], key: str) -> list[float]:
     """Return the values of a field, without nulls, from the least to the greatest."""
-    return sorted(one[key] for one in samples if one[key] is not None)
+    return sorted(sample[key] for sample in samples if sample[key] is not None)

@@ -108,9 +108,9 @@ class HangWatch:
 
     def has_gone_on(self) -> bool:
         """Return whether a rank has made progress while the hang was being examined."""
-        found = [read_pulse(self._run.pulse(row.rank)) for row in self._state.status.ranks]
-        counts = [one.count for one in found if one is not None]
-        is_known = len(counts) == len(found) and self._seen is not None
+        pulses = [read_pulse(self._run.pulse(row.rank)) for row in self._state.status.ranks]
+        counts = [pulse.count for pulse in pulses if pulse is not None]
+        is_known = len(counts) == len(pulses) and self._seen is not None
         if self._state.of_script:
             return self._waits.has_gone_on(self._attempt, time.monotonic())
         return is_known and counts != self._seen
@@ -189,17 +189,17 @@ class HangWatch:
         return allowed_s(self._asked_s, is_aside=True)
 
     def _look_at_ranks(self, now: float) -> float | None:
-        found = [read_pulse(self._run.pulse(row.rank)) for row in self._state.status.ranks]
-        told = [one for one in found if one is not None and one.attempt == self._attempt]
-        if len(told) < len(found):
+        pulses = [read_pulse(self._run.pulse(row.rank)) for row in self._state.status.ranks]
+        known = [pulse for pulse in pulses if pulse is not None and pulse.attempt == self._attempt]
+        if len(known) < len(pulses):
             return None
-        counts = [one.count for one in told]
+        counts = [pulse.count for pulse in known]
         has_moved, self._seen = counts != self._seen, counts
-        num_steps = max(one.num_steps for one in told)
+        num_steps = max(pulse.num_steps for pulse in known)
         self._time_steps(num_steps, now)
-        is_aside = num_steps == 0 or any(one.phase in ASIDE for one in told)
+        is_aside = num_steps == 0 or any(pulse.phase in ASIDE for pulse in known)
         if is_aside:  # a large file is read or written: no rank reports how far it is
-            has_moved |= self._has_read([one.pid for one in told])
+            has_moved |= self._has_read([pulse.pid for pulse in known])
         step_s = statistics.median(self._steps) if self._steps else 0.0
         return None if has_moved else allowed_s(self._asked_s, step_s=step_s, is_aside=is_aside)
 

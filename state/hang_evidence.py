@@ -39,7 +39,7 @@ def collect(run: RunDir, attempt: int, pids: Mapping[int, int], hang: Hang) -> P
     begins = ask(files, pids)
     children = {rank: [child["pid"] for child in ranks[rank]["children"]] for rank in pids}
     onlook.write_stacks(files, children, folder / "stacks")
-    _wait_for_flight_records(run, [rank for rank, one in ranks.items() if one["can_answer"]])
+    _wait_for_flight_records(run, [rank for rank, row in ranks.items() if row["can_answer"]])
     for rank, pid in pids.items():
         letter = letter_of(pid)
         ranks[rank]["stays"] = letter == ranks[rank]["state"]
@@ -89,13 +89,15 @@ def _store(run: RunDir, attempt: int, rank: int) -> str:
     Its /proc/PID/environ does not tell: a fork has that of the zygote, and a script may set its
     own.
     """
-    found: list[Event] = []
+    inits: list[Event] = []
     with contextlib.suppress(OSError):
-        told = EventTail(run.event_file(f"rank{rank}")).new_events()
-        found = [one for one in told if (one["name"], one["attempt"]) == ("pg.init", attempt)]
-    if not found or found[-1]["kind"] != "start":
+        events = EventTail(run.event_file(f"rank{rank}")).new_events()
+        inits = [
+            event for event in events if (event["name"], event["attempt"]) == ("pg.init", attempt)
+        ]
+    if not inits or inits[-1]["kind"] != "start":
         return ""
-    address, size = found[-1].get("address"), found[-1].get("world_size")
+    address, size = inits[-1].get("address"), inits[-1].get("world_size")
     return f"{address} (world size {size})" if address else ""
 
 

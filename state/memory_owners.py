@@ -34,7 +34,7 @@ def memory_owners(state: RunState, processes: Sequence[psutil.Process]) -> list[
     """Return the owners of `processes`, given parents before children, with what each holds."""
     rows = {row.pid: row for row in state.status.ranks if row.pid is not None}
     of_pid: dict[int, MemoryOwner] = {}
-    found: dict[str, MemoryOwner] = {}
+    owners: dict[str, MemoryOwner] = {}
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             parent, row = of_pid.get(process.ppid()), rows.get(process.pid)
@@ -44,11 +44,11 @@ def memory_owners(state: RunState, processes: Sequence[psutil.Process]) -> list[
                 owner = parent
             else:
                 owner = _no_rank(state, is_agent=parent is None)
-            owner = found.setdefault(owner.who, owner)
+            owner = owners.setdefault(owner.who, owner)
             owner.held_bytes += held_bytes(process.pid)
             owner.processes.append(process)
             of_pid[process.pid] = owner
-    return list(found.values())
+    return list(owners.values())
 
 
 def _no_rank(state: RunState, *, is_agent: bool) -> MemoryOwner:
@@ -71,7 +71,7 @@ def held_bytes(pid: int) -> int:
 
 
 def fastest(
-    found: Sequence[MemoryOwner], before: Mapping[str, int], least_bytes: int
+    owners: Sequence[MemoryOwner], before: Mapping[str, int], least_bytes: int
 ) -> MemoryOwner | None:
     """Return the owner that has grown most since `before`, or None if none by `least_bytes`.
 
@@ -81,14 +81,14 @@ def fastest(
     def grown_bytes(owner: MemoryOwner) -> int:
         return owner.held_bytes - before.get(owner.who, 0)
 
-    growing = [owner for owner in found if grown_bytes(owner) >= least_bytes]
+    growing = [owner for owner in owners if grown_bytes(owner) >= least_bytes]
     return max(growing, key=grown_bytes, default=None)
 
 
-def largest(found: Sequence[MemoryOwner], least_bytes: int) -> MemoryOwner | None:
+def largest(owners: Sequence[MemoryOwner], least_bytes: int) -> MemoryOwner | None:
     """Return the owner that holds most, or None if none holds `least_bytes`.
 
     Ending a smaller one would not help.
     """
-    worth_it = [owner for owner in found if owner.held_bytes >= least_bytes]
+    worth_it = [owner for owner in owners if owner.held_bytes >= least_bytes]
     return max(worth_it, key=lambda owner: owner.held_bytes, default=None)

@@ -93,28 +93,28 @@ class RankLook:
             self._idle_key, self._busy_s, self._io_bytes = key, busy_now_s, io_now
 
 
-def does(one: RankLook) -> str:
+def does(rank: RankLook) -> str:
     """Return what a rank does, as "computes at x.py:10"."""
-    main, left = one.pulse.main, one.pulse.left
+    main, left = rank.pulse.main, rank.pulse.left
     place = f"{shown(Path(main.file))}:{main.line}" if main.file else "a place that is unknown"
     if left is not None:
         verb = "failed" if left.how == "raised" else "finished"
         text = f"has {verb} and left at {shown(Path(left.file))}:{left.line}"
-    elif one.is_gone:
+    elif rank.is_gone:
         text = "is gone: its process has ended"
-    elif one.is_stopped:
-        text = f"is stopped (kill -CONT {one.pid}) at {place}"
-    elif one.deaf_s > _DEAF_S:
-        text = f"has run no Python code for {clock_text(one.deaf_s)}, last at {place}"
-    elif one.waits:
+    elif rank.is_stopped:
+        text = f"is stopped (kill -CONT {rank.pid}) at {place}"
+    elif rank.deaf_s > _DEAF_S:
+        text = f"has run no Python code for {clock_text(rank.deaf_s)}, last at {place}"
+    elif rank.waits:
         text = f"waits in {main.waits_in} at {place}"
-    elif written := written_file(one.pid):
-        file, since = shown(Path(written)), clock_text(one.idle_s)
-        is_long = one.idle_s >= _IDLE_TOLD_S
+    elif written := written_file(rank.pid):
+        file, since = shown(Path(written)), clock_text(rank.idle_s)
+        is_long = rank.idle_s >= _IDLE_TOLD_S
         what = f"has been writing {file} for {since}" if is_long else f"writes {file}"
         text = f"{what} at {place}"
-    elif one.idle_s >= _IDLE_TOLD_S:
-        text = f"has been idle for {clock_text(one.idle_s)} at {place}"
+    elif rank.idle_s >= _IDLE_TOLD_S:
+        text = f"has been idle for {clock_text(rank.idle_s)} at {place}"
     else:
         text = f"computes at {place}"
     return text
@@ -122,11 +122,11 @@ def does(one: RankLook) -> str:
 
 def waits_text(ranks: Sequence[RankLook]) -> str:
     """Return a line that says who has waited, how long and for whom."""
-    waiting = [one for one in ranks if one.waits]
-    since = clock_text(max(one.waited_s for one in waiting))
-    peers = sorted((one for one in ranks if not one.waits), key=_suspicion)
+    waiting = [rank for rank in ranks if rank.waits]
+    since = clock_text(max(rank.waited_s for rank in waiting))
+    peers = sorted((rank for rank in ranks if not rank.waits), key=_suspicion)
     if not peers:
-        places = ", ".join(f"rank {one.rank} {does(one)}" for one in waiting[:_MOST_NAMED])
+        places = ", ".join(f"rank {rank.rank} {does(rank)}" for rank in waiting[:_MOST_NAMED])
         num_more = len(waiting) - _MOST_NAMED
         more = f" and {num_more} more" if num_more > 0 else ""
         return f"all ranks have waited {since} for each other: {places}{more}"
@@ -135,9 +135,9 @@ def waits_text(ranks: Sequence[RankLook]) -> str:
     return f"{_names(waiting)} {have} waited {since} for rank {peer.rank}, which {does(peer)}"
 
 
-def _suspicion(one: RankLook) -> tuple[bool, bool, float]:
+def _suspicion(rank: RankLook) -> tuple[bool, bool, float]:
     """Return a key that sorts ranks the others wait for; the likeliest cause comes first."""
-    return not one.is_stopped, not one.is_gone, -one.idle_s
+    return not rank.is_stopped, not rank.is_gone, -rank.idle_s
 
 
 def _names(ranks: Sequence[RankLook]) -> str:
@@ -145,5 +145,5 @@ def _names(ranks: Sequence[RankLook]) -> str:
         return f"rank {ranks[0].rank}"
     if len(ranks) > _MOST_NAMED:
         return f"{len(ranks)} ranks"
-    numbers = [str(one.rank) for one in ranks]
+    numbers = [str(rank.rank) for rank in ranks]
     return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"

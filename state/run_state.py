@@ -122,7 +122,7 @@ class RunState:
     @property
     def has_own_failure(self) -> bool:
         """True if a rank failed by itself, and not because another one, or the launcher, ended."""
-        return any(one.blame <= Blame.LIKELY for one in self.failures)
+        return any(failure.blame <= Blame.LIKELY for failure in self.failures)
 
     def root_failure(self) -> Failure | None:
         """Return the failure that the others follow from: the likeliest, then the earliest."""
@@ -215,7 +215,7 @@ class RunState:
 
     def _on_gone(self, event: Event) -> None:
         rank = event["failed_rank"]
-        if all(one.rank != rank for one in self.failures):
+        if all(failure.rank != rank for failure in self.failures):
             title = "ended before the training did"
             self.failures.append(Failure(rank, event["t"], title, Blame.UNKNOWN))
 
@@ -224,9 +224,11 @@ class RunState:
         self._has_other_exit |= signal != "SIGTERM"
         if 0 <= rank < len(self.status.ranks):
             self.status.ranks[rank].phase = "failed"
-        if any(one.rank == rank and one.blame != Blame.UNKNOWN for one in self.failures):
+        if any(
+            failure.rank == rank and failure.blame != Blame.UNKNOWN for failure in self.failures
+        ):
             return  # it has reported its own error
-        self.failures = [one for one in self.failures if one.rank != rank]
+        self.failures = [failure for failure in self.failures if failure.rank != rank]
         blame = blame_of_exit(
             signal,
             ended_by_launcher=rank in self.ended_by_us,
@@ -252,9 +254,9 @@ class RunState:
         rank = event["failed_rank"]
         if rank is not None and rank < len(self.status.ranks):
             self.status.ranks[rank].phase = "failed"
-        if any(one.rank == rank and one.traceback for one in self.failures):
+        if any(failure.rank == rank and failure.traceback for failure in self.failures):
             return  # it has reported its own error
-        self.failures = [one for one in self.failures if one.rank != rank]
+        self.failures = [failure for failure in self.failures if failure.rank != rank]
         title, notes = out_of_memory.by_guard(event, of_script=self.of_script)
         code = ExitCode.OUT_OF_MEMORY
         self.failures.append(Failure(rank, event["t"], title, Blame.ROOT, code, notes=notes))

@@ -65,9 +65,9 @@ class Stragglers:
         """Return a warning of the rank that is slow now: what it spends the time on."""
         last = self._in_a_row[-1]
         part = _usual_part(self._in_a_row)
-        told = _told([one for one in self._in_a_row if one.part == part])
+        details = _told([slow for slow in self._in_a_row if slow.part == part])
         return (
-            f"airlock: rank {last.rank} is slower than the others, which wait for it: {told}\n"
+            f"airlock: rank {last.rank} is slower than the others, which wait for it: {details}\n"
             f"  → {_advice(last, part)}"
         )
 
@@ -75,26 +75,27 @@ class Stragglers:
         """Return which rank was slow over the run, and in what; "" if none was for long."""
         if self.warned_of is None:
             return ""
-        (rank, num), *_ = Counter(one.rank for one in self._all).most_common(1)
-        of_rank = [one for one in self._all if one.rank == rank]
-        told = _told([one for one in of_rank if one.part == _usual_part(of_rank)])
-        return f"rank {rank}: {told}; in {num} of {self._num_reports} reports"
+        (rank, num), *_ = Counter(slow.rank for slow in self._all).most_common(1)
+        of_rank = [slow for slow in self._all if slow.rank == rank]
+        details = _told([slow for slow in of_rank if slow.part == _usual_part(of_rank)])
+        return f"rank {rank}: {details}; in {num} of {self._num_reports} reports"
 
 
 def _slowest(events: Mapping[int, Event], gpus: Mapping[int, GpuUse]) -> _Slow | None:
     """Return the rank whose own work is by far the longest of all, or None."""
-    own_s = {rank: sum(float(one[key]) for key in _OWN) for rank, one in events.items()}
-    rank = max(own_s, key=lambda one: own_s[one])
-    rest = [one for other, one in events.items() if other != rank]
-    others_s = statistics.median(sum(float(one[key]) for key in _OWN) for one in rest)
-    step_s = max(own_s[rank2] + float(one["time_wait_s"]) for rank2, one in events.items())
+    own_s = {rank: sum(float(event[key]) for key in _OWN) for rank, event in events.items()}
+    rank = max(own_s, key=lambda number: own_s[number])
+    rest = [event for other, event in events.items() if other != rank]
+    others_s = statistics.median(sum(float(event[key]) for key in _OWN) for event in rest)
+    step_s = max(own_s[rank2] + float(event["time_wait_s"]) for rank2, event in events.items())
     if own_s[rank] - others_s <= _SHARE * step_s:
         return None
     event = events[rank]
     excess_s = {
-        key: float(event[key]) - statistics.median(float(one[key]) for one in rest) for key in _OWN
+        key: float(event[key]) - statistics.median(float(event[key]) for event in rest)
+        for key in _OWN
     }
-    key = max(excess_s, key=lambda one: excess_s[one])
+    key = max(excess_s, key=lambda part: excess_s[part])
     is_one_each = len(gpus) == len(events)  # then GPUs are numbered as ranks are
     gpu = gpus[sorted(gpus)[rank]] if is_one_each else None
     return _Slow(
@@ -108,17 +109,19 @@ def _slowest(events: Mapping[int, Event], gpus: Mapping[int, GpuUse]) -> _Slow |
     )
 
 
-def _usual_part(found: list[_Slow]) -> str:
-    (part, _), *_ = Counter(one.part for one in found).most_common(1)
+def _usual_part(reports: list[_Slow]) -> str:
+    (part, _), *_ = Counter(slow.part for slow in reports).most_common(1)
     return part
 
 
-def _told(found: list[_Slow]) -> str:
-    own_s = statistics.median(one.own_s for one in found)
-    others_s = statistics.median(one.others_s for one in found)
-    faults = sorted({fault for one in found for fault in one.gpu_faults})
+def _told(reports: list[_Slow]) -> str:
+    own_s = statistics.median(slow.own_s for slow in reports)
+    others_s = statistics.median(slow.others_s for slow in reports)
+    faults = sorted({fault for slow in reports for fault in slow.gpu_faults})
     clocks = f" (the clocks of its GPU are lowered: {', '.join(faults)})" if faults else ""
-    return f"{found[-1].part} takes {own_s:.3g} s of each step, and {others_s:.3g} s there{clocks}"
+    return (
+        f"{reports[-1].part} takes {own_s:.3g} s of each step, and {others_s:.3g} s there{clocks}"
+    )
 
 
 def _advice(last: _Slow, part: str) -> str:

@@ -47,11 +47,11 @@ def tries_after(run: RunDir, state: RunState) -> list[dict[str, Any]]:
     except (OSError, ValueError, IndexError):
         return []
     is_launched = typed and not re.search(r" --plain\b|python -m train", typed)
-    found = _by_memory(config) if kind == "memory" else _by_hang(config)
-    kept = [one for one in found if is_launched or not one.num_ranks]
+    tries = _by_memory(config) if kind == "memory" else _by_hang(config)
+    kept = [try_ for try_ in tries if is_launched or not try_.num_ranks]
     if " --resume " in f"{typed} ":  # it needs the data as they were
-        kept = [one for one in kept if not any(key.startswith("data.") for key in one.settings)]
-    commands = [{"what": one.what, "command": _changed(typed, one)} for one in kept[:_MOST]]
+        kept = [try_ for try_ in kept if not any(key.startswith("data.") for key in try_.settings)]
+    commands = [{"what": try_.what, "command": _changed(typed, try_)} for try_ in kept[:_MOST]]
     if is_launched:
         climb = f"{console_program()} check --climb {_as_options(config)}"
         what = "from 2 examples on one rank up to this: at which step it breaks"
@@ -61,8 +61,8 @@ def tries_after(run: RunDir, state: RunState) -> list[dict[str, Any]]:
 
 def tries_lines(run: RunDir, state: RunState) -> list[str]:
     """Return the same as lines for people; none if there is nothing to try."""
-    found = tries_after(run, state)
-    lines = [f"→ {one['command']}   # {one['what']}" for one in found]
+    tries = tries_after(run, state)
+    lines = [f"→ {row['command']}   # {row['what']}" for row in tries]
     return ["to try next, each by itself:", *lines] if lines else []
 
 
@@ -70,9 +70,9 @@ def _kind(state: RunState) -> str:
     root = state.root_failure()
     if state.status.exit_code == ExitCode.HANG or (root and root.exit_code == ExitCode.HANG):
         return "hang"
-    told = f"{root.title if root else ''} {state.status.error or ''}"
+    error_text = f"{root.title if root else ''} {state.status.error or ''}"
     is_proven = ExitCode.OUT_OF_MEMORY in (state.status.exit_code, root and root.exit_code)
-    return "memory" if is_proven or _OF_MEMORY.search(told) else ""
+    return "memory" if is_proven or _OF_MEMORY.search(error_text) else ""
 
 
 def _by_memory(config: RunConfig) -> Iterator[Try]:
@@ -150,10 +150,10 @@ def _on_cpu(config: RunConfig) -> Iterator[Try]:
 _CPU = {"launch.device": "cpu"}
 
 
-def _changed(typed: str, one: Try) -> str:
+def _changed(typed: str, try_: Try) -> str:
     """Return the command that was typed, with more options behind: the last one counts."""
-    words = ["--num-gpus", str(one.num_ranks)] if one.num_ranks else []
-    for key, value in one.settings.items():
+    words = ["--num-gpus", str(try_.num_ranks)] if try_.num_ranks else []
+    for key, value in try_.settings.items():
         words += ["--set", f"{key}={value}"]
     return f"{typed} {shlex.join(words)}"
 

@@ -70,16 +70,16 @@ class Waits:
             return None
         self._time_pauses(ranks, ran_s)
         self._time_output(attempt, ran_s)
-        for one in ranks:
-            one.time_wait(ran_s)
-        waited_s = max((one.waited_s for one in ranks if one.waits), default=0.0)
+        for rank in ranks:
+            rank.time_wait(ran_s)
+        waited_s = max((rank.waited_s for rank in ranks if rank.waits), default=0.0)
         if waited_s <= min(self._waiting_s, _LOOKS):
             self._num_agree, self.text = 0, None
             return None
         step_s = max(step_s, _usual(self._pauses))
         has_answered = self._has_answered(pids)
-        for one in ranks:
-            one.look_for_movement(ran_s, has_answered=has_answered)
+        for rank in ranks:
+            rank.look_for_movement(ran_s, has_answered=has_answered)
         if waited_s < max(self._waiting_s, _WAITING_STEPS * step_s):
             self.text = None
             return None
@@ -111,18 +111,18 @@ class Waits:
 
     def has_gone_on(self, attempt: int, now: float) -> bool:
         """Look again at `now`, whether a rank of the last stall has gone on."""
-        self._seen({rank: one.pid for rank, one in self._ranks.items()}, attempt, now)
+        self._seen({rank: observed.pid for rank, observed in self._ranks.items()}, attempt, now)
         return self._has_gone_on()
 
     def places(self) -> list[object]:
         """Return since when the stack of each rank has stood still."""
-        return [one.pulse.main.still_mono for one in self._ranks.values()]
+        return [rank.pulse.main.still_mono for rank in self._ranks.values()]
 
     def _has_gone_on(self) -> bool:
         return any(
-            not one.is_gone and one.pulse.main.waits_mono != since
+            not observed.is_gone and observed.pulse.main.waits_mono != since
             for rank, since in self._told.items()
-            if (one := self._ranks.get(rank)) is not None
+            if (observed := self._ranks.get(rank)) is not None
         )
 
     def _seen(self, pids: dict[int, int], attempt: int, now: float) -> list[RankLook] | None:
@@ -135,13 +135,13 @@ class Waits:
             is_there = pulse is not None and pulse.main.still_mono is not None
             if pulse is None or pulse.attempt != attempt or not (is_there or pulse.left):
                 return None
-            one = self._ranks.setdefault(rank, RankLook(rank, pid, pulse))
-            one.pid, one.pulse, one.letter = pid, pulse, letter_of(pid)
-            one.deaf_s = pulse.deaf_s(now)
+            observed = self._ranks.setdefault(rank, RankLook(rank, pid, pulse))
+            observed.pid, observed.pulse, observed.letter = pid, pulse, letter_of(pid)
+            observed.deaf_s = pulse.deaf_s(now)
         return [self._ranks[rank] for rank in pids]
 
     def _time_pauses(self, ranks: Iterable[RankLook], ran_s: float) -> None:
-        counts = [one.pulse.groups for one in ranks]
+        counts = [rank.pulse.groups for rank in ranks]
         self._pause_s += ran_s
         if counts != self._counts:
             if self._counts is not None and not self._told:
@@ -153,23 +153,23 @@ class Waits:
         self._silent_s = self._silent_s + ran_s if self._output == before else 0.0
 
     def _judge(self, ranks: list[RankLook], waited_s: float, limit_s: float) -> Stall | None:
-        can_come = [one for one in ranks if not _never_comes(one, self._waiting_s)]
-        others = [one for one in can_come if not one.waits]
+        can_come = [rank for rank in ranks if not _never_comes(rank, self._waiting_s)]
+        others = [rank for rank in can_come if not rank.waits]
         at_once = False
         if not others:
-            waiting = [one for one in ranks if one.waits]
+            waiting = [rank for rank in ranks if rank.waits]
             at_once = len(can_come) < len(ranks) or _call_differently(waiting)
         self._num_agree = self._num_agree + 1 if at_once else 0
-        is_still = all(one.idle_s >= min(limit_s, waited_s) - _LOOKS for one in others)
+        is_still = all(rank.idle_s >= min(limit_s, waited_s) - _LOOKS for rank in others)
         endless_s = _ENDLESS * limit_s
         is_endless = waited_s >= endless_s and all(
-            min(one.stays_s, self._silent_s) >= endless_s - 2 * _LOOKS for one in others
+            min(rank.stays_s, self._silent_s) >= endless_s - 2 * _LOOKS for rank in others
         )
         is_told_at_once = self._num_agree >= _LOOKS
         is_stall = is_told_at_once or is_endless or (waited_s >= limit_s and is_still)
         if not is_stall or self._told:
             return None
-        self._told = {one.rank: one.pulse.main.waits_mono for one in ranks if one.waits}
+        self._told = {rank.rank: rank.pulse.main.waits_mono for rank in ranks if rank.waits}
         if is_told_at_once or is_endless:
             limit_s = self._waiting_s if is_told_at_once else endless_s
         return Stall(waited_s=round(waited_s, 1), limit_s=round(limit_s, 1))
@@ -187,7 +187,7 @@ def _usual(pauses: Iterable[float]) -> float:
         rest_s -= found_s
         if rest_s <= 0:
             break
-    num_alike = sum(one >= found_s / 2 for one in longest_first)
+    num_alike = sum(rank >= found_s / 2 for rank in longest_first)
     return found_s if num_alike >= _LEAST_PAUSES else 0.0
 
 
@@ -199,17 +199,17 @@ def _changed_at(run: RunDir, rank: int) -> int:
         return 0
 
 
-def _never_comes(one: RankLook, idle_s: float) -> bool:
+def _never_comes(rank: RankLook, idle_s: float) -> bool:
     """Return whether a rank cannot come any more, unless somebody outside the run lets it."""
-    is_locked = one.pulse.main.in_lock and one.idle_s >= max(idle_s, _LOOKS)
-    return one.is_gone or one.is_stopped or (is_locked and not one.waits)
+    is_locked = rank.pulse.main.in_lock and rank.idle_s >= max(idle_s, _LOOKS)
+    return rank.is_gone or rank.is_stopped or (is_locked and not rank.waits)
 
 
 def _call_differently(waiting: list[RankLook]) -> bool:
     """Return whether ranks that all wait are in different collectives, so that none can end."""
-    counts = [one.pulse.groups for one in waiting]
-    if any(one.pulse.has_device for one in waiting):  # these spin, and call ahead
+    counts = [rank.pulse.groups for rank in waiting]
+    if any(rank.pulse.has_device for rank in waiting):  # these spin, and call ahead
         return counts[1:] != counts[:-1]
-    calls = {one.pulse.main.waits_in for one in waiting}
-    is_still = all(one.idle_s >= _LOOKS for one in waiting)  # nothing is being sent
+    calls = {rank.pulse.main.waits_in for rank in waiting}
+    is_still = all(rank.idle_s >= _LOOKS for rank in waiting)  # nothing is being sent
     return is_still and (counts[1:] != counts[:-1] or (len(calls) > 1 and not calls & _PASSES_ON))

@@ -35,9 +35,9 @@ _NUM_TIMES = 5
 _ROUND_OFF = {"float32": 2.0**-24, "bfloat16": 2.0**-8}
 
 
-def pair_name(one: int, other: int) -> str:
+def pair_name(rank: int, other: int) -> str:
     """Return the name of the exchange between two ranks."""
-    return f"pair {one}-{other}"
+    return f"pair {rank}-{other}"
 
 
 class Notes:
@@ -54,9 +54,9 @@ class Notes:
     def stage(self, name: str, action: Callable[..., T], *args: Any) -> T:
         """Run `action` as that stage and note its end, with its result if that is a dict."""
         self.write(begin=name)
-        found = action(*args)
-        self.write(end=name, **(found if isinstance(found, dict) else {}))
-        return found
+        figures = action(*args)
+        self.write(end=name, **(figures if isinstance(figures, dict) else {}))
+        return figures
 
 
 def main() -> None:
@@ -157,15 +157,15 @@ def measure(ranks: Any) -> dict[str, Any]:
     return {"seconds": seconds, "num_bytes": num_bytes, "bus_bytes_per_s": bus}
 
 
-def exchange(ranks: Any, one: int, other: int) -> dict[str, Any]:
+def exchange(ranks: Any, rank: int, other: int) -> dict[str, Any]:
     """Send a block from `one` to `other`, which checks it and sends it back, changed."""
     import torch
     import torch.distributed as dist
 
     num = _SENT_BYTES[ranks.device.type] // 8
-    sent = torch.arange(num, dtype=torch.int64, device=ranks.device) + (one * 1000 + other)
+    sent = torch.arange(num, dtype=torch.int64, device=ranks.device) + (rank * 1000 + other)
     got = torch.empty_like(sent)
-    peer, is_first = (other, True) if ranks.rank == one else (one, False)
+    peer, is_first = (other, True) if ranks.rank == rank else (rank, False)
 
     def there_and_back() -> None:
         if is_first:

@@ -63,8 +63,8 @@ class Rank:
     @property
     def error(self) -> tuple[float, str]:
         """The time and the text of the rank's error; (infinity, "") if it could not report one."""
-        found = ((note["t"], note["error"]) for note in self.notes() if "error" in note)
-        return next(found, (math.inf, ""))
+        errors = ((note["t"], note["error"]) for note in self.notes() if "error" in note)
+        return next(errors, (math.inf, ""))
 
     @property
     def is_killed(self) -> bool:
@@ -107,11 +107,11 @@ class RankGroup:
             for rank in self.ranks
         )
 
-    def wait(self, look: Callable[[], None], timeout_s: float) -> None:
+    def wait(self, show_progress: Callable[[], None], timeout_s: float) -> None:
         """Wait until all have ended, one has failed, or none has written a note for `timeout_s`."""
         noted, since = -1, time.monotonic()
         while any(rank.process.poll() is None for rank in self.ranks):
-            look()
+            show_progress()
             if any(rank.process.poll() for rank in self.ranks):
                 break
             num = sum(len(rank.notes()) for rank in self.ranks)
@@ -164,8 +164,8 @@ class RankGroup:
         for rank in self.ranks:
             if rank not in culprits:
                 by_stage.setdefault(rank.stage, []).append(rank)
-        said = [f"{_ranks(ranks)} in {stage}" for stage, ranks in by_stage.items()]
-        return f"; waiting for that: {'; '.join(said)}" if said else ""
+        stages = [f"{_ranks(ranks)} in {stage}" for stage, ranks in by_stage.items()]
+        return f"; waiting for that: {'; '.join(stages)}" if stages else ""
 
     def _red(self, stage: str, text: str, do: str = "") -> Finding:
         return Finding(check=stage, ok=False, text=text, do=do or _ADVICE[self._device])
@@ -214,6 +214,6 @@ def group_of(
 
 def _free_port() -> int:
     """Return a port that nobody is listening on at the moment."""
-    with socket.socket(socket.AF_INET) as found:
-        found.bind(("localhost", 0))
-        return int(found.getsockname()[1])
+    with socket.socket(socket.AF_INET) as listener:
+        listener.bind(("localhost", 0))
+        return int(listener.getsockname()[1])

@@ -77,7 +77,7 @@ def _who(check: str, gpus: Sequence[Gpu]) -> str:
     kind, _, numbers = check.partition(" ")
     if kind != "pair":
         return "the GPUs" if gpus else "the ranks"
-    one, other = map(int, numbers.split("-"))
+    first, other = map(int, numbers.split("-"))
     if not gpus:
-        return f"ranks {one} and {other}"
-    return f"GPUs {gpus[one].index} and {gpus[other].index}"
+        return f"ranks {first} and {other}"
+    return f"GPUs {gpus[first].index} and {gpus[other].index}"

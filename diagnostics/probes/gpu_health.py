@@ -36,13 +36,13 @@ def check_gpus() -> list[Finding]:
     """Return a finding for each GPU that responds; none without a driver."""
     import pynvml
 
-    found: list[Finding] = []
+    gpu_findings: list[Finding] = []
     with contextlib.suppress(pynvml.NVMLError):
         open_driver()
         for index in range(pynvml.nvmlDeviceGetCount()):
             with contextlib.suppress(pynvml.NVMLError):  # preflight reports a lost GPU
-                found.append(judge(_health(index)))
-    return found
+                gpu_findings.append(judge(_health(index)))
+    return gpu_findings
 
 
 def judge(health: Health) -> Finding:
@@ -106,7 +106,7 @@ def _health(index: int) -> Health:
 def _temperature(handle: Any) -> int | None:
     import pynvml as nv
 
-    found: int | None = answer_or(
+    celsius: int | None = answer_or(
         None, nv.nvmlDeviceGetTemperature, handle, nv.NVML_TEMPERATURE_GPU
     )
-    return found
+    return celsius

@@ -60,12 +60,12 @@ def judge(links: Links) -> Finding:
     ]
     do = "nvidia-smi nvlink --status; sudo dmesg | grep -i -e nvlink -e xid; the fabric manager?"
     if links.without_p2p:
-        pairs = ", ".join(f"{one}-{other}" for one, other in links.without_p2p)
+        pairs = ", ".join(f"{first}-{other}" for first, other in links.without_p2p)
         warnings.append(f"GPUs {pairs} cannot read each other's memory: data pass the host's")
         do = do if down else "nvidia-smi topo -p2p r   # an IOMMU or PCIe ACS may forbid it"
     by_kind: dict[str, list[str]] = {}
-    for (one, other), kind in sorted(links.joined_by.items()):
-        by_kind.setdefault(kind, []).append(f"{one}-{other}")
+    for (first, other), kind in sorted(links.joined_by.items()):
+        by_kind.setdefault(kind, []).append(f"{first}-{other}")
     return Finding(
         check="gpu links",
         ok=True,
@@ -73,7 +73,9 @@ def judge(links: Links) -> Finding:
         do=do if warnings else "",
         text="; ".join(f"{kind} {' '.join(pairs)}" for kind, pairs in by_kind.items()),
         figures={
-            "joined_by": [f"{one}-{other} {kind}" for (one, other), kind in links.joined_by.items()]
+            "joined_by": [
+                f"{first}-{other} {kind}" for (first, other), kind in links.joined_by.items()
+            ]
         },
     )
 
@@ -81,11 +83,11 @@ def judge(links: Links) -> Finding:
 def _handles(count: int) -> list[tuple[int, Any]]:
     import pynvml
 
-    found = []
+    handles = []
     for index in range(count):
         with contextlib.suppress(pynvml.NVMLError):  # lost
-            found.append((index, pynvml.nvmlDeviceGetHandleByIndex(index)))
-    return found
+            handles.append((index, pynvml.nvmlDeviceGetHandleByIndex(index)))
+    return handles
 
 
 def _links(handles: Mapping[int, Any]) -> Links:
@@ -94,16 +96,16 @@ def _links(handles: Mapping[int, Any]) -> Links:
     nvlinks = {index: _nvlinks(handle) for index, handle in handles.items()}
     places = {index: nv.nvmlDeviceGetPciInfo(handle).busId for index, handle in handles.items()}
     joined_by, without_p2p = {}, []
-    for one, other in combinations(handles, 2):
-        pair = handles[one], handles[other]
+    for first, other in combinations(handles, 2):
+        pair = handles[first], handles[other]
         level = answer_or(_NOT_KNOWN, nv.nvmlDeviceGetTopologyCommonAncestor, *pair)
-        ends = _ends(handles[one], nvlinks[one])
+        ends = _ends(handles[first], nvlinks[first])
         # A link that ends at no GPU ends at a switch, through which every GPU reaches every other.
         num = ends.count(places[other]) or sum(end not in places.values() for end in ends)
-        joined_by[one, other] = f"NV{num}" if num else _LEVELS.get(level, "not known")
+        joined_by[first, other] = f"NV{num}" if num else _LEVELS.get(level, "not known")
         status = answer_or(nv.NVML_P2P_STATUS_OK, nv.nvmlDeviceGetP2PStatus, *pair, _P2P_READ)
         if status != nv.NVML_P2P_STATUS_OK:
-            without_p2p.append((one, other))
+            without_p2p.append((first, other))
     return Links(nvlinks=nvlinks, joined_by=joined_by, without_p2p=without_p2p)
 
 
@@ -126,5 +128,5 @@ def _ends(handle: Any, states: Sequence[bool]) -> list[str]:
 
     numbers = (number for number, is_up in enumerate(states) if is_up)
     nothing: Any = None
-    found = (answer_or(nothing, nv.nvmlDeviceGetNvLinkRemotePciInfo, handle, n) for n in numbers)
-    return [end.busId for end in found if end is not None]
+    ends = (answer_or(nothing, nv.nvmlDeviceGetNvLinkRemotePciInfo, handle, n) for n in numbers)
+    return [end.busId for end in ends if end is not None]

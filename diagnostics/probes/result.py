@@ -50,8 +50,8 @@ class Findings:
         """Record a finding and print it, without advice that repeats the previous one."""
         self.look()
         self._findings.append(finding)
-        said = f": {finding.text}" if finding.text else ""
-        click.echo(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check}{said}")
+        text = f": {finding.text}" if finding.text else ""
+        click.echo(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check}{text}")
         if finding.warning:
             click.echo(f"      warning: {finding.warning}")
         if finding.level != "ok" and finding.do and finding.do != self._advice:
@@ -94,7 +94,7 @@ class Findings:
 
     def _line(self, line: str) -> str:
         """Return the first failed finding, or else `line`, or the number of checks."""
-        red = next((one for one in self._findings if not one.ok), None)
+        red = next((finding for finding in self._findings if not finding.ok), None)
         if red is not None:
             return f"{red.check}: {red.text}".partition("\n")[0]
         return line or f"{len(self._findings)} checks"

@@ -38,88 +38,94 @@ _RAISED = Rule(
 )
 
 
-def suspects(found: Found) -> list[Suspect]:
+def suspects(results: Found) -> list[Suspect]:
     """Return everything that may be the cause, the likeliest first.
 
     Ordered by role, then by which cause beats which, with a launcher's summary last, then by time,
     then by confidence.
     """
     named = [
-        Suspect(one, one.rule)
-        for one in found.sightings
-        if one.rule is not None
-        and _holds(one.rule, found)
-        and (not one.rule.at_end or found.ends_with_it(one.log))
+        Suspect(sighting, sighting.rule)
+        for sighting in results.sightings
+        if sighting.rule is not None
+        and _holds(sighting.rule, results)
+        and (not sighting.rule.at_end or results.ends_with_it(sighting.log))
     ]
     raised = [
-        Suspect(one, _RAISED)
-        for one in found.sightings
-        if one.rule is None and not _is_explained(one, named)
+        Suspect(sighting, _RAISED)
+        for sighting in results.sightings
+        if sighting.rule is None and not _is_explained(sighting, named)
     ]
-    named = [one for one in named if one.rule.cause != EXCEPTION or not _is_told(one, named)]
-    everything = [one for one in (*named, *raised) if not _is_survived(one, found)]
+    named = [
+        suspect
+        for suspect in named
+        if suspect.rule.cause != EXCEPTION or not _is_told(suspect, named)
+    ]
+    everything = [suspect for suspect in (*named, *raised) if not _is_survived(suspect, results)]
     unbeaten = _unbeaten(without_got_over(everything))
-    role = min((ROLES.index(one.rule.role) for one in unbeaten), default=0)
-    timed = _has_times([one for one in unbeaten if one.rule.role == ROLES[role]])
-    return sorted(unbeaten, key=lambda one: _order(one, timed=timed))
+    role = min((ROLES.index(suspect.rule.role) for suspect in unbeaten), default=0)
+    timed = _has_times([suspect for suspect in unbeaten if suspect.rule.role == ROLES[role]])
+    return sorted(unbeaten, key=lambda suspect: _order(suspect, timed=timed))
 
 
-def _order(one: Suspect, *, timed: bool) -> tuple[object, ...]:
-    seen = one.sighting
+def _order(suspect: Suspect, *, timed: bool) -> tuple[object, ...]:
+    seen = suspect.sighting
     seconds = seen.time.seconds if timed and seen.time is not None else 0.0
-    role, is_summary = ROLES.index(one.rule.role), one.rule.cause in _OF_LAUNCHER
-    return (role, is_summary, seconds, seen.position, -one.rule.confidence, one.rule.cause)
+    role, is_summary = ROLES.index(suspect.rule.role), suspect.rule.cause in _OF_LAUNCHER
+    return (role, is_summary, seconds, seen.position, -suspect.rule.confidence, suspect.rule.cause)
 
 
-def _holds(rule: Rule, found: Found) -> bool:
-    return all(one in found.seen for one in rule.needs) and not any(
-        one in found.seen for one in rule.unless
+def _holds(rule: Rule, results: Found) -> bool:
+    return all(pattern in results.seen for pattern in rule.needs) and not any(
+        pattern in results.seen for pattern in rule.unless
     )
 
 
 def _is_explained(raised: Sighting, named: Iterable[Suspect]) -> bool:
     """Return whether a rule matches the exception, on its first or a later line of its message."""
     return any(
-        one.sighting.log == raised.log
-        and raised.line <= one.sighting.line <= raised.last_line
-        and (one.sighting.line == raised.line or one.rule.cause not in _OF_OTHERS)
-        for one in named
+        suspect.sighting.log == raised.log
+        and raised.line <= suspect.sighting.line <= raised.last_line
+        and (suspect.sighting.line == raised.line or suspect.rule.cause not in _OF_OTHERS)
+        for suspect in named
     )
 
 
 def _is_told(raised: Suspect, named: Iterable[Suspect]) -> bool:
     """Return whether another rule also matches the event of an exception."""
     return any(
-        (one.sighting.log, one.sighting.line) == (raised.sighting.log, raised.sighting.line)
-        and one.rule.cause != EXCEPTION
-        for one in named
+        (suspect.sighting.log, suspect.sighting.line) == (raised.sighting.log, raised.sighting.line)
+        and suspect.rule.cause != EXCEPTION
+        for suspect in named
     )
 
 
-def _is_survived(one: Suspect, found: Found) -> bool:
+def _is_survived(suspect: Suspect, results: Found) -> bool:
     """Return whether the log carries on regardless: the error was caught, or the work retried."""
-    seen = one.sighting
-    after = found.num_signs[seen.log.name] - seen.num_signs
-    return found.num_progress[seen.log.name] >= _SURVIVED or (seen.is_warning and after >= _WARNED)
+    seen = suspect.sighting
+    after = results.num_signs[seen.log.name] - seen.num_signs
+    return results.num_progress[seen.log.name] >= _SURVIVED or (
+        seen.is_warning and after >= _WARNED
+    )
 
 
 def _unbeaten(everything: Sequence[Suspect]) -> list[Suspect]:
     """Drop those that another one of the same or a stronger role explains."""
     beaten: dict[str, int] = {}  # cause -> the strongest role that beats it
-    for one in everything:
-        for cause in one.rule.beats:
-            role = ROLES.index(one.rule.role)
+    for suspect in everything:
+        for cause in suspect.rule.beats:
+            role = ROLES.index(suspect.rule.role)
             beaten[cause] = min(role, beaten.get(cause, role))
     return [
-        one
-        for one in everything
-        if beaten.get(one.rule.cause, len(ROLES)) > ROLES.index(one.rule.role)
+        suspect
+        for suspect in everything
+        if beaten.get(suspect.rule.cause, len(ROLES)) > ROLES.index(suspect.rule.role)
     ]
 
 
 def _has_times(everything: Sequence[Suspect]) -> bool:
     """Return whether several logs can be ordered by time: all stamps exist and are of one kind."""
-    if len({one.sighting.log for one in everything}) < 2:  # noqa: PLR2004 - in one, lines decide
+    if len({suspect.sighting.log for suspect in everything}) < 2:  # noqa: PLR2004 - in one, lines decide
         return False
-    times = [one.sighting.time for one in everything]
+    times = [suspect.sighting.time for suspect in everything]
     return all(times) and len({time.kind for time in times if time is not None}) == 1

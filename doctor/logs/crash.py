@@ -32,8 +32,10 @@ def call_at_crash(segments: Segments, line: Segment) -> Frame | None:
         text = segment.stripped.text
         if thread := _THREAD.match(text):
             threads.append((thread[1] == "Current thread", []))
-        elif threads and (found := _FRAME.match(text)):
-            frame = Frame(segment, found["file"], int(found["line"]), found["where"])
+        elif threads and (frame_match := _FRAME.match(text)):
+            frame = Frame(
+                segment, frame_match["file"], int(frame_match["line"]), frame_match["where"]
+            )
             threads[-1][1].append(frame)
         elif not text.startswith(("  ", "Current thread", "Thread")):
             break

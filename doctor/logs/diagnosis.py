@@ -30,8 +30,8 @@ def diagnose(names: Iterable[str], rules: Sequence[Rule] | None = None) -> Verdi
 
     Raises UserError for logs that cannot be read, RuleError for an invalid rule.
     """
-    found = search([log for name in names for log in find_logs(name)], rules)
-    return verdict_of(suspects(found), found)
+    results = search([log for name in names for log in find_logs(name)], rules)
+    return verdict_of(suspects(results), results)
 
 
 def search(logs: Sequence[Log], rules: Sequence[Rule] | None = None) -> Found:
@@ -42,23 +42,23 @@ def search(logs: Sequence[Log], rules: Sequence[Rule] | None = None) -> Found:
     return searching.found
 
 
-def verdict_of(ordered: Sequence[Suspect], found: Found) -> Verdict:
+def verdict_of(ordered: Sequence[Suspect], results: Found) -> Verdict:
     """Return the verdict on the first suspect."""
     if not ordered:
-        if found.num_logs == 1 and found.ends_at_begin is not None:  # of several, one may go on
-            return frozen_start(found.ends_at_begin)
+        if results.num_logs == 1 and results.ends_at_begin is not None:  # of several, one may go on
+            return frozen_start(results.ends_at_begin)
         return UNKNOWN
     first = ordered[0]
     seen, rule = first.sighting, first.rule
     title, why, fix = (filled(text, seen.groups) for text in (rule.title, rule.why, rule.fix))
-    confidence, rank = rule.confidence, _rank(first, ordered, found)
+    confidence, rank = rule.confidence, _rank(first, ordered, results)
     if rule.role == "cascade":
-        lag = who_lags([one.sighting for one in ordered])
+        lag = who_lags([suspect.sighting for suspect in ordered])
         confidence, rank = min(confidence, _OF_CASCADE), rank if lag.rank is None else lag.rank
         why = f"{why} The root cause is not in this log. {lag.told}".strip()
     if rule.tells_lines:
-        told, show = where_each_was(found.sightings, rank)
-        why, fix = f"{why} {told}".strip(), f"{show}   # {fix}" if show else fix
+        places, show = where_each_was(results.sightings, rank)
+        why, fix = f"{why} {places}".strip(), f"{show}   # {fix}" if show else fix
     if seen.rule is None:
         title = seen.exception
         fix = seen.own.show if seen.own else "look at the traceback above this line"
@@ -74,14 +74,14 @@ def verdict_of(ordered: Sequence[Suspect], found: Found) -> Verdict:
     )
 
 
-def _rank(first: Suspect, ordered: Sequence[Suspect], found: Found) -> int | None:
+def _rank(first: Suspect, ordered: Sequence[Suspect], results: Found) -> int | None:
     """Return the line's own rank, or else that of torch elastic's summary or of the same cause."""
     seen = first.sighting
     if seen.rank is not None and "local_rank: " not in seen.text:
         return seen.rank
-    if found.first_failed_rank is not None:
-        return found.first_failed_rank
-    same = (one.sighting.rank for one in ordered if one.rule.cause == first.rule.cause)
+    if results.first_failed_rank is not None:
+        return results.first_failed_rank
+    same = (suspect.sighting.rank for suspect in ordered if suspect.rule.cause == first.rule.cause)
     return next((rank for rank in (seen.rank, *same) if rank is not None), None)
 
 
@@ -91,22 +91,22 @@ def _evidence(first: Suspect, ordered: Sequence[Suspect]) -> list[Evidence]:
     That is the line of another rule, then the same line of other ranks.
     """
     seen = first.sighting
-    found = [Evidence(seen.log.name, seen.line, seen.text)]
+    evidence = [Evidence(seen.log.name, seen.line, seen.text)]
     if seen.own is not None:
-        found.append(Evidence(seen.log.name, seen.own.line, seen.own.text))
-    proofs = (one.sighting for one in ordered if one.rule.cause == first.rule.cause)
-    lines = [(one.file, one.line) for one in found]
-    proof = next((one for one in proofs if one.rule is not first.rule), None)
+        evidence.append(Evidence(seen.log.name, seen.own.line, seen.own.text))
+    proofs = (suspect.sighting for suspect in ordered if suspect.rule.cause == first.rule.cause)
+    lines = [(line.file, line.line) for line in evidence]
+    proof = next((suspect for suspect in proofs if suspect.rule is not first.rule), None)
     if (
         proof is not None
         and first.rule.role == "root"
         and (proof.log.name, proof.line) not in lines
     ):
-        found.append(Evidence(proof.log.name, proof.line, proof.text))
+        evidence.append(Evidence(proof.log.name, proof.line, proof.text))
     ranks = {seen.rank}
     alike = () if first.rule.cause == EXCEPTION else ordered
-    for other in (one.sighting for one in alike if one.rule is first.rule):
-        if other.rank not in (*ranks, None) and len(found) < _MOST_EVIDENCE:
+    for other in (suspect.sighting for suspect in alike if suspect.rule is first.rule):
+        if other.rank not in (*ranks, None) and len(evidence) < _MOST_EVIDENCE:
             ranks.add(other.rank)
-            found.append(Evidence(other.log.name, other.line, other.text))
-    return found
+            evidence.append(Evidence(other.log.name, other.line, other.text))
+    return evidence

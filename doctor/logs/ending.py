@@ -17,5 +17,5 @@ def num_lines_after(segments: Segments, line: Segment | None) -> int:
     start = segments.at(0) if line is None else line
     below = [start] if line is None else []
     below += segments.after(start, _MOST_FRAMES)
-    counted = (one for one in below if not _PART_OF_IT.match(one.stripped.text.strip()))
+    counted = (segment for segment in below if not _PART_OF_IT.match(segment.stripped.text.strip()))
     return sum(1 for _ in islice(counted, MOST_AFTER + 1))

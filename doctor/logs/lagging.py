@@ -24,49 +24,53 @@ class Lag:
 def who_lags(sightings: Sequence[Sighting]) -> Lag:
     """Find the rank whose last collective is behind the others', or that did not enter it."""
     last: dict[int, int] = {}
-    for one in sightings:
-        number = _ENQUEUED.search(one.text) or _WORK.search(one.text)
-        if number and one.rank is not None:
-            last[one.rank] = max(int(number[1]), last.get(one.rank, 0))
+    for sighting in sightings:
+        number = _ENQUEUED.search(sighting.text) or _WORK.search(sighting.text)
+        if number and sighting.rank is not None:
+            last[sighting.rank] = max(int(number[1]), last.get(sighting.rank, 0))
     if not last:
         return _at_different_lines(sightings)
     least, most = min(last.values()), max(last.values())
     calls = _calls(sightings)
     behind = sorted(rank for rank, number in last.items() if number < most)
     if behind:
-        told = f"got no farther than collective {least}, others to {most}: look there.{calls}"
-        return Lag(f"{_ranks(behind)} {told}", _only(behind))
-    told = f"{_ranks(sorted(last))} waited in collective {most}"
+        reached = f"got no farther than collective {least}, others to {most}: look there.{calls}"
+        return Lag(f"{_ranks(behind)} {reached}", _only(behind))
+    reached = f"{_ranks(sorted(last))} waited in collective {most}"
     if calls:
-        return Lag(f"{told}.{calls}")
+        return Lag(f"{reached}.{calls}")
     absent = sorted(set(range(min(last), max(last) + 1)) - last.keys())
     if absent and len(absent) < len(last):
-        return Lag(f"{told}, and {_ranks(absent).lower()} did not: look there.", _only(absent))
-    return Lag(f"{told}: look at a rank that did not, or that did something else at that time.")
+        return Lag(f"{reached}, and {_ranks(absent).lower()} did not: look there.", _only(absent))
+    return Lag(f"{reached}: look at a rank that did not, or that did something else at that time.")
 
 
 def _calls(sightings: Sequence[Sighting]) -> str:
     """Tell which collective each rank waited in, if they were not alike."""
-    found: dict[int, str] = {}
-    for one in sightings:
-        if one.rank is not None and (call := _CALL.search(one.text)):
+    calls: dict[int, str] = {}
+    for sighting in sightings:
+        if sighting.rank is not None and (call := _CALL.search(sighting.text)):
             size = f" of {call['size']} numbers" if call["size"] else ""
-            found.setdefault(one.rank, f"{call['name']}{size}")
-    if len(set(found.values())) < 2:  # noqa: PLR2004 - all alike
+            calls.setdefault(sighting.rank, f"{call['name']}{size}")
+    if len(set(calls.values())) < 2:  # noqa: PLR2004 - all alike
         return ""
-    told = "; ".join(f"rank {rank} in {found[rank]}" for rank in sorted(found))
+    where = "; ".join(f"rank {rank} in {calls[rank]}" for rank in sorted(calls))
     return (
-        f" They waited in different collectives: {told}. So one of them has left the loop before "
+        f" They waited in different collectives: {where}. So one of them has left the loop before "
         "the others (uneven numbers of batches), or took another branch."
     )
 
 
 def _at_different_lines(sightings: Sequence[Sighting]) -> Lag:
     """Tell where each rank waited, if not all waited at the same line."""
-    at = {one.rank: one.own.code for one in sightings if one.rank is not None and one.own}
+    at = {
+        sighting.rank: sighting.own.code
+        for sighting in sightings
+        if sighting.rank is not None and sighting.own
+    }
     if len(set(at.values())) > 1:
-        told = "; ".join(f"rank {rank} at {at[rank]}" for rank in sorted(at))
-        return Lag(f"They waited at different lines: {told}.")
+        places = "; ".join(f"rank {rank} at {at[rank]}" for rank in sorted(at))
+        return Lag(f"They waited at different lines: {places}.")
     return Lag("Look at the log of the rank that ended, or fell silent, first.")
 
 
@@ -75,18 +79,22 @@ def where_each_was(sightings: Sequence[Sighting], culprit: int | None) -> tuple[
 
     And a command that shows the culprit's. Both are "" if no log names such a line.
     """
-    last = {one.rank: one.own for one in sightings if one.rank is not None and one.own}
+    last = {
+        sighting.rank: sighting.own
+        for sighting in sightings
+        if sighting.rank is not None and sighting.own
+    }
     if not last:
         return "", ""
     ordered = sorted(last, key=lambda rank: (rank != culprit, rank))
     ranks_at: dict[str, list[int]] = {}
     for rank in ordered:
         ranks_at.setdefault(last[rank].code, []).append(rank)
-    told = "; ".join(
+    places = "; ".join(
         f"{_ranks(sorted(ranks))} {'was' if len(ranks) == 1 else 'were'} at {code}"
         for code, ranks in ranks_at.items()
     )
-    return f"{told}.", last[ordered[0]].show
+    return f"{places}.", last[ordered[0]].show
 
 
 def _ranks(ranks: Sequence[int]) -> str:

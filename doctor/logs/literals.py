@@ -23,13 +23,13 @@ def texts_of(pattern: str) -> tuple[Choice, ...]:
         choices = _choices(regex_parser.parse(pattern))
     except re.error as error:
         raise ValueError(f"{pattern!r} is not a valid regular expression: {error}") from error
-    found = [one for one in choices if _num_letters(one) >= LEAST_LETTERS]
-    if not found:
+    texts = [choice for choice in choices if _num_letters(choice) >= LEAST_LETTERS]
+    if not texts:
         raise ValueError(
             f"{pattern!r} has no fixed text with {LEAST_LETTERS} letters that each of its matches "
             "holds, so every line of a log would have to be tried"
         )
-    return tuple(sorted(set(found), key=_weight, reverse=True))
+    return tuple(sorted(set(texts), key=_weight, reverse=True))
 
 
 def _num_letters(choice: Choice) -> int:

@@ -13,10 +13,10 @@ _REPORT = re.compile(rb"^airlock: the run (?:failed|hung): [^\n]*\n((?:  [^\n]*(
 
 def lines_of_own_report(segments: Segments) -> set[int]:
     """Return the starts of the lines below the first one of each report in a block."""
-    found = set[int]()
+    starts = set[int]()
     for report in _REPORT.finditer(segments.data):
         start = report.start(1)
         while start < report.end(1):
-            found.add(start)
+            starts.add(start)
             start = segments.data.find(b"\n", start) + 1 or report.end(1)
-    return found
+    return starts

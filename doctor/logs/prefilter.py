@@ -43,34 +43,38 @@ class Prefilter:
         A carriage return also ends a line. `lower` is in lower case.
         """
         kinds = lower.translate(_TO_NEWLINE, _NO_LETTERS).split(b"\n")
-        found = self._search(set(kinds) - self._dull, lower)
-        if not found:
+        patterns_by_kind = self._search(set(kinds) - self._dull, lower)
+        if not patterns_by_kind:
             return
         lines = lower.translate(_TO_NEWLINE).split(b"\n")
         starts = accumulate((len(line) + 1 for line in lines), initial=0)
         for kind, line, start in zip(kinds, lines, starts, strict=False):
-            if kind in found:
-                held = {one for one in found[kind] if holds(line, one.texts)}
+            if kind in patterns_by_kind:
+                held = {pattern for pattern in patterns_by_kind[kind] if holds(line, pattern.texts)}
                 if held:
                     yield start, held
 
     def _search(self, kinds: set[bytes], lower: bytes) -> dict[bytes, set[Pattern]]:
         """Return those of `kinds` that contain a literal's letters; remember the others."""
         text = b"\n".join(kinds)
-        found: dict[bytes, set[Pattern]] = {}
+        patterns_by_kind: dict[bytes, set[Pattern]] = {}
         for letters in self._of_text if len(text) < _MANY else self._possible(lower):
             position = -1
             while (position := text.find(letters, position + 1)) >= 0:
                 end = text.find(b"\n", position)
                 end = len(text) if end < 0 else end
                 kind = text[text.rfind(b"\n", 0, position) + 1 : end]
-                held = {one for one in self._of_text[letters] if holds(kind, self._patterns[one])}
+                held = {
+                    pattern
+                    for pattern in self._of_text[letters]
+                    if holds(kind, self._patterns[pattern])
+                }
                 if held:
-                    found.setdefault(kind, set()).update(held)
+                    patterns_by_kind.setdefault(kind, set()).update(held)
                 position = end
         if len(self._dull) < _MOST_DULL:
-            self._dull |= kinds - found.keys()
-        return found
+            self._dull |= kinds - patterns_by_kind.keys()
+        return patterns_by_kind
 
     def _possible(self, lower: bytes) -> list[bytes]:
         """Return the letters of the literals whose words all occur in `lower`: few do in prose."""

@@ -91,11 +91,11 @@ def strip(line: str) -> Stripped:
     time: Time | None = None
     position = num_prefixes = 0
     while num_prefixes < _MOST_PREFIXES:
-        found = next((m for p in _PREFIXES if (m := p.match(line, position))), None)
-        if found is None or found.end() == position:
+        prefix = next((m for p in _PREFIXES if (m := p.match(line, position))), None)
+        if prefix is None or prefix.end() == position:
             break
         num_prefixes += 1
-        position, groups = found.end(), found.groupdict()
+        position, groups = prefix.end(), prefix.groupdict()
         rank = int(groups["rank"]) if groups.get("rank") else rank
         local = int(groups["local"]) if groups.get("local") else local
         time = _time(groups) or time

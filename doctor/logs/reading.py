@@ -62,10 +62,12 @@ def find_logs(name: str) -> list[Log]:
         return [Log("(stdin)", None)]
     path = Path(name)
     if path.is_dir():
-        found = [Log(str(one), one, rank_of_name(one)) for one in _logs_below(path)]
-        if not found:
+        logs = [
+            Log(str(log_path), log_path, rank_of_name(log_path)) for log_path in _logs_below(path)
+        ]
+        if not logs:
             raise UserError(f"no logs found below {name}", do="./airlock doctor FILE")
-        return found
+        return logs
     if not path.exists():
         raise UserError(f"there is no {name}", do="./airlock doctor RUN, FILE, FOLDER or -")
     return [Log(name, path, rank_of_name(path))]
@@ -73,8 +75,8 @@ def find_logs(name: str) -> list[Log]:
 
 def rank_of_name(path: Path) -> int | None:
     """Return the rank in a file's name or in torchrun's folders, if any."""
-    found = _RANK_IN_NAME.search(path.name) or _RANK_FOLDER.search(path.absolute().as_posix())
-    return int(found[1]) if found else None
+    rank = _RANK_IN_NAME.search(path.name) or _RANK_FOLDER.search(path.absolute().as_posix())
+    return int(rank[1]) if rank else None
 
 
 def _logs_below(folder: Path) -> list[Path]:
@@ -83,8 +85,8 @@ def _logs_below(folder: Path) -> list[Path]:
     files = [path for path in files if not _is_hidden(path.relative_to(folder))]
     files = [path for path in files if not path.name.endswith(_NOT_LOGS)]
     named = [path for path in files if _IS_LOG.search(path.name)]
-    found = [path for path in named or files if _is_text(path)]
-    return sorted(found, key=natural)
+    readable = [path for path in named or files if _is_text(path)]
+    return sorted(readable, key=natural)
 
 
 def _is_hidden(path: Path) -> bool:

@@ -26,35 +26,50 @@ def without_got_over(everything: Sequence[Suspect]) -> list[Suspect]:
     needs no explanation but its traceback if a rule calls it a root, or if no rule knows it.
     """
     ends: dict[Place, list[Suspect]] = {}
-    for one in everything:
-        if one.sighting.begin is not None and one.sighting.own and one.rule.role != "cascade":
-            _keep_last(ends.setdefault(_place(one.sighting), []), one, one.sighting.begin)
-    return [one for one in everything if not _is_got_over(one, ends.get(_place(one.sighting), []))]
+    for suspect in everything:
+        if (
+            suspect.sighting.begin is not None
+            and suspect.sighting.own
+            and suspect.rule.role != "cascade"
+        ):
+            _keep_last(
+                ends.setdefault(_place(suspect.sighting), []), suspect, suspect.sighting.begin
+            )
+    return [
+        suspect
+        for suspect in everything
+        if not _is_got_over(suspect, ends.get(_place(suspect.sighting), []))
+    ]
 
 
-def _keep_last(known: list[Suspect], one: Suspect, begin: Begin) -> None:
+def _keep_last(known: list[Suspect], suspect: Suspect, begin: Begin) -> None:
     """Keep in `known` the suspects of the last exception only; several rules may match it."""
     last = known[0].sighting.begin if known else None
     if last is not None and begin.position < last.position:
         return
     if last is not None and begin.position > last.position:
         known.clear()
-    known.append(one)
+    known.append(suspect)
 
 
-def _is_got_over(one: Suspect, end: Sequence[Suspect]) -> bool:
+def _is_got_over(suspect: Suspect, end: Sequence[Suspect]) -> bool:
     begin = end[0].sighting.begin if end else None
-    if begin is None or one.sighting.position >= begin.position or one.rule.role == "cascade":
+    if (
+        begin is None
+        or suspect.sighting.position >= begin.position
+        or suspect.rule.role == "cascade"
+    ):
         return False
     if any(
-        one.rule.cause == other.rule.cause or other.rule.cause in one.rule.beats for other in end
+        suspect.rule.cause == other.rule.cause or other.rule.cause in suspect.rule.beats
+        for other in end
     ):
         return False
     is_unknown = all(other.rule.cause == EXCEPTION for other in end)
     if is_unknown and _MISTAKE.match(end[0].sighting.exception):
         return True
     is_enough = is_unknown or any(other.rule.role == "root" for other in end)
-    return is_enough and begin.line - one.sighting.line > _NEAR
+    return is_enough and begin.line - suspect.sighting.line > _NEAR
 
 
 def _place(seen: Sighting) -> Place:

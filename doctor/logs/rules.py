@@ -57,10 +57,10 @@ class Pattern:
 
     def search(self, segment: Segment) -> re.Match[str] | None:
         """Return the match in a line, or None."""
-        found = self.regex.search(segment.raw)
-        if found is None and self._is_anchored:
-            found = self.regex.search(segment.stripped.text)
-        return found
+        match = self.regex.search(segment.raw)
+        if match is None and self._is_anchored:
+            match = self.regex.search(segment.stripped.text)
+        return match
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -92,9 +92,9 @@ def filled(text: str, groups: dict[str, str | None]) -> str:
     left alone.
     """
 
-    def value(found: re.Match[str]) -> str:
-        name = found[1]
-        return found[0] if name not in groups else groups[name] or name.upper()
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        return match[0] if name not in groups else groups[name] or name.upper()
 
     return _PLACEHOLDER.sub(value, text)
 
@@ -167,7 +167,7 @@ def _check_fields(row: dict[str, Any]) -> None:
             raise ValueError(f"{key} is missing")
         if value is not None and not isinstance(value, kind):
             raise ValueError(f"{key} is {value!r}, not a {'text' if kind is str else 'list'}")
-        if kind is list and not all(isinstance(one, str) for one in value or ()):
+        if kind is list and not all(isinstance(item, str) for item in value or ()):
             raise ValueError(f"{key} contains an item that is not a string")
 
 

@@ -57,7 +57,7 @@ class Search:
         self._rules = {pattern: rule for rule in rules for pattern in rule.match}
         self._benign = {pattern for pattern, rule in self._rules.items() if rule.role == "benign"}
         self._order = {pattern: number for number, pattern in enumerate(self._rules)}
-        self._conditions = {one for rule in rules for one in (*rule.needs, *rule.unless)}
+        self._conditions = {pattern for rule in rules for pattern in (*rule.needs, *rule.unless)}
         self._prefilter = Prefilter([*self._rules, *self._conditions])
         self._num_seen: Counter[Rule | None] = Counter()
         self._has_warned = False  # the log being read
@@ -73,7 +73,7 @@ class Search:
     def _search(self, log: Log, place: tuple[int, int], segments: Segments) -> None:
         candidates: Candidates = dict(self._prefilter.candidates(segments.lower))
         stacks = tracebacks(segments)
-        raised = {one.exception.start: one for one in stacks if one.exception is not None}
+        raised = {stack.exception.start: stack for stack in stacks if stack.exception is not None}
         owners = {line.start: stack for stack in stacks for line in stack.rest} | raised
         masked = self._covered(segments, stacks, candidates)
         masked |= {start for stack in stacks for start in stack.not_evidence}
@@ -140,37 +140,37 @@ class Search:
     ) -> tuple[Segment, set[Pattern]]:
         """Return a line, rejoined if its message was wrapped, and the patterns it may match."""
         segment, patterns = segments.at(start), candidates.get(start, set())
-        told = raised[start].told if start in raised else None
-        if told is None:
+        message = raised[start].told if start in raised else None
+        if message is None:
             return segment, patterns
-        is_broken = told is not segment
+        is_broken = message is not segment
         below: set[Pattern] = set()
         if not is_broken and not self._matched(segment, patterns):
-            told = _with_what_is_below(segments, segment)
+            message = _with_what_is_below(segments, segment)
             below = _told_below(segments, segment, candidates)
-        if told is segment:
+        if message is segment:
             return segment, patterns
-        text = told.raw.lower().encode()
+        text = message.raw.lower().encode()
         known = (*self._rules, *self._conditions)
-        possible = patterns | {one for one in known if holds(text, one.texts)} - below
-        if is_broken or self._matched(told, possible):
-            return told, possible
+        possible = patterns | {pattern for pattern in known if holds(text, pattern.texts)} - below
+        if is_broken or self._matched(message, possible):
+            return message, possible
         return segment, patterns
 
     def _matched(self, segment: Segment, patterns: Iterable[Pattern]) -> dict[Rule | None, Groups]:
         """Return the rules whose patterns match, with or without the line's prefixes."""
-        found: dict[Rule | None, Groups] = {}
-        for pattern in sorted(patterns, key=lambda one: self._order.get(one, -1)):
+        groups_by_rule: dict[Rule | None, Groups] = {}
+        for pattern in sorted(patterns, key=lambda known: self._order.get(known, -1)):
             match = None if pattern in self.found.seen else pattern.search(segment)
             if match is None:
                 continue
             if pattern in self._conditions:
                 self.found.seen.add(pattern)
             else:  # each of a rule's expressions may add groups
-                groups = found.setdefault(self._rules[pattern], {})
-                told = {name: text for name, text in match.groupdict().items() if text}
-                groups.update(match.groupdict() | groups | told)
-        return found
+                groups = groups_by_rule.setdefault(self._rules[pattern], {})
+                captured = {name: text for name, text in match.groupdict().items() if text}
+                groups.update(match.groupdict() | groups | captured)
+        return groups_by_rule
 
     def _covered(
         self, segments: Segments, stacks: list[Traceback], candidates: Candidates
@@ -185,13 +185,15 @@ class Search:
                 or (is_covered and is_chained)
                 or any(
                     rule is not None and rule.covers_traceback
-                    for one in above
-                    for rule in self._matched(one, candidates.get(one.start, set()) & self._benign)
+                    for segment in above
+                    for rule in self._matched(
+                        segment, candidates.get(segment.start, set()) & self._benign
+                    )
                 )
             )
             is_chained = bool(stack.next_is)
             if is_covered and stack.exception is not None:
-                masked |= {one.start for one in (stack.exception, *stack.rest)}
+                masked |= {segment.start for segment in (stack.exception, *stack.rest)}
         return masked
 
 
@@ -199,9 +201,9 @@ def _with_what_is_below(segments: Segments, line: Segment) -> Segment:
     """Return an exception's line, joined with the next if it was wrapped: none nearby is longer."""
     below = list(segments.after(line, 1))
     around = [*segments.before(line, 3), *below]
-    if len(line.raw) < _NARROWEST or any(len(one.raw) > len(line.raw) for one in around):
+    if len(line.raw) < _NARROWEST or any(len(segment.raw) > len(line.raw) for segment in around):
         return line
-    rest = "".join(one.raw for one in below if not one.stripped.num_prefixes)
+    rest = "".join(segment.raw for segment in below if not segment.stripped.num_prefixes)
     return Segment(line.start, line.end, line.raw + rest) if rest else line
 
 
@@ -209,11 +211,11 @@ def _told_below(segments: Segments, line: Segment, candidates: Candidates) -> se
     """Return the patterns that the next line matches alone, as a launcher's, not a continuation."""
     below = next(segments.after(line, 1), None)
     possible = candidates.get(below.start, set()) if below is not None else set()
-    return {one for one in possible if below is not None and one.search(below)}
+    return {pattern for pattern in possible if below is not None and pattern.search(below)}
 
 
 def _num_signs(text: bytes, start: int, end: int | None = None) -> int:
     """Return the number of lines that show progress, without a tracker's summary after a run."""
-    found = islice(_PROGRESS.finditer(text, start, len(text) if end is None else end), _MUCH)
-    before = (text[text.rfind(b"\n", 0, one.start()) + 1 : one.start()] for one in found)
+    signs = islice(_PROGRESS.finditer(text, start, len(text) if end is None else end), _MUCH)
+    before = (text[text.rfind(b"\n", 0, match.start()) + 1 : match.start()] for match in signs)
     return sum(b"wandb:" not in line for line in before)

@@ -60,8 +60,8 @@ class Segments:
                 position += 1
             if position >= len(self.data):
                 return
-            yield (one := self.at(position))
-            position = one.end
+            yield (segment_at := self.at(position))
+            position = segment_at.end
 
     def before(self, segment: Segment, most: int) -> Iterator[Segment]:
         """Yield up to `most` preceding segments, the nearest first, skipping empty ones."""
@@ -71,8 +71,8 @@ class Segments:
                 position -= 1
             if position == 0:
                 return
-            yield (one := self.at(self.start_at(position)))
-            position = one.start
+            yield (segment_at := self.at(self.start_at(position)))
+            position = segment_at.start
 
     def line_of(self, segment: Segment) -> int:
         """Return the number of the segment's line in the log."""

@@ -79,8 +79,8 @@ def sighting_of(
     if groups.get("rank"):
         rank = int(groups["rank"] or 0)
     elif rank is None:
-        told = stack.rank_told if stack is not None else None
-        rank = _summary_rank(segments, segment) if told is None else told
+        stack_rank = stack.rank_told if stack is not None else None
+        rank = _summary_rank(segments, segment) if stack_rank is None else stack_rank
     end = stack.rest[-1] if stack is not None and stack.rest else segment
     return Sighting(
         rule=rule,
@@ -122,10 +122,10 @@ def first_failed_rank(segments: Segments) -> int | None:
     """Return the rank that torch elastic reports as the first to fail, in or before its summary."""
     position = segments.lower.find(_FIRST_FAILURE)
     if position < 0:  # on one node the local rank is the global one
-        found = _FIRST_TO_FAIL.search(segments.lower)
-        return int(found[1]) if found else None
+        match = _FIRST_TO_FAIL.search(segments.lower)
+        return int(match[1]) if match else None
     here = segments.at(segments.start_at(position))
-    ranks = (_SUMMARY_RANK.search(one.stripped.text) for one in segments.after(here, 6))
+    ranks = (_SUMMARY_RANK.search(nearby.stripped.text) for nearby in segments.after(here, 6))
     return next((int(rank[1] or rank[2]) for rank in ranks if rank), None)
 
 
@@ -133,8 +133,8 @@ def _summary_rank(segments: Segments, segment: Segment) -> int | None:
     """Return the rank that such a line of torch elastic's summary belongs to."""
     if not _SUMMARY_LINE.search(segment.stripped.text):
         return None
-    for one in (segment, *segments.before(segment, 5)):
-        if match := _SUMMARY_RANK.search(one.stripped.text):
+    for nearby in (segment, *segments.before(segment, 5)):
+        if match := _SUMMARY_RANK.search(nearby.stripped.text):
             return int(match[1] or match[2])
     return None
 
@@ -143,7 +143,7 @@ def _time(segments: Segments, segment: Segment) -> Time | None:
     """Return the time of the line: that of its own stamp, or of the nearest one above."""
     if segment.stripped.time is not None:
         return segment.stripped.time
-    stamps = (one.stripped.time for one in segments.before(segment, _LINES_BACK))
+    stamps = (nearby.stripped.time for nearby in segments.before(segment, _LINES_BACK))
     return next((stamp for stamp in stamps if stamp is not None), None)
 
 

@@ -126,29 +126,29 @@ class Traceback:
 
 def tracebacks(segments: Segments) -> list[Traceback]:
     """Return the tracebacks of a block in order, including those whose beginning is missing."""
-    found: list[Traceback] = []
+    stacks: list[Traceback] = []
     position = -1
-    while len(found) < _MOST and (position := segments.lower.find(HEADER, position + 1)) >= 0:
+    while len(stacks) < _MOST and (position := segments.lower.find(HEADER, position + 1)) >= 0:
         header = segments.at(segments.start_at(position))
-        found.append(_follow(segments, header))
+        stacks.append(_follow(segments, header))
         position = header.end
-    known = {frame.segment.start for one in found for frame in one.frames}
+    known = {frame.segment.start for stack in stacks for frame in stack.frames}
     for match in _ANY_FRAME.finditer(segments.lower):
-        if len(found) >= _MOST:
+        if len(stacks) >= _MOST:
             break
         start = segments.start_at(match.start())
         if start not in known:
-            found.append(_follow(segments, segments.at(start), torn=True))
-            known |= {frame.segment.start for frame in found[-1].frames}
-    found.sort(key=lambda one: one.header.start)
-    for around, inner in pairwise(found):
+            stacks.append(_follow(segments, segments.at(start), torn=True))
+            known |= {frame.segment.start for frame in stacks[-1].frames}
+    stacks.sort(key=lambda stack: stack.header.start)
+    for around, inner in pairwise(stacks):
         if _WRAPPED.match(around.message) and around.rank == inner.rank:
             inner.around = around
         if (inner.around or around.next_is) and around.rank == inner.rank:
             inner.first = around.first or around.header
         if inner.rank is None:
             inner.rank_told = around.rank_told if inner.around else around.spawned
-    return found
+    return stacks
 
 
 def _follow(segments: Segments, header: Segment, *, torn: bool = False) -> Traceback:
@@ -156,41 +156,41 @@ def _follow(segments: Segments, header: Segment, *, torn: bool = False) -> Trace
 
     A `torn` one begins with a call. Nothing may stand between its calls and its exception.
     """
-    found = Traceback(header, header.stripped.rank)
+    traceback = Traceback(header, header.stripped.rank)
     if in_notebook := _IN_NOTEBOOK.match(header.stripped.text):
-        found.in_notebook = in_notebook[1]
+        traceback.in_notebook = in_notebook[1]
     label = _label(segments, header)
     indent = len(_indent(header.stripped.text))
     if torn:
         indent = max(0, indent - 2)
-        _take(found, header, indent)
+        _take(traceback, header, indent)
     for segment in segments.after(header, _MOST_LINES):
         if segment.stripped.rank != label:
             continue
         if HEADER in segment.stripped.text.lower().encode():
             break
-        if found.exception is not None:
-            if not _take_message(found, segment, found.exception):
+        if traceback.exception is not None:
+            if not _take_message(traceback, segment, traceback.exception):
                 break
-        elif not _take(found, segment, indent):
-            found.num_between += 1
-            if found.num_between > (0 if torn else _MOST_BETWEEN):
+        elif not _take(traceback, segment, indent):
+            traceback.num_between += 1
+            if traceback.num_between > (0 if torn else _MOST_BETWEEN):
                 break
-    return found
+    return traceback
 
 
 def _broken_off(line: str, rest: list[Segment], width: int) -> str:
     """Return the rest of a message that was wrapped between words, at `width`."""
-    told = ""
-    for one in rest:
-        text = one.stripped.text.rstrip()
+    rest_text = ""
+    for segment in rest:
+        text = segment.stripped.text.rstrip()
         word = text.partition(" ")[0]
         if not word or len(line) + 1 + len(word) <= width:  # it would have fitted
             break
         is_folded = len(line) >= width and " " not in line  # one long word
-        told += ("" if is_folded else " ") + text
+        rest_text += ("" if is_folded else " ") + text
         line = text
-    return told
+    return rest_text
 
 
 def _label(segments: Segments, header: Segment) -> int | None:
@@ -200,36 +200,36 @@ def _label(segments: Segments, header: Segment) -> int | None:
     return rank if rank in near else None
 
 
-def _take_message(found: Traceback, segment: Segment, exception: Segment) -> bool:
+def _take_message(traceback: Traceback, segment: Segment, exception: Segment) -> bool:
     """Take a line below the exception if it continues the message; a logger's line does not."""
     if segment.stripped.text.startswith((_HANDLING, _CAUSING)):
         is_handling = segment.stripped.text.startswith(_HANDLING)
-        found.next_is = _HANDLING if is_handling else _CAUSING
+        traceback.next_is = _HANDLING if is_handling else _CAUSING
         return False
     is_entry = segment.stripped.num_prefixes > exception.stripped.num_prefixes
-    if is_entry or len(found.rest) >= _MESSAGE_LINES:
+    if is_entry or len(traceback.rest) >= _MESSAGE_LINES:
         return False
-    found.rest.append(segment)
+    traceback.rest.append(segment)
     return True
 
 
-def _take(found: Traceback, segment: Segment, indent: int) -> bool:
+def _take(traceback: Traceback, segment: Segment, indent: int) -> bool:
     """Take a line before the exception: a call, its source, or the exception itself."""
-    text, is_right_below = segment.stripped.text, found.num_between == 0
+    text, is_right_below = segment.stripped.text, traceback.num_between == 0
     if frame := _FRAME.match(text) or _RICH_FRAME.match(text):
-        where, found.num_between = frame["where"] or "", 0
-        found.frames.append(Frame(segment, frame["file"], int(frame["line"]), where))
+        where, traceback.num_between = frame["where"] or "", 0
+        traceback.frames.append(Frame(segment, frame["file"], int(frame["line"]), where))
     elif text.startswith(("│", "╭", "╰")) or (is_right_below and len(_indent(text)) > indent):
-        found.code.add(segment.start)
-    elif found.in_notebook:
-        found.code.add(segment.start)
+        traceback.code.add(segment.start)
+    elif traceback.in_notebook:
+        traceback.code.add(segment.start)
         name, _, message = text.partition(": ")
-        if name.rpartition(".")[2] == found.in_notebook:
-            found.exception, found.name, found.message = segment, name, message
-            found.code.discard(segment.start)
-    elif found.frames and (raised := _exception(text.lstrip(), is_right_below=is_right_below)):
-        found.exception = segment
-        found.name, found.message = raised["name"], raised["message"] or ""
+        if name.rpartition(".")[2] == traceback.in_notebook:
+            traceback.exception, traceback.name, traceback.message = segment, name, message
+            traceback.code.discard(segment.start)
+    elif traceback.frames and (raised := _exception(text.lstrip(), is_right_below=is_right_below)):
+        traceback.exception = segment
+        traceback.name, traceback.message = raised["name"], raised["message"] or ""
     else:
         return False
     return True

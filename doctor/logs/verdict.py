@@ -53,13 +53,19 @@ class Verdict:
         """Format the verdict for people: cause, rank, reason, evidence, and what to do."""
         who = "" if self.rank is None else f"rank {self.rank}, "
         why = textwrap.wrap(self.why, _WIDTH, initial_indent="  ", subsequent_indent="  ")
-        found = [self.title]
+        lines = [self.title]
         if self.is_known:
-            found.append(f"  {who}cause {self.cause} ({self.certainty})")
-        found += ["", *why]
+            lines.append(f"  {who}cause {self.cause} ({self.certainty})")
+        lines += ["", *why]
         if self.evidence:
-            found += ["", *(f"  {one.file}:{one.line}: {one.text}" for one in self.evidence)]
-        return [*found, "", f"→ {self.fix}"]
+            lines += [
+                "",
+                *(
+                    f"  {evidence.file}:{evidence.line}: {evidence.text}"
+                    for evidence in self.evidence
+                ),
+            ]
+        return [*lines, "", f"→ {self.fix}"]
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields of `airlock doctor --json`."""
@@ -69,7 +75,8 @@ class Verdict:
             "why": self.why,
             "rank": self.rank,
             "evidence": [
-                {"file": one.file, "line": one.line, "text": one.text} for one in self.evidence
+                {"file": evidence.file, "line": evidence.line, "text": evidence.text}
+                for evidence in self.evidence
             ],
             "fix": self.fix,
             "confidence": self.confidence,

@@ -18,14 +18,14 @@ class Case:
 
     def __init__(self, job: Job, seen: Sequence[Seen], pid: int) -> None:
         self.job, self.pid = job, pid
-        self.gone = tuple(sorted({*job.missing, *(one.rank for one in seen if one.is_gone)}))
-        self.seen = [one for one in seen if not one.is_gone]
-        self.has_stacks = all(one.stack is not None for one in self.seen)
-        self.span_s = max((one.span_s for one in self.seen), default=0.0)
+        self.gone = tuple(sorted({*job.missing, *(rank.rank for rank in seen if rank.is_gone)}))
+        self.seen = [rank for rank in seen if not rank.is_gone]
+        self.has_stacks = all(rank.stack is not None for rank in self.seen)
+        self.span_s = max((rank.span_s for rank in self.seen), default=0.0)
 
-    def who(self, one: Seen) -> str:
+    def who(self, rank: Seen) -> str:
         """Return the name of a rank."""
-        return self.job.who(one.rank)
+        return self.job.who(rank.rank)
 
     def verdict(
         self,
@@ -39,36 +39,36 @@ class Case:
         is_proven: bool = False,
     ) -> Verdict:
         """Create a verdict, with what every rank does, and the lines they are at as evidence."""
-        others = [one for one in self.seen if one is not first]
-        shown = [one for one in (first, *others) if one is not None][:_MOST_SHOWN]
-        told = "; ".join(f"{self.who(one)} {one.doing}" for one in self.seen[:_MANY])
+        others = [rank for rank in self.seen if rank is not first]
+        shown = [rank for rank in (first, *others) if rank is not None][:_MOST_SHOWN]
+        doings = "; ".join(f"{self.who(rank)} {rank.doing}" for rank in self.seen[:_MANY])
         more = f"; and {len(self.seen) - _MANY} more" if len(self.seen) > _MANY else ""
-        look = f"Looked at for {self.span_s:.0f} s: {told}{more}." if told else ""
+        looked_at = f"Looked at for {self.span_s:.0f} s: {doings}{more}." if doings else ""
         return Verdict(
             cause=cause,
             rank=first.rank if first and not self.job.is_alone else None,
             title=title[0].upper() + title[1:],
-            why=" ".join(one for one in (why, look, self._caveat()) if one),
+            why=" ".join(part for part in (why, looked_at, self._caveat()) if part),
             fix=fix + self._ask_for_py_spy(),
             confidence=confidence,
             is_proven=is_proven,
-            evidence=tuple(_evidence(self.who(one), one) for one in shown if one.last.main),
+            evidence=tuple(_evidence(self.who(rank), rank) for rank in shown if rank.last.main),
         )
 
     def _caveat(self) -> str:
-        told = []
+        caveats = []
         if self.job.by_order:
-            told.append("Ranks are numbered in the order in which they were started.")
+            caveats.append("Ranks are numbered in the order in which they were started.")
         elsewhere = self.job.world_size - len(self.seen) - len(self.gone)
         if elsewhere > 0:
-            told.append(f"{elsewhere} of {self.job.world_size} ranks are not on this machine.")
-        without = next((one for one in self.seen if one.stack is None), None)
+            caveats.append(f"{elsewhere} of {self.job.world_size} ranks are not on this machine.")
+        without = next((rank for rank in self.seen if rank.stack is None), None)
         if without:
-            told.append(f"Python stacks are not known: {without.last.why_not}.")
-        return " ".join(told)
+            caveats.append(f"Python stacks are not known: {without.last.why_not}.")
+        return " ".join(caveats)
 
     def _ask_for_py_spy(self) -> str:
-        without = next((one for one in self.seen if one.stack is None), None)
+        without = next((rank for rank in self.seen if rank.stack is None), None)
         if without is None:
             return ""
         if without.last.why_not == "py-spy is not installed":
@@ -81,6 +81,8 @@ class Case:
         return ""
 
 
-def _evidence(who: str, one: Seen) -> Evidence:
-    call = one.own or one.last.main[0]
-    return Evidence(call.file, call.line, f"{who} (pid {one.pid}) is in {call.where}: {one.source}")
+def _evidence(who: str, rank: Seen) -> Evidence:
+    call = rank.own or rank.last.main[0]
+    return Evidence(
+        call.file, call.line, f"{who} (pid {rank.pid}) is in {call.where}: {rank.source}"
+    )

@@ -76,15 +76,15 @@ def find_job(pid: int) -> Job:
         ) from error
     if _rank(environ) is not None:
         return _of_environment(environ, list(psutil.process_iter()))
-    for one in below:
-        if _rank(above := _environ(one)) is not None and _is_python(one):
+    for child in below:
+        if _rank(above := _environ(child)) is not None and _is_python(child):
             return _of_environment(above, below)
     return _without_ranks(process, below)
 
 
 def _of_environment(environ: Mapping[str, str], among: Sequence[psutil.Process]) -> Job:
     """Return the job whose environment is like `environ`."""
-    found: dict[int, psutil.Process] = {}
+    ranks: dict[int, psutil.Process] = {}
     taken: dict[int, int] = {}  # rank by pid, of a rank's children as well
     for process in sorted(among, key=_started):
         own = _environ(process)
@@ -95,42 +95,55 @@ def _of_environment(environ: Mapping[str, str], among: Sequence[psutil.Process])
             continue
         taken[process.pid] = rank
         if taken.get(_parent(process)) != rank:
-            found.setdefault(rank, process)
-    world_size = _number(environ, "WORLD_SIZE") or len(found)
+            ranks.setdefault(rank, process)
+    world_size = _number(environ, "WORLD_SIZE") or len(ranks)
     num_local = _number(environ, "LOCAL_WORLD_SIZE") or 0
     first = (_number(environ, "GROUP_RANK") or 0) * num_local
     expected = range(first, min(first + num_local, world_size))
     address = environ.get("MASTER_ADDR", "")
     port = environ.get("MASTER_PORT", "")
     return Job(
-        ranks=dict(sorted(found.items())),
+        ranks=dict(sorted(ranks.items())),
         world_size=world_size,
-        missing=tuple(rank for rank in expected if rank not in found),
+        missing=tuple(rank for rank in expected if rank not in ranks),
         address=f"{address}:{port}" if port else address,
     )
 
 
 def _without_ranks(process: psutil.Process, below: Sequence[psutil.Process]) -> Job:
     """Return a job that keeps no rank in its environment: spawned ranks, or one process."""
-    programs = [one for one in (process, *below) if _is_python(one) and not _has(one, _NO_RANK)]
+    programs = [
+        candidate
+        for candidate in (process, *below)
+        if _is_python(candidate) and not _has(candidate, _NO_RANK)
+    ]
     if not programs:
         name = " ".join(_command(process))[:60] or "a kernel thread"
         raise UserError(
             f"process {process.pid} ({name}) is no Python program, and has none below it",
             do="pgrep -af python   # shows the processes, with their pids",
         )
-    spawned = sorted((one for one in programs if _has(one, (_SPAWNED,))), key=_started)
+    spawned = sorted(
+        (candidate for candidate in programs if _has(candidate, (_SPAWNED,))), key=_started
+    )
     if len(spawned) > 1 and process not in spawned:
         ranks = dict(enumerate(spawned))
         return Job(ranks=ranks, world_size=len(ranks), by_order=True)
     last = programs[0]
-    while len(next_ones := [one for one in _below(last, programs) if not _is_fork(one, last)]) == 1:
+    while (
+        len(
+            next_ones := [
+                candidate for candidate in _below(last, programs) if not _is_fork(candidate, last)
+            ]
+        )
+        == 1
+    ):
         last = next_ones[0]  # accelerate launch, a wrapper: what they start is meant
     return Job(ranks={0: last}, world_size=1, address=_address_option(_command(last)))
 
 
 def _below(process: psutil.Process, among: Sequence[psutil.Process]) -> list[psutil.Process]:
-    return [one for one in among if _parent(one) == process.pid]
+    return [child for child in among if _parent(child) == process.pid]
 
 
 def _is_fork(process: psutil.Process, parent: psutil.Process) -> bool:

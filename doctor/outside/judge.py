@@ -36,29 +36,29 @@ def of_process(pid: int) -> Verdict:
     return _goes_on(case)
 
 
-def _show(one: Seen, question: str) -> str:
-    if one.stack is None:
-        return f"sudo cat /proc/{one.pid}/stack   # {question}"
-    return f"{one.stack.show}   # {question}"
+def _show(seen: Seen, question: str) -> str:
+    if seen.stack is None:
+        return f"sudo cat /proc/{seen.pid}/stack   # {question}"
+    return f"{seen.stack.show}   # {question}"
 
 
 def _others_wait(case: Case, apart: Seen) -> str:
-    waiting = next((one for one in case.seen if one is not apart and one.waits), None)
+    waiting = next((rank for rank in case.seen if rank is not apart and rank.waits), None)
     return f"{case.who(waiting)} waits for it at {waiting.where}." if waiting else ""
 
 
 def _stopped(case: Case) -> Verdict | None:
-    one = next((one for one in case.seen if one.letter in ("T", "t")), None)
-    if one is None:
+    rank = next((rank for rank in case.seen if rank.letter in ("T", "t")), None)
+    if rank is None:
         return None
-    by = "was stopped (SIGSTOP)" if one.letter == "T" else "is held by a debugger or tracer"
+    by = "was stopped (SIGSTOP)" if rank.letter == "T" else "is held by a debugger or tracer"
     return case.verdict(
         "rank-stopped",
-        f"{case.who(one)} {by}",
-        f"The kernel has process {one.pid} in state {one.letter}: it does not run at all. "
-        + _others_wait(case, one),
-        first=one,
-        fix=f"kill -CONT {one.pid}   # and find who sends SIGSTOP: a person (Ctrl-Z), a batch "
+        f"{case.who(rank)} {by}",
+        f"The kernel has process {rank.pid} in state {rank.letter}: it does not run at all. "
+        + _others_wait(case, rank),
+        first=rank,
+        fix=f"kill -CONT {rank.pid}   # and find who sends SIGSTOP: a person (Ctrl-Z), a batch "
         "system that suspends jobs, a checkpointing tool",
         confidence=_CONFIDENT,
         is_proven=True,
@@ -66,25 +66,25 @@ def _stopped(case: Case) -> Verdict | None:
 
 
 def _in_kernel(case: Case) -> Verdict | None:
-    one = next((one for one in case.seen if one.letter == "D"), None)
-    if one is None or one.moves:
+    rank = next((rank for rank in case.seen if rank.letter == "D"), None)
+    if rank is None or rank.moves:
         return None
-    where = f" in {one.waits_in}" if one.waits_in else ""
+    where = f" in {rank.waits_in}" if rank.waits_in else ""
     return case.verdict(
         "rank-in-kernel",
-        f"{case.who(one)} waits in the kernel{where}, and cannot be interrupted",
-        _others_wait(case, one),
-        first=one,
+        f"{case.who(rank)} waits in the kernel{where}, and cannot be interrupted",
+        _others_wait(case, rank),
+        first=rank,
         fix="sudo dmesg -T | tail -50   # a disk, a network mount or a driver does not answer",
         confidence=_LIKELY,
     )
 
 
 def _gone(case: Case) -> Verdict | None:
-    waiting = [one for one in case.seen if one.waits]
+    waiting = [rank for rank in case.seen if rank.waits]
     if not case.gone or (case.has_stacks and not waiting):
         return None
-    if any(one.moves for one in case.seen):
+    if any(rank.moves for rank in case.seen):
         return None
     ranks = ", ".join(map(str, case.gone))
     has, wait = ("has", "wait") if len(case.gone) == 1 else ("have", "wait")
@@ -105,12 +105,12 @@ def _gone(case: Case) -> Verdict | None:
 
 def _rendezvous(case: Case) -> Verdict | None:
     """Judge ranks that all wait in init_process_group, or a launcher that waits for other nodes."""
-    if not case.seen or not all(one.meets for one in case.seen):
+    if not case.seen or not all(rank.meets for rank in case.seen):
         return None
-    if any(one.moves and one.busy > _PROBABLE for one in case.seen):
+    if any(rank.moves and rank.busy > _PROBABLE for rank in case.seen):
         return None
     address = case.job.address or "the rendezvous"
-    silent = next((one for one in case.seen if one.connecting), None)
+    silent = next((rank for rank in case.seen if rank.connecting), None)
     here, of = len(case.seen), case.job.world_size
     if silent:
         address = silent.connecting[0]
@@ -132,28 +132,28 @@ def _rendezvous(case: Case) -> Verdict | None:
 
 def _behind(case: Case) -> Verdict | None:
     """Judge ranks of which some wait for the others, and some do not."""
-    late = [one for one in case.seen if not one.waits]
-    waiting = [one for one in case.seen if one.waits and not one.moves]
+    late = [rank for rank in case.seen if not rank.waits]
+    waiting = [rank for rank in case.seen if rank.waits and not rank.moves]
     if not case.has_stacks or not late or not waiting:
         return None
-    one, other = late[0], waiting[0]
-    if one.moves and not one.in_workers:
+    rank, other = late[0], waiting[0]
+    if rank.moves and not rank.in_workers:
         return case.verdict(
             "running",
-            f"{case.who(other)} waits for {case.who(one)}, which computes at {one.where}",
-            first=one,
+            f"{case.who(other)} waits for {case.who(rank)}, which computes at {rank.where}",
+            first=rank,
             fix=f"./airlock doctor --pid {case.pid}   # once more, in a minute: if it says the "
-            f"same, look at {one.where}: what does it do there that the others do not?",
+            f"same, look at {rank.where}: what does it do there that the others do not?",
             confidence=0.5,
         )
-    if one.in_workers and (verdict := _workers(case)):
+    if rank.in_workers and (verdict := _workers(case)):
         return verdict
     return case.verdict(
         "rank-behind",
-        f"{case.who(one)} keeps the others waiting: it is at {one.where}",
-        first=one,
+        f"{case.who(rank)} keeps the others waiting: it is at {rank.where}",
+        first=rank,
         fix=_show(
-            one,
+            rank,
             "what does it wait for that the others do not? A file, a lock, a network, a branch "
             "that only some ranks take",
         ),
@@ -163,11 +163,11 @@ def _behind(case: Case) -> Verdict | None:
 
 def _apart(case: Case) -> Verdict | None:
     """Judge ranks that all wait, and at different lines."""
-    if not case.has_stacks or not all(one.waits and not one.moves for one in case.seen):
+    if not case.has_stacks or not all(rank.waits and not rank.moves for rank in case.seen):
         return None
     places: dict[tuple[str, str], list[Seen]] = {}
-    for one in case.seen:
-        places.setdefault((one.call, one.where), []).append(one)
+    for rank in case.seen:
+        places.setdefault((rank.call, rank.where), []).append(rank)
     if len(places) < 2:  # noqa: PLR2004 - at one line they are together
         return None
     few, *_, many = sorted(places.values(), key=len)
@@ -186,35 +186,35 @@ def _apart(case: Case) -> Verdict | None:
 
 def _workers(case: Case) -> Verdict | None:
     """Judge a rank that waits for its DataLoader's workers."""
-    one = next((one for one in case.seen if one.in_workers and not one.moves), None)
-    if one is None:
+    rank = next((rank for rank in case.seen if rank.in_workers and not rank.moves), None)
+    if rank is None:
         return None
-    found = workers_of(one)
-    dead = next((worker for worker in found if worker.letter in ("Z", "T", "t", "D")), None)
+    workers = workers_of(rank)
+    dead = next((worker for worker in workers if worker.letter in ("Z", "T", "t", "D")), None)
     if dead:
         state = {"Z": "has ended", "D": "is stuck in the kernel"}.get(dead.letter, "is stopped")
-        title = f"{case.who(one)} waits for a DataLoader worker that {state} (pid {dead.pid})"
+        title = f"{case.who(rank)} waits for a DataLoader worker that {state} (pid {dead.pid})"
     else:
-        title = f"{case.who(one)} waits for its DataLoader's workers, at {one.where}"
-    at = "; ".join(f"worker pid {each.pid} is at {each.where}" for each in found[:_MOST_SHOWN])
+        title = f"{case.who(rank)} waits for its DataLoader's workers, at {rank.where}"
+    at = "; ".join(f"worker pid {each.pid} is at {each.where}" for each in workers[:_MOST_SHOWN])
     return case.verdict(
         "dataloader-hang",
         title,
         f"{at}." if at else "It has no worker left.",
-        first=one,
+        first=rank,
         fix="num_workers=0   # shows whether the data or the workers are at fault; else "
         "multiprocessing_context='spawn': a lock that was held during the fork is never released",
-        confidence=_LIKELY if dead or not found else _PROBABLE,
+        confidence=_LIKELY if dead or not workers else _PROBABLE,
     )
 
 
 def _odd_one_out(case: Case) -> Verdict | None:
     """Judge ranks without stacks: one that waits for something else than all others."""
-    if case.has_stacks or any(one.moves for one in case.seen):
+    if case.has_stacks or any(rank.moves for rank in case.seen):
         return None
     places: dict[str, list[Seen]] = {}
-    for one in case.seen:
-        places.setdefault(one.waits_in, []).append(one)
+    for rank in case.seen:
+        places.setdefault(rank.waits_in, []).append(rank)
     if len(places) < 2 or "" in places:  # noqa: PLR2004 - in one place they are together
         return None
     if len(case.seen) == 2:  # noqa: PLR2004 - of two, one that waits for a thread waits for a peer
@@ -231,22 +231,22 @@ def _odd_one_out(case: Case) -> Verdict | None:
 
 def _still(case: Case) -> Verdict | None:
     """Judge a job in which nothing moves."""
-    if not case.seen or any(one.moves for one in case.seen):
+    if not case.seen or any(rank.moves for rank in case.seen):
         return None
-    one = case.seen[0]
+    rank = case.seen[0]
     together = all(each.waits for each in case.seen) and case.has_stacks
     if together and not case.job.is_alone:
-        title = f"all ranks wait in {one.call or 'a synchronisation'} at {one.where}"
+        title = f"all ranks wait in {rank.call or 'a synchronisation'} at {rank.where}"
         fix = (
             f"./airlock doctor --pid {case.pid}   # once more, in a minute: a long step looks the "
             "same. If it stays: NCCL_DEBUG=INFO, and ./airlock check collectives"
         )
     else:
-        subject = case.who(one) if len(case.seen) == 1 else "no rank"
+        subject = case.who(rank) if len(case.seen) == 1 else "no rank"
         verb = "makes no progress" if len(case.seen) == 1 else "makes progress"
-        title, fix = f"{subject} {verb}: {one.where}", _show(one, "what does it wait for?")
+        title, fix = f"{subject} {verb}: {rank.where}", _show(rank, "what does it wait for?")
     confidence = _UNSURE if together or not case.has_stacks else _PROBABLE
-    return case.verdict("hang", title, first=one, fix=fix, confidence=confidence)
+    return case.verdict("hang", title, first=rank, fix=fix, confidence=confidence)
 
 
 def _goes_on(case: Case) -> Verdict:

@@ -96,28 +96,28 @@ class Seen:
         """True if it is joining the process group, where ranks wait for all others."""
         calls = self.last.main
         return any(
-            _RENDEZVOUS.search(one.file) or (one.where in _MEETS and _TORCH.search(one.file))
-            for one in calls
+            _RENDEZVOUS.search(call.file) or (call.where in _MEETS and _TORCH.search(call.file))
+            for call in calls
         )
 
     @property
     def launches(self) -> bool:
         """True if it is torchrun's agent, or a program that has started others and waits."""
-        return any(_LAUNCHES.search(one.file) for one in self.last.main)
+        return any(_LAUNCHES.search(call.file) for call in self.last.main)
 
     @property
     def in_workers(self) -> bool:
         """True if it waits for a worker of its DataLoader."""
-        return any(_WORKERS.search(one.file) for one in self.last.main[:6])
+        return any(_WORKERS.search(call.file) for call in self.last.main[:6])
 
     @property
     def call(self) -> str:
         """The operation of torch.distributed that it is in, or "" ."""
-        for one in reversed(self.last.main):
-            name = one.where.rpartition(".")[2]  # of `Class.method`, `function.<locals>.inner`
-            if _TORCH.search(one.file) and name not in _WRAPPERS:
+        for call in reversed(self.last.main):
+            name = call.where.rpartition(".")[2]  # of `Class.method`, `function.<locals>.inner`
+            if _TORCH.search(call.file) and name not in _WRAPPERS:
                 return name
-        in_backward = any("/torch/autograd/graph.py" in one.file for one in self.last.main[:4])
+        in_backward = any("/torch/autograd/graph.py" in call.file for call in self.last.main[:4])
         return "backward" if in_backward else ""
 
     @property
@@ -157,54 +157,56 @@ class Seen:
 def look(job: Job) -> list[Seen]:
     """Return what is seen of each rank within three seconds; up to eleven if none of them moves."""
     seen = [Seen(rank=rank, process=process) for rank, process in job.ranks.items()]
-    before = {one.rank: (_cpu_s(one.process), io_bytes([one.pid])) for one in seen}
+    before = {
+        seen_rank.rank: (_cpu_s(seen_rank.process), io_bytes([seen_rank.pid])) for seen_rank in seen
+    }
     started_s = time.monotonic()
     for number in range(_NUM_LONG):
-        for one in seen:
-            _look_at(one)
+        for seen_rank in seen:
+            _look_at(seen_rank)
         if number + 1 >= _NUM_LOOKS and not _may_be_long(seen):
             break
         time.sleep(_EVERY_S)
-    for one in seen:
-        one.span_s = time.monotonic() - started_s
-        cpu_s, read = before[one.rank]
-        one.cpu_s = max(0.0, _cpu_s(one.process) - cpu_s)
-        one.read_bytes = max(0, io_bytes([one.pid]) - read)
-        one.connecting = _connecting(one.process)
-        script = _script(one.process)
-        one.stack = as_stack(one.last.threads, script)
-        one.own = own_call(one.last.main, script)
+    for seen_rank in seen:
+        seen_rank.span_s = time.monotonic() - started_s
+        cpu_s, read = before[seen_rank.rank]
+        seen_rank.cpu_s = max(0.0, _cpu_s(seen_rank.process) - cpu_s)
+        seen_rank.read_bytes = max(0, io_bytes([seen_rank.pid]) - read)
+        seen_rank.connecting = _connecting(seen_rank.process)
+        script = _script(seen_rank.process)
+        seen_rank.stack = as_stack(seen_rank.last.threads, script)
+        seen_rank.own = own_call(seen_rank.last.main, script)
     return seen
 
 
 def workers_of(seen: Seen) -> list[Seen]:
     """Return what is seen of the children of a rank, at one look."""
-    found = []
+    workers = []
     with contextlib.suppress(psutil.Error):
         for number, process in enumerate(seen.process.children()):
-            one = Seen(rank=number, process=process)
-            _look_at(one)
-            one.stack = as_stack(one.last.threads)
-            one.own = own_call(one.last.main)
-            found.append(one)
-    return found
+            worker = Seen(rank=number, process=process)
+            _look_at(worker)
+            worker.stack = as_stack(worker.last.threads)
+            worker.own = own_call(worker.last.main)
+            workers.append(worker)
+    return workers
 
 
-def _look_at(one: Seen) -> None:
-    one.on_gpu = one.on_gpu or _has_gpu(one.pid)
-    one.letters.append(_letter(one.process))
-    _, one.waits_in = state_of(one.pid)
-    new = dump(one.pid)
-    if one.last.main and new.main != one.last.main:
-        one.stands = False
-    if new.main or not one.last.main:
-        one.last = new
+def _look_at(seen: Seen) -> None:
+    seen.on_gpu = seen.on_gpu or _has_gpu(seen.pid)
+    seen.letters.append(_letter(seen.process))
+    _, seen.waits_in = state_of(seen.pid)
+    new = dump(seen.pid)
+    if seen.last.main and new.main != seen.last.main:
+        seen.stands = False
+    if new.main or not seen.last.main:
+        seen.last = new
 
 
 def _may_be_long(seen: Sequence[Seen]) -> bool:
     """Return whether all may be in a long step on their GPUs, of which nothing else is seen."""
-    return all(one.on_gpu and one.stands for one in seen) and not any(
-        one.letter in ("T", "t", "D") for one in seen
+    return all(seen_rank.on_gpu and seen_rank.stands for seen_rank in seen) and not any(
+        seen_rank.letter in ("T", "t", "D") for seen_rank in seen
     )
 
 
@@ -218,16 +220,20 @@ def _letter(process: psutil.Process) -> str:
 def _cpu_s(process: psutil.Process) -> float:
     total = 0.0
     with contextlib.suppress(psutil.Error):
-        for one in (process, *process.children(recursive=True)):
+        for member in (process, *process.children(recursive=True)):
             with contextlib.suppress(psutil.Error):
-                total += sum(one.cpu_times()[:2])
+                total += sum(member.cpu_times()[:2])
     return total
 
 
 def _connecting(process: psutil.Process) -> tuple[str, ...]:
     with contextlib.suppress(psutil.Error, OSError):
-        found = process.net_connections("tcp")
-        tried = [one.raddr for one in found if one.status == psutil.CONN_SYN_SENT and one.raddr]
+        connections = process.net_connections("tcp")
+        tried = [
+            connection.raddr
+            for connection in connections
+            if connection.status == psutil.CONN_SYN_SENT and connection.raddr
+        ]
         return tuple(f"{address[0]}:{address[1]}" for address in tried)
     return ()
 

@@ -65,8 +65,8 @@ def dump(pid: int) -> Dump:
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             return Dump(why_not=f"py-spy does not answer: {error}")
-        if done.returncode == 0 and (found := parse(done.stdout, pid)):
-            return Dump(threads=found)
+        if done.returncode == 0 and (threads := parse(done.stdout, pid)):
+            return Dump(threads=threads)
         why_not = _error(done.stderr)
     return Dump(why_not=why_not)
 
@@ -86,14 +86,18 @@ def parse(text: str, pid: int) -> tuple[Thread, ...]:
         read: list[dict[str, Any]] = json.loads(text)
         threads = [
             Thread(
-                int(one["os_thread_id"] or 0),
-                tuple(_call(call) for call in one["frames"]),
+                int(thread["os_thread_id"] or 0),
+                tuple(_call(call) for call in thread["frames"]),
             )
-            for one in read
+            for thread in read
         ]
     except (ValueError, KeyError, TypeError):
         return ()
-    return tuple(sorted((one for one in threads if one.calls), key=lambda one: one.number != pid))
+    return tuple(
+        sorted(
+            (thread for thread in threads if thread.calls), key=lambda thread: thread.number != pid
+        )
+    )
 
 
 def _call(read: dict[str, Any]) -> Call:
@@ -107,8 +111,8 @@ def as_stack(threads: Sequence[Thread], script: str = "") -> Stack | None:
     """
     if not threads:
         return None
-    main, *others = (_stack(one.calls, script) for one in threads)
-    return replace(main, others=tuple(one for one in others if is_own(one.own.file)))
+    main, *others = (_stack(thread.calls, script) for thread in threads)
+    return replace(main, others=tuple(thread for thread in others if is_own(thread.own.file)))
 
 
 def own_call(calls: Sequence[Call], script: str = "") -> Call | None:

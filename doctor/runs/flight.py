@@ -57,7 +57,7 @@ class Record:
         """Return how often `kind` was called at the end; another call after that is allowed."""
         kinds = [entry.kind for entry in reversed(self.entries)]
         begin = 0 if kinds and kinds[0] == kind else 1
-        return len(list(takewhile(lambda one: one == kind, kinds[begin:])))
+        return len(list(takewhile(lambda called: called == kind, kinds[begin:])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,25 +72,25 @@ class Differing:
 
 def read_records(folder: Path) -> dict[int, Record]:
     """Read the entries of the ranks that recorded any, from `flight/rankN.json` below `folder`."""
-    found = {}
+    records = {}
     for path in sorted((folder / "flight").glob("rank*.json")):
         try:
             entries = json.loads(path.read_text("utf-8"))
             rank = int(path.stem.removeprefix("rank"))
-            found[rank] = Record(tuple(_entry(one) for one in entries))
+            records[rank] = Record(tuple(_entry(entry) for entry in entries))
         except (OSError, ValueError, KeyError, TypeError):
             continue
-    return found
+    return records
 
 
 def differing(records: Mapping[int, Record]) -> Differing | None:
     """Find where the ranks' last collectives differ; None if they do not, or nothing is known."""
     last = {rank: record.last_of() for rank, record in records.items()}
-    groups = sorted({group for one in last.values() for group in one})
+    groups = sorted({group for entries in last.values() for group in entries})
     for find in (_behind, _different):
         for group in groups:
-            if found := find(group, last, records):
-                return found
+            if difference := find(group, last, records):
+                return difference
     return None
 
 
@@ -98,7 +98,9 @@ def uneven(records: Mapping[int, Record], rank: int, other: int) -> tuple[int, i
     """Return how many batches `other` and `rank` had, if one of them had fewer in a loop."""
     if rank not in records or other not in records or (last := records[other].last) is None:
         return None
-    kinds = [entry.kind for one in (records[rank], records[other]) for entry in one.entries[-2:]]
+    kinds = [
+        entry.kind for record in (records[rank], records[other]) for entry in record.entries[-2:]
+    ]
     for kind in dict.fromkeys([last.kind, *kinds]):
         counts = records[other].in_a_row(kind), records[rank].in_a_row(kind)
         if min(counts) >= _FEWEST_BATCHES and counts[0] != counts[1]:
@@ -109,14 +111,17 @@ def uneven(records: Mapping[int, Record], rank: int, other: int) -> tuple[int, i
 def _behind(
     group: str, last: Mapping[int, dict[str, Entry]], records: Mapping[int, Record]
 ) -> Differing | None:
-    numbers = {rank: one[group].number if group in one else 0 for rank, one in last.items()}
+    numbers = {
+        rank: entries_by_group[group].number if group in entries_by_group else 0
+        for rank, entries_by_group in last.items()
+    }
     least = min(numbers.values())
     ranks = tuple(rank for rank, number in numbers.items() if number == least)
     others = tuple(rank for rank in numbers if rank not in ranks)
     if not others or not any(group in last[rank] for rank in ranks):  # it may not be a member
         return None
-    of_group = (one for one in records[others[0]].entries if one.group == group)
-    called = next((one for one in of_group if one.number > least), last[others[0]][group])
+    of_group = (entry for entry in records[others[0]].entries if entry.group == group)
+    called = next((entry for entry in of_group if entry.number > least), last[others[0]][group])
     return Differing(ranks=ranks, others=others, called=called, instead=None)
 
 
@@ -129,7 +134,7 @@ def _different(
     the first time.
     """
     kinds: dict[tuple[str, str], list[int]] = {}
-    entries = {rank: one[group] for rank, one in last.items() if group in one}
+    entries = {rank: by_group[group] for rank, by_group in last.items() if group in by_group}
     for rank, entry in entries.items():
         kinds.setdefault((entry.name, entry.sizes if entry.is_sized else ""), []).append(rank)
     if len(kinds) < 2:  # noqa: PLR2004 - one kind is no difference
@@ -152,17 +157,17 @@ def _ranks_that_do_something_new(records: Mapping[int, Record]) -> set[int]:
         rank: list(pairwise(entry.kind for entry in record.entries))
         for rank, record in records.items()
     }
-    usual = {one for some in steps.values() for one in some[:-1]}
+    usual = {step for some in steps.values() for step in some[:-1]}
     return {rank for rank, some in steps.items() if some and some[-1] not in usual}
 
 
-def _entry(one: Mapping[str, object]) -> Entry:
-    frames = one["frames"]
+def _entry(row: Mapping[str, object]) -> Entry:
+    frames = row["frames"]
     assert isinstance(frames, list)
     return Entry(
-        group=str(one["group"]),
-        number=int(str(one["number"])),
-        name=str(one["name"]),
-        sizes=str(one["sizes"] or ""),
+        group=str(row["group"]),
+        number=int(str(row["number"])),
+        name=str(row["name"]),
+        sizes=str(row["sizes"] or ""),
         place=";".join(f"{file}:{line}" for file, line, _ in frames),
     )

@@ -22,7 +22,7 @@ _SAME_NUMBER = (
 
 def has_left(seen: Seen) -> Verdict | None:
     """Judge a run in which a rank has ended without an error while others wait for it."""
-    gone = [rank for rank, one in seen.ranks.items() if one["state"] in ("", "Z")]
+    gone = [rank for rank, row in seen.ranks.items() if row["state"] in ("", "Z")]
     gone = [rank for rank in gone if rank not in seen.stacks]  # else it has raised, with that stack
     left = [rank for rank in seen.ranks if _left(seen, rank)]
     waiting = [rank for rank in seen.waiting() if rank not in left]
@@ -49,7 +49,7 @@ def _stays(seen: Seen, rank: int) -> str:
     stack = seen.stacks.get(rank)
     if stack is None:
         return ", though its process is still there"
-    if any(one.where in _JOINS_THREADS for one in (stack.own, *stack.above)):
+    if any(call.where in _JOINS_THREADS for call in (stack.own, *stack.above)):
         where = f" at {stack.others[0].where}" if stack.others else ""
         return f", while a thread{where} keeps its process from ending"
     return f", though its process is still there, at {stack.where}"
@@ -57,8 +57,8 @@ def _stays(seen: Seen, rank: int) -> str:
 
 def batches(seen: Seen, rank: int, other: int) -> str:
     """Return how many batches two ranks had, in brackets, if that is why they have come apart."""
-    if found := uneven(seen.records, rank, other):
-        return f" (uneven batches: rank {other} {found[0]} against {found[1]} of rank {rank})"
+    if counts := uneven(seen.records, rank, other):
+        return f" (uneven batches: rank {other} {counts[0]} against {counts[1]} of rank {rank})"
     return ""
 
 
@@ -95,8 +95,8 @@ def not_joined(seen: Seen) -> Verdict | None:
 
 
 def _left(seen: Seen, rank: int) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = seen.ranks[rank].get("left")
-    return found
+    left: dict[str, Any] | None = seen.ranks[rank].get("left")
+    return left
 
 
 def _left_at(seen: Seen, rank: int) -> str:
@@ -109,7 +109,7 @@ def _left_at(seen: Seen, rank: int) -> str:
 
 def _is_joining(seen: Seen, rank: int) -> bool:
     stack = seen.stacks[rank]
-    names = {one.where for one in stack.above}
+    names = {call.where for call in stack.above}
     return stack.waits and bool(names & set(_JOINING)) and _meets(stack.above[0].file)
 
 
@@ -119,10 +119,10 @@ def _meets(file: str) -> bool:
 
 def _address(seen: Seen, ranks: list[int]) -> str:
     """Return where the ranks await each other, and how many each expects, if they have told it."""
-    found = {seen.ranks[rank].get("store") for rank in ranks} - {None, ""}
-    return f", to meet at {', '.join(sorted(map(str, found)))}" if found else ""
+    addresses = {seen.ranks[rank].get("store") for rank in ranks} - {None, ""}
+    return f", to meet at {', '.join(sorted(map(str, addresses)))}" if addresses else ""
 
 
 def _all_of(ranks: list[int]) -> str:
-    told = ", ".join(map(str, ranks))
-    return f"ranks {told} wait" if len(ranks) > 1 else f"rank {told} waits"
+    numbers = ", ".join(map(str, ranks))
+    return f"ranks {numbers} wait" if len(ranks) > 1 else f"rank {numbers} waits"

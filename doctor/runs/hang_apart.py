@@ -67,8 +67,8 @@ def _stuck_worker(
     seen: Seen, late: tuple[int, ...], row: dict[str, Any], stack: Stack, at: str
 ) -> Verdict:
     code = f" (`{stack.code}`)" if stack.code else ""
-    told = f"its DataLoader worker, process {row['pid']}, is at {stack.where}{code}"
-    is_tokenizer = any(part in one.file for one in (*stack.above,) for part in _TOKENIZER)
+    place = f"its DataLoader worker, process {row['pid']}, is at {stack.where}{code}"
+    is_tokenizer = any(part in call.file for call in (*stack.above,) for part in _TOKENIZER)
     if row.get("syscall") == "futex" and float(row.get("cpu_share") or 0.0) == 0.0:
         fix = (
             "export TOKENIZERS_PARALLELISM=false   # then start again"
@@ -78,7 +78,7 @@ def _stuck_worker(
         )
         return seen.verdict(
             "fork-deadlock",
-            f"waits for a worker that waits for a lock: {told}",
+            f"waits for a worker that waits for a lock: {place}",
             "The worker was forked, so a lock that another thread of the rank held at that moment "
             f"is never released in it. {at}",
             ranks=late,
@@ -88,7 +88,7 @@ def _stuck_worker(
         )
     return seen.verdict(
         "data-worker-stuck",
-        f"waits for data: {told}",
+        f"waits for data: {place}",
         at,
         ranks=late,
         fix=f"{stack.show}   # what does the dataset wait for there?",
@@ -140,11 +140,14 @@ def _lock(seen: Seen, late: tuple[int, ...]) -> Verdict | None:
     is_locked = bool(_LOCKED.search(stack.code)) or stack.is_in(*_LOCKS)
     if seen.ranks[rank].get("syscall", "futex") != "futex" or not is_locked:
         return None
-    threads = [f"{one.where}" + (f" (`{one.code}`)" if one.code else "") for one in stack.others]
-    told = f", while its other thread is at {'; '.join(threads)}" if threads else ""
+    threads = [
+        f"{thread.where}" + (f" (`{thread.code}`)" if thread.code else "")
+        for thread in stack.others
+    ]
+    elsewhere = f", while its other thread is at {'; '.join(threads)}" if threads else ""
     return seen.verdict(
         "lock-deadlock" if threads else "rank-behind",
-        f"waits for a lock: {seen.where(rank)}{told}",
+        f"waits for a lock: {seen.where(rank)}{elsewhere}",
         f"Its main thread is at {seen.line(rank)}.{seen.others(rank)}",
         ranks=late,
         fix=seen.show(rank, "which thread holds it? Take locks in the same order in all threads"),
@@ -169,8 +172,12 @@ def _store(seen: Seen, late: tuple[int, ...]) -> Verdict | None:
 
 def _elsewhere(seen: Seen, late: tuple[int, ...]) -> Verdict:
     rank = late[0]
-    found = differing(seen.records)
-    missed = found if found and found.instead is None and rank in found.ranks else None
+    difference = differing(seen.records)
+    missed = (
+        difference
+        if difference and difference.instead is None and rank in difference.ranks
+        else None
+    )
     entered = f"did not enter {missed.called.name} #{missed.called.number}, and " if missed else ""
     all_late = f" Rank {', '.join(map(str, late))} are in none." if len(late) > 1 else ""
     return seen.verdict(

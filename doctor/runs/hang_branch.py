@@ -15,14 +15,14 @@ def branch_of_some_ranks(file: str, line: int) -> str:
         tree = ast.parse(Path(file).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
         return ""
-    found = ""
+    branch = ""
     for node in ast.walk(tree):  # outer ones first
         if isinstance(node, ast.If) and _OF_SOME_RANKS.search(test := ast.unparse(node.test)):
             if _holds(node.body, line):
-                found = f"if {test}"
+                branch = f"if {test}"
             elif _holds(node.orelse, line):
-                found = f"the else of if {test}"
-    return found
+                branch = f"the else of if {test}"
+    return branch
 
 
 def _holds(body: list[ast.stmt], line: int) -> bool:

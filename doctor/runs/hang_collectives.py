@@ -32,31 +32,33 @@ def no_partner(seen: Seen) -> Verdict | None:
 
 def mismatch(seen: Seen) -> Verdict | None:
     """Judge ranks whose records or stacks show that they have called different collectives."""
-    found = differing(seen.records)
-    if found is None:
+    difference = differing(seen.records)
+    if difference is None:
         return _by_stacks(seen)
-    rank, other = found.ranks[0], found.others[0]
-    if found.instead is not None:
-        return _verdict(seen, found.ranks, other, _with_sizes(found), is_same_number=True)
+    rank, other = difference.ranks[0], difference.others[0]
+    if difference.instead is not None:
+        return _verdict(seen, difference.ranks, other, _with_sizes(difference), is_same_number=True)
     if rank in seen.stacks and seen.stacks[rank].waits:
-        at = {seen.stacks[one].where for one in (rank, other) if one in seen.stacks}
+        at = {
+            seen.stacks[each_rank].where for each_rank in (rank, other) if each_rank in seen.stacks
+        }
         if len(at) > 1:
-            return _by_stacks(seen, found.ranks)
+            return _by_stacks(seen, difference.ranks)
     return seen.verdict(
         "rank-behind",
-        f"did not enter {found.called.name} #{found.called.number}: {seen.where(rank)}",
+        f"did not enter {difference.called.name} #{difference.called.number}: {seen.where(rank)}",
         f"It is at {seen.line(rank)}.{seen.others(rank)}{batches(seen, rank, other)}",
-        ranks=found.ranks,
+        ranks=difference.ranks,
         fix=seen.show(rank, _LOOK),
         confidence=CONFIDENT if rank in seen.stacks else LIKELY,
     )
 
 
-def _with_sizes(found: Differing) -> str:
-    assert found.instead is not None
-    if found.instead.name != found.called.name:
+def _with_sizes(difference: Differing) -> str:
+    assert difference.instead is not None
+    if difference.instead.name != difference.called.name:
         return ""
-    return f" Sizes: {found.instead.sizes} against {found.called.sizes}."
+    return f" Sizes: {difference.instead.sizes} against {difference.called.sizes}."
 
 
 def _by_stacks(seen: Seen, late: tuple[int, ...] = ()) -> Verdict | None:
@@ -71,7 +73,7 @@ def _by_stacks(seen: Seen, late: tuple[int, ...] = ()) -> Verdict | None:
     all_wait = all(rank in seen.stacks and seen.stacks[rank].waits for rank in seen.ranks)
     if len(at) < 2 or not all_wait:  # noqa: PLR2004 - at one line they are together
         return None
-    few, many = (sorted(at.values(), key=len)[one] for one in (0, -1))
+    few, many = (sorted(at.values(), key=len)[number] for number in (0, -1))
     ranks = late or (tuple(few) if len(few) < len(many) else ())
     if ranks:
         other = next(rank for rank in seen.stacks if rank not in ranks)
@@ -90,18 +92,18 @@ def _verdict(
     seen: Seen, ranks: tuple[int, ...], other: int, more: str, *, is_same_number: bool = False
 ) -> Verdict:
     rank = ranks[0]
-    others = [one for one in seen.stacks if one not in ranks]
+    others = [number for number in seen.stacks if number not in ranks]
     theirs = seen.each(others[:1]) or f"rank {other} in another"
     branch = seen.branch(rank)
     mine = f" at {seen.stacks[rank].where}{branch}" if rank in seen.stacks else ""
-    told = batches(seen, rank, other) if is_same_number and not branch else ""
+    uneven_text = batches(seen, rank, other) if is_same_number and not branch else ""
     never = f" Rank {', '.join(map(str, others))} never called it." if branch else ""
     return seen.verdict(
         "collective-mismatch",
-        f"called {seen.called(rank)}{mine}, and {theirs}{told}",
+        f"called {seen.called(rank)}{mine}, and {theirs}{uneven_text}",
         f"{_ALIKE}: {seen.each(seen.stacks)}.{more}{never}",
         ranks=ranks,
-        fix=_even_fix() if told else seen.show(rank, _LOOK),
+        fix=_even_fix() if uneven_text else seen.show(rank, _LOOK),
         confidence=LIKELY,
     )
 

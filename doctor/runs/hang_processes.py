@@ -11,19 +11,19 @@ _DEAF_S = 3.0  # within which a rank that can run Python code has shown a sign o
 
 def stopped(seen: Seen) -> Verdict | None:
     """Judge a rank that a signal has stopped, or a debugger."""
-    for rank, one in seen.ranks.items():
-        if one["state"] not in ("T", "t"):
+    for rank, row in seen.ranks.items():
+        if row["state"] not in ("T", "t"):
             continue
-        by = "was stopped (SIGSTOP)" if one["state"] == "T" else "is held by a debugger or tracer"
-        at = one.get("at") or {}
+        by = "was stopped (SIGSTOP)" if row["state"] == "T" else "is held by a debugger or tracer"
+        at = row.get("at") or {}
         where = f", at {at['file']}:{at['line']}" if at.get("file") else ""
         return seen.verdict(
             "rank-stopped",
             f"{by}{where}",
-            f"The kernel has process {one['pid']} in state {one['state']}: it does not run at all."
+            f"The kernel has process {row['pid']} in state {row['state']}: it does not run at all."
             + seen.others(rank),
             ranks=(rank,),
-            fix=f"kill -CONT {one['pid']}   # while it is there; and find who sends "
+            fix=f"kill -CONT {row['pid']}   # while it is there; and find who sends "
             "SIGSTOP: a person, a batch system that suspends jobs, a checkpointing tool",
             confidence=CONFIDENT,
             is_proven=True,
@@ -33,13 +33,13 @@ def stopped(seen: Seen) -> Verdict | None:
 
 def in_kernel(seen: Seen) -> Verdict | None:
     """Judge a rank in uninterruptible sleep."""
-    for rank, one in seen.ranks.items():
-        if one["state"] == "D" and one["stays"]:
-            where = f" in {one['waits_in']}" if one["waits_in"] else ""
+    for rank, row in seen.ranks.items():
+        if row["state"] == "D" and row["stays"]:
+            where = f" in {row['waits_in']}" if row["waits_in"] else ""
             return seen.verdict(
                 "rank-in-kernel",
                 f"waits in the kernel{where}, and cannot be interrupted",
-                f"Process {one['pid']} is in state D: {seen.where(rank)}.{seen.others(rank)}",
+                f"Process {row['pid']} is in state D: {seen.where(rank)}.{seen.others(rank)}",
                 ranks=(rank,),
                 fix="sudo dmesg -T | tail -50   # a disk, a network mount or a "
                 "driver does not answer",
@@ -50,7 +50,7 @@ def in_kernel(seen: Seen) -> Verdict | None:
 
 def holds_the_gil(seen: Seen) -> Verdict | None:
     """Judge a rank in which no Python code can run, although it is there."""
-    there = [rank for rank, one in seen.ranks.items() if one["state"] not in ("", "Z")]
+    there = [rank for rank, row in seen.ranks.items() if row["state"] not in ("", "Z")]
     deaf = [rank for rank in there if (seen.ranks[rank]["alive_s"] or 0.0) > _DEAF_S]
     if not deaf or len(deaf) == len(seen.ranks) > 1:
         return None

@@ -25,17 +25,17 @@ class Seen:
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self.folder, self.about = folder, about
-        self.ranks: dict[int, dict[str, Any]] = {one["rank"]: one for one in about["ranks"]}
+        self.ranks: dict[int, dict[str, Any]] = {row["rank"]: row for row in about["ranks"]}
         read = {rank: read_stack(folder / "stacks" / f"rank{rank}.txt") for rank in self.ranks}
-        found = {rank: one or self._by_watchdog(rank) for rank, one in read.items()}
-        self.stacks: dict[int, Stack] = {rank: one for rank, one in found.items() if one}
+        stacks = {rank: stack or self._by_watchdog(rank) for rank, stack in read.items()}
+        self.stacks: dict[int, Stack] = {rank: stack for rank, stack in stacks.items() if stack}
         self.records: dict[int, Record] = read_records(folder)
 
     def _by_watchdog(self, rank: int) -> Stack | None:
         """Return where a rank is that had no time to write its stacks, on a busy machine."""
-        told = self.folder / "hang.json"
-        lines = _line_of(told, f'"rank": {rank},') if told.exists() else ()
-        return stack_by_watchdog(told, lines[0].line if lines else 1, self.ranks[rank])
+        path = self.folder / "hang.json"
+        lines = _line_of(path, f'"rank": {rank},') if path.exists() else ()
+        return stack_by_watchdog(path, lines[0].line if lines else 1, self.ranks[rank])
 
     def verdict(  # noqa: PLR0913 - the parts of a verdict, each by name
         self,
@@ -57,8 +57,8 @@ class Seen:
         who = [*ranks, *(rank for rank in self.stacks if rank not in ranks)]
         stacks = [self.stacks[rank] for rank in who if rank in self.stacks]
         evidence = tuple(
-            Evidence(shown(one.log), one.line, one.text)
-            for one in [*([first] if first else []), *stacks][:_MOST_EVIDENCE]
+            Evidence(shown(stack.log), stack.line, stack.text)
+            for stack in [*([first] if first else []), *stacks][:_MOST_EVIDENCE]
         )
         if not evidence or (ranks and ranks[0] not in self.stacks):
             text = f'"rank": {ranks[0] if ranks else 0},'
@@ -101,8 +101,8 @@ class Seen:
     def branch(self, rank: int) -> str:
         """Return a clause that says in which branch of some ranks the line of a rank is, or ""."""
         stack = self.stacks.get(rank)
-        found = branch_of_some_ranks(stack.own.file, stack.own.line) if stack else ""
-        return f", in `{found}`" if found else ""
+        branch = branch_of_some_ranks(stack.own.file, stack.own.line) if stack else ""
+        return f", in `{branch}`" if branch else ""
 
     def show(self, rank: int, question: str) -> str:
         """Return a command that shows the line at which a rank is, and what to look for there."""
@@ -119,8 +119,8 @@ class Seen:
 
     def others(self, rank: int) -> str:
         """Return a sentence that says where the other ranks wait meanwhile, or ""."""
-        told = self.each(other for other in self.waiting() if other != rank)
-        return f" Meanwhile {told}." if told else ""
+        waiting = self.each(other for other in self.waiting() if other != rank)
+        return f" Meanwhile {waiting}." if waiting else ""
 
     def each(self, ranks: Iterable[int]) -> str:
         """Return clauses that say which ranks wait in which call at which line."""
@@ -137,7 +137,7 @@ class Seen:
         """Return the processes that a rank has started, each with its stack if it showed one."""
         folder = self.folder / "stacks"
         rows = self.ranks[rank].get("children") or []
-        return [(one, read_stack(folder / f"rank{rank}-child{one['pid']}.txt")) for one in rows]
+        return [(row, read_stack(folder / f"rank{rank}-child{row['pid']}.txt")) for row in rows]
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -152,23 +152,23 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 def places(folder: Path) -> str:
     """Return at which line each rank is, and for how long, as far as its watchdog has seen."""
     seen = Seen(folder, {"ranks": rows_of(folder)})
-    told = []
+    lines = []
     for rank, row in seen.ranks.items():
         still_s = row.get("still_s")
         since = "" if still_s is None else f", for {clock_text(still_s)}"
         does = "computes" if seen.is_busy(rank) else "waits" if rank in seen.waiting() else "is"
-        told.append(f"rank {rank} {does} at {seen.line(rank)}{since}")
-    return "; ".join(told)
+        lines.append(f"rank {rank} {does} at {seen.line(rank)}{since}")
+    return "; ".join(lines)
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
     """Format ranks that wait as `rank 3 waits`, or `ranks 0, 2 wait`."""
     numbers = list(ranks)
-    told = ", ".join(map(str, numbers))
-    return f"rank {told} waits" if len(numbers) == 1 else f"ranks {told} wait"
+    listed = ", ".join(map(str, numbers))
+    return f"rank {listed} waits" if len(numbers) == 1 else f"ranks {listed} wait"
 
 
 def _line_of(path: Path, text: str) -> tuple[Evidence, ...]:
     lines = path.read_text(encoding="utf-8").splitlines()
-    found = [(number, line) for number, line in enumerate(lines, 1) if text in line][:1]
-    return tuple(Evidence(shown(path), number, line.strip()) for number, line in found)
+    matching = [(number, line) for number, line in enumerate(lines, 1) if text in line][:1]
+    return tuple(Evidence(shown(path), number, line.strip()) for number, line in matching)

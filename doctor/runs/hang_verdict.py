@@ -58,13 +58,13 @@ def of_hang(folder: Path) -> Verdict | None:
 
 def _known(seen: Seen) -> Verdict | None:
     """Apply the doctor's rules to the call that a rank is in, as to a line of a log."""
-    stacks = {rank: one for rank, one in seen.stacks.items() if one.log.suffix != ".json"}
-    logs = [Log(shown(one.log), one.log, rank) for rank, one in stacks.items()]
-    found = search(logs)
-    ordered = suspects(found)
+    stacks = {rank: stack for rank, stack in seen.stacks.items() if stack.log.suffix != ".json"}
+    logs = [Log(shown(stack.log), stack.log, rank) for rank, stack in stacks.items()]
+    results = search(logs)
+    ordered = suspects(results)
     if not ordered or ordered[0].rule.role != "root":
         return None
-    known = verdict_of(ordered, found)
+    known = verdict_of(ordered, results)
     ranks = () if known.rank is None else (known.rank,)
     title = f"keeps the others waiting: {known.title[0].lower()}{known.title[1:]}"
     verdict = seen.verdict(
@@ -75,15 +75,15 @@ def _known(seen: Seen) -> Verdict | None:
 
 def _is_behind(seen: Seen) -> Verdict | None:
     """Judge a rank of our trainer that reports to have got less far than the others."""
-    counts = {rank: one["count"] for rank, one in seen.ranks.items() if one["count"] is not None}
+    counts = {rank: row["count"] for rank, row in seen.ranks.items() if row["count"] is not None}
     least = min(counts.values(), default=0)
     late = tuple(rank for rank, count in counts.items() if count == least)
     if not counts or len(late) == len(counts):
         return None
-    one = seen.ranks[late[0]]
+    row = seen.ranks[late[0]]
     return seen.verdict(
         "rank-behind",
-        f"got less far than the others, to {one['phase']} after step {one['step']}: "
+        f"got less far than the others, to {row['phase']} after step {row['step']}: "
         f"{seen.where(late[0])}",
         "",
         ranks=late,
@@ -114,15 +114,15 @@ def _together(seen: Seen) -> Verdict | None:
     at: dict[str, list[int]] = {}
     for rank in seen.stacks:
         at.setdefault(seen.line(rank), []).append(rank)
-    told = "; ".join(f"rank {', '.join(map(str, some))} at {line}" for line, some in at.items())
+    places = "; ".join(f"rank {', '.join(map(str, some))} at {line}" for line, some in at.items())
     waits = seen.waiting()
     where = f" at {seen.stacks[waits[0]].where}" if len(waits) == len(seen.ranks) else ""
     if where and len(at) == 1:
         title = f"makes no progress: all ranks wait in {seen.called(waits[0])}{where}"
-        why = f"No rank can be told from the others: {told}. The way between them may be broken."
+        why = f"No rank can be told from the others: {places}. The way between them may be broken."
         fix = f"{seen.show_all()}; ./airlock check collectives   # do the ranks reach each other?"
     else:
-        title = f"makes no progress: {told}"
+        title = f"makes no progress: {places}"
         why = "No rank waits for another, as far as can be told, so this may be no hang."
         fix = f"{seen.show_all()}   # what do the ranks do there?"
     return seen.verdict("hang", title, why, ranks=(), fix=fix, confidence=UNSURE)

@@ -25,7 +25,7 @@ def left_early(run: RunDir, state: RunState, verdict: Verdict) -> Verdict | None
         left = None if pulse is None or pulse.attempt != state.status.attempt else pulse.left
         if left is None or left.how == "raised" or left.code or row.rank == root.rank:
             continue
-        calls = [one for one in _FRAME.finditer(root.traceback) if is_own(one["file"])]
+        calls = [frame for frame in _FRAME.finditer(root.traceback) if is_own(frame["file"])]
         at = f" at {shown(Path(calls[-1]['file']))}:{calls[-1]['line']}" if calls else ""
         how = " by sys.exit" if left.how == "exited" else ""
         return Verdict(

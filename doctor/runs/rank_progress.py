@@ -73,36 +73,36 @@ def _progress(
     return RankProgress(rank=rank, pid=pid, stage=stage, doing=doing, since_t=since_t)
 
 
-def behind(found: Sequence[RankProgress]) -> list[RankProgress]:
+def behind(ranks: Sequence[RankProgress]) -> list[RankProgress]:
     """Return the ranks that the others wait for; none if all are at the same stage.
 
     Ranks at the gate wait for those inside it.
     """
-    stages = {one.stage for one in found}
+    stages = {rank.stage for rank in ranks}
     if len(stages) < 2:  # noqa: PLR2004 - one stage has no order
         return []
     least = INSIDE if {AT_GATE, INSIDE} <= stages and STARTED not in stages else min(stages)
-    return [one for one in found if one.stage == least]
+    return [rank for rank in ranks if rank.stage == least]
 
 
-def told(found: Iterable[RankProgress], now_t: float) -> str:
+def told(ranks: Iterable[RankProgress], now_t: float) -> str:
     """Describe who does what and for how long, grouping ranks that do the same."""
     doing: dict[tuple[int, str], list[RankProgress]] = {}
-    for one in found:
-        doing.setdefault((one.stage, one.doing), []).append(one)
+    for rank in ranks:
+        doing.setdefault((rank.stage, rank.doing), []).append(rank)
     parts = []
     for (_, what), some in sorted(doing.items()):
-        longest_s = now_t - min(one.since_t for one in some)
+        longest_s = now_t - min(rank.since_t for rank in some)
         parts.append(
             f"{ranks_of(some)} {_verb(what, len(some))} ({clock_text(max(0.0, longest_s))})"
         )
     return "; ".join(parts)
 
 
-def ranks_of(found: Sequence[RankProgress]) -> str:
+def ranks_of(ranks: Sequence[RankProgress]) -> str:
     """Format ranks as `rank 3`, or `ranks 0, 2`."""
-    numbers = ", ".join(str(one.rank) for one in found)
-    return f"rank {numbers}" if len(found) == 1 else f"ranks {numbers}"
+    numbers = ", ".join(str(rank.rank) for rank in ranks)
+    return f"rank {numbers}" if len(ranks) == 1 else f"ranks {numbers}"
 
 
 def _verb(doing: str, num: int) -> str:

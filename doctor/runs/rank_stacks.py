@@ -76,13 +76,13 @@ class Stack:
     @property
     def calls(self) -> str:
         """The library's function that the user's line has called, as `all_reduce`; "" if none."""
-        names = [one.where for one in reversed(self.above) if one.where not in _AROUND]
+        names = [call.where for call in reversed(self.above) if call.where not in _AROUND]
         return names[0].rpartition(".")[2] if names else ""
 
     @property
     def waits(self) -> bool:
         """True if it waits for other ranks, as far as can be told."""
-        return any(_WAITS.search(one.file) for one in (*self.above, self.own)[:_NUM_INNERMOST])
+        return any(_WAITS.search(call.file) for call in (*self.above, self.own)[:_NUM_INNERMOST])
 
     @property
     def is_collective(self) -> bool:
@@ -91,7 +91,7 @@ class Stack:
 
     def is_in(self, *parts: str) -> bool:
         """Return whether one of the library's calls is in a file whose path has one of `parts`."""
-        return any(part in one.file for one in self.above for part in parts)
+        return any(part in call.file for call in self.above for part in parts)
 
 
 def read_stack(log: Path, offset: int = 0) -> Stack | None:
@@ -105,16 +105,16 @@ def read_stack(log: Path, offset: int = 0) -> Stack | None:
     threads = list(_THREAD.finditer(text))
     if not threads:
         return None
-    current = next((one for one in threads if one[1] == "Current thread"), threads[-1])
-    ends = [*(one.start() for one in threads[1:]), len(text)]
-    found: dict[int, Stack] = {}
+    current = next((thread for thread in threads if thread[1] == "Current thread"), threads[-1])
+    ends = [*(thread.start() for thread in threads[1:]), len(text)]
+    stacks: dict[int, Stack] = {}
     for begin, end in zip(threads, ends, strict=True):
         if stack := _stack(log, text, begin.end(), end, before):
-            found[begin.start()] = stack
-    main = found.pop(current.start(), None)
+            stacks[begin.start()] = stack
+    main = stacks.pop(current.start(), None)
     if main is None:
         return None
-    others = tuple(one for one in found.values() if one.text and is_own(one.own.file))
+    others = tuple(stack for stack in stacks.values() if stack.text and is_own(stack.own.file))
     return Stack(
         log=log, line=main.line, text=main.text, own=main.own, above=main.above, others=others
     )

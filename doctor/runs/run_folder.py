@@ -70,15 +70,15 @@ def of_failed(run: RunDir, state: RunState, most_bytes: int | None = None) -> Ve
     attempt = state.status.attempt
     if root is not None and root.exit_code == ExitCode.HANG:
         return of_hang(run.incident(attempt)) or _hang(run, root)
-    found = search(_logs(run, attempt, most_bytes))
-    found.first_failed_rank = None if root is None else root.rank  # known from events
-    ordered = [one for one in suspects(found) if _is_of_attempt(one, attempt)]
-    ordered = [one for one in ordered if root is None or not _follows(one, root)]
-    ordered.sort(key=lambda one: _order(one, root))
+    results = search(_logs(run, attempt, most_bytes))
+    results.first_failed_rank = None if root is None else root.rank  # known from events
+    ordered = [suspect for suspect in suspects(results) if _is_of_attempt(suspect, attempt)]
+    ordered = [suspect for suspect in ordered if root is None or not _follows(suspect, root)]
+    ordered.sort(key=lambda suspect: _order(suspect, root))
     if ordered and ordered[0].rule.cause == "gloo-timeout" and (late := _waited_for(run, attempt)):
         return late
     if ordered and (root is not None or ordered[0].rule.role == "root"):
-        verdict = verdict_of(ordered, found)
+        verdict = verdict_of(ordered, results)
         if left := left_early(run, state, verdict):
             return left
         if ordered[0].rule.fix_in_profile and not state.of_script:
@@ -88,7 +88,7 @@ def of_failed(run: RunDir, state: RunState, most_bytes: int | None = None) -> Ve
         return _with_state(verdict, root)
     if state.status.phase not in OVER:
         return _cut_off(run, state)
-    return _refused(run, state) if state.status.error else _agent_ended(run, ordered, found)
+    return _refused(run, state) if state.status.error else _agent_ended(run, ordered, results)
 
 
 def read_state(run: RunDir, events: Sequence[Event]) -> RunState:
@@ -126,35 +126,35 @@ def _logs(run: RunDir, attempt: int, most_bytes: int | None) -> list[Log]:
     ]
 
 
-def _is_of_attempt(one: Suspect, attempt: int) -> bool:
+def _is_of_attempt(suspect: Suspect, attempt: int) -> bool:
     """Return whether a sighting is of that attempt: event files hold the events of all attempts."""
-    found = _ATTEMPT.search(one.sighting.text) if _is_event(one) else None
-    return found is None or int(found[1]) == attempt
+    number = _ATTEMPT.search(suspect.sighting.text) if _is_event(suspect) else None
+    return number is None or int(number[1]) == attempt
 
 
-def _is_event(one: Suspect) -> bool:
-    return one.sighting.log.name.endswith(".jsonl")
+def _is_event(suspect: Suspect) -> bool:
+    return suspect.sighting.log.name.endswith(".jsonl")
 
 
-def _follows(one: Suspect, root: Failure) -> bool:
+def _follows(suspect: Suspect, root: Failure) -> bool:
     """Return whether a suspect merely follows from the root failure, like another rank's end.
 
     If the root's rank was killed from outside, everything that other ranks say follows from that.
     If a rank raised an exception, the fact that it ended adds nothing, and what the zygote printed
     was got over: the rank was forked after it.
     """
-    if root.traceback is not None and root.rank is not None and _is_zygotes(one):
+    if root.traceback is not None and root.rank is not None and _is_zygotes(suspect):
         return True
-    is_other = one.sighting.rank not in (None, root.rank)
-    is_end = _is_event(one) and one.rule.role == "symptom"
-    is_bare = one.rule.cause in ("rank-exited", "rank-ended-early")
-    if _is_event(one) and is_bare and root.traceback is not None:
+    is_other = suspect.sighting.rank not in (None, root.rank)
+    is_end = _is_event(suspect) and suspect.rule.role == "symptom"
+    is_bare = suspect.rule.cause in ("rank-exited", "rank-ended-early")
+    if _is_event(suspect) and is_bare and root.traceback is not None:
         return True
     return (is_other and is_end) or (_was_killed(root) and is_other)
 
 
-def _is_zygotes(one: Suspect) -> bool:
-    return one.sighting.log.path is not None and one.sighting.log.path.stem == "zygote"
+def _is_zygotes(suspect: Suspect) -> bool:
+    return suspect.sighting.log.path is not None and suspect.sighting.log.path.stem == "zygote"
 
 
 def _was_killed(root: Failure) -> bool:
@@ -162,14 +162,14 @@ def _was_killed(root: Failure) -> bool:
     return root.title in ("killed by SIGKILL", "killed by SIGTERM")
 
 
-def _order(one: Suspect, root: Failure | None) -> tuple[int, bool, bool]:
+def _order(suspect: Suspect, root: Failure | None) -> tuple[int, bool, bool]:
     """Sort by role; within a role, the log or event of the root failure's own rank comes first.
 
     If that rank was killed, the event says all: an exception in its log is an older one.
     """
-    is_other = root is not None and one.sighting.rank != root.rank
+    is_other = root is not None and suspect.sighting.rank != root.rank
     is_event_first = root is not None and _was_killed(root)
-    return ROLES.index(one.rule.role), is_other, is_event_first and not _is_event(one)
+    return ROLES.index(suspect.rule.role), is_other, is_event_first and not _is_event(suspect)
 
 
 def _with_state(verdict: Verdict, root: Failure | None) -> Verdict:
@@ -181,8 +181,8 @@ def _with_state(verdict: Verdict, root: Failure | None) -> Verdict:
     if verdict.cause not in ("memory-guard", "host-oom-killed") or not root.notes:
         return verdict
     advice = [note.removeprefix("→ ") for note in root.notes if note.startswith("→ ")]
-    told = [note for note in root.notes if not note.startswith("→ ")]
-    why = f"{root.who} was {root.title}; {'; '.join(told)}."
+    notes = [note for note in root.notes if not note.startswith("→ ")]
+    why = f"{root.who} was {root.title}; {'; '.join(notes)}."
     why = why[0].upper() + why[1:]
     return replace(verdict, why=why, fix=advice[0], is_proven=True)
 
@@ -241,10 +241,10 @@ def _refused(run: RunDir, state: RunState) -> Verdict:
     )
 
 
-def _agent_ended(run: RunDir, ordered: Sequence[Suspect], found: Found) -> Verdict:
+def _agent_ended(run: RunDir, ordered: Sequence[Suspect], results: Found) -> Verdict:
     """Return the verdict on a run in which no rank has failed."""
     if ordered:
-        return verdict_of(ordered, found)
+        return verdict_of(ordered, results)
     return Verdict(
         cause="agent-ended",
         title="torch's agent ended before its ranks did",
@@ -275,15 +275,15 @@ def _lines_of(path: Path, text: str) -> tuple[Evidence, ...]:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ()
-    found = [(number, line) for number, line in enumerate(lines, 1) if text in line][:1]
-    return tuple(Evidence(shown(path), number, line.strip()) for number, line in found)
+    matching = [(number, line) for number, line in enumerate(lines, 1) if text in line][:1]
+    return tuple(Evidence(shown(path), number, line.strip()) for number, line in matching)
 
 
 def find_folder(name: str) -> RunDir | None:
     """Find the run called `name`, if any: a run folder, a folder of runs, an id, or `latest`."""
     if name == STDIN or Path(name).is_file():
         return None
-    for one in (name, str(Path(name) / "latest")):
+    for folder in (name, str(Path(name) / "latest")):
         with contextlib.suppress(ValueError):
-            return find_run(one)
+            return find_run(folder)
     return None

@@ -45,26 +45,26 @@ _NUM_INTERVALS = 20
 def of_live(run: RunDir, state: RunState, events: Sequence[Event]) -> Verdict:
     """Return the verdict on a run whose launcher is alive."""
     now_t = time.time()
-    found = progress_of_ranks(state, events)
-    if state.status.phase == "preparing" or not any(one.pid for one in found):
+    ranks = progress_of_ranks(state, events)
+    if state.status.phase == "preparing" or not any(rank.pid for rank in ranks):
         return _goes_on(state, _before_ranks(state, now_t))
-    late = behind(found)
+    late = behind(ranks)
     look_s = _look_s(run)
     is_warned = _is_warned(state, events)
-    if late or any(one.stage != TRAINS for one in found):
-        return _of_start(run, state, found, late, now_t, is_warned=is_warned)
+    if late or any(rank.stage != TRAINS for rank in ranks):
+        return _of_start(run, state, ranks, late, now_t, is_warned=is_warned)
     silent_s, limit_s = _silence(run, state, events, now_t)
     if silent_s <= look_s:
         last = f"it last reported {clock_text(silent_s)} ago"
-        return _goes_on(state, f"{told(found, now_t)}; {last}")
-    return _silent(run, state, found, silent_s, limit_s, is_warned=is_warned)
+        return _goes_on(state, f"{told(ranks, now_t)}; {last}")
+    return _silent(run, state, ranks, silent_s, limit_s, is_warned=is_warned)
 
 
 def _is_warned(state: RunState, events: Sequence[Event]) -> bool:
     """Return whether the launcher has said that the run hangs, and has not taken it back."""
-    names = [one["name"] for one in events if one["attempt"] == state.status.attempt]
-    said = [name for name in names if name in ("hang", "hang.over")]
-    return said[-1:] == ["hang"]
+    names = [event["name"] for event in events if event["attempt"] == state.status.attempt]
+    warnings = [name for name in names if name in ("hang", "hang.over")]
+    return warnings[-1:] == ["hang"]
 
 
 def _look_s(run: RunDir) -> float:
@@ -76,28 +76,28 @@ def _look_s(run: RunDir) -> float:
 def _of_start(
     run: RunDir,
     state: RunState,
-    found: Sequence[RankProgress],
+    ranks: Sequence[RankProgress],
     late: Sequence[RankProgress],
     now_t: float,
     *,
     is_warned: bool,
 ) -> Verdict:
     """Judge a run whose ranks are not all training yet."""
-    joining_s = [now_t - one.since_t for one in found if one.stage == JOINS]
+    joining_s = [now_t - rank.since_t for rank in ranks if rank.stage == JOINS]
     look_s = _look_s(run)
     if joining_s and max(joining_s) > look_s:
         hang = Hang(still_s=max(joining_s), limit_s=look_s)
-        folder = _collected(run, state, found, hang)
+        folder = _collected(run, state, ranks, hang)
         verdict = of_hang(folder)
         if verdict is not None and not is_warned and may_end(run, verdict, rows_of(folder)):
             return waits_for(run, state, verdict)
         if verdict is not None and verdict.cause != "hang":
             return _hangs(run, verdict, "The run hangs")
-    stuck = [one for one in late or found if _is_stuck(one, now_t)]
+    stuck = [rank for rank in late or ranks if _is_stuck(rank, now_t)]
     if stuck:
-        return _stuck(run, stuck, found, now_t)
+        return _stuck(run, stuck, ranks, now_t)
     whom = f": the others wait for {ranks_of(late)}" if late else ""
-    return _goes_on(state, f"{told(found, now_t)}{whom}")
+    return _goes_on(state, f"{told(ranks, now_t)}{whom}")
 
 
 def _before_ranks(state: RunState, now_t: float) -> str:
@@ -119,9 +119,9 @@ def _goes_on(state: RunState, what: str) -> Verdict:
     )
 
 
-def _is_stuck(one: RankProgress, now_t: float) -> bool:
+def _is_stuck(rank: RankProgress, now_t: float) -> bool:
     """Return whether a starting rank has been in one state for long and is completely idle."""
-    return now_t - one.since_t > _START_S and one.pid is not None and not _moves(one.pid)
+    return now_t - rank.since_t > _START_S and rank.pid is not None and not _moves(rank.pid)
 
 
 def _moves(pid: int) -> bool:
@@ -157,14 +157,14 @@ def _silence(
 def _silent(
     run: RunDir,
     state: RunState,
-    found: Sequence[RankProgress],
+    ranks: Sequence[RankProgress],
     silent_s: float,
     limit_s: float,
     *,
     is_warned: bool,
 ) -> Verdict:
     """Judge a run that has trained and reports nothing any more, by the stacks of its ranks."""
-    folder = _collected(run, state, found, Hang(still_s=silent_s, limit_s=limit_s))
+    folder = _collected(run, state, ranks, Hang(still_s=silent_s, limit_s=limit_s))
     verdict = of_hang(folder)
     step = f" since step {state.status.step}" if state.status.step else ""
     if verdict is None:
@@ -190,14 +190,14 @@ def _is_healthy(
     return not state.of_script and silent_s <= limit_s and not has_left
 
 
-def _collected(run: RunDir, state: RunState, found: Sequence[RankProgress], hang: Hang) -> Path:
+def _collected(run: RunDir, state: RunState, ranks: Sequence[RankProgress], hang: Hang) -> Path:
     """Ask the ranks where they are; return the folder of the evidence."""
     ours = {process.pid for process in processes_of(run).processes}
     # One that has ended is not ours any more, and its pid not anybody else's yet.
     pids = {
-        one.rank: one.pid
-        for one in found
-        if one.pid is not None and (one.pid in ours or not psutil.pid_exists(one.pid))
+        rank.rank: rank.pid
+        for rank in ranks
+        if rank.pid is not None and (rank.pid in ours or not psutil.pid_exists(rank.pid))
     }
     return collect(run, state.status.attempt, pids, hang)
 
@@ -209,7 +209,7 @@ def _hangs(run: RunDir, verdict: Verdict, title: str) -> Verdict:
 
 
 def _stuck(
-    run: RunDir, stuck: Sequence[RankProgress], found: Sequence[RankProgress], now_t: float
+    run: RunDir, stuck: Sequence[RankProgress], ranks: Sequence[RankProgress], now_t: float
 ) -> Verdict:
     """Judge a run that never starts training."""
     first = stuck[0]
@@ -219,7 +219,7 @@ def _stuck(
         role="symptom",
         confidence=0.6,
         title=f"The run hangs: {told(stuck, now_t)}",
-        why=f"{told(found, now_t)}. In that time it has neither computed nor read anything.",
+        why=f"{told(ranks, now_t)}. In that time it has neither computed nor read anything.",
         fix=_stop(run),
         evidence=_last_event(run, first.rank),
     )

@@ -65,7 +65,7 @@ class Bindings:
         """Return a line for each rank, or one that says why none is bound."""
         if self.why_not:
             return [f"  not bound: {self.why_not}"]
-        return [f"  rank {rank}: {one.in_words()}" for rank, one in enumerate(self.ranks)]
+        return [f"  rank {rank}: {binding.in_words()}" for rank, binding in enumerate(self.ranks)]
 
     def complaints(self) -> list[str]:
         """Return the lines that a run starts with: for ranks that should be bound and are not."""
@@ -119,7 +119,7 @@ def plan(
     places = [node_of(address, sys) for address in addresses]
     if not any(place in nodes for place in places):
         return Bindings(why_not="the kernel knows no GPU's NUMA node", is_unknown=True)
-    found: list[Binding] = []
+    bindings: list[Binding] = []
     for index, (gpu, address, node) in enumerate(zip(gpus, addresses, places, strict=True)):
         beside = [other for other, place in enumerate(places) if place == node]
         own = nodes.get(node, set()) & allowed
@@ -135,19 +135,19 @@ def plan(
             cores = own
         shown = f"GPU {gpu.index} ({address or 'PCI address unknown'})"
         chosen = () if why else tuple(sorted(cores))
-        found.append(Binding(gpu=shown, node=node, cores=chosen, why_not=why))
-    return Bindings(ranks=tuple(found))
+        bindings.append(Binding(gpu=shown, node=node, cores=chosen, why_not=why))
+    return Bindings(ranks=tuple(bindings))
 
 
 def nodes_in(sys: Path) -> dict[int, set[int]]:
     """Return the cores of each NUMA node that has any."""
-    found = {}
+    cores_by_node = {}
     for folder in (sys / "devices/system/node").glob("node[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
             cores = parse_cores((folder / "cpulist").read_text(encoding="ascii"))
             if cores:
-                found[int(folder.name.removeprefix("node"))] = cores
-    return found
+                cores_by_node[int(folder.name.removeprefix("node"))] = cores
+    return cores_by_node
 
 
 def node_of(address: str, sys: Path) -> int:
@@ -183,12 +183,12 @@ def pci_addresses(gpus: Sequence[Gpu]) -> list[str]:
     """Return each GPU's PCI address as in sysfs (0000:3b:00.0), "" where NVML does not say."""
     import pynvml
 
-    found = []
+    addresses = []
     for gpu in gpus:
         address = ""
         with contextlib.suppress(pynvml.NVMLError, ValueError):
             handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
             domain, _, rest = pynvml.nvmlDeviceGetPciInfo(handle).busId.partition(":")
             address = f"{int(domain, 16):04x}:{rest.lower()}"  # NVML's domain has eight digits
-        found.append(address)
-    return found
+        addresses.append(address)
+    return addresses

@@ -34,7 +34,7 @@ def users_alloc_conf(environ: Mapping[str, str]) -> str:
         key, _, value = part.partition(":")
         if not key or not value:
             what = "an empty entry" if not part else f"{part!r}, which is not KEY:VALUE"
-            good = ",".join(one for one in parts if all(one.partition(":")))
+            good = ",".join(part_text for part_text in parts if all(part_text.partition(":")))
             raise UserError(
                 f"{NAME if new else OLD_NAME}={conf} has {what}", do=f"{NAME}={good or EXPANDABLE}"
             )

@@ -78,20 +78,20 @@ def _asked(ask: Callable[[], T]) -> T:
 def _ask_for_gpus() -> list[Gpu]:
     import pynvml
 
-    found: list[Gpu] = []
+    gpus: list[Gpu] = []
     with contextlib.suppress(pynvml.NVMLError):
         nvml.open_driver()
         for index in range(pynvml.nvmlDeviceGetCount()):
             parts = mig.parts_of(index)
             if len(parts) == 1:
-                found.append(_gpu(parts[0]))
+                gpus.append(_gpu(parts[0]))
                 continue
             with contextlib.suppress(pynvml.NVMLError):  # a lost GPU; preflight reports it
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
                 uuid, name = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
-                found.append(Gpu(index, uuid, name, memory_bytes))
-    return found
+                gpus.append(Gpu(index, uuid, name, memory_bytes))
+    return gpus
 
 
 def _gpu(part: mig.Part) -> Gpu:
@@ -133,16 +133,16 @@ def visible_gpus(
 
 
 def _find_gpu(installed: list[Gpu], entry: str, spec: str) -> Gpu:
-    found = [
+    matching = [
         gpu
         for gpu in installed
         if entry == str(gpu.index) or (entry.startswith("GPU-") and gpu.uuid.startswith(entry))
     ]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
         raise UserError(
-            f"CUDA_VISIBLE_DEVICES={spec}: {entry!r} begins the UUIDs of {len(found)} GPUs",
+            f"CUDA_VISIBLE_DEVICES={spec}: {entry!r} begins the UUIDs of {len(matching)} GPUs",
             do="write more of it; `nvidia-smi -L` lists them",
         )
     if not installed:
@@ -158,13 +158,13 @@ def _find_gpu(installed: list[Gpu], entry: str, spec: str) -> Gpu:
 
 
 def _find_part(parts: list[mig.Part], entry: str, spec: str) -> Gpu:
-    found = [part for part in parts if part.is_called(entry)]
-    if len(found) == 1:
-        return _gpu(found[0])
+    matching = [part for part in parts if part.is_called(entry)]
+    if len(matching) == 1:
+        return _gpu(matching[0])
     there = ", ".join(part.uuid for part in parts) or "none that can be seen from here"
     raise UserError(
-        f"CUDA_VISIBLE_DEVICES={spec}: {entry!r} names {len(found) or 'no'} "
-        f"instance{'s' * (len(found) > 1)} of a GPU (MIG); there {'is' if not parts else 'are'} "
+        f"CUDA_VISIBLE_DEVICES={spec}: {entry!r} names {len(matching) or 'no'} "
+        f"instance{'s' * (len(matching) > 1)} of a GPU (MIG); there {'is' if not parts else 'are'} "
         f"{there}",
         do=f"CUDA_VISIBLE_DEVICES={parts[0].uuid}" if parts else "nvidia-smi -L   # lists them",
     )

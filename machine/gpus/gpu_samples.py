@@ -127,24 +127,24 @@ class GpuSampler:
         if self._thread is None and self._gpus:
             self._thread = threading.Thread(target=self._watch, name="GPU samples", daemon=True)
             self._thread.start()
-        found = []
+        news = []
         while not self._found.empty():
-            found.append(self._found.get())
+            news.append(self._found.get())
         asked_at = self._asked_at
         if asked_at is not None and time.monotonic() - asked_at > self._silent_s:
             why = f"the NVIDIA driver has not answered for {self._silent_s:g} s"
-            found.append(Silence(None, why))
-        return [one for one in found if self._is_news(one)]
+            news.append(Silence(None, why))
+        return [item for item in news if self._is_news(item)]
 
     def stop(self) -> None:
         """Ask for no more samples; does not wait for a driver that does not answer."""
         self._stop.set()
 
-    def _is_news(self, found: GpuSample | Silence) -> bool:
-        if isinstance(found, GpuSample):
+    def _is_news(self, item: GpuSample | Silence) -> bool:
+        if isinstance(item, GpuSample):
             return True
-        is_first = found.index not in self._silent
-        self._silent.add(found.index)
+        is_first = item.index not in self._silent
+        self._silent.add(item.index)
         return is_first
 
     def _watch(self) -> None:

@@ -44,14 +44,14 @@ def parts_of(index: int) -> list[Part]:
     """Return the instances of one GPU; none if it is whole, or does not answer."""
     import pynvml as nv
 
-    found: list[Part] = []
+    found_parts: list[Part] = []
     with contextlib.suppress(nv.NVMLError):
         gpu = nv.nvmlDeviceGetHandleByIndex(index)
         gpu_uuid, gpu_name = nv.nvmlDeviceGetUUID(gpu), nv.nvmlDeviceGetName(gpu)
         for handle in nvml.mig_handles(gpu):
             memory_bytes = int(nv.nvmlDeviceGetMemoryInfo(handle).total)
             ids = (nv.nvmlDeviceGetGpuInstanceId(handle), nv.nvmlDeviceGetComputeInstanceId(handle))
-            found.append(
+            found_parts.append(
                 Part(
                     index=index,
                     uuid=nv.nvmlDeviceGetUUID(handle),
@@ -60,4 +60,4 @@ def parts_of(index: int) -> list[Part]:
                     memory_bytes=memory_bytes,
                 )
             )
-    return found
+    return found_parts

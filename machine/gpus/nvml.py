@@ -108,12 +108,12 @@ def driver_fault() -> Fault | None:
 
 def num_pci_gpus() -> int:
     """Return the number of NVIDIA display controllers on the PCI bus, with or without a driver."""
-    found = 0
+    num_gpus = 0
     for device in _PCI.glob("*"):
         with contextlib.suppress(OSError):
             is_nvidia = (device / "vendor").read_text().strip() == _NVIDIA
-            found += is_nvidia and (device / "class").read_text().startswith(_DISPLAY_CLASS)
-    return found
+            num_gpus += is_nvidia and (device / "class").read_text().startswith(_DISPLAY_CLASS)
+    return num_gpus
 
 
 def open_driver() -> None:
@@ -222,7 +222,7 @@ def _users(handle: Any) -> tuple[GpuUser, ...]:
     """Return the processes with memory on a GPU, each once."""
     import pynvml
 
-    found: dict[int, int | None] = {}
+    memory_by_pid: dict[int, int | None] = {}
     for kind in ("Graphics", "MPSCompute", "Compute"):
         # pynvml's own choice of version raises an error of another kind before driver 510.
         newest, older = (
@@ -230,8 +230,8 @@ def _users(handle: Any) -> tuple[GpuUser, ...]:
         )
         nobody: list[Any] = []
         for process in answer_or(None, newest, handle) or answer_or(nobody, older, handle):
-            found[process.pid] = process.usedGpuMemory
-    return tuple(GpuUser(pid=pid, used_bytes=used) for pid, used in found.items())
+            memory_by_pid[process.pid] = process.usedGpuMemory
+    return tuple(GpuUser(pid=pid, used_bytes=used) for pid, used in memory_by_pid.items())
 
 
 def answer_or(otherwise: T, ask: Callable[..., Any], *args: Any) -> T:

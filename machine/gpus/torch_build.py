@@ -37,11 +37,11 @@ def torch_build() -> TorchBuild | None:
 
     Raises SyntaxError if its version.py is not valid Python.
     """
-    found = importlib.util.find_spec("torch")  # finds the package without loading it
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("torch")  # finds the package without loading it
+    if spec is None or spec.origin is None:
         return None
     try:
-        text = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
+        text = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
     except OSError:
         return None
     values = dict(_assignments(text))
@@ -58,10 +58,10 @@ def torch_build() -> TorchBuild | None:
 
 def _assignments(text: str) -> list[tuple[str, str | None]]:
     """Return the assignments `name = 'text'` and `name: type = 'text'` at the top of a module."""
-    found = []
+    assignments = []
     for node in ast.parse(text).body:
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
         value = getattr(node, "value", None)
         if isinstance(target, ast.Name) and isinstance(value, ast.Constant):
-            found.append((target.id, None if value.value is None else str(value.value)))
-    return found
+            assignments.append((target.id, None if value.value is None else str(value.value)))
+    return assignments

@@ -74,8 +74,8 @@ def probe(trial: Trial, env: Mapping[str, str] | None = None) -> Outcome:
         if not in_cuda:
             what = f"start {trial.num_threads} threads within {_LONGEST_S} s"
         return Outcome(failure=f"it did not {what}", in_cuda=in_cuda)
-    told = [line for line in lines if line != _CUDA_BEGINS]
-    text = (told[-1] if told else done.stderr.strip())[-200:]
+    results = [line for line in lines if line != _CUDA_BEGINS]
+    text = (results[-1] if results else done.stderr.strip())[-200:]
     if done.returncode < 0:
         text = f"signal {-done.returncode} ended it {text}".strip()
     return Outcome(failure=text or f"it ended with {done.returncode}", in_cuda=in_cuda)

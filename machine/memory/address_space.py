@@ -128,16 +128,16 @@ def predict(files: Sequence[Path], omp_num_threads: str, gpu_bytes: Sequence[int
 
 def mapped_files(prepared: Prepared) -> list[Path]:
     """Return the files that a rank maps: weights, data and the checkpoint to resume from."""
-    found = weight_files(Path(prepared.model_path))
+    files = weight_files(Path(prepared.model_path))
     if prepared.resume_from is not None:
-        found += weight_files(Path(prepared.resume_from))
+        files += weight_files(Path(prepared.resume_from))
     of_data = [data for data in (prepared.train, prepared.evaluation) if data is not None]
     of_data += prepared.evaluations.values()
     paths = [Path(path) for data in of_data for path in data.paths]
     paths += [Path(name) for name in prepared.train.mapped]
     for path in paths:
-        found += [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
-    return found
+        files += [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
+    return files
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -40,8 +40,8 @@ class Cgroup:
     def limit_bytes(self) -> int | None:
         """Return the group's own limit, or None. Raises OSError if the group is gone."""
         names = ("memory.limit_in_bytes",) if self.version == 1 else ("memory.max", "memory.high")
-        found = [self._number(name) for name in names]
-        limits = [value for value in found if value is not None and value < _NO_LIMIT_BYTES]
+        numbers = [self._number(name) for name in names]
+        limits = [value for value in numbers if value is not None and value < _NO_LIMIT_BYTES]
         return min(limits, default=None)
 
     def available_bytes(self, limit_bytes: int) -> int:
@@ -149,11 +149,11 @@ def machine_memory_bytes(root: Path = Path("/")) -> int:
     Some containers show their own limit as MemTotal (lxcfs), so the kernel's other figures are
     asked as well: sysinfo(2), NUMA nodes and memory blocks in sysfs. The largest is the machine's.
     """
-    found = [_told_by_meminfo(root), _told_by_nodes(root), _told_by_blocks(root)]
+    sizes_bytes = [_told_by_meminfo(root), _told_by_nodes(root), _told_by_blocks(root)]
     if root == Path("/"):
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        sizes_bytes.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     swap = _fields_or_none(root / "proc/meminfo").get("SwapTotal:", 0) * 1024
-    return max(found) + swap
+    return max(sizes_bytes) + swap
 
 
 def _told_by_meminfo(root: Path) -> int:
@@ -194,11 +194,11 @@ def memory_groups(proc: Path = PROC) -> list[Cgroup]:
     # The root group of v2 has neither such a file nor a limit.
     files = {1: "memory.usage_in_bytes", 2: "memory.max"}
     try:
-        found = own_groups("memory", proc)
+        groups = own_groups("memory", proc)
     except FileNotFoundError:  # not Linux
         return []
     return [
-        Cgroup(folder, version) for folder, version in found if (folder / files[version]).exists()
+        Cgroup(folder, version) for folder, version in groups if (folder / files[version]).exists()
     ]
 
 

@@ -28,9 +28,9 @@ def all_io_bytes(pids: Iterable[int]) -> tuple[int, int]:
     are counted in whole pages, so a line in a log is 4 KiB.
     """
     called = disk = 0
-    for one in _with_descendants(pids):
+    for process in _with_descendants(pids):
         with contextlib.suppress(psutil.Error, AttributeError, NotImplementedError):
-            counted = one.io_counters()
+            counted = process.io_counters()
             called += counted.read_chars + counted.write_chars
             disk += counted.read_bytes + counted.write_bytes
     return called, disk
@@ -39,9 +39,9 @@ def all_io_bytes(pids: Iterable[int]) -> tuple[int, int]:
 def busy_s(pids: Iterable[int]) -> float:
     """Return the CPU seconds used so far by these processes and their descendants."""
     total = 0.0
-    for one in _with_descendants(pids):
+    for process in _with_descendants(pids):
         with contextlib.suppress(psutil.Error):
-            total += sum(one.cpu_times()[:2])
+            total += sum(process.cpu_times()[:2])
     return total
 
 
@@ -59,15 +59,15 @@ def _descendants(process: psutil.Process) -> list[psutil.Process]:
     """
     if not Path("/proc/self/task").exists() or not next(_children_files(os.getpid())).exists():
         return process.children(recursive=True)
-    found: list[psutil.Process] = []
+    descendants: list[psutil.Process] = []
     todo = [process.pid]
     while todo:
         for file in _children_files(todo.pop()):
             with contextlib.suppress(OSError, psutil.Error):  # the thread or child has ended
                 pids = [int(pid) for pid in file.read_text(encoding="utf-8").split()]
-                found += [psutil.Process(pid) for pid in pids]
+                descendants += [psutil.Process(pid) for pid in pids]
                 todo += pids
-    return found
+    return descendants
 
 
 def _children_files(pid: int) -> Iterator[Path]:

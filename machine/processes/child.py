@@ -68,8 +68,8 @@ def _fail(error: UserError, tell: int | None) -> None:
     if tell is None:
         print(f"airlock: {error}", file=sys.stderr)  # noqa: T201
     else:
-        told = {"what": str(error.args[0])[:_MOST_CHARS], "do": error.do[:_MOST_CHARS]}
-        os.write(tell, json.dumps(told).encode())
+        report = {"what": str(error.args[0])[:_MOST_CHARS], "do": error.do[:_MOST_CHARS]}
+        os.write(tell, json.dumps(report).encode())
     sys.exit(int(error.code))
 
 

@@ -136,9 +136,9 @@ def run_well(
     try:
         code = run(module, *args, env=env, signals=signals, tell=writes)
         os.set_blocking(reads, False)  # a process that the child has left may hold it open
-        told = b""
+        report = b""
         with contextlib.suppress(BlockingIOError):
-            told = os.read(reads, _PIPE_BYTES)
+            report = os.read(reads, _PIPE_BYTES)
     finally:
         os.close(reads)
         os.close(writes)
@@ -147,7 +147,7 @@ def run_well(
         raise UserError(f"{what}: killed by signal {-code}", do=do, code=ExitCode.PREFLIGHT)
     if code != 0:
         known = ExitCode(code) if code in list(ExitCode) else ExitCode.PREFLIGHT
-        error = json.loads(told) if told else {"what": what, "do": "see the lines above"}
+        error = json.loads(report) if report else {"what": what, "do": "see the lines above"}
         raise UserError(error["what"], do=error["do"], code=known)
 
 

@@ -39,13 +39,13 @@ class OwnProcesses:
 
         Takes one pass over the machine's processes, however many of them are ours.
         """
-        pids, found = {os.getpid()}, []
+        pids, processes = {os.getpid()}, []
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 if process not in self._others and process.ppid() in pids:
                     pids.add(process.pid)
-                    found.append(process)
-        return [process for process in found if is_alive(process)]
+                    processes.append(process)
+        return [process for process in processes if is_alive(process)]
 
     def end(self, timeout_s: float = 5.0) -> None:
         """Send SIGKILL to all of them, and wait until they are gone.

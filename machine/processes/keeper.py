@@ -45,8 +45,8 @@ def _ends_by_itself(pid: int) -> bool:
 
 
 def _pids() -> list[int]:
-    found = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-    return [pid for pid in found if pid != os.getpid()]
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [pid for pid in pids if pid != os.getpid()]
 
 
 def _words(pid: int, what: str) -> list[bytes]:

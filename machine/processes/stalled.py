@@ -65,16 +65,16 @@ def written_file(pid: int) -> str:
 
 def children_of(pid: int) -> list[dict[str, Any]]:
     """Return the processes that a process has started: pid, command, and what the kernel says."""
-    found = []
+    children = []
     with contextlib.suppress(psutil.Error):
         for child in psutil.Process(pid).children(recursive=True)[:_MOST_CHILDREN]:
             with contextlib.suppress(psutil.Error):
                 letter, waits_in = state_of(child.pid)
-                told = {"pid": child.pid, "state": letter, "waits_in": waits_in}
+                row = {"pid": child.pid, "state": letter, "waits_in": waits_in}
                 is_zombie = letter in ("Z", "")
                 command = [] if is_zombie else child.cmdline()
-                found.append(told | {"command": " ".join(command)[:200]} | look(child.pid))
-    return found
+                children.append(row | {"command": " ".join(command)[:200]} | look(child.pid))
+    return children
 
 
 def look_again(about: dict[str, Any], pid: int) -> None:
@@ -131,9 +131,9 @@ def _call_on(pid: int) -> tuple[str, int]:
 def _target(pid: int, descriptor: int) -> str:
     """Return the file behind a descriptor of a process, or the address at its other end."""
     with contextlib.suppress(OSError, psutil.Error):
-        for one in psutil.Process(pid).net_connections():
-            if one.fd == descriptor:
-                place = one.raddr or one.laddr
+        for connection in psutil.Process(pid).net_connections():
+            if connection.fd == descriptor:
+                place = connection.raddr or connection.laddr
                 return f"{place[0]}:{place[1]}" if len(place) > 1 else "a socket"
         return str(Path(f"/proc/{pid}/fd/{descriptor}").readlink())
     return ""

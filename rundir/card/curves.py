@@ -39,7 +39,7 @@ def curves_svg(events: Sequence[Event]) -> str:
         f'<text x="{_LEFT - 6}" y="{floor}" text-anchor="end">{low:.3g}</text>',
         f'<text x="{_WIDTH - _MARGIN}" y="{floor + 18}" text-anchor="end">step {last:g}</text>',
     ]
-    for number, (label, color, points) in enumerate(one for one in curves if one[2]):
+    for number, (label, color, points) in enumerate(curve for curve in curves if curve[2]):
         x = _LEFT + 10 + 130 * number
         line = " ".join(map(place, points))
         parts.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="2"/>')
@@ -49,12 +49,13 @@ def curves_svg(events: Sequence[Event]) -> str:
 
 def _points(events: Sequence[Event], name: str) -> list[Point]:
     """Return (step, loss) of each measurement, the last one of a step, thinned out evenly."""
-    found = {
-        float(one["step"]): float(one["loss"])
-        for one in events
-        if (one["kind"], one["name"]) == ("metric", name) and math.isfinite(float(one["loss"]))
+    loss_by_step = {
+        float(event["step"]): float(event["loss"])
+        for event in events
+        if (event["kind"], event["name"]) == ("metric", name)
+        and math.isfinite(float(event["loss"]))
     }
-    points = sorted(found.items())
+    points = sorted(loss_by_step.items())
     if len(points) <= _MOST_POINTS:
         return points
     last = len(points) - 1

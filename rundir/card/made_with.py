@@ -30,17 +30,17 @@ def write_made_with(run: RunDir) -> None:
 def read_made_with(run: RunDir) -> dict[str, Any]:
     """Return what `write_made_with` wrote; nothing for a run of an earlier version."""
     try:
-        found = json.loads(run.made_with.read_text(encoding="utf-8"))
+        made_with = json.loads(run.made_with.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return made_with if isinstance(made_with, dict) else {}
 
 
 def commit_of_clone() -> str:
     """Return the commit of the clone, with "-dirty" if files are changed; "" if git has none."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
-        found = subprocess.run(
+        described = subprocess.run(
             [*command, "--exclude=*"],
             capture_output=True,
             text=True,
@@ -49,4 +49,4 @@ def commit_of_clone() -> str:
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return found.stdout.strip()
+    return described.stdout.strip()

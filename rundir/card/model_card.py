@@ -125,7 +125,7 @@ def _header(run: RunDir, config: RunConfig, *, is_adapter: bool) -> Iterator[str
         yield f"base_model: {base}"
         yield f"base_model_relation: {'adapter' if is_adapter else 'finetune'}"
         yield from _license(Path(read_prepared(run).model_path))
-    names = {one.path for one in data_paths(config.data.path) if one.is_of_hub}
+    names = {data_path.path for data_path in data_paths(config.data.path) if data_path.is_of_hub}
     if names:
         yield "datasets:"
         yield from (f"- {'/'.join(name[3:].split('/')[:2])}" for name in sorted(names))
@@ -145,8 +145,12 @@ def _license(base: Path) -> Iterator[str]:
 
 def _scores(events: list[Event]) -> Iterator[str]:
     """Yield what is known of the exported weights on held-out data."""
-    choice = next((one for one in reversed(events) if one["name"] == "export.choice"), None)
-    evals = {one["step"]: one for one in events if (one["kind"], one["name"]) == ("metric", "eval")}
+    choice = next((event for event in reversed(events) if event["name"] == "export.choice"), None)
+    evals = {
+        event["step"]: event
+        for event in events
+        if (event["kind"], event["name"]) == ("metric", "eval")
+    }
     if choice is not None:
         yield ""
         yield f"The weights are those after step {choice['step']} of {choice['last_step']}" + (
@@ -178,8 +182,8 @@ def _data(run: RunDir, config: RunConfig) -> Iterator[str]:
     except (OSError, ValueError):
         return
     yield from ("", "| file | bytes | SHA-256 |", "|---|---|---|")
-    for one in files[:_MOST_FILES]:
-        yield f"| {one['name']} | {one['size_bytes']:,} | `{one['sha256']}` |"
+    for file in files[:_MOST_FILES]:
+        yield f"| {file['name']} | {file['size_bytes']:,} | `{file['sha256']}` |"
     if len(files) > _MOST_FILES:
         yield f"| and {len(files) - _MOST_FILES:,} more | | |"
 
@@ -191,7 +195,7 @@ def _counted(data: PreparedData) -> str:
 
 def _names(text: str) -> str:
     """Return the names of data without the folders, which concern nobody else."""
-    weights = ((one.name, one.weight) for one in data_paths(text))
+    weights = ((data_path.name, data_path.weight) for data_path in data_paths(text))
     return ", ".join(name if weight == 1 else f"{name}:{weight:g}" for name, weight in weights)
 
 
@@ -219,7 +223,7 @@ def _made_with(run: RunDir, events: list[Event]) -> Iterator[str]:
 
 
 def _num_ranks(events: list[Event]) -> int:
-    return max(1, len({one["rank"] for one in events} - {None}))
+    return max(1, len({event["rank"] for event in events} - {None}))
 
 
 def _again(run: RunDir, config: RunConfig, num_ranks: int) -> Iterator[str]:
