@@ -62,7 +62,7 @@ class Arrivals:
                     seen.waiting[path] = why
                 else:
                     seen.ready.append(Arrival(path=path, priority=priority))
-        self._since = {path: one for path, one in self._since.items() if path in there}
+        self._since = {path: since for path, since in self._since.items() if path in there}
         return seen
 
     def _why_not_yet(self, path: Path) -> str:
@@ -123,18 +123,18 @@ def _fingerprint(path: Path) -> tuple[Print, str]:
     """Return what identifies the present content, and a file that is unfinished by its name."""
     if not path.is_dir():
         return (_of_file(str(path), path.stat()),), ""
-    found, unfinished = [], ""
+    parts, unfinished = [], ""
     for folder, _, names in os.walk(path):
         for name in names:
             if name.endswith(_UNFINISHED):
                 unfinished = name
             file = os.path.join(folder, name)  # noqa: PTH118 - folders may hold very many
-            found.append(_of_file(file, os.stat(file)))  # noqa: PTH116
-    return tuple(sorted(found)), unfinished
+            parts.append(_of_file(file, os.stat(file)))  # noqa: PTH116
+    return tuple(sorted(parts)), unfinished
 
 
-def _of_file(name: str, found: os.stat_result) -> tuple[str, int, int, int]:
-    return name, found.st_ino, found.st_size, found.st_mtime_ns
+def _of_file(name: str, stat: os.stat_result) -> tuple[str, int, int, int]:
+    return name, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def _is_open_for_writing(name: str) -> bool:

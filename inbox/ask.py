@@ -28,25 +28,25 @@ _ANSWERED_S = 10.0  # a daemon that waits answers at once; one that reads a larg
 def status(layout: Layout, *, as_json: bool) -> None:
     """Print what the inbox does; exit with 10 if there is a daemon that does not answer."""
     _check(layout)
-    told = answer(layout)
-    click.echo(json.dumps(told) if as_json else "\n".join(_status_lines(told)))
-    if told["is_running"] and not told["is_healthy"]:
+    state = answer(layout)
+    click.echo(json.dumps(state) if as_json else "\n".join(_status_lines(state)))
+    if state["is_running"] and not state["is_healthy"]:
         sys.exit(int(ExitCode.RANK_FAILED))
 
 
-def _status_lines(told: dict[str, Any]) -> list[str]:
-    lines = [f"{told['status']}: {told['why']}" if told["why"] else told["status"]]
-    if told["current_file"]:
-        steps = f"step {told['current_step']} of {told['total_steps'] or '?'}"
-        lines.append(f"now: {told['current_file']} ({told['job']}, {steps})")
-    if told["error"]:
-        lines.append(f"error: {told['error']}")
-    lines += [f"not taken yet: {path} {why}" for path, why in told["waiting"].items()]
+def _status_lines(status: dict[str, Any]) -> list[str]:
+    lines = [f"{status['status']}: {status['why']}" if status["why"] else status["status"]]
+    if status["current_file"]:
+        steps = f"step {status['current_step']} of {status['total_steps'] or '?'}"
+        lines.append(f"now: {status['current_file']} ({status['job']}, {steps})")
+    if status["error"]:
+        lines.append(f"error: {status['error']}")
+    lines += [f"not taken yet: {path} {why}" for path, why in status["waiting"].items()]
     lines += [
-        f"{name} has no job.json that can be read, and is left alone" for name in told["damaged"]
+        f"{name} has no job.json that can be read, and is left alone" for name in status["damaged"]
     ]
-    counts = ", ".join(f"{num} in {state}/" for state, num in told["num"].items())
-    held_by = f"; {told['held_by']}" if told["held_by"] else ""
+    counts = ", ".join(f"{num} in {state}/" for state, num in status["num"].items())
+    held_by = f"; {status['held_by']}" if status["held_by"] else ""
     return [*lines, f"{counts}{held_by}"]
 
 
@@ -131,11 +131,11 @@ def stop(layout: Layout) -> None:
 def one(layout: Layout, request: str, word: str, priority: str = "") -> None:
     """Ask for something to be done with one job, and wait for a moment until it is."""
     _check(layout)
-    found = find_job(layout, word) if word else None
-    if word and found is None:
+    match = find_job(layout, word) if word else None
+    if word and match is None:
         do = f"./airlock inbox {layout.quoted} list"
         raise UserError(f"there is no job {word!r}, or several are called so", do=do)
-    job = found[1].id if found else ""
+    job = match[1].id if match else ""
     path = requests.ask(layout, request, job=job, priority=priority)
     if not is_held(layout):
         click.echo(f"{request}: done when an inbox runs here again")

@@ -37,16 +37,16 @@ def new_attempt(job: Job, layout: Layout) -> Attempt:
 
     Anew if there is none, or if an attempt that went on from it has failed before the next one.
     """
-    found = Attempt(number=len(job.attempts) + 1, started_t=time.time())
+    attempt = Attempt(number=len(job.attempts) + 1, started_t=time.time())
     for earlier in reversed(job.attempts):
         run = run_of(job, earlier, layout)
         saved = complete_checkpoints(run.checkpoints) if run else []
         if run and saved and step_of(saved[-1]) > earlier.resumed_step:
-            found.resumed, found.resumed_step = str(run.path), step_of(saved[-1])
+            attempt.resumed, attempt.resumed_step = str(run.path), step_of(saved[-1])
             break
         if earlier.counts:
             break
-    return found
+    return attempt
 
 
 def command_of(
@@ -71,8 +71,8 @@ def name_of(job: Job, attempt: Attempt) -> str:
 def run_of(job: Job, attempt: Attempt, layout: Layout) -> RunDir | None:
     """Return the run folder of an attempt, once it has one."""
     its = re.compile(rf"\d{{8}}-\d{{6}}-{re.escape(name_of(job, attempt))}-[0-9a-f]{{4}}")
-    found = [entry.path for entry in entries(layout.runs) if its.fullmatch(entry.name)]
-    return RunDir(Path(found[-1])) if found else None
+    runs = [entry.path for entry in entries(layout.runs) if its.fullmatch(entry.name)]
+    return RunDir(Path(runs[-1])) if runs else None
 
 
 def status_of(run: RunDir | None) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _of_failure(attempt: Attempt, code: int | None) -> tuple[How, str]:
 def _meaning(code: int) -> str:
     if code < 0:
         return f"./start.sh was killed by signal {-code}"
-    known = code in {int(one) for one in ExitCode}
+    known = code in {int(code_) for code_ in ExitCode}
     return ExitCode(code).meaning if known else f"./start.sh ended with exit code {code}"
 
 

@@ -86,17 +86,17 @@ def _name(job: Job, layout: Layout) -> Job:
 def recover(layout: Layout) -> list[Job]:
     """Finish what a killed process had begun to claim; return those jobs. Raises OSError."""
     remove_abandoned(layout.queue)
-    found = []
+    recovered = []
     for entry in entries(layout.queue):
         if not entry.name.startswith(".") or "@" in entry.name:
             continue
         folder = Path(entry.path)
         job = read_job(folder, entry.name[1:])
         if job is not None and (os.path.lexists(job.data) or _is_linked(layout, job)):
-            found.append(_name(job, layout))
+            recovered.append(_name(job, layout))
         else:
             _undo(folder)
-    return found
+    return recovered
 
 
 def _is_linked(layout: Layout, job: Job) -> bool:

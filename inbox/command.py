@@ -239,13 +239,13 @@ def split(words: list[str]) -> tuple[Path | None, list[str]]:
 
 def _answer(error: click.UsageError, folder: Path, rest: list[str]) -> UserError:
     """Return what to say to words that click cannot read."""
-    said = error.format_message().rstrip(".")
+    message = error.format_message().rstrip(".")
     serve = ["./airlock", "inbox", str(folder)]
     if isinstance(error, click.MissingParameter) and rest[0] == "serve":
         words = [*serve, "--profile", "14b", *rest[1:]]
     else:
         words = [*serve, rest[0], "--help"]
-    return UserError(said[:1].lower() + said[1:], do=shlex.join(words))
+    return UserError(message[:1].lower() + message[1:], do=shlex.join(words))
 
 
 def _folder_meant(rest: list[str]) -> Path:

@@ -60,29 +60,29 @@ def finish(job: Job, verdict: Verdict, layout: Layout) -> None:
 
 def finish_again(job: Job, layout: Layout) -> bool:
     """Move a job that has its verdict already; return False if it has none. Raises OSError."""
-    told = verdict_of(job)
-    if told.get("result") not in ("done", "duplicate", "failed", "skipped"):
+    verdict = verdict_of(job)
+    if verdict.get("result") not in ("done", "duplicate", "failed", "skipped"):
         return False
-    _put_away(job, told, layout)
+    _put_away(job, verdict, layout)
     return True
 
 
-def _put_away(job: Job, told: dict[str, Any], layout: Layout) -> None:
+def _put_away(job: Job, verdict: dict[str, Any], layout: Layout) -> None:
     """Move a job to where its verdict says that it stays; its last attempt ends with it."""
     if job.attempts and job.attempts[-1].ended_t is None:
-        job.attempts[-1].ended_t = told.get("ended_t")
-        job.attempts[-1].reason = told.get("reason", "")
+        job.attempts[-1].ended_t = verdict.get("ended_t")
+        job.attempts[-1].reason = verdict.get("reason", "")
         job.write()
-    job.move(layout.path / Verdict(result=told["result"], reason="").state)
+    job.move(layout.path / Verdict(result=verdict["result"], reason="").state)
 
 
 def verdict_of(job: Job) -> dict[str, Any]:
     """Return the verdict of a job; {} if it has none."""
     try:
-        told = json.loads((job.folder / "verdict.json").read_text(encoding="utf-8"))
+        verdict = json.loads((job.folder / "verdict.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return verdict if isinstance(verdict, dict) else {}
 
 
 def put_verdict_aside(job: Job) -> None:

@@ -93,7 +93,7 @@ def read_job(folder: Path, job_id: str = "") -> Job | None:
     """
     try:
         table = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-        attempts = [Attempt(**one) for one in table.pop("attempts")]
+        attempts = [Attempt(**attempt) for attempt in table.pop("attempts")]
         job = Job(**table, attempts=attempts, folder=folder)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -107,8 +107,8 @@ def folders_in(state: Path) -> list[Path]:
 
 def jobs_in(state: Path) -> list[Job]:
     """Return the jobs in a state's folder, in the order in which they are trained."""
-    found = (read_job(folder) for folder in folders_in(state))
-    return sorted((job for job in found if job is not None), key=lambda job: job.order)
+    jobs = (read_job(folder) for folder in folders_in(state))
+    return sorted((job for job in jobs if job is not None), key=lambda job: job.order)
 
 
 def damaged_in(state: Path) -> list[str]:
@@ -119,13 +119,13 @@ def damaged_in(state: Path) -> list[str]:
 def find_job(layout: Layout, word: str) -> tuple[str, Job] | None:
     """Return (state, job) for an id, its number, or the name of what was dropped if one has it."""
     number = word.lstrip("0")  # 12, or 000012 as ids show it
-    found = [
+    matches = [
         (state, job)
         for state, job in every_job(layout)
         if job.id == word or job.id.partition("-")[0].lstrip("0") == number
     ]
-    found = found or [(state, job) for state, job in every_job(layout) if job.name == word]
-    return found[0] if len(found) == 1 else None
+    matches = matches or [(state, job) for state, job in every_job(layout) if job.name == word]
+    return matches[0] if len(matches) == 1 else None
 
 
 def every_job(layout: Layout) -> Iterator[tuple[str, Job]]:
@@ -151,4 +151,4 @@ def _last_number(layout: Layout) -> int:
         for state in STATES
         for name in os.listdir(layout.path / state)  # noqa: PTH208
     )
-    return max((int(found[1]) for name in names if (found := _ID.fullmatch(name))), default=0)
+    return max((int(match[1]) for name in names if (match := _ID.fullmatch(name))), default=0)

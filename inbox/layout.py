@@ -102,7 +102,7 @@ class Layout:
 def entries(folder: Path) -> Iterator[os.DirEntry[str]]:
     """Yield what lies in a folder, by name; nothing if it cannot be read."""
     try:
-        with os.scandir(folder) as found:
-            yield from sorted(found, key=lambda entry: entry.name)
+        with os.scandir(folder) as folder_entries:
+            yield from sorted(folder_entries, key=lambda entry: entry.name)
     except OSError:
         return

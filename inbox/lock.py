@@ -53,16 +53,16 @@ def is_held(layout: Layout) -> bool:
 def holder(layout: Layout) -> dict[str, Any]:
     """Return who held the lock last: pid, host, since_t; {} if that cannot be read."""
     try:
-        found = json.loads(layout.lock.read_text(encoding="utf-8"))
+        content = json.loads(layout.lock.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def holder_text(layout: Layout) -> str:
     """Return the holder in words."""
-    found = holder(layout)
-    if not found:
+    last = holder(layout)
+    if not last:
         return "a process that has just started"
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.get("since_t", 0)))
-    return f"process {found.get('pid')} on {found.get('host')}, since {since}"
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last.get("since_t", 0)))
+    return f"process {last.get('pid')} on {last.get('host')}, since {since}"

@@ -17,8 +17,8 @@ def obey(asked: Asked, layout: Layout, trainer: Trainer) -> str:
             return "skip: nothing trains now"
         trainer.skip()
         return f"{present}: is to be skipped; it ends after its step"
-    found = find_job(layout, asked.job)
-    return f"there is no job {asked.job!r}" if found is None else _obey(asked, *found, layout)
+    job = find_job(layout, asked.job)
+    return f"there is no job {asked.job!r}" if job is None else _obey(asked, *job, layout)
 
 
 def _obey(asked: Asked, state: str, job: Job, layout: Layout) -> str:

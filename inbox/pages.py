@@ -47,17 +47,17 @@ def serve_pages(layout: Layout, environ: Mapping[str, str], say: Callable[[str],
 
 def _tell(layout: Layout, process: subprocess.Popen[bytes], say: Callable[[str], None]) -> None:
     """Tell where the pages are once they are there, and when they have ended."""
-    told = ""
-    while not told and process.poll() is None:
+    address = ""
+    while not address and process.poll() is None:
         with_token = _ADDRESS.search(_said(layout))
         if with_token is None:
             threading.Event().wait(_LOOK_S)
             continue
-        told = with_token[1]
-        say(f"monitor: {told}inbox   (with controls: the address in {layout.monitor_log})")
+        address = with_token[1]
+        say(f"monitor: {address}inbox   (with controls: the address in {layout.monitor_log})")
     code = process.wait()
     rest = _said(layout).strip().splitlines()
-    why = f": {rest[0]}" if rest and not told else ""
+    why = f": {rest[0]}" if rest and not address else ""
     say(f"the monitor has ended with {code}{why}; the inbox goes on without it")
 
 

@@ -100,9 +100,9 @@ def start(
     return process
 
 
-def recorded(found: Mapping[str, Any] | None) -> Recorded | None:
+def recorded(fields: Mapping[str, Any] | None) -> Recorded | None:
     """Return the process on record; None without one, or for a record of something else."""
     try:
-        return None if found is None else Recorded(**found)
+        return None if fields is None else Recorded(**fields)
     except TypeError:
         return None

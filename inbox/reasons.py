@@ -24,8 +24,8 @@ def why_failed(
     why = why.removesuffix(
         f": Exit code {status_of(run).get('exit_code')}: {ended}."
     )  # `ended` is said already
-    said = why or str(status_of(run).get("error") or "") or last_error(log_of(job))
-    return (f"{ended}: {said}" if said else ended), fix
+    reason = why or str(status_of(run).get("error") or "") or last_error(log_of(job))
+    return (f"{ended}: {reason}" if reason else ended), fix
 
 
 def ask_doctor(run: RunDir, settings: Settings, layout: Layout) -> tuple[str, str]:
@@ -40,11 +40,11 @@ def ask_doctor(run: RunDir, settings: Settings, layout: Layout) -> tuple[str, st
             timeout=_DOCTOR_S,
             check=True,
         )
-        told = json.loads(ended.stdout.splitlines()[-1])
-        if told["cause"] in ("unknown", ""):
+        verdict = json.loads(ended.stdout.splitlines()[-1])
+        if verdict["cause"] in ("unknown", ""):
             return "", ""
-        why = f"{told['title']}: {told['why']}" if told.get("why") else told["title"]
-        fix = told.get("fix") or ""
+        why = f"{verdict['title']}: {verdict['why']}" if verdict.get("why") else verdict["title"]
+        fix = verdict.get("fix") or ""
         return str(why), fix if isinstance(fix, str) else "\n".join(map(str, fix))
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, IndexError, TypeError):
         return "", ""  # the exit code and the log are told instead
@@ -59,6 +59,6 @@ def last_error(log: Path) -> str:
             lines = file.read().decode("utf-8", errors="replace").splitlines()
     except OSError:
         return ""
-    said = [line.strip() for line in lines if line.strip()]
-    errors = [line for line in said if line.startswith("airlock: ")]
-    return (errors or said or [""])[-1].removeprefix("airlock: ")[:1000]
+    last_lines = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in last_lines if line.startswith("airlock: ")]
+    return (errors or last_lines or [""])[-1].removeprefix("airlock: ")[:1000]

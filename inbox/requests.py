@@ -37,19 +37,19 @@ def ask(layout: Layout, request: str, *, job: str = "", priority: str = "") -> P
 
 def pending(layout: Layout) -> list[Asked]:
     """Return the requests to be done once; a file made by hand, such as `stop`, may be empty."""
-    found = []
+    requests = []
     for entry in entries(layout.control):
         request = entry.name.partition(".")[0]
         if request not in ONCE:
             continue
         path = Path(entry.path)
         try:
-            told = json.loads(path.read_text(encoding="utf-8") or "{}")
-            words = {key: str(told.get(key, "")) for key in ("job", "priority")}
+            content = json.loads(path.read_text(encoding="utf-8") or "{}")
+            words = {key: str(content.get(key, "")) for key in ("job", "priority")}
         except (OSError, ValueError, AttributeError):
             words = {}
-        found.append(Asked(request=request, path=path, **words))
-    return found
+        requests.append(Asked(request=request, path=path, **words))
+    return requests
 
 
 def pause(layout: Layout, why: str) -> None:

@@ -50,12 +50,12 @@ class StateFile:
     def write(self, state: State) -> None:
         """Replace state.json if need be. Raises OSError."""
         table = asdict(state)
-        told = {key: value for key, value in table.items() if key != "looked_t"}
-        if told == self._written and time.monotonic() - self._at < HEARTBEAT_S:
+        fields = {key: value for key, value in table.items() if key != "looked_t"}
+        if fields == self._written and time.monotonic() - self._at < HEARTBEAT_S:
             return
         text = json.dumps({"v": VERSION, **table}, indent=1) + "\n"
         write_text(self._layout.state, text, durable=False)
-        self._written, self._at = told, time.monotonic()
+        self._written, self._at = fields, time.monotonic()
 
 
 def answer(layout: Layout) -> dict[str, Any]:
@@ -65,26 +65,26 @@ def answer(layout: Layout) -> dict[str, Any]:
     daemon that this one takes the place of.
     """
     try:
-        told = json.loads(layout.state.read_text(encoding="utf-8"))
+        written = json.loads(layout.state.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        told = {}
+        written = {}
     is_running = is_held(layout)
     full = _full_disk(layout)
-    job = next((one for one in jobs_in(layout.processing)), None)
+    job = next((waiting for waiting in jobs_in(layout.processing)), None)
     attempt = job.attempts[-1] if job is not None and job.attempts else None
     run = None if job is None or attempt is None else run_of(job, attempt, layout)
     of_run = status_of(run)
-    status = told.get("status", "starting") if is_running else "stopped"
-    silent_s = time.time() - told.get("looked_t", 0.0)
+    status = written.get("status", "starting") if is_running else "stopped"
+    silent_s = time.time() - written.get("looked_t", 0.0)
     is_busy = status in ("hashing", "scoring")  # which take as long as they take
     is_healthy = is_running and (is_busy or abs(silent_s) < _SILENT_S)
     return {
         "status": status,
-        "why": _why(layout, status, told, is_running=is_running, is_healthy=is_healthy),
+        "why": _why(layout, status, written, is_running=is_running, is_healthy=is_healthy),
         "is_running": is_running,
         "is_healthy": is_healthy,
         "held_by": holder_text(layout) if is_running else None,
-        "watches_by": told.get("watches_by"),
+        "watches_by": written.get("watches_by"),
         "paused": paused(layout),
         "current_file": None if job is None else job.name,
         "job": None if job is None else job.id,
@@ -95,11 +95,11 @@ def answer(layout: Layout) -> dict[str, Any]:
         "learning_rate": of_run.get("lr"),
         "phase": of_run.get("phase"),
         "run": None if run is None else str(run.path),
-        "error": full or of_run.get("error") or told.get("error") or None,
-        "waiting": told.get("waiting", {}) if is_running else {},
-        "damaged": told.get("damaged", []),
+        "error": full or of_run.get("error") or written.get("error") or None,
+        "waiting": written.get("waiting", {}) if is_running else {},
+        "damaged": written.get("damaged", []),
         "num": {state: _num(layout, state) for state in STATES},
-        "updated_t": told.get("looked_t"),
+        "updated_t": written.get("looked_t"),
     }
 
 
@@ -117,7 +117,7 @@ def _num(layout: Layout, state: str) -> int:
 
 
 def _why(
-    layout: Layout, status: str, told: dict[str, Any], *, is_running: bool, is_healthy: bool
+    layout: Layout, status: str, state: dict[str, Any], *, is_running: bool, is_healthy: bool
 ) -> str:
     if not is_running:
         return f"no inbox runs here; start one: ./airlock inbox {layout.quoted} --profile PROFILE"
@@ -125,4 +125,4 @@ def _why(
         return f"it has not looked at its folder for minutes: {holder_text(layout)}"
     if status == "idle":
         return "idle and healthy: nothing to train, and it takes what is dropped"
-    return str(told.get("why", ""))
+    return str(state.get("why", ""))

@@ -113,12 +113,12 @@ def _with_profile(args: list[str], profile: str, instead_of: str) -> list[str]:
 
 def _without(args: Sequence[str], options: Sequence[str]) -> list[str]:
     """Return the arguments without some options and their values."""
-    found, is_value = [], False
+    words, is_value = [], False
     for word in args:
         if not is_value and word not in options:
-            found += [word] if word.partition("=")[0] not in options else []
+            words += [word] if word.partition("=")[0] not in options else []
         is_value = not is_value and word in options
-    return found
+    return words
 
 
 def _script(environ: Mapping[str, str] | None) -> str:

@@ -44,14 +44,18 @@ class TypedRun:
     def question(self, command: str) -> str:
         """Return the command `plan` or `preflight` about such a run."""
         kept = _OF_QUESTION[command]
-        groups = (one for one in _groups(self.words) if _is_word(one) or _option(one) in kept)
-        words = [word for one in groups for word in one]
-        asked = {key: one for key, one in self.variables.items() if not key.startswith("RUN_")}
+        groups = (
+            group for group in _groups(self.words) if _is_word(group) or _option(group) in kept
+        )
+        words = [word for group in groups for word in group]
+        asked = {key: group for key, group in self.variables.items() if not key.startswith("RUN_")}
         return f"{assignments(asked)}{console_program()} {shlex.join([command, *words])}"
 
     def _but(self, options: Sequence[str]) -> list[str]:
         """Return the words without some options and their values."""
-        return [word for one in _groups(self.words) if _option(one) not in options for word in one]
+        return [
+            word for group in _groups(self.words) if _option(group) not in options for word in group
+        ]
 
     def _line(self, words: Sequence[str]) -> str:
         return f"{assignments(self.variables)}{self.program} {shlex.join(words)}".rstrip()
@@ -72,9 +76,9 @@ def pinned(command: str, runs: Mapping[str, RunDir | None]) -> str:
     """
     typed, words = _parsed(command, ""), []
     for group in _groups(typed.words):
-        found = runs.get(_option(group))
+        run = runs.get(_option(group))
         is_latest = (group[0].partition("=")[2] or "".join(group[1:])) in ("", "latest")
-        words += [_option(group), shown(found.path)] if found and is_latest else group
+        words += [_option(group), shown(run.path)] if run and is_latest else group
     return replace(typed, words=words).again()
 
 
@@ -103,12 +107,12 @@ def _groups(words: Sequence[str]) -> Iterator[list[str]]:
     """Yield each option with its value, and each other word."""
     rest = list(words)
     while rest:
-        one = [rest.pop(0)]
-        if not _is_word(one):
-            has_value = "=" not in one[0] and one[0] not in _FLAGS
+        group = [rest.pop(0)]
+        if not _is_word(group):
+            has_value = "=" not in group[0] and group[0] not in _FLAGS
             if has_value and rest and not rest[0].startswith("--"):
-                one.append(rest.pop(0))
-        yield one
+                group.append(rest.pop(0))
+        yield group
 
 
 def _is_word(group: Sequence[str]) -> bool:

@@ -35,8 +35,8 @@ def group_counts() -> dict[str, tuple[int, int]]:
     dump = getattr(sys.modules.get(_C10D), "_dump_fr_trace", None)
     if dump is None:
         return {}
-    told = pickle.loads(dump(includeCollectives=False, includeStackTraces=False))  # noqa: S301
+    dumped = pickle.loads(dump(includeCollectives=False, includeStackTraces=False))  # noqa: S301
     return {
-        name: (int(one["last_enqueued_collective"]), int(one["last_completed_collective"]))
-        for name, one in told.get("pg_status", {}).items()
+        name: (int(counts["last_enqueued_collective"]), int(counts["last_completed_collective"]))
+        for name, counts in dumped.get("pg_status", {}).items()
     }

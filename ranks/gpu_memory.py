@@ -81,7 +81,7 @@ def summary(snapshot: Snapshot) -> str:
 
 def _lines(frames: Any) -> tuple[str, ...]:
     """Return the innermost lines of a stack, and the innermost that is not torch's own."""
-    told = [f"{frame['filename']}:{frame['line']} {frame['name']}" for frame in frames]
-    own = [line for line in told if not any(part in line for part in _OF_TORCH)]
-    kept = told[:_NUM_LINES]
+    places = [f"{frame['filename']}:{frame['line']} {frame['name']}" for frame in frames]
+    own = [line for line in places if not any(part in line for part in _OF_TORCH)]
+    kept = places[:_NUM_LINES]
     return tuple(kept if not own or own[0] in kept else [*kept[:-1], own[0]])

@@ -66,7 +66,7 @@ class Ranks:
         padded[: len(array)] = torch.from_numpy(array)
         gathered = [torch.empty_like(padded) for _ in range(self.world_size)]
         dist.all_gather(gathered, padded, group=self.control)
-        return [one[:size].numpy() for one, size in zip(gathered, sizes.tolist(), strict=True)]
+        return [part[:size].numpy() for part, size in zip(gathered, sizes.tolist(), strict=True)]
 
     def share(self, value: Any) -> Any:
         """Return rank 0's `value` on every rank."""

@@ -111,7 +111,7 @@ class MainThreadWatch:
 
     def _of_user(self, frames: list[FrameType]) -> FrameType:
         """Return the innermost frame of the user's own code, or else of a library but torch."""
-        files = [one.f_code.co_filename for one in frames]
+        files = [candidate.f_code.co_filename for candidate in frames]
         ours = _OURS if self._of_script else ()
         # The script itself may lie in a library's folder.
         main = getattr(sys.modules.get("__main__"), "__file__", None) if self._of_script else None

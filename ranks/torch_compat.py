@@ -35,7 +35,9 @@ def fake_store() -> Any:
 def shares_of(optimizer: Any) -> list[list[torch.Tensor]]:
     """Return the parameters that each rank updates, in a ZeroRedundancyOptimizer."""
     partition: list[list[dict[str, Any]]] = optimizer._partition_parameters()
-    return [[one for group in groups for one in group["params"]] for groups in partition]
+    return [
+        [parameter for group in groups for parameter in group["params"]] for groups in partition
+    ]
 
 
 def default_group() -> Any:

@@ -140,8 +140,8 @@ def flight_record(*, with_stacks: bool = True) -> list[dict[str, Any]]:
     seen = {
         (entry["process_group"], entry["record_id"], entry["op_id"]): entry for entry in entries
     }
-    ordered = sorted(seen.values(), key=lambda one: int(one["time_created_ns"]))
-    return [_told(one) for one in ordered if not one["is_p2p"]][-_NUM_ENTRIES:]
+    ordered = sorted(seen.values(), key=lambda record: int(record["time_created_ns"]))
+    return [_told(record) for record in ordered if not record["is_p2p"]][-_NUM_ENTRIES:]
 
 
 def _told(entry: dict[str, Any]) -> dict[str, Any]:

@@ -53,8 +53,8 @@ class Speaker:
 
         Raises UserError if they are more than the model can take.
         """
-        said: list[Message] = [*self.messages, {"role": "user", "content": prompt}]
-        ids = _ids(prompt if way.is_raw else said, *tools)
+        messages: list[Message] = [*self.messages, {"role": "user", "content": prompt}]
+        ids = _ids(prompt if way.is_raw else messages, *tools)
         if len(ids) >= _most_tokens(self.model):
             raise UserError(
                 f"{len(ids):,} tokens are more than the model takes, {_most_tokens(self.model):,}",
@@ -138,10 +138,10 @@ def _most_tokens(model: Any) -> int:
     return int(getattr(text, "max_position_embeddings", None) or 1 << 30)
 
 
-def _sampling(way: Way) -> dict[str, Any]:
-    if not way.temperature:
+def _sampling(sampling: Way) -> dict[str, Any]:
+    if not sampling.temperature:
         return {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-    return {"do_sample": True, "temperature": way.temperature}
+    return {"do_sample": True, "temperature": sampling.temperature}
 
 
 def out_of_memory(error: Exception) -> UserError:

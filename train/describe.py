@@ -49,7 +49,9 @@ class Described:
     ingredient: Ingredient
 
 
-def describe(path: Path, model_path: Path, recipe: Recipe, tools: Tools, one: Any) -> Described:
+def describe(
+    path: Path, model_path: Path, recipe: Recipe, tools: Tools, settings: Any
+) -> Described:
     """Prepare `path` and describe the result. Raises UserError."""
     sources = find_sources(path)
     folder, counts = cached(sources, model_path, recipe, tools)
@@ -57,19 +59,19 @@ def describe(path: Path, model_path: Path, recipe: Recipe, tools: Tools, one: An
     prepared = as_prepared(folder / TRAIN, counts, counts["num_samples"], {})
     samples = SampleFile(prepared)
     return Described(
-        name=one.name,
+        name=settings.name,
         counts=counts,
         lengths=samples.lengths(),
         shown=preview(prepared, tools[0]),
         bad=list(islice(listed_bad_rows(folder, sources), _NUM_BAD)),
-        ingredient=Ingredient(name=one.name, weight=one.weight, data=prepared),
+        ingredient=Ingredient(name=settings.name, weight=settings.weight, data=prepared),
     )
 
 
-def show(found: Described, recipe: Recipe, console: Console) -> None:
+def show(described: Described, recipe: Recipe, console: Console) -> None:
     """Print everything that was found, for people to read."""
-    counts = found.counts
-    console.print(Text(found.name, style="bold"))
+    counts = described.counts
+    console.print(Text(described.name, style="bold"))
     rows = f"{num_text(counts['num_rows'], 'row')}, {num_text(counts['num_samples'], 'sample')}"
     share = counts["num_loss_tokens"] / max(1, counts["num_tokens"])
     facts = [
@@ -79,17 +81,17 @@ def show(found: Described, recipe: Recipe, console: Console) -> None:
         ("tokens", f"{counts['num_tokens']:,}, {share:.0%} with loss"),
         *(("note", remark) for remark in counts["remarks"]),
         *(("note", one) for one in left_out(counts, recipe)),
-        *(("left out", num_text(counts["num_bad"], "bad row")) for _ in found.bad[:1]),
-        *(("  bad row", f"{one['file']}:{one['row']}: {one['problem']}") for one in found.bad),
+        *(("left out", num_text(counts["num_bad"], "bad row")) for _ in described.bad[:1]),
+        *(("  bad row", f"{one['file']}:{one['row']}: {one['problem']}") for one in described.bad),
     ]
     for name, fact in facts:
         console.print(Text(f"  {name:<10}", style="dim") + Text(fact))
-    for line in histogram(found.lengths):
+    for line in histogram(described.lengths):
         console.print(Text(f"  {line}"))
     for file, row, tokens in counts["longest_rows"]:
         console.print(Text(f"  a longest row: {tokens:,} tokens: {file}:{row}"))
     console.print(Text(f"  the first samples, {BEGIN}what has loss{END} in brackets:"))
-    for sample in found.shown:
+    for sample in described.shown:
         console.print(Text(f"    {short(sample)}"))
 
 
@@ -107,33 +109,33 @@ def histogram(lengths: np.ndarray) -> list[str]:
     return lines
 
 
-def as_json(found: Described) -> dict[str, Any]:
+def as_json(described: Described) -> dict[str, Any]:
     """Return everything that was found as a JSON object; lengths are in tokens."""
     quantiles = [0, 0.5, 0.9, 0.99, 1]
-    lengths = found.lengths if len(found.lengths) else np.zeros(1, int)
+    lengths = described.lengths if len(described.lengths) else np.zeros(1, int)
     return {
-        "name": found.name,
-        "weight": found.ingredient.weight,
-        **found.counts,
+        "name": described.name,
+        "weight": described.ingredient.weight,
+        **described.counts,
         "length_quantiles": dict(
             zip(map(str, quantiles), np.quantile(lengths, quantiles).tolist(), strict=True)
         ),
-        "samples": found.shown,
-        "bad_rows": found.bad,
+        "samples": described.shown,
+        "bad_rows": described.bad,
     }
 
 
-def check_would_start(found: Described, path: Path, recipe: Recipe, *, stops: bool) -> None:
+def check_would_start(described: Described, path: Path, recipe: Recipe, *, stops: bool) -> None:
     """Raise UserError if a run would stop at these data; `stops`: at a bad row."""
-    if found.bad and stops:
-        bad, num = found.bad[0], num_text(found.counts["num_bad"], "bad row")
+    if described.bad and stops:
+        bad, num = described.bad[0], num_text(described.counts["num_bad"], "bad row")
         raise UserError(
             f"a run would stop at {bad['file']}:{bad['row']}: {num}",
             do="mend it, or --set data.on_bad_row=skip leaves bad rows out",
             code=ExitCode.DATA,
         )
-    if not len(found.lengths):
-        raise nothing_left(path, found.counts, recipe)
+    if not len(described.lengths):
+        raise nothing_left(path, described.counts, recipe)
 
 
 def main() -> None:
@@ -146,21 +148,25 @@ def main() -> None:
     paths = local_paths(config, run, "path")
     if config.data.eval_fraction < 0:
         recipe = held_out_if_enough(paths, model_path, recipe, tools)
-    found = [describe(path, model_path, recipe, tools, one) for path, one in paths]
+    all_described = [
+        describe(path, model_path, recipe, tools, described) for path, described in paths
+    ]
     if sys.argv[3:]:
-        sys.stdout.write(json.dumps({"files": [as_json(one) for one in found]}) + "\n")
+        sys.stdout.write(
+            json.dumps({"files": [as_json(described) for described in all_described]}) + "\n"
+        )
     else:
-        _show_all(found, recipe)
+        _show_all(all_described, recipe)
     sys.stdout.flush()
-    for one, (path, _) in zip(found, paths, strict=True):
-        check_would_start(one, path, recipe, stops=config.data.on_bad_row == "stop")
+    for described, (path, _) in zip(all_described, paths, strict=True):
+        check_would_start(described, path, recipe, stops=config.data.on_bad_row == "stop")
 
 
-def _show_all(found: list[Described], recipe: Recipe) -> None:
+def _show_all(all_described: list[Described], recipe: Recipe) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    for one in found:
-        show(one, recipe, console)
-    ingredients = [one.ingredient for one in found if len(one.lengths)]
+    for described in all_described:
+        show(described, recipe, console)
+    ingredients = [described.ingredient for described in all_described if len(described.lengths)]
     if ingredients and is_mixed(ingredients):
         for line in mixture_lines(ingredients):
             console.print(Text(line))

@@ -87,12 +87,12 @@ def _named_sets(
     config: RunConfig, run: RunDir, model_path: Path, recipe: Recipe, tools: Tools
 ) -> dict[str, PreparedData]:
     """Return the data of each [evaluation.NAME]."""
-    found = {}
-    for name, one in config.evaluation.items() if config.train.evaluate else ():
-        paths = paths_of(one.path, run, f"set_{name}")
-        own = replace(recipe, columns=one.columns or recipe.columns)
-        found[name], _ = _all_of(paths, model_path, own, run, tools)
-    return found
+    prepared = {}
+    for name, evaluation in config.evaluation.items() if config.train.evaluate else ():
+        paths = paths_of(evaluation.path, run, f"set_{name}")
+        own = replace(recipe, columns=evaluation.columns or recipe.columns)
+        prepared[name], _ = _all_of(paths, model_path, own, run, tools)
+    return prepared
 
 
 def local_paths(config: RunConfig, run: RunDir, field: str) -> list[tuple[Path, DataPath]]:
@@ -103,8 +103,8 @@ def local_paths(config: RunConfig, run: RunDir, field: str) -> list[tuple[Path, 
 def paths_of(text: str, run: RunDir, field: str) -> list[tuple[Path, DataPath]]:
     """Return the local path of each entry of `text`, the value of `field`, with the entry."""
     return [
-        (run.data_of_hub(field, number) if one.is_of_hub else Path(one.path), one)
-        for number, one in enumerate(data_paths(text))
+        (run.data_of_hub(field, number) if path.is_of_hub else Path(path.path), path)
+        for number, path in enumerate(data_paths(text))
     ]
 
 
@@ -136,27 +136,27 @@ def _all_of(
 ) -> tuple[PreparedData, PreparedData | None]:
     """Return the combined data of all paths, and what is held out of them or None."""
     made = [prepare_path(path, model_path, recipe, run, tools) for path, _ in paths]
-    found = [
-        Ingredient(name=one.name, weight=one.weight, data=data)
-        for (_, one), (data, _) in zip(paths, made, strict=True)
+    ingredients = [
+        Ingredient(name=part.name, weight=part.weight, data=data)
+        for (_, part), (data, _) in zip(paths, made, strict=True)
     ]
     held_out = [
-        Ingredient(name=one.name, weight=1, data=data)
-        for (_, one), (_, data) in zip(paths, made, strict=True)
+        Ingredient(name=part.name, weight=1, data=data)
+        for (_, part), (_, data) in zip(paths, made, strict=True)
         if data is not None
     ]
     if recipe.eval_fraction and not held_out:
         raise UserError(
-            f"none of {sum(one.data.num_samples for one in found)} samples is held out by "
+            f"none of {sum(part.data.num_samples for part in ingredients)} samples is held out by "
             f"data.eval_fraction = {recipe.eval_fraction:g}",
             do="a larger data.eval_fraction, or data.eval_path=FILE",
             code=ExitCode.DATA,
         )
-    if is_mixed(found):
-        for line in mixture_lines(found):
+    if is_mixed(ingredients):
+        for line in mixture_lines(ingredients):
             say(line)
     text_end_id = tools[1].text_end_id(tools[0])
-    return mixed(found, text_end_id), mixed(held_out, text_end_id) if held_out else None
+    return mixed(ingredients, text_end_id), mixed(held_out, text_end_id) if held_out else None
 
 
 def _note_files(run: RunDir, paths: list[Path]) -> None:

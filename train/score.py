@@ -34,10 +34,10 @@ def score(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> No
     settle_attention(model, config)
     sets = evaluation_sets(config, run, ranks, events, model, head=head_kind(model))
     assert sets is not None
-    for one in sets.named:
-        one.evaluate(step)
+    for named in sets.named:
+        named.evaluate(step)
         if ranks.is_first and config.scoring.per_example:
-            _keep(run, one)
+            _keep(run, named)
     if ranks.is_first:
         events.emit(
             "mark",

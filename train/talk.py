@@ -65,8 +65,8 @@ def was_trained_on_texts(prepared: Prepared) -> bool:
 class Conversation:
     """The models that answer, each prompt one after another."""
 
-    def __init__(self, found: list[Speaker], way: Way, tools: tuple[Any, Template]) -> None:
-        self._speakers, self._way, self._tools = found, way, tools
+    def __init__(self, speakers: list[Speaker], sampling: Way, tools: tuple[Any, Template]) -> None:
+        self._speakers, self._way, self._tools = speakers, sampling, tools
         self.begin()
 
     def begin(self) -> None:
@@ -153,16 +153,18 @@ def talk(run: RunDir, options: Options) -> None:
     # The export has the template that was trained with; its options are the run's.
     recipe, _ = recipes(config)
     tokenizer, template = load_text_tools(folder, recipe)
-    way, note = options.way, ""
-    if not way.is_raw and was_trained_on_texts(prepared):
-        way = Way(max_new_tokens=way.max_new_tokens, temperature=way.temperature, is_raw=True)
+    sampling, note = options.way, ""
+    if not sampling.is_raw and was_trained_on_texts(prepared):
+        sampling = Way(
+            max_new_tokens=sampling.max_new_tokens, temperature=sampling.temperature, is_raw=True
+        )
         note = "It was trained on texts: what you type is continued. "
     device = device_of(options.device)
     try:
-        found = list(speakers(config, run, prepared, device, beside_base=options.beside_base))
+        speakers_ = list(speakers(config, run, prepared, device, beside_base=options.beside_base))
     except torch.OutOfMemoryError as error:
         raise out_of_memory(error) from error
-    conversation = Conversation(found, way, (tokenizer, template))
+    conversation = Conversation(speakers_, sampling, (tokenizer, template))
     if options.prompt is not None:
         conversation.ask(options.prompt)
         return

@@ -215,7 +215,9 @@ def _tell_cost(
     if not steps:
         return
     packed = replace(config, data=replace(config.data, packing=True))
-    feeds = [Feed(samples, one, ranks.rank, ranks.world_size, order) for one in (config, packed)]
+    feeds = [
+        Feed(samples, count, ranks.rank, ranks.world_size, order) for count in (config, packed)
+    ]
     (tokens, computed, batches), (_, in_rows, rows) = (
         map(sum, zip(*map(feed.tokens, steps), strict=True)) for feed in feeds
     )

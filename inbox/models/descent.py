@@ -28,15 +28,15 @@ class Descent:
 
     def lines(self) -> list[Line]:
         """Return all lines that can be read."""
-        found = []
+        entries = []
         for text in self._text().splitlines():
             try:
                 line = json.loads(text)
                 is_one = isinstance(line, dict) and isinstance(line["job"], str)
             except (ValueError, KeyError):
                 continue  # edited by hand
-            found += [line] if is_one else []
-        return found
+            entries += [line] if is_one else []
+        return entries
 
     def add(self, line: Line) -> None:
         """Add a line, durably. Raises OSError (a full disk), and then adds nothing.

@@ -31,14 +31,14 @@ def objections(
     forgetting: float,
 ) -> list[str]:
     """Return why a model is not to become the current one: a phrase for each set it is worse on."""
-    found = []
+    reasons = []
     for name in sets:
         if name not in after:
-            found.append(f"{name} was not scored")
+            reasons.append(f"{name} was not scored")
         elif is_worse(before.get(name, Score(loss=None)), after[name], forgetting):
             what = "its own held-out rows" if name == own else "an earlier set"
-            found.append(f"worse on {name}, {what}: {change(before.get(name), after[name])}")
-    return found
+            reasons.append(f"worse on {name}, {what}: {change(before.get(name), after[name])}")
+    return reasons
 
 
 def change(before: Score | None, after: Score) -> str:

@@ -45,8 +45,8 @@ class HeldOutSets:
 
     def named(self, names: Sequence[str] | None = None) -> list[HeldOutSet]:
         """Return the sets of those names, or all, oldest first; sets that are gone are left out."""
-        found = [one for one in self._all() if names is None or one.name in names]
-        return sorted(found, key=lambda one: one.added_t)
+        sets = [held_out for held_out in self._all() if names is None or held_out.name in names]
+        return sorted(sets, key=lambda held_out: held_out.added_t)
 
     def add(self, run: RunDir, config: RunConfig, dropped: str) -> HeldOutSet | None:
         """Keep the rows that `run` held out of `dropped`; None if it held out none.
@@ -60,12 +60,12 @@ class HeldOutSets:
         for left in self._folder.glob(".*"):  # half-written, by an inbox that was killed
             left.unlink(missing_ok=True)
         key = _digest(rows)
-        known = {one.key: one for one in self._all()}
+        known = {held_out.key: held_out for held_out in self._all()}
         if key in known:
             return known[key]
         file = self._folder / f"{key}.jsonl"
         _join(rows, file)
-        taken = {one.name for one in known.values()}
+        taken = {held_out.name for held_out in known.values()}
         made = HeldOutSet(
             name=free_name(set_name(dropped), key, taken),
             key=key,
@@ -80,14 +80,14 @@ class HeldOutSets:
     def _all(self) -> Iterator[HeldOutSet]:
         for file in self._folder.glob("*.json"):
             try:
-                one = HeldOutSet(**json.loads(file.read_text(encoding="utf-8")))
+                held_out = HeldOutSet(**json.loads(file.read_text(encoding="utf-8")))
             except (OSError, ValueError, TypeError):
                 continue  # not ours, or edited beyond use
             rows = file.with_suffix(".jsonl")
             if rows.is_file():
                 # The inbox may have moved, and a template be gone: models have theirs with them.
-                settings = [text for text in one.settings if not _is_gone(text)]
-                yield replace(one, path=str(rows), settings=settings)
+                settings = [text for text in held_out.settings if not _is_gone(text)]
+                yield replace(held_out, path=str(rows), settings=settings)
 
 
 def _is_gone(setting: str) -> bool:
@@ -141,7 +141,7 @@ def _settings(config: RunConfig) -> list[str]:
 def _options(config: RunConfig) -> list[str]:
     """Return the options with which as much is computed as in the run's own evaluations."""
     most = config.data.max_eval_samples
-    found = ["--max-samples", str(most)] if most else []
+    options = ["--max-samples", str(most)] if most else []
     if config.launch.num_ranks > 1:
-        found += ["--num-gpus", str(config.launch.num_ranks)]
-    return found if config.train.eval_generate else [*found, "--no-generate"]
+        options += ["--num-gpus", str(config.launch.num_ranks)]
+    return options if config.train.eval_generate else [*options, "--no-generate"]

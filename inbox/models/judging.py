@@ -45,32 +45,34 @@ class Judge:
         self._scorer, self._current = scorer, current
         self._line_of_current = None if current is None else descent.of(current.name)
 
-    def judge(self, one: Candidate) -> Line:
+    def judge(self, candidate: Candidate) -> Line:
         """Return the candidate's line of descent; computes for as long as evaluations take.
 
         Raises InterruptedScoringError.
         """
-        names = self._deciding(one)
+        names = self._deciding(candidate)
         try:
-            before, base, after = self._scores(one, names)
+            before, base, after = self._scores(candidate, names)
         except ScoringFailedError as error:
-            reason = f"the model is kept as {one.job_id}, and not made current: {error}"
-            return self.line(one, names, is_current=False, reason=reason)
-        own = None if one.own is None else one.own.name
+            reason = f"the model is kept as {candidate.job_id}, and not made current: {error}"
+            return self.line(candidate, names, is_current=False, reason=reason)
+        own = None if candidate.own is None else candidate.own.name
         against = objections(own, names, before, after, self._forgetting)
         if against:
             limit = f"the limit is {self._forgetting:+.0%}"
-            reason = f"kept as {one.job_id}, and not made current: {'; '.join(against)} ({limit})"
+            reason = (
+                f"kept as {candidate.job_id}, and not made current: {'; '.join(against)} ({limit})"
+            )
         elif own is None:
             reason = "made current; nothing was held out of its data, so nothing tells how good"
         else:
             reason = f"made current: on {own}, {change(before.get(own), after[own])}"
         scores = {name: _figures(name, before, base, after) for name in names}
-        return self.line(one, names, is_current=not against, reason=reason, scores=scores)
+        return self.line(candidate, names, is_current=not against, reason=reason, scores=scores)
 
     def line(
         self,
-        one: Candidate,
+        candidate: Candidate,
         names: list[str],
         *,
         is_current: bool,
@@ -78,17 +80,20 @@ class Judge:
         scores: Mapping[str, Mapping[str, float]] | None = None,
     ) -> Line:
         """Return a line of descent; without scores and not current, nothing is decided yet."""
-        parent = self._parent(one)
+        parent = self._parent(candidate)
         learnt = [] if parent is None else parent["trained_on"]
         return {
-            "job": one.job_id,
-            "name": one.name,
+            "job": candidate.job_id,
+            "name": candidate.name,
             "when": time.strftime("%Y-%m-%d %H:%M:%S"),
             "t": time.time(),
-            "from": one.start if parent is None else parent["job"],
-            "base": self._base_of(one),
-            "run": str(one.run),
-            "trained_on": [*learnt, {"name": one.name, "content_hash": one.content_hash}],
+            "from": candidate.start if parent is None else parent["job"],
+            "base": self._base_of(candidate),
+            "run": str(candidate.run),
+            "trained_on": [
+                *learnt,
+                {"name": candidate.name, "content_hash": candidate.content_hash},
+            ],
             "is_decided": bool(scores) or is_current,
             "is_current": is_current,
             "reason": reason,
@@ -97,48 +102,51 @@ class Judge:
             "scores": scores or {},
         }
 
-    def _deciding(self, one: Candidate) -> list[str]:
+    def _deciding(self, candidate: Candidate) -> list[str]:
         """Return the names of the sets that decide: those of the current model, and its own."""
         if self._current is None:
             names = []
         elif self._line_of_current is None:  # put there by hand: it may have learnt any of them
-            names = [one.name for one in self._sets.named()]
+            names = [candidate.name for candidate in self._sets.named()]
         else:
             names = self._line_of_current["sets"]
-        own = [] if one.own is None else [one.own.name]
-        return [*(found.name for found in self._sets.named(names) if found.name not in own), *own]
+        own = [] if candidate.own is None else [candidate.own.name]
+        return [
+            *(held_out.name for held_out in self._sets.named(names) if held_out.name not in own),
+            *own,
+        ]
 
     def _scores(
-        self, one: Candidate, names: list[str]
+        self, candidate: Candidate, names: list[str]
     ) -> tuple[dict[str, Score], dict[str, Score], dict[str, Score]]:
         """Return the scores before the training, of the base, and after it, by set."""
-        sets, own = self._sets.named(names), [] if one.own is None else [one.own]
-        after = self._scorer.scores(str(one.model), sets)
+        sets, own = self._sets.named(names), [] if candidate.own is None else [candidate.own]
+        after = self._scorer.scores(str(candidate.model), sets)
         if self._current is None:
-            base = self._scorer.scores(self._base_of(one), own)
+            base = self._scorer.scores(self._base_of(candidate), own)
             return base, base, after
-        base = self._scorer.scores_if_any(self._base_of(one), own)
+        base = self._scorer.scores_if_any(self._base_of(candidate), own)
         known = _afterwards(self._line_of_current)
-        others = [found for found in sets if found.name not in known]
+        others = [held_out for held_out in sets if held_out.name not in known]
         return known | self._scorer.scores(str(self._current), others), base, after
 
-    def _parent(self, one: Candidate) -> Line | None:
+    def _parent(self, candidate: Candidate) -> Line | None:
         """Return the line of the model that the training began with, if it is one of ours."""
-        start = Path(one.start)
-        return self._descent.of(start.name) if start.parent == one.model.parent else None
+        start = Path(candidate.start)
+        return self._descent.of(start.name) if start.parent == candidate.model.parent else None
 
-    def _base_of(self, one: Candidate) -> str:
-        parent = self._parent(one)
-        return one.start if parent is None else str(parent["base"])
+    def _base_of(self, candidate: Candidate) -> str:
+        parent = self._parent(candidate)
+        return candidate.start if parent is None else str(parent["base"])
 
 
 def _afterwards(line: Line | None) -> dict[str, Score]:
     """Return the scores that a model had after its training: they do not change."""
-    found: dict[str, dict[str, Any]] = {} if line is None else line["scores"]
+    scores: dict[str, dict[str, Any]] = {} if line is None else line["scores"]
     return {
-        name: Score(loss=one["after"], exact_match=one.get("exact_match"))
-        for name, one in found.items()
-        if "after" in one
+        name: Score(loss=score["after"], exact_match=score.get("exact_match"))
+        for name, score in scores.items()
+        if "after" in score
     }
 
 
@@ -147,10 +155,10 @@ def _figures(
 ) -> dict[str, float]:
     """Return the scores on one set as they are written; what is not known is left out."""
     last = after.get(name, _UNKNOWN)
-    found = {
+    figures = {
         "before": before.get(name, _UNKNOWN).loss,
         "base": base.get(name, _UNKNOWN).loss,
         "after": last.loss,
         "exact_match": last.exact_match,
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in figures.items() if value is not None}

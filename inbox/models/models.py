@@ -79,7 +79,7 @@ class Models:
             scorer = Scorer(command, env, is_stopped)
             line = self._considered(job_id, name, content_hash, RunDir(run), scorer)
             self._descent.add(line)
-        made_current = [one["job"] for one in self._descent.lines() if one["is_current"]]
+        made_current = [entry["job"] for entry in self._descent.lines() if entry["is_current"]]
         is_last = made_current[-1:] == [job_id]
         if is_last:
             point_at(self.current, self._folder / job_id)
@@ -93,7 +93,7 @@ class Models:
         self._folder.mkdir(parents=True, exist_ok=True)
         if run.model.is_dir():
             keep(run.model, model)
-        one = Candidate(
+        candidate = Candidate(
             job_id=job_id,
             name=name,
             content_hash=content_hash,
@@ -110,9 +110,9 @@ class Models:
             current=pointed_at(self.current),
         )
         if model.is_dir():
-            return judge.judge(one)
+            return judge.judge(candidate)
         reason = (
             "the run has exported no whole model, only adapters, from which no run can go on: "
             "--set train.merge_adapters=true exports both"
         )
-        return judge.line(one, [], is_current=False, reason=reason)
+        return judge.line(candidate, [], is_current=False, reason=reason)

@@ -55,16 +55,16 @@ class Scorer:
 
         Raises ScoringFailedError and InterruptedScoringError.
         """
-        found: dict[str, Score] = {}
-        for way, some in groupby(sorted(sets, key=_way), _way):
-            settings, options = way
-            named = [f"{one.name}={one.path}" for one in some]
+        scores_: dict[str, Score] = {}
+        for sampling, some in groupby(sorted(sets, key=_way), _way):
+            settings, options = sampling
+            named = [f"{held_out.name}={held_out.path}" for held_out in some]
             words = ["evaluate", model, *named, "--json", *options]
             words += [word for setting in settings for word in ("--set", setting)]
-            for name, one in self._run(words)["sets"].items():
-                loss = one["loss"]
-                found[name] = Score(loss=loss, exact_match=one["exact_match"])
-        return found
+            for name, held_out in self._run(words)["sets"].items():
+                loss = held_out["loss"]
+                scores_[name] = Score(loss=loss, exact_match=held_out["exact_match"])
+        return scores_
 
     def scores_if_any(self, model: str, sets: Sequence[HeldOutSet]) -> dict[str, Score]:
         """Return what `scores` does, or nothing: for figures that decide nothing."""
@@ -89,13 +89,13 @@ class Scorer:
         if code in (*_INTERRUPTED, -signal.SIGINT, -signal.SIGTERM):
             raise InterruptedScoringError(f"./airlock evaluate ended with {code}")
         try:
-            found: dict[str, Any] = json.loads(out.strip().splitlines()[-1]) if not code else {}
+            result: dict[str, Any] = json.loads(out.strip().splitlines()[-1]) if not code else {}
         except (ValueError, IndexError):
-            found = {}
-        if "sets" not in found:
+            result = {}
+        if "sets" not in result:
             last = " / ".join(line.strip() for line in err.strip().splitlines()[-_LINES:])
             raise ScoringFailedError(f"./airlock evaluate ended with {code}: {last or 'silent'}")
-        return found
+        return result
 
     def _end_of(self, process: subprocess.Popen[str]) -> tuple[str, str]:
         """Return what the process has printed, once it has ended."""
@@ -109,9 +109,9 @@ class Scorer:
                     is_asked = True
 
 
-def _way(one: HeldOutSet) -> tuple[list[str], list[str]]:
+def _way(held_out: HeldOutSet) -> tuple[list[str], list[str]]:
     """Return how a set is scored: those of the same way are scored in one evaluation."""
-    return one.settings, one.options
+    return held_out.settings, held_out.options
 
 
 def _end_with_parent() -> None:

@@ -72,9 +72,9 @@ def check_without_data(
     del env["AIRLOCK_RUN_DIR"]  # there is no run
     _say(console, banner(job))
     _say(console, "no training data are named: this checks machine, packages and plan, no more")
-    for one in find(job, environ):
-        if one.level != "ok":
-            _say(console, line_of(one))
+    for finding in find(job, environ):
+        if finding.level != "ok":
+            _say(console, line_of(finding))
     try:
         failed = list(run_first_tests(job, console, env, signals, by_default=True))
         _say(console, "\nplan: does it fit?")
@@ -98,7 +98,9 @@ def as_typed(
     typed = again(profile, {}, environ).replace(" --dry-run", "")
     others = [error for error in errors if not isinstance(error, NoDataError)]
     lacking = [error for error in errors if isinstance(error, NoDataError)]
-    return others + [UserError(str(one.args[0]), do=data_commands(typed)) for one in lacking]
+    return others + [
+        UserError(str(missing.args[0]), do=data_commands(typed)) for missing in lacking
+    ]
 
 
 def with_checks_here(errors: Sequence[UserError], request: Request) -> list[UserError]:

@@ -53,8 +53,8 @@ class Done:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
-        told = asdict(self) | {"step": str(self.step), **asdict(self.step)}
-        return told | {"seconds": round(self.seconds, 1), "do": "" if self.ok else self.do}
+        fields = asdict(self) | {"step": str(self.step), **asdict(self.step)}
+        return fields | {"seconds": round(self.seconds, 1), "do": "" if self.ok else self.do}
 
 
 def steps_of(config: RunConfig, num_ranks: int) -> Iterator[Step]:
@@ -90,11 +90,14 @@ def climb_profile(
     done: list[Done] = []
     try:
         for step in todo:
-            one = _climbed(step, request, config, signals, timeout_s or TIMEOUT_S)
-            done.append(one)
+            climbed = _climbed(step, request, config, signals, timeout_s or TIMEOUT_S)
+            done.append(climbed)
             if not as_json:
-                _say(console, f"{'ok' if one.ok else 'FAIL':<5} {one.seconds:>7.1f} s  {step}")
-            if not one.ok:
+                _say(
+                    console,
+                    f"{'ok' if climbed.ok else 'FAIL':<5} {climbed.seconds:>7.1f} s  {step}",
+                )
+            if not climbed.ok:
                 break
     except Interrupted:
         _say(console, f"interrupted in: {step}; nothing is left of it")
@@ -149,7 +152,7 @@ def _summary(request: Request, done: list[Done], not_reached: list[str]) -> dict
         "diagnostic": "climb",
         "ok": done[-1].ok,
         "profile": request.profile,
-        "steps": [one.as_json() for one in done],
+        "steps": [step.as_json() for step in done],
         "not_reached": not_reached,
     }
 

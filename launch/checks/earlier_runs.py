@@ -36,24 +36,24 @@ def dead_runs() -> list[RunProcesses]:
 
 def check_leftovers(_context: Context) -> list[Finding]:
     """Return a warning for each dead run, with what is left of it; live runs are left alone."""
-    found = all_runs()
-    dead = [one for one in found if one.is_dead]
+    runs = all_runs()
+    dead = [run for run in runs if run.is_dead]
     if not dead:
-        return [fine(LEFTOVERS, f"none; runs of yours that are going on: {len(found)}")]
-    return [_left_over(one) for one in dead]
+        return [fine(LEFTOVERS, f"none; runs of yours that are going on: {len(runs)}")]
+    return [_left_over(run) for run in dead]
 
 
-def _left_over(one: RunProcesses) -> Finding:
-    pids = [process.pid for process in one.processes]
-    roles = roles_of(one)
-    some = one.processes[:_MOST]
+def _left_over(run: RunProcesses) -> Finding:
+    pids = [process.pid for process in run.processes]
+    roles = roles_of(run)
+    some = run.processes[:_MOST]
     named = "; ".join(describe(process, roles.get(process.pid, "")) for process in some)
     more = f"; and {len(pids) - _MOST} more" if len(pids) > _MOST else ""
     return warning(
         LEFTOVERS,
-        f"run {one.run.run_id} is dead and has left {one.how_many}: {named}{more}",
-        f"{console_program()} stop {one.run.run_id}   # ends exactly these",
-        run=one.run.run_id,
+        f"run {run.run.run_id} is dead and has left {run.how_many}: {named}{more}",
+        f"{console_program()} stop {run.run.run_id}   # ends exactly these",
+        run=run.run.run_id,
         pids=[str(pid) for pid in pids],
     )
 
@@ -62,11 +62,11 @@ def check_build_locks(context: Context) -> list[Finding]:
     """Return a warning for each old lock that no process has open."""
     now, locks = time.time(), find_locks(context.environ)
     held = _open_here() if locks else set()
-    found = []
+    findings = []
     for lock in locks:
         age_s = now - _changed_at(lock, now)
         if age_s >= _OLD_S and lock.resolve() not in held:
-            found.append(
+            findings.append(
                 warning(
                     BUILD_LOCKS,
                     f"{lock} is {clock_text(age_s)} old and nobody holds it: whoever loads the "
@@ -75,7 +75,7 @@ def check_build_locks(context: Context) -> list[Finding]:
                     age_s=age_s,
                 )
             )
-    return found or [fine(BUILD_LOCKS, f"none of {len(locks)} is left over")]
+    return findings or [fine(BUILD_LOCKS, f"none of {len(locks)} is left over")]
 
 
 def find_locks(environ: Mapping[str, str]) -> list[Path]:
@@ -96,12 +96,12 @@ def _changed_at(lock: Path, now: float) -> float:
 
 def _open_here() -> set[Path]:
     """Return all open files named `lock`; other users' processes are not seen."""
-    found = set()
+    paths = set()
     for folder in Path("/proc").glob("[0-9]*/fd"):
         with contextlib.suppress(OSError):
             for link in folder.iterdir():
                 with contextlib.suppress(OSError):
                     target = Path(os.readlink(link))  # noqa: PTH115 - not every one is a path
                     if target.name == "lock":
-                        found.add(target)
-    return found
+                        paths.add(target)
+    return paths

@@ -120,7 +120,7 @@ def check_gpus(context: Context) -> list[Finding]:
     size = model_size(context.config, context.sources)
     needed_bytes = size.loaded_bytes(context.config) if size else 0
     lost = [state for state in driver.gpus if state.fault]
-    found = [
+    findings = [
         warning(
             GPU,
             f"GPU {state.index} does not answer, and is left out: {state.fault}",
@@ -130,9 +130,9 @@ def check_gpus(context: Context) -> list[Finding]:
         for state in lost
     ]
     for gpu in chosen:
-        found += judge_gpu(gpu, now.get(gpu.uuid), needed_bytes, len(chosen))
-    if found:
-        return found
+        findings += judge_gpu(gpu, now.get(gpu.uuid), needed_bytes, len(chosen))
+    if findings:
+        return findings
     free = min(now[gpu.uuid].free_bytes for gpu in chosen) // MIB
     return [fine(GPU, f"{len(chosen)} GPUs, at least {free:,} MiB free on each", free_mib=free)]
 
@@ -177,8 +177,8 @@ def _mode(state: GpuState, num_gpus: int) -> Iterator[Finding]:
         if num_gpus > 1:
             yield error(GPU, f"{text}, and NCCL cannot join them", do, gpu=index)
         else:
-            one = "CUDA_VISIBLE_DEVICES=MIG-…   # names one, as `nvidia-smi -L` does; or: "
-            yield warning(GPU, text, one + do, gpu=index)
+            example = "CUDA_VISIBLE_DEVICES=MIG-…   # names one, as `nvidia-smi -L` does; or: "
+            yield warning(GPU, text, example + do, gpu=index)
 
 
 def _memory(gpu: Gpu, state: GpuState, needed_bytes: int) -> Iterator[Finding]:

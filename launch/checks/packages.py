@@ -51,5 +51,5 @@ def check_packages(context: Context) -> list[Finding]:
     """Return an error for each package or compiler that would be missed during the start."""
     if context.config.script is not None:
         return []
-    found = [error(PACKAGES, text, do) for text, do in missing(context.config)]
-    return found or [fine(PACKAGES, "all that this configuration needs is installed")]
+    findings = [error(PACKAGES, text, do) for text, do in missing(context.config)]
+    return findings or [fine(PACKAGES, "all that this configuration needs is installed")]

@@ -52,13 +52,13 @@ def show_preflight(
 
     Raises UserError when the request itself is wrong.
     """
-    found = findings_of(request, environ)
-    is_ready = all(finding.ok for finding in found)
+    findings = findings_of(request, environ)
+    is_ready = all(finding.ok for finding in findings)
     if as_json:
-        rows = [dataclasses.asdict(finding) for finding in found]
+        rows = [dataclasses.asdict(finding) for finding in findings]
         print(json.dumps({"diagnostic": "preflight", "ok": is_ready, "findings": rows}))  # noqa: T201
     else:
-        console.out("\n".join(map(line_of, found)), highlight=False)
+        console.out("\n".join(map(line_of, findings)), highlight=False)
     return ExitCode.DONE if is_ready else ExitCode.PREFLIGHT
 
 
@@ -100,7 +100,7 @@ def find(
         driver=lambda: state.answer(deadline) if state else None,
     )
     asked = [(name, Asked(partial(check, context))) for name, check in checks.items()]
-    return [finding for name, one in asked for finding in _findings_of(name, one, deadline)]
+    return [finding for name, answer in asked for finding in _findings_of(name, answer, deadline)]
 
 
 def _findings_of(name: str, asked: Asked[list[Finding]], deadline: float) -> list[Finding]:
@@ -120,21 +120,21 @@ def make_sure(job: Job, environ: Mapping[str, str], console: Console, *, force: 
     On a terminal, first offer to end what a dead run has left behind.
     """
     _offer_to_end_leftovers(console)
-    found = find(job, environ)
-    errors = [finding for finding in found if finding.level == "error"]
+    findings = find(job, environ)
+    errors = [finding for finding in findings if finding.level == "error"]
     if errors and not force:
-        _print([finding for finding in found if finding.level == "warning"], console)
-        lines = "\n".join(f"  {one.check}: {one.text}\n    → {one.do}" for one in errors)
+        _print([finding for finding in findings if finding.level == "warning"], console)
+        lines = "\n".join(f"  {error.check}: {error.text}\n    → {error.do}" for error in errors)
         raise UserError(
             f"this machine is not ready for the run\n{lines}",
             do="--force continues all the same",
             code=ExitCode.PREFLIGHT,
         )
-    _print([finding for finding in found if finding.level != "ok"], console)
+    _print([finding for finding in findings if finding.level != "ok"], console)
 
 
-def _print(found: Sequence[Finding], console: Console) -> None:
-    for finding in found:
+def _print(findings: Sequence[Finding], console: Console) -> None:
+    for finding in findings:
         console.out(f"airlock: {finding.level}: {_said(finding)}", highlight=False)
 
 

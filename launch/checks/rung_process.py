@@ -144,6 +144,6 @@ def _summary(text: str) -> dict[str, Any] | None:
     """Return the object that a rung prints at its end, or None; a line of stderr may follow it."""
     for line in reversed(text.splitlines()):
         if line.startswith('{"diagnostic"'):
-            found: dict[str, Any] = json.loads(line)
-            return found
+            summary: dict[str, Any] = json.loads(line)
+            return summary
     return None

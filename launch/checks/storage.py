@@ -89,26 +89,26 @@ def _is_ours(path: Path) -> bool:
 
 def _maker_lives(path: Path) -> bool:
     """Return whether the process in torch's name for the file lives; it may have it closed now."""
-    found = _STALE.fullmatch(path.name)
-    return bool(found and found[1]) and Path(f"/proc/{found[1]}").exists()  # type: ignore[index]
+    match = _STALE.fullmatch(path.name)
+    return bool(match and match[1]) and Path(f"/proc/{match[1]}").exists()  # type: ignore[index]
 
 
 def _used_names() -> set[str]:
     """Return the names of all files in /dev/shm that a process of this user has mapped or open."""
-    found = set()
+    used = set()
     for process in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if not process.name.isdigit() or process.stat().st_uid != os.getuid():
                 continue
             for line in (process / "maps").read_text(errors="replace").splitlines():
                 if (at := line.find(f"{_SHM}/")) >= 0:
-                    found.add(line[at + len(str(_SHM)) + 1 :].removesuffix(" (deleted)"))
+                    used.add(line[at + len(str(_SHM)) + 1 :].removesuffix(" (deleted)"))
             for link in (process / "fd").iterdir():
                 with contextlib.suppress(OSError):
                     target = Path(os.readlink(link))  # noqa: PTH115 - not every one is a path
                     if target.parent == _SHM:
-                        found.add(target.name)
-    return found
+                        used.add(target.name)
+    return used
 
 
 def _size(path: Path) -> int:
@@ -165,20 +165,20 @@ def _what(config: RunConfig, sources: Sources) -> str:
 
 def _judge_disk(folder: Path, needed_bytes: int, what: str, do: str) -> Finding:
     there = next(path for path in (folder, *folder.parents) if path.exists())
-    found = os.statvfs(there)
-    free_bytes, kind = found.f_bavail * found.f_frsize, filesystem_of(there)
+    disk = os.statvfs(there)
+    free_bytes, kind = disk.f_bavail * disk.f_frsize, filesystem_of(there)
     figures: dict[str, Figure] = {
         "folder": str(folder),
         "free_mib": free_bytes // MIB,
         "kind": kind,
     }
-    if found.f_flag & os.ST_RDONLY:
+    if disk.f_flag & os.ST_RDONLY:
         return error(DISK, f"{folder} is on a read-only filesystem ({kind})", do, **figures)
     if not os.access(there, os.W_OK | os.X_OK):
         text = f"{there} may not be written by the user {os.getuid()}"
         return error(DISK, text, do, **figures)
-    if found.f_files and not found.f_favail:
-        text = f"{folder}: all {found.f_files:,} inodes of its filesystem are in use"
+    if disk.f_files and not disk.f_favail:
+        text = f"{folder}: all {disk.f_files:,} inodes of its filesystem are in use"
         return error(DISK, text, do, **figures)
     text = f"{free_bytes // MIB:,} MiB are free for {folder} ({kind})"
     takes = f"{what} take"

@@ -40,12 +40,12 @@ def check_localhost(_context: Context) -> list[Finding]:
 def find_localhost() -> Finding:
     """Return the finding on localhost, which is the same for any run."""
     try:
-        found = socket.getaddrinfo("localhost", 0, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo("localhost", 0, type=socket.SOCK_STREAM)
     except OSError as seen:
         do = "a line `127.0.0.1 localhost` in /etc/hosts"
         return error(LOCALHOST, f"the name localhost does not resolve here: {seen}", do)
     refused = ""
-    for family, _, _, _, address in found:
+    for family, _, _, _, address in addresses:
         try:
             _connect(family, (address[0], 0))
         except OSError as seen:
@@ -104,7 +104,7 @@ def _raise(which: int, needed: int, most: int | None = None) -> int:
     """Raise a soft limit below `needed` as far as the hard one, or `most`; return the limit."""
     soft, hard = resource.getrlimit(which)
     if soft != resource.RLIM_INFINITY and soft < needed and soft != hard:
-        limits = [one for one in (hard, most) if one not in (None, resource.RLIM_INFINITY)]
+        limits = [limit for limit in (hard, most) if limit not in (None, resource.RLIM_INFINITY)]
         soft = min(limits, default=resource.RLIM_INFINITY)
         resource.setrlimit(which, (soft, hard))
     return soft
@@ -169,8 +169,8 @@ def _threads_of_user() -> int:
 
 def check_clock(_context: Context) -> list[Finding]:
     """Return a warning if the clock is behind something written earlier."""
-    found = list(_behind(time.time()))
-    return found or [fine(CLOCK, time.strftime("%Y-%m-%d %H:%M:%S %Z"))]
+    findings = list(_behind(time.time()))
+    return findings or [fine(CLOCK, time.strftime("%Y-%m-%d %H:%M:%S %Z"))]
 
 
 def _behind(now: float) -> Iterator[Finding]:

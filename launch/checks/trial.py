@@ -79,7 +79,7 @@ def smaller(config: RunConfig, *, batch_size: int, num_steps: int) -> dict[str, 
 
 @contextmanager
 def trial(
-    module: str, args: Sequence[str], timeout_s: float, look: Callable[[], None]
+    module: str, args: Sequence[str], timeout_s: float, check_stop: Callable[[], None]
 ) -> Iterator[Trial]:
     """Run `python -m MODULE ARGS…` to its end, for `timeout_s` at most.
 
@@ -90,11 +90,11 @@ def trial(
     # On the disk of the runs, because checkpoints may be large.
     prefix = f"{TRIALS}{os.getpid()}-"
     with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as own:
-        yield _run(module, args, timeout_s, look, Path(own))
+        yield _run(module, args, timeout_s, check_stop, Path(own))
 
 
 def _run(
-    module: str, args: Sequence[str], timeout_s: float, look: Callable[[], None], own: Path
+    module: str, args: Sequence[str], timeout_s: float, check_stop: Callable[[], None], own: Path
 ) -> Trial:
     env = _environment(os.environ) | {"AIRLOCK_RUNS_DIR": str(own)}
     log, hung = own / "output.log", ""
@@ -103,7 +103,7 @@ def _run(
     deadline = time.monotonic() + timeout_s
     try:
         while child.poll() is None and not hung:
-            look()
+            check_stop()
             if time.monotonic() > deadline:
                 hung = _where(_folder(own), timeout_s)
             time.sleep(_POLL_S)
@@ -153,8 +153,10 @@ def _where(folder: RunDir | None, timeout_s: float) -> str:
     rank = min(last, key=lambda one: float(last[one]["mono"]))
     attempt = int(last[rank]["attempt"])
     log = folder.rank_log(rank, attempt)
-    said = last_words(log.read_text(encoding="utf-8", errors="replace")) if log.exists() else []
-    return f"{text}: rank {rank} was the first to fall silent{quoted(said)}"
+    last_lines = (
+        last_words(log.read_text(encoding="utf-8", errors="replace")) if log.exists() else []
+    )
+    return f"{text}: rank {rank} was the first to fall silent{quoted(last_lines)}"
 
 
 def judge_end(ran: Trial, do: str) -> Finding:
@@ -163,20 +165,20 @@ def judge_end(ran: Trial, do: str) -> Finding:
         return Finding(check="run", ok=True, text=f"{len(ran.losses)} steps, to the end")
     if ran.hung:
         return Finding(check="run", ok=False, text=ran.hung, do=do)
-    told, advice = _told(ran.output)
+    message, advice = _told(ran.output)
     return Finding(
-        check="run", ok=False, text=told or f"it {how_it_ended(ran.code)}", do=advice or do
+        check="run", ok=False, text=message or f"it {how_it_ended(ran.code)}", do=advice or do
     )
 
 
 def _told(output: str) -> tuple[str, str]:
     """Return a run's final message, and the command it advised."""
     lines = [line for line in output.splitlines() if line.strip()]
-    said = [number for number, line in enumerate(lines) if line.startswith(_SAYS)]
-    failed = [number for number in said if lines[number].startswith(_FAILED)]
-    if not said:
+    own_lines = [number for number, line in enumerate(lines) if line.startswith(_SAYS)]
+    failed = [number for number in own_lines if lines[number].startswith(_FAILED)]
+    if not own_lines:
         return "", ""
-    at = (failed or said)[-1]
+    at = (failed or own_lines)[-1]
     text, below = lines[at].removeprefix(_SAYS), lines[at + 1 :]
     arrows = [number for number, line in enumerate(below) if line.lstrip().startswith("→ ")]
     if failed or not arrows:  # advice on resuming is useless here: this run folder is deleted

@@ -31,11 +31,11 @@ def old_entries(
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if not re.fullmatch(pattern, path.name) or path.is_symlink() or not path.is_dir():
                 continue
-            found = path.lstat()
-            age_s = time.time() - found.st_mtime
+            stat = path.lstat()
+            age_s = time.time() - stat.st_mtime
             if age_s < max(retention.older_than_s, _LEAST_AGE_S):
                 continue
-            if found.st_uid != os.getuid() or not is_sealed(path):
+            if stat.st_uid != os.getuid() or not is_sealed(path):
                 yield Kept(kind="cache", path=path, why="it has no seal of Airlock's: not ours")
             elif why := live.user_of_cached(path.name):
                 yield Kept(kind="cache", path=path, why=why)
@@ -46,7 +46,7 @@ def old_entries(
                     size_bytes=freed_bytes(path),
                     age_s=age_s,
                     what=f"{what}, made again when a run needs it",
-                    used=_used_since(found.st_mtime_ns, path.name, look_again),
+                    used=_used_since(stat.st_mtime_ns, path.name, look_again),
                 )
 
 

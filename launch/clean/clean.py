@@ -47,9 +47,9 @@ class Asked:
 def clean(asked: Asked, console: Console) -> ExitCode:
     """Show what could be removed, or remove it. Raises UserError for a folder that is no inbox."""
     places = _Places.of(asked.inbox)
-    found = list(places.look(Retention(older_than_s=asked.older_than_s, keep=asked.keep)))
-    items = [one for one in found if isinstance(one, Item)]
-    kept = [one for one in found if isinstance(one, Kept)]
+    findings = list(places.look(Retention(older_than_s=asked.older_than_s, keep=asked.keep)))
+    items = [item for item in findings if isinstance(item, Item)]
+    kept = [item for item in findings if isinstance(item, Kept)]
     if not asked.as_json:
         console.out("\n".join(_plan(asked, places, items, kept)), highlight=False)
     removed, kept_after_all, failed = _remove_all(items) if asked.yes else ([], [], {})
@@ -87,7 +87,7 @@ class _Places:
     @property
     def all(self) -> list[Path]:
         """All places, as they are shown."""
-        return [one for one in (self.runs, self.cache, self.models) if one is not None]
+        return [folder for folder in (self.runs, self.cache, self.models) if folder is not None]
 
     def look(self, retention: Retention) -> Iterable[Item | Kept]:
         """Yield what could be removed, and what is kept although it is old."""
@@ -102,15 +102,15 @@ class _Places:
     def live(self) -> LiveRuns:
         """Return the runs that are live now, elsewhere too, and the jobs of the inbox."""
         folders = () if self.models is None else ("queue", "processing")
-        found = (self.runs.parent / name for name in folders)
-        jobs = [path.name for one in found if one.is_dir() for path in one.iterdir()]
+        places = (self.runs.parent / name for name in folders)
+        jobs = [path.name for folder in places if folder.is_dir() for path in folder.iterdir()]
         return LiveRuns({self.runs, runs_folder()}, jobs)
 
     def _of_trash(self) -> list[Path]:
-        found = [self.runs, *(run.checkpoints for run in run_folders(self.runs))]
+        folders = [self.runs, *(run.checkpoints for run in run_folders(self.runs))]
         if self.cache is not None:
-            found += [self.cache / "data", self.cache / "models"]
-        return found if self.models is None else [*found, self.models]
+            folders += [self.cache / "data", self.cache / "models"]
+        return folders if self.models is None else [*folders, self.models]
 
 
 def _remove_all(items: list[Item]) -> tuple[list[Item], list[Kept], dict[Path, OSError]]:
@@ -140,7 +140,9 @@ def _plan(asked: Asked, places: _Places, items: list[Item], kept: list[Kept]) ->
     ]
     if kept:
         lines.append("kept, although as old:")
-        lines += [f"  {one.kind:<11} {_name(one.path)}: {one.why}" for one in kept]
+        lines += [
+            f"  {kept_item.kind:<11} {_name(kept_item.path)}: {kept_item.why}" for kept_item in kept
+        ]
     return lines
 
 
@@ -152,7 +154,7 @@ def _name(path: Path) -> str:
 def _end(
     asked: Asked, items: list[Item], removed: list[Item], kept_after_all: list[Kept]
 ) -> list[str]:
-    lines = [f"  kept after all: {_name(one.path)}: {one.why}" for one in kept_after_all]
+    lines = [f"  kept after all: {_name(kept.path)}: {kept.why}" for kept in kept_after_all]
     if asked.yes:
         return [*lines, f"removed: {_total(removed)}"]
     if not items:
@@ -190,7 +192,7 @@ def _as_json(
     return {
         "is_dry_run": not asked.yes,
         "could_be_removed": [item.as_json for item in items],
-        "removed": [one.as_json for one in removed],
-        "kept": [{"kind": one.kind, "path": str(one.path), "why": one.why} for one in kept],
+        "removed": [entry.as_json for entry in removed],
+        "kept": [{"kind": entry.kind, "path": str(entry.path), "why": entry.why} for entry in kept],
         "failed": {str(path): str(error) for path, error in failed.items()},
     }

@@ -66,8 +66,8 @@ def freed_bytes(path: Path) -> int:
     for folder, _, names in os.walk(path, followlinks=False):
         for name in names:
             try:
-                found = os.lstat(Path(folder, name))
+                stat = os.lstat(Path(folder, name))
             except OSError:  # removed meanwhile
                 continue
-            total += found.st_blocks * 512 if found.st_nlink == 1 else 0
+            total += stat.st_blocks * 512 if stat.st_nlink == 1 else 0
     return total

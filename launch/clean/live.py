@@ -33,7 +33,7 @@ class LiveRuns:
         owned = {
             run.path.resolve() for folder in folders for run in run_folders(folder) if is_owned(run)
         }
-        with_processes = {one.run.path.resolve() for one in all_runs()}
+        with_processes = {processes.run.path.resolve() for processes in all_runs()}
         self._live = owned | with_processes
         self._preparing = [path.name for path in sorted(owned) if _is_being_prepared(RunDir(path))]
         self._texts = {path.name: _texts(RunDir(path)) for path in self._live}
@@ -71,10 +71,10 @@ def _is_being_prepared(run: RunDir) -> bool:
 
 
 def _texts(run: RunDir) -> str:
-    found = []
+    texts = []
     for file in (run.command, run.config, _prepared(run)):
         try:
-            found.append(file.read_text(encoding="utf-8", errors="replace"))
+            texts.append(file.read_text(encoding="utf-8", errors="replace"))
         except OSError:  # not there yet
             continue
-    return "\n".join(found)
+    return "\n".join(texts)

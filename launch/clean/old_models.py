@@ -70,15 +70,15 @@ def _current(folder: Path, lines: list[dict[str, Any]]) -> set[str]:
 
 def _lines(file: Path) -> list[dict[str, Any]]:
     """Return the lines of descent (inbox/models/descent.py); none if there is no such file."""
-    found = []
+    entries = []
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
     for line in text.splitlines():
         try:
-            one = json.loads(line)
+            entry = json.loads(line)
         except ValueError:
             continue
-        found += [one] if isinstance(one, dict) and "job" in one else []
-    return found
+        entries += [entry] if isinstance(entry, dict) and "job" in entry else []
+    return entries

@@ -42,43 +42,43 @@ def old_runs(
     """Yield what can go of the runs in `folder`, and which old ones are kept, and why."""
     runs = []
     for run in run_folders(folder):
-        found = _recorded(run)
-        if found is None:
+        recorded = _recorded(run)
+        if recorded is None:
             yield Kept(kind="run", path=run.path, why="it has no record of Airlock's: not ours")
         else:
-            runs.append(found)
+            runs.append(recorded)
     kept = _kept_by_place(folder, runs, retention)
     last_models = _last_models(runs)
-    for one in runs:
-        age_s = time.time() - one.ended_t
+    for run_of in runs:
+        age_s = time.time() - run_of.ended_t
         if age_s < retention.older_than_s:
             continue
-        why = live.why(one.run) or kept.get(one.run.path, "")
+        why = live.why(run_of.run) or kept.get(run_of.run.path, "")
         if not why:
-            yield _whole(one, age_s, look_again)
+            yield _whole(run_of, age_s, look_again)
             continue
-        checkpoints = [] if live.why(one.run) else _superfluous(one, last_models)
+        checkpoints = [] if live.why(run_of.run) else _superfluous(run_of, last_models)
         if checkpoints:
             yield Item(
                 kind="checkpoints",
-                path=one.run.checkpoints,
+                path=run_of.run.checkpoints,
                 paths=tuple(checkpoints),
                 size_bytes=sum(map(freed_bytes, checkpoints)),
                 age_s=age_s,
                 what=f"{len(checkpoints)} of a run that is done; its model stays",
-                used=_used(one.run, look_again),
+                used=_used(run_of.run, look_again),
             )
-        yield Kept(kind="run", path=one.run.path, why=why)
+        yield Kept(kind="run", path=run_of.run.path, why=why)
 
 
-def _whole(one: _Run, age_s: float, look_again: LookAgain) -> Item:
+def _whole(old: _Run, age_s: float, look_again: LookAgain) -> Item:
     return Item(
         kind="run",
-        path=one.run.path,
-        size_bytes=freed_bytes(one.run.path),
+        path=old.run.path,
+        size_bytes=freed_bytes(old.run.path),
         age_s=age_s,
-        what=f"{one.profile}, {one.phase or 'never began'}",
-        used=_used(one.run, look_again),
+        what=f"{old.profile}, {old.phase or 'never began'}",
+        used=_used(old.run, look_again),
     )
 
 
@@ -118,54 +118,54 @@ def _written_t(run: RunDir) -> float:
 
 def _kept_by_place(folder: Path, runs: list[_Run], retention: Retention) -> dict[Path, str]:
     """Return the runs that are kept whatever their age, with the reason."""
-    found: dict[Path, str] = {}
+    reasons: dict[Path, str] = {}
     for of_one in _by_profile(runs):
         last = of_one[-retention.keep :] if retention.keep else []
-        for one in last:
+        for place in last:
             which = "the last run" if retention.keep == 1 else f"one of the last {retention.keep}"
-            found[one.run.path] = f"{which} of {one.profile or 'its profile'}"
+            reasons[place.run.path] = f"{which} of {place.profile or 'its profile'}"
     for path in _last_models(runs):
-        found.setdefault(path, "it has the last good model of its profile")
+        reasons.setdefault(path, "it has the last good model of its profile")
     for path in _last_with_checkpoints(runs):
-        found.setdefault(path, "it has the last checkpoints of its profile, to go on from")
+        reasons.setdefault(path, "it has the last checkpoints of its profile, to go on from")
     latest = folder / "latest"
     if latest.is_symlink():
-        found.setdefault(folder / latest.readlink(), "`latest` points to it")
-    return found
+        reasons.setdefault(folder / latest.readlink(), "`latest` points to it")
+    return reasons
 
 
 def _last_models(runs: list[_Run]) -> set[Path]:
     """Return the last run of each profile that has exported a model."""
-    found = ([one.run.path for one in some if one.has_exported] for some in _by_profile(runs))
-    return {paths[-1] for paths in found if paths}
+    folders = ([run.run.path for run in some if run.has_exported] for some in _by_profile(runs))
+    return {paths[-1] for paths in folders if paths}
 
 
 def _last_with_checkpoints(runs: list[_Run]) -> set[Path]:
     """Return the last run of each profile that has whole checkpoints."""
-    found = (
-        [one.run.path for one in some if complete_checkpoints(one.run.checkpoints)]
+    folders = (
+        [run.run.path for run in some if complete_checkpoints(run.run.checkpoints)]
         for some in _by_profile(runs)
     )
-    return {paths[-1] for paths in found if paths}
+    return {paths[-1] for paths in folders if paths}
 
 
 def _by_profile(runs: Iterable[_Run]) -> list[list[_Run]]:
-    found: dict[str, list[_Run]] = {}
+    by_profile: dict[str, list[_Run]] = {}
     for run in runs:
-        found.setdefault(run.profile, []).append(run)
-    return list(found.values())
+        by_profile.setdefault(run.profile, []).append(run)
+    return list(by_profile.values())
 
 
-def _superfluous(one: _Run, last_models: set[Path]) -> list[Path]:
+def _superfluous(old: _Run, last_models: set[Path]) -> list[Path]:
     """Return the checkpoints that a run which stays can do without.
 
     The best of the last good run of a profile stays, or its last if none was evaluated.
     """
-    folder = one.run.checkpoints
-    if not one.has_exported or folder.is_symlink():
+    folder = old.run.checkpoints
+    if not old.has_exported or folder.is_symlink():
         return []
-    found = [path for path in complete_checkpoints(folder) if not path.is_symlink()]
-    if one.run.path in last_models and found:
-        best = best_checkpoint(folder) or found[-1]
-        found = [path for path in found if path != best]
-    return found
+    checkpoints = [path for path in complete_checkpoints(folder) if not path.is_symlink()]
+    if old.run.path in last_models and checkpoints:
+        best = best_checkpoint(folder) or checkpoints[-1]
+        checkpoints = [path for path in checkpoints if path != best]
+    return checkpoints

@@ -52,16 +52,16 @@ def _named(name: str) -> RunDir:
 
 
 def _only_live_run() -> RunDir:
-    found = [run for run in all_runs() if run.launcher is not None]
-    if len(found) == 1:
-        return found[0].run
-    if not found:
+    live = [run for run in all_runs() if run.launcher is not None]
+    if len(live) == 1:
+        return live[0].run
+    if not live:
         raise UserError(
             "no run of yours goes on here",
             do=f"{console_program()} attach RUN   # one that is over, or elsewhere: {ls_runs()}",
         )
-    each = [f"{console_program()} attach {one.called}" for one in found]
-    raise UserError(f"{len(found)} runs go on here", do="\n  → ".join(each))
+    each = [f"{console_program()} attach {processes.called}" for processes in live]
+    raise UserError(f"{len(live)} runs go on here", do="\n  → ".join(each))
 
 
 class _Attached:
@@ -131,10 +131,10 @@ class _Attached:
         self._view.draw(self._state)
 
     def _new_lines(self) -> list[str]:
-        found: list[str] = []
+        new: list[str] = []
         while (lines := self._log.new_lines()) is not None:
-            found += lines
-        return found
+            new += lines
+        return new
 
     def _left(self) -> ExitCode:
         name = self._run.run_id
@@ -170,13 +170,13 @@ class _Attached:
 def _status_of(run: RunDir) -> Status | None:
     """Return the status of `run`; None if there is none yet, or any more."""
     try:
-        told = read_status(run)
+        known_status = read_status(run)
         known = {field_.name for field_ in fields(Status)}
-        status = Status(**{name: value for name, value in told.items() if name in known})
+        status = Status(**{name: value for name, value in known_status.items() if name in known})
         own = {field_.name for field_ in fields(RankStatus)}
         status.ranks = [
             RankStatus(**{name: value for name, value in row.items() if name in own})
-            for row in told["ranks"]
+            for row in known_status["ranks"]
         ]
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -41,20 +41,20 @@ def check(
     show = _Table(console, request) if not as_json else None
     done: list[Climbed] = []
     try:
-        for one in rungs:
-            if rung is None and lacks_gpu and one.needs_device:  # `environment` has said so, once
+        for later in rungs:
+            if rung is None and lacks_gpu and later.needs_device:  # `environment` has said so, once
                 continue
-            with nullcontext() if show is None else show.waiting(one):
-                done.append(climb(one, request, environ, signals, timeout_s))
+            with nullcontext() if show is None else show.waiting(later):
+                done.append(climb(later, request, environ, signals, timeout_s))
             if show is not None:
                 show.row(done[-1])
             if not done[-1].ok and not goes_on:
                 break
     except Interrupted:
-        console.out(f"interrupted in {one.name}; nothing is left of it", highlight=False)
+        console.out(f"interrupted in {later.name}; nothing is left of it", highlight=False)
         return ExitCode.INTERRUPTED_UNSAVED
-    not_reached = [one for one in rungs if one not in [climbed.rung for climbed in done]]
-    is_green = all(one.ok for one in done) and not not_reached
+    not_reached = [later for later in rungs if later not in [climbed.rung for climbed in done]]
+    is_green = all(later.ok for later in done) and not not_reached
     if show is None:
         print(json.dumps(_summary(done, not_reached, request)))  # noqa: T201
     else:
@@ -105,16 +105,16 @@ class _Table:
 
     def end(self, done: Sequence[Climbed], not_reached: Sequence[Rung], *, lacks_gpu: bool) -> None:
         """Print the overall result, and what to type next."""
-        red = [one for one in done if not one.ok]
+        red = [climbed for climbed in done if not climbed.ok]
         if not red and not not_reached:
             num = f"all {len(done)} rungs are" if len(done) > 1 else f"{done[0].rung.name} is"
             self._out(f"\n{num} green")
             return
-        texts = [f"{', '.join(one.rung.name for one in red)} failed"] if red else []
+        texts = [f"{', '.join(climbed.rung.name for climbed in red)} failed"] if red else []
         if not_reached:
             # After one that passed, only the missing GPU can have kept the rest from running.
             why = "not run, for want of a GPU" if lacks_gpu and done[-1].ok else "not reached"
-            texts.append(f"{why}: {', '.join(one.name for one in not_reached)}")
+            texts.append(f"{why}: {', '.join(climbed.name for climbed in not_reached)}")
         lines = ["", f"airlock: {'; '.join(texts)}"]
         if red:
             lines += [f"  → {red[0].do}", f"  → {alone(red[0].rung, self._request)}   # again"]
@@ -127,21 +127,21 @@ class _Table:
 def _summary(done: Sequence[Climbed], not_reached: Sequence[Rung], request: Request) -> Any:
     return {
         "diagnostic": "ladder",
-        "ok": all(one.ok for one in done),
+        "ok": all(climbed.ok for climbed in done),
         "profile": request.profile,
         "rungs": [
             {
-                "rung": one.rung.name,
-                "ok": one.ok,
-                "line": one.line,
-                "do": "" if one.ok else one.do,
-                "seconds": round(one.seconds, 3),
-                "peak_rss_bytes": one.peaks.rss_bytes,
-                "vm_peak_bytes": one.peaks.vm_bytes,
-                "findings": one.findings,
-                "last_words": one.last_words,
+                "rung": climbed.rung.name,
+                "ok": climbed.ok,
+                "line": climbed.line,
+                "do": "" if climbed.ok else climbed.do,
+                "seconds": round(climbed.seconds, 3),
+                "peak_rss_bytes": climbed.peaks.rss_bytes,
+                "vm_peak_bytes": climbed.peaks.vm_bytes,
+                "findings": climbed.findings,
+                "last_words": climbed.last_words,
             }
-            for one in done
+            for climbed in done
         ],
-        "not_reached": [one.name for one in not_reached],
+        "not_reached": [climbed.name for climbed in not_reached],
     }

@@ -14,10 +14,10 @@ _UNITS_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 
 def _age(_context: click.Context, _option: click.Parameter, text: str) -> tuple[str, float]:
     """Return an age as it was typed, and in seconds."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([dhms])", text.strip())
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([dhms])", text.strip())
+    if match is None:
         raise click.BadParameter(f"{text!r} is no age: 30d, 12h, 90m or 45s")
-    return text.strip(), float(found[1]) * _UNITS_S[found[2]]
+    return text.strip(), float(match[1]) * _UNITS_S[match[2]]
 
 
 @click.command()

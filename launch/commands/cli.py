@@ -176,13 +176,13 @@ def check(
     show_default=True,
     help="One device.",
 )
-def try_(run: str, prompt: str | None, *, beside_base: bool, device: str, **way: Any) -> None:
+def try_(run: str, prompt: str | None, *, beside_base: bool, device: str, **options: Any) -> None:
     """Talk to the model that RUN has trained, or let it answer PROMPT and end."""
     from launch.commands import try_model
 
     end_with(
         lambda *_: try_model.try_model(
-            run, prompt, os.environ, beside_base=beside_base, device=device, way=way
+            run, prompt, os.environ, beside_base=beside_base, device=device, sampling=options
         )
     )
 

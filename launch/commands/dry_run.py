@@ -45,8 +45,10 @@ def show(request: Request, console: Console, environ: Mapping[str, str]) -> Exit
         files = [] if model is None else weight_files(model)  # none until fetched or made
     if limit := address_limit(job, files, environment.of_child(environ)):
         environment = environment.with_variable(limit)
-    found = [line_of(finding) for finding in find(job, environ)]
-    console.out("\n".join([banner(job, folder), "", "this machine:", *found, ""]), highlight=False)
+    findings = [line_of(finding) for finding in find(job, environ)]
+    console.out(
+        "\n".join([banner(job, folder), "", "this machine:", *findings, ""]), highlight=False
+    )
     code = show_plan_of(job, console, environ)
     lines = [
         "",
@@ -77,7 +79,7 @@ def _first_tests(
     if job.config.script is not None:
         return
     yield "before the ranks are started:"
-    lacks_data = any(isinstance(one, NoDataError) for one in errors)
+    lacks_data = any(isinstance(failed, NoDataError) for failed in errors)
     for test in FIRST_TESTS:
         try:
             yield f"  {test.line(environ, by_default=lacks_data)}"

@@ -66,13 +66,13 @@ def evaluate(
             return ExitCode.INTERRUPTED_UNSAVED
         report(progress, run, state, code)
         return code
-    found = _found(asked, job, run, state)
+    result = _found(asked, job, run, state)
     if asked.examples is not None:
         _copy(run.path / "examples.jsonl", Path(asked.examples))
     if asked.as_json:
-        console.out(json.dumps(found), highlight=False)
+        console.out(json.dumps(result), highlight=False)
     else:
-        console.out("\n".join(_lines(found)), highlight=False)
+        console.out("\n".join(_lines(result)), highlight=False)
     return code
 
 
@@ -99,8 +99,8 @@ def _job(asked: Asked, environ: Mapping[str, str]) -> Job:
     train = replace(config.train, eval_generate=scoring.generate)
     config = replace(config, evaluation=sets, scoring=scoring, train=train)
     check_model(config)
-    for one in sets.values():
-        check_data(replace(config, data=replace(config.data, path=one.path)))
+    for held_out in sets.values():
+        check_data(replace(config, data=replace(config.data, path=held_out.path)))
     check_gate()
     number = 1 if asked.num_gpus is None else asked.num_gpus
     source = "one, by default" if asked.num_gpus is None else "--num-gpus"
@@ -165,19 +165,19 @@ _TITLES = (
 )
 
 
-def _lines(found: Mapping[str, Any]) -> list[str]:
+def _lines(result: Mapping[str, Any]) -> list[str]:
     lines = [
-        f"\n{found['model']}",
+        f"\n{result['model']}",
         _TITLES,
     ]
-    for name, one in found["sets"].items():
-        loss = "nan" if one["loss"] is None else f"{one['loss']:.6f}"
-        perplexity = "-" if one["perplexity"] is None else f"{one['perplexity']:,.4f}"
-        match_ = "-" if one["exact_match"] is None else f"{one['exact_match']:.1%}"
+    for name, scores in result["sets"].items():
+        loss = "nan" if scores["loss"] is None else f"{scores['loss']:.6f}"
+        perplexity = "-" if scores["perplexity"] is None else f"{scores['perplexity']:,.4f}"
+        match_ = "-" if scores["exact_match"] is None else f"{scores['exact_match']:.1%}"
         lines.append(
-            f"  {name:<20} {loss:>10} {perplexity:>12} {match_:>12} {one['num_samples']:>9,} "
-            f"{one['num_label_tokens']:>10,}"
+            f"  {name:<20} {loss:>10} {perplexity:>12} {match_:>12} {scores['num_samples']:>9,} "
+            f"{scores['num_label_tokens']:>10,}"
         )
-    if found["examples"]:
-        lines.append(f"  each example: {found['examples']}")
+    if result["examples"]:
+        lines.append(f"  each example: {result['examples']}")
     return lines

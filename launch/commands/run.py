@@ -31,11 +31,11 @@ class _RunCommand(AnsweringCommand):
         parser = self.make_parser(ctx)
         parser.allow_interspersed_args = False  # stop at the first positional argument
         try:
-            found, rest, _ = parser.parse_args(list(args))
+            values, rest, _ = parser.parse_args(list(args))
         except click.UsageError:
             return super().parse_args(ctx, args)  # it raises that too, after --help
-        word = found.get("profile")
-        if not (isinstance(word, str) and (found.get("module") or is_script(word))):
+        word = values.get("profile")
+        if not (isinstance(word, str) and (values.get("module") or is_script(word))):
             return super().parse_args(ctx, args)
         ctx.obj = [word, *rest]
         return super().parse_args(ctx, args[: len(args) - len(ctx.obj)])
@@ -144,9 +144,9 @@ def _refuse_for_plain(
         "--max-restarts": request.max_restarts is not None,
         "--dry-run and --prepare-only": is_prepared_or_shown,
     }
-    if found := next((name for name, is_typed in odd.items() if is_typed), None):
+    if unfit := next((name for name, is_typed in odd.items() if is_typed), None):
         raise UserError(
-            f"--plain trains a profile in one process, and is not for {found}",
+            f"--plain trains a profile in one process, and is not for {unfit}",
             do=request.command(RUN, {}),
         )
 
@@ -160,12 +160,12 @@ def _profile_again(again: str, profile: str | None, resume: str | None) -> str:
             "--again starts anew, and --resume goes on",
             do=f"./start.sh --again {again}, or ./start.sh --resume {resume}",
         )
-    found = profile_of(again)
-    if profile not in (None, found):
+    recorded = profile_of(again)
+    if profile not in (None, recorded):
         raise UserError(
-            f"{again} is of the profile {found}, not {profile}", do=f"./start.sh --again {again}"
+            f"{again} is of the profile {recorded}, not {profile}", do=f"./start.sh --again {again}"
         )
-    return found
+    return recorded
 
 
 def _request(

@@ -34,7 +34,7 @@ def try_model(
     *,
     beside_base: bool,
     device: str,
-    way: Mapping[str, Any],
+    sampling: Mapping[str, Any],
 ) -> ExitCode:
     """Let the model of the run called `name` answer `prompt`, or whatever is typed.
 
@@ -43,7 +43,12 @@ def try_model(
     run = trained_run(name, "try")
     if beside_base or not run.model.is_dir():
         _check_base(run, beside=beside_base)
-    options = {"prompt": prompt, "beside_base": beside_base, "device": device, "way": dict(way)}
+    options = {
+        "prompt": prompt,
+        "beside_base": beside_base,
+        "device": device,
+        "way": dict(sampling),
+    }
     env = dict(environ) | {
         "PYTHONPATH": children.python_path(environ),
         "PYTHONSAFEPATH": "1",
@@ -80,9 +85,9 @@ def trained_run(name: str, verb: str) -> RunDir:
         again = f"./airlock {verb} {shlex.quote(shown(run.path))}"
         do = f"{again}   # once it is done; ./airlock ps shows it"
         raise UserError(f"{run.run_id} has no model yet: it is {phase}", do=do)
-    said = _ENDED.get(phase, "has ended early")
+    ending = _ENDED.get(phase, "has ended early")
     saved = "" if is_saved else ", and nothing was saved"
-    raise UserError(f"{run.run_id} has exported no model: it {said}{saved}", do=again)
+    raise UserError(f"{run.run_id} has exported no model: it {ending}{saved}", do=again)
 
 
 def _check_base(run: RunDir, *, beside: bool) -> None:

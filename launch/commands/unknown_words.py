@@ -100,8 +100,8 @@ def _answer(error: click.UsageError, ctx: click.Context, args: Sequence[str]) ->
             if isinstance(param, click.Option)
             for name in param.opts
         }
-        if said := answer(error.option_name, args, own, program):
-            return said
+        if error_text := answer(error.option_name, args, own, program):
+            return error_text
     if isinstance(error, click.MissingParameter) and error.param is not None:
         missing = _USUAL.get(error.param.name or "")
         if missing is not None:
@@ -136,7 +136,7 @@ def _unknown(word: str, rest: Sequence[str], known: Sequence[str]) -> UserError:
 def _instead(word: str, typed: str, rest: Sequence[str], known: Sequence[str]) -> str:
     console = console_program()
     if word in ("help", "commands", "usage"):
-        return " ".join([console, *(one for one in rest if one in known), "--help"])
+        return " ".join([console, *(word_ for word_ in rest if word_ in known), "--help"])
     if _can_be_started(typed):
         return f"{start_program()} {shlex.join([typed, *rest])}"
     if word in _LOGS:

@@ -24,9 +24,9 @@ def run_to_repeat(name: str) -> RunDir:
 
     Raises UserError if there is neither.
     """
-    for one in (name, str(Path(name) / RECORDS)):
+    for place in (name, str(Path(name) / RECORDS)):
         try:
-            return find_run(one)
+            return find_run(place)
         except ValueError:
             continue
     raise UserError(
@@ -73,7 +73,7 @@ def differences(before: RunDir, now: Prepared) -> str | None:
     changes = list(data_changes(was.train, now.train))
     if was.evaluation and now.evaluation:
         held_out = data_changes(was.evaluation, now.evaluation)
-        changes += [f"held out: {one}" for one in held_out if one not in changes]
+        changes += [f"held out: {path}" for path in held_out if path not in changes]
     if not changes:
         return f"the data are those of {before.path}"
     return f"airlock: THE DATA ARE NOT THOSE OF {before.path}: {'; '.join(changes)}"

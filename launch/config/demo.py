@@ -89,8 +89,8 @@ def num_layers_of(config: RunConfig) -> int:
 
 def _text(shape: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the shape of a multimodal model's text part; a text model's own."""
-    found: Mapping[str, Any] = shape.get("text_config", shape)
-    return found
+    config: Mapping[str, Any] = shape.get("text_config", shape)
+    return config
 
 
 def _shortened(shape: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
@@ -108,8 +108,8 @@ def _shape(config: RunConfig) -> Mapping[str, Any]:
     folder = fetched_model_folder(config)
     if folder is None:
         return {}
-    found: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return found
+    shape: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return shape
 
 
 def _is_the_users(source: str) -> bool:

@@ -31,19 +31,21 @@ def left_out_lines(environment: RankEnvironment, keep_env: str) -> list[str]:
     """Return a line for each reason why variables do harm, and one on keeping those left out."""
     lines, can_keep = [], []
     for rule in RULES:
-        if slow := [one for one in environment.slow if rule.covers(one.name)]:
+        if slow := [leftover for leftover in environment.slow if rule.covers(leftover.name)]:
             lines.append(f"warning: passed on: {_shown(slow)}: {rule.why}")
-        if found := [one for one in environment.left_out if rule.covers(one.name)]:
-            lines.append(f"not passed on: {_shown(found)}: {rule.why}")
-            can_keep += [one.name for one in found if rule.can_keep]
+        if leftovers := [
+            leftover for leftover in environment.left_out if rule.covers(leftover.name)
+        ]:
+            lines.append(f"not passed on: {_shown(leftovers)}: {rule.why}")
+            can_keep += [leftover.name for leftover in leftovers if rule.can_keep]
     if can_keep:
         names = ",".join([*names_in(keep_env), *can_keep])
         lines.append(f"  → to keep what is meant: --set launch.keep_env={names}")
     return lines
 
 
-def _shown(found: Sequence[Leftover]) -> str:
-    return " ".join(f"{one.name}={_printable(one.value)}" for one in found)
+def _shown(leftovers: Sequence[Leftover]) -> str:
+    return " ".join(f"{leftover.name}={_printable(leftover.value)}" for leftover in leftovers)
 
 
 def _printable(value: str) -> str:

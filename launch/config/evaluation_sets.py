@@ -32,7 +32,7 @@ def resolve_sets(
     Raises UserError for a name or a key that cannot be, and for a set without a path.
     """
     if not isinstance(table, Mapping) or any(
-        not isinstance(one, Mapping) for one in table.values()
+        not isinstance(keys, Mapping) for keys in table.values()
     ):
         raise UserError(
             f"{layer}: [evaluation] holds something else than sets",
@@ -68,12 +68,12 @@ def _check(name: str, keys: Any, where: str) -> None:
 
 def _resolved(name: str, values: dict[str, Any]) -> EvaluationConfig:
     hints = get_type_hints(EvaluationConfig)
-    found = {
+    settings = {
         item.name: one_value(values[item.name], hints[item.name], item, f"evaluation.{name}")
         for item in fields(EvaluationConfig)
         if item.name in values
     }
-    made = EvaluationConfig(**found)
+    made = EvaluationConfig(**settings)
     if not made.path:
         raise UserError(
             f"the set evaluation.{name} has no path", do=f"--set evaluation.{name}.path=FILE"
@@ -82,8 +82,8 @@ def _resolved(name: str, values: dict[str, Any]) -> EvaluationConfig:
 
 
 def _absolute(text: str, base: Path) -> str:
-    found = [
+    paths = [
         path if path.is_of_hub else replace(path, path=str(base / os.path.expanduser(path.path)))  # noqa: PTH111 - never raises
         for path in data_paths(text)
     ]
-    return as_text(found)
+    return as_text(paths)

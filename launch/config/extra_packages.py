@@ -25,18 +25,18 @@ _COMPILERS = ("c++", "g++", "clang++")
 
 def missing(config: RunConfig) -> list[tuple[str, str]]:
     """Return what this run needs and lacks, each as (message, command that installs it)."""
-    found = []
+    lacking = []
     for setting, needed in _extra_packages(config):
         if not is_installed(needed.partition(">")[0].replace("-", "_")):
             text = f"{setting} needs the package {needed}, which is not installed"
-            found.append((text, pip_install(needed)))
+            lacking.append((text, pip_install(needed)))
     if config.model.compile and not _has_compiler():
         text = "model.compile=true needs a C++ compiler, and there is none on PATH"
-        found.append((text, "sudo apt-get install g++, or CXX=/path/to/one"))
+        lacking.append((text, "sudo apt-get install g++, or CXX=/path/to/one"))
     if config.model.compile and " " in (folder := _folder_of("torch")):
         text = f"model.compile=true: torch's compiler cannot link in a path with a space: {folder}"
-        found.append((text, "AIRLOCK_PYTHON=PATH names another Python, or move the clone"))
-    return found
+        lacking.append((text, "AIRLOCK_PYTHON=PATH names another Python, or move the clone"))
+    return lacking
 
 
 def is_installed(name: str) -> bool:
@@ -73,15 +73,15 @@ def require_packages(command: str, needed: Mapping[str, str]) -> None:
 
 
 def _extra_packages(config: RunConfig) -> list[tuple[str, str]]:
-    found = []
+    needed = []
     if config.train.method == "qlora":
-        found.append(("train.method=qlora", "bitsandbytes>=0.48"))
+        needed.append(("train.method=qlora", "bitsandbytes>=0.48"))
     elif config.train.optimizer == "adamw-8bit":
-        found.append(("train.optimizer=adamw-8bit", "bitsandbytes>=0.48"))
+        needed.append(("train.optimizer=adamw-8bit", "bitsandbytes>=0.48"))
     if config.model.attention == "flash_attention_2":
-        found.append(("model.attention=flash_attention_2", "flash-attn>=2.6"))
+        needed.append(("model.attention=flash_attention_2", "flash-attn>=2.6"))
     services = services_in(config.train.report_to)
-    return [*found, *((f"train.report_to={name}", name) for name in services)]
+    return [*needed, *((f"train.report_to={name}", name) for name in services)]
 
 
 def _has_compiler() -> bool:

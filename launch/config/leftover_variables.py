@@ -204,13 +204,17 @@ RULES = (
 def find_leftovers(environ: Mapping[str, str], keep_env: str) -> list[Leftover]:
     """Return the variables of `environ` not passed on, in table order, without those kept."""
     keep = names_in(keep_env)
-    return [one for one in _found(environ, may_be_needed=False) if one.name not in keep]
+    return [
+        leftover for leftover in _found(environ, may_be_needed=False) if leftover.name not in keep
+    ]
 
 
 def find_slow_settings(environ: Mapping[str, str], keep_env: str) -> list[Leftover]:
     """Return the variables of `environ` passed on with a warning; those kept need none."""
     keep = names_in(keep_env)
-    return [one for one in _found(environ, may_be_needed=True) if one.name not in keep]
+    return [
+        leftover for leftover in _found(environ, may_be_needed=True) if leftover.name not in keep
+    ]
 
 
 def _found(environ: Mapping[str, str], *, may_be_needed: bool) -> Iterator[Leftover]:

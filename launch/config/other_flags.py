@@ -37,8 +37,8 @@ def answer(
     if option not in command.said:
         return None
     command.finish()
-    said = "; ".join(f"{flag} is {what}" for flag, what in command.said.items())
-    return UserError(f"no option {option}: here {said}", do=command.text())
+    meanings = "; ".join(f"{flag} is {what}" for flag, what in command.said.items())
+    return UserError(f"no option {option}: here {meanings}", do=command.text())
 
 
 class _Rewritten:
@@ -157,7 +157,7 @@ class _Rewritten:
 
     def _number(self, key: str, value: str) -> int | None:
         """Return the steps, or the samples of a step, that `value` comes to, if that is known."""
-        settings = [f"{name}={one}" for name, one in self._settings.items()]
+        settings = [f"{name}={value_}" for name, value_ in self._settings.items()]
         profile = self._profile[0] if self._profile else _preset_profile()
         try:
             num_gpus = int(self._options.get("--num-gpus", 0)) or None

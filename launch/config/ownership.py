@@ -15,13 +15,15 @@ def check_unowned(run: RunDir, profile: str) -> None:
 
     `profile` is that of the run to start, for the advice.
     """
-    found = processes_of(run)
-    if found.phase not in OVER and (found.launcher is not None or is_owned(run)):
+    processes = processes_of(run)
+    if processes.phase not in OVER and (processes.launcher is not None or is_owned(run)):
         owner = owner_of(run)
-        who = owner or (f"process {found.launcher.pid}" if found.launcher else "another process")
+        who = owner or (
+            f"process {processes.launcher.pid}" if processes.launcher else "another process"
+        )
         what = f"run {run.run_id} is still going on, and its checkpoints are its own: {who}"
-    elif found.processes:
-        pids = ", ".join(str(process.pid) for process in found.processes)
+    elif processes.processes:
+        pids = ", ".join(str(process.pid) for process in processes.processes)
         what = f"the launcher of run {run.run_id} is gone, but processes of it are alive: {pids}"
     else:
         return

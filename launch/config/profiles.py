@@ -80,9 +80,9 @@ def _unknown(name: str, known: list[str]) -> UserError:
             f"{name}: a profile is a TOML file",
             do=f"{own}   # once its settings stand there: docs/configuration.md",
         )
-    near = [one for one in known if name and name in one]
+    near = [profile for profile in known if name and name in profile]
     near = near or difflib.get_close_matches(name, known, n=1, cutoff=0.4) or known[:1]
-    each = "\n  → ".join(again(one, instead_of=name) for one in near)
+    each = "\n  → ".join(again(profile, instead_of=name) for profile in near)
     return UserError(
         f"no profile {name!r}: there are {', '.join(known)}",
         do=f"{each}   # or a file, my.toml; another model: --set model.path=OWNER/NAME",

@@ -146,7 +146,7 @@ def rank_variables(
         *_allocator(environ, adds=own_trainer and placement.device == "cuda"),
     ]
     names = {variable.name for variable in set_}
-    return [*set_, *(one for one in _kept(own) if one.name not in names)]
+    return [*set_, *(kept for kept in _kept(own) if kept.name not in names)]
 
 
 def _or_the_users(variable: Variable, own: Mapping[str, str]) -> Variable:
@@ -162,13 +162,13 @@ def _kept(own: Mapping[str, str]) -> list[Variable]:
     """Return harmful variables that are passed on: as launch.keep_env asks, or with a warning."""
     named = find_leftovers(own, keep_env="")
     return [
-        *(_though(one, "environment, launch.keep_env", "kept") for one in named),
+        *(_though(variable, "environment, launch.keep_env", "kept") for variable in named),
         *(_though(setting, "environment", "passed on") for setting in find_slow_settings(own, "")),
     ]
 
 
-def _though(one: Leftover, source: str, what: str) -> Variable:
-    return Variable(one.name, one.value, source, f"{what}, though {one.reason}")
+def _though(leftover: Leftover, source: str, what: str) -> Variable:
+    return Variable(leftover.name, leftover.value, source, f"{what}, though {leftover.reason}")
 
 
 def _threads(launch: LaunchConfig, placement: Placement, bindings: Bindings) -> list[Variable]:

@@ -41,8 +41,8 @@ class Request:
             "launch.max_restarts": self.max_restarts,
             "launch.on_event": self.on_event,
         }
-        found = [f"{key}={value}" for key, value in of_options.items() if value is not None]
-        return [*self.settings, *found]
+        settings = [f"{key}={value}" for key, value in of_options.items() if value is not None]
+        return [*self.settings, *settings]
 
     def command(self, program: str, changes: Mapping[str, str], **options: str | int) -> str:
         """Return what to type: `arguments` after the script that was typed, and its variables."""
@@ -56,7 +56,7 @@ class Request:
         self, program: str, changes: Mapping[str, str], **options: str | int
     ) -> list[str]:
         """Return the arguments for RUN, PLAIN or PLAN, some settings and options changed."""
-        kept = [one for one in self.settings if one.partition("=")[0].strip() not in changes]
+        kept = [typed for typed in self.settings if typed.partition("=")[0].strip() not in changes]
         own = {
             "num_gpus": self.num_gpus,
             "gpu": self.gpu,

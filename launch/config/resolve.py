@@ -77,11 +77,11 @@ def _absolute(data: DataConfig, sources: Sources, profiles_base: Path) -> DataCo
 
     def each(key: str, text: str) -> str:
         paths = data_paths(text)
-        found = [
+        resolved = [
             path if path.is_of_hub else replace(path, path=absolute(key, path.path))
             for path in paths
         ]
-        return as_text(found)
+        return as_text(resolved)
 
     return replace(
         data,

@@ -104,14 +104,14 @@ def _of_run(run: RunDir) -> tuple[Table, Path | None, str]:
         method = config.train.method
         table = _table(config, path=base, method=method, adapter=str(run.adapter))
         return table, None, f"run {run.run_id}"
-    found = best_checkpoint(run.checkpoints) if config.train.export == "best" else None
-    found = found or next(iter(complete_checkpoints(run.checkpoints)[::-1]), None)
-    if found is None:
+    checkpoint = best_checkpoint(run.checkpoints) if config.train.export == "best" else None
+    checkpoint = checkpoint or next(iter(complete_checkpoints(run.checkpoints)[::-1]), None)
+    if checkpoint is None:
         raise UserError(
             f"{run.run_id} has exported no model, and has no whole checkpoint",
             do=f"./airlock doctor {shlex.quote(shown(run.path))}",
         )
-    return _of_checkpoint(run, found)
+    return _of_checkpoint(run, checkpoint)
 
 
 def _of_checkpoint(run: RunDir, checkpoint: Path) -> tuple[Table, Path | None, str]:
@@ -180,17 +180,17 @@ def _described(folder: Path) -> dict[str, Any]:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def named_sets(data: Sequence[str], columns: str, max_samples: int) -> dict[str, EvaluationConfig]:
     """Return the sets of DATA…, each PATH or NAME=PATH. Raises UserError for two of a name."""
     import re
 
-    found: dict[str, EvaluationConfig] = {}
+    sets: dict[str, EvaluationConfig] = {}
     for text in data:
         name, equals, path = text.partition("=")
         if not equals or not re.fullmatch(NAME, name) or Path(text).exists():
@@ -200,11 +200,11 @@ def named_sets(data: Sequence[str], columns: str, max_samples: int) -> dict[str,
         one = DataPath(path)
         if not one.is_of_hub:
             one = DataPath(str(Path.cwd() / Path(path).expanduser()))
-        if name in found:
+        if name in sets:
             raise UserError(
-                f"two sets are called {name}: {found[name].path} and {one.path}",
-                do=f"./airlock evaluate MODEL {name}={shlex.quote(found[name].path)} "
+                f"two sets are called {name}: {sets[name].path} and {one.path}",
+                do=f"./airlock evaluate MODEL {name}={shlex.quote(sets[name].path)} "
                 f"{name}-2={shlex.quote(one.path)}",
             )
-        found[name] = EvaluationConfig(path=one.path, columns=columns, max_samples=max_samples)
-    return found
+        sets[name] = EvaluationConfig(path=one.path, columns=columns, max_samples=max_samples)
+    return sets

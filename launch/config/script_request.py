@@ -44,22 +44,22 @@ def read_module(name: str, args: Sequence[str], preload: Sequence[str]) -> Scrip
     if not all(part.isidentifier() for part in name.split(".")):
         raise UserError(f"-m {name!r} names no module", do="./start.sh -m PACKAGE.MODULE ARGS")
     here = [] if os.environ.get("PYTHONSAFEPATH") else [Path.cwd()]
-    found = find_module(name, [*here, *(Path(one) for one in sys.path if one != str(ROOT))])
-    if found is None:
+    file = find_module(name, [*here, *(Path(entry) for entry in sys.path if entry != str(ROOT))])
+    if file is None:
         raise UserError(
             f"there is no module {name} in {Path.cwd()}, nor among the installed ones",
             do=f"cd to the folder that holds {name.partition('.')[0]}, and type it again",
         )
-    script = ScriptConfig(path=str(found), module=name, args=tuple(args))
-    return _checked(script, str(found), preload)
+    script = ScriptConfig(path=str(file), module=name, args=tuple(args))
+    return _checked(script, str(file), preload)
 
 
 def find_module(name: str, folders: Sequence[Path]) -> Path | None:
     """Return the file that `python -m name` runs with `folders` as its path, or None."""
     *packages, last = name.split(".")
     for part in packages:
-        regular = [one / part for one in folders if (one / part / "__init__.py").is_file()]
-        folders = regular[:1] or [one / part for one in folders if (one / part).is_dir()]
+        regular = [root / part for root in folders if (root / part / "__init__.py").is_file()]
+        folders = regular[:1] or [root / part for root in folders if (root / part).is_dir()]
     for folder in folders:
         package, file = folder / last, folder / f"{last}.py"
         if (package / "__init__.py").is_file() or not file.is_file():

@@ -51,7 +51,7 @@ class Checkpoint:
         """Return what a pickle costs a rank that reads it as `dtype`, and how to convert it."""
         if not self.is_pickle:
             return None
-        held_as = min((_ITEM_BYTES[one] for one in self.dtypes), default=_ITEM_BYTES[dtype])
+        held_as = min((_ITEM_BYTES[type_] for type_ in self.dtypes), default=_ITEM_BYTES[dtype])
         converted_bytes = self.size_bytes * _ITEM_BYTES[dtype] // held_as
         cost = "each rank that reads it holds {:,} MiB of its own: {}"
         if not self.is_mapped:
@@ -92,16 +92,16 @@ def weight_names(folder: Path, is_there: Callable[[str], bool]) -> list[str]:
 def _read(folder: Path) -> Checkpoint:
     config = _config(folder)
     names = _names(config)
-    found = next((folder / name for name in names if (folder / name).is_file()), None)
-    if found is None:
+    index = next((folder / name for name in names if (folder / name).is_file()), None)
+    if index is None:
         raise _without_weights(folder, names)
-    shards = _shards(found) if found.suffix == ".json" else {found: set()}
-    _check_are_there(found, shards)
+    shards = _shards(index) if index.suffix == ".json" else {index: set()}
+    _check_are_there(index, shards)
     for file in (*shards, folder / "tokenizer.json"):
         _check_is_no_pointer(file)
-    if found.name.removesuffix(".index.json").endswith(".bin"):
+    if index.name.removesuffix(".index.json").endswith(".bin"):
         return _read_pickles(list(shards))
-    tensors = _read_headers(found, shards)
+    tensors = _read_headers(index, shards)
     _check_config(folder, config, tensors)
     num_bytes: Counter[str] = Counter()
     for tensor in tensors.values():
@@ -193,28 +193,28 @@ def _check_is_no_pointer(file: Path) -> None:
 def _read_headers(index: Path, shards: Mapping[Path, set[str]]) -> dict[str, Tensor]:
     """Return the tensors of all files. Raises UserError unless each file matches the index."""
     file_of = {tensor: file for file, named in shards.items() for tensor in named}
-    found: dict[str, Tensor] = {}
+    all_tensors: dict[str, Tensor] = {}
     for file, expected in shards.items():
         tensors = read_header(file)
         if missing := expected - tensors.keys():
             raise damaged(file, f"{index.name} says that it holds {min(missing)}, which it lacks")
         # A tensor that the index does not name is still loaded; one in two files, from either.
-        if strays := [one for one in tensors if file_of.get(one, file) != file]:
+        if strays := [key for key in tensors if file_of.get(key, file) != file]:
             where = file_of[min(strays)].name
             raise damaged(file, f"it holds {min(strays)}, which {index.name} has in {where}")
-        found |= tensors
-    return found
+        all_tensors |= tensors
+    return all_tensors
 
 
 def _check_config(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Raise UserError if config.json describes a larger or a different model than the weights."""
-    told = (config.get("vocab_size"), config.get("hidden_size"))
+    sizes = (config.get("vocab_size"), config.get("hidden_size"))
     embedding = tensors.get("model.embed_tokens.weight")
-    if embedding and all(told) and embedding.dtype in _FLOATS and embedding.shape != told:
+    if embedding and all(sizes) and embedding.dtype in _FLOATS and embedding.shape != sizes:
         shape = " by ".join(map(str, embedding.shape))
-        said = f"vocab_size and hidden_size are {told[0]} and {told[1]}"
-        raise _not_of_one_model(folder, said, f"an embedding of {shape}")
-    layers = {int(found[1]) for tensor in tensors if (found := _LAYER.match(tensor))}
+        config_text = f"vocab_size and hidden_size are {sizes[0]} and {sizes[1]}"
+        raise _not_of_one_model(folder, config_text, f"an embedding of {shape}")
+    layers = {int(match[1]) for tensor in tensors if (match := _LAYER.match(tensor))}
     num_layers = config.get("num_hidden_layers")
     # Weights with more layers than the model are common: the extra ones predict further tokens.
     if layers and isinstance(num_layers, int) and num_layers > len(layers):
@@ -223,9 +223,9 @@ def _check_config(folder: Path, config: Mapping[str, Any], tensors: Mapping[str,
         )
 
 
-def _not_of_one_model(folder: Path, told: str, held: str) -> UserError:
+def _not_of_one_model(folder: Path, reason: str, held: str) -> UserError:
     return UserError(
-        f"{folder}: config.json says {told}, the weights have {held}",
+        f"{folder}: config.json says {reason}, the weights have {held}",
         do="take config.json and weights from one place; a model of this mix would be wrong",
         code=ExitCode.PREFLIGHT,
     )

@@ -59,17 +59,17 @@ def check_data(config: RunConfig) -> None:
             f"data.streaming is of one path, without a weight, and there are: {data.path}",
             do="put the files into one folder, --data FOLDER; or --set data.streaming=false",
         )
-    if any(one.weight != 1 for one in held_out):
+    if any(held_path.weight != 1 for held_path in held_out):
         raise UserError(
             f"data.eval_path is {data.eval_path}: held-out data have no weights",
-            do=f"--set data.eval_path={','.join(one.path for one in held_out)}",
+            do=f"--set data.eval_path={','.join(held_path.path for held_path in held_out)}",
         )
     of_training = [(path, data.max_samples or None) for path in paths]
-    for one, most_rows in (*of_training, *((one, None) for one in held_out)):
-        if one.is_of_hub:
-            parse(one.path)
+    for held_path, most_rows in (*of_training, *((held_path, None) for held_path in held_out)):
+        if held_path.is_of_hub:
+            parse(held_path.path)
         else:
-            _check(Path(one.path), data, most_rows)
+            _check(Path(held_path.path), data, most_rows)
 
 
 def _check(path: Path, data: DataConfig, most_rows: int | None) -> None:

@@ -108,20 +108,20 @@ def _list(model_id: str, revision: str) -> _Listing:
     """Ask the Hub for the files of a revision."""
     from huggingface_hub import HfApi, constants
 
-    found = HfApi().model_info(
+    info = HfApi().model_info(
         model_id,
         revision=revision or None,
         files_metadata=True,
         timeout=constants.HF_HUB_ETAG_TIMEOUT,
     )
-    assert found.sha is not None
+    assert info.sha is not None
     files = {
         sibling.rfilename: File(
             sibling.rfilename, sibling.size or 0, sibling.lfs.sha256 if sibling.lfs else None
         )
-        for sibling in found.siblings or []
+        for sibling in info.siblings or []
     }
-    return _Listing(model_id=model_id, revision=revision, commit=found.sha, files=files)
+    return _Listing(model_id=model_id, revision=revision, commit=info.sha, files=files)
 
 
 def _take(listing: _Listing, names: list[str]) -> Path:

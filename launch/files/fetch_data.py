@@ -37,14 +37,14 @@ class DataName:
 
 def parse(text: str) -> DataName:
     """Parse hf:OWNER/NAME, hf:OWNER/NAME/SPLIT or hf:OWNER/NAME/CONFIG/SPLIT. Raises UserError."""
-    found = _NAMED.fullmatch(text)
-    if found is None:
+    match = _NAMED.fullmatch(text)
+    if match is None:
         raise UserError(
             f"{text!r} is no dataset of the Hub",
             do="hf:OWNER/NAME, hf:OWNER/NAME/SPLIT or hf:OWNER/NAME/CONFIG/SPLIT",
             code=ExitCode.DATA,
         )
-    dataset_id, first, second = found.groups()
+    dataset_id, first, second = match.groups()
     config, split = (first, second) if second else ("", first)
     return DataName(dataset_id, config or "", split or _TRAIN, split is not None)
 

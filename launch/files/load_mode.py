@@ -35,7 +35,7 @@ def choose_loading(config: RunConfig, model_path: Path) -> Loading:
 
 def known_as(config: RunConfig, files: Iterable[Path]) -> str:
     """Return a key shared by all starts that take the same memory: same weights, same loading."""
-    state = [(str(file), (found := file.stat()).st_size, found.st_mtime_ns) for file in files]
+    state = [(str(file), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
     device = [config.launch.device, os.environ.get("CUDA_VISIBLE_DEVICES")]
     parts = [
         asdict(config.model),

@@ -115,16 +115,16 @@ def _hub_model(
 def have_data_of_hub(config: RunConfig, run: RunDir, env: dict[str, str], signals: Signals) -> None:
     """Fetch the datasets of the Hub that data.path, data.eval_path and named sets name."""
     texts = {"path": config.data.path, "eval_path": config.data.eval_path}
-    texts |= {f"set_{name}": one.path for name, one in config.evaluation.items()}
+    texts |= {f"set_{name}": path.path for name, path in config.evaluation.items()}
     for field, text in texts.items():
-        for number, one in enumerate(data_paths(text)):
-            if not one.is_of_hub:
+        for number, path in enumerate(data_paths(text)):
+            if not path.is_of_hub:
                 continue
             folder = run.data_of_hub(field, number)
             children.run_well(
-                f"the dataset {one.path} could not be fetched",
+                f"the dataset {path.path} could not be fetched",
                 "launch.files.fetch_data",
-                one.path,
+                path.path,
                 folder,
                 env=_online(env),
                 signals=signals,

@@ -74,15 +74,15 @@ def _files_there(api: Any, repo: str) -> list[Any] | None:
     from huggingface_hub import errors
 
     try:
-        found = api.model_info(repo, files_metadata=True)
+        info = api.model_info(repo, files_metadata=True)
     except errors.RepositoryNotFoundError:
         return None
-    return [sibling for sibling in found.siblings or [] if sibling.rfilename != _OF_THE_HUB]
+    return [sibling for sibling in info.siblings or [] if sibling.rfilename != _OF_THE_HUB]
 
 
 def _is_checked(folder: Path, there: list[Any], repo: str, again: str, *, replaces: bool) -> bool:
     """Return whether all files are there already. Raises UserError if others are."""
-    other = [one.rfilename for one in there if not is_same(folder / one.rfilename, one)]
+    other = [file.rfilename for file in there if not is_same(folder / file.rfilename, file)]
     if other and not replaces:
         named = ", ".join(sorted(other)[:_NUM_NAMED])
         more = f" and {len(other) - _NUM_NAMED} more" if len(other) > _NUM_NAMED else ""
@@ -92,7 +92,7 @@ def _is_checked(folder: Path, there: list[Any], repo: str, again: str, *, replac
             "files then stay in its history alone",
         )
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    return not other and {one.rfilename for one in there} >= names
+    return not other and {file.rfilename for file in there} >= names
 
 
 def is_same(path: Path, there: Any) -> bool:
@@ -153,10 +153,10 @@ def _say(text: str) -> None:
 def main() -> None:
     """Upload. Raises UserError if that fails."""
     folder, repo, again, *options = sys.argv[1:]
-    said = push(
+    message = push(
         Path(folder), repo, again, is_public="public" in options, replaces="replace" in options
     )
-    _say(said)
+    _say(message)
 
 
 if __name__ == "__main__":

@@ -61,10 +61,10 @@ def look_into(path: Path) -> Pickle:
         is_zip = zipfile.is_zipfile(file)
         file.seek(0)
         names = _names(_table(file)) if is_zip else _names_of_old(file)
-    found = {name.replace("__builtin__ ", "builtins ") for name in names}
-    others = (name for name in found - _HARMLESS - _STORAGES.keys() if not _is_torchs(name))
+    plain_names = {name.replace("__builtin__ ", "builtins ") for name in names}
+    others = (name for name in plain_names - _HARMLESS - _STORAGES.keys() if not _is_torchs(name))
     return Pickle(
-        dtypes=frozenset(_STORAGES[name] for name in found & _STORAGES.keys()),
+        dtypes=frozenset(_STORAGES[name] for name in plain_names & _STORAGES.keys()),
         others=tuple(sorted(name.replace(" ", ".") for name in others)),
         is_zip=is_zip,
     )
@@ -83,7 +83,9 @@ def _table(file: IO[bytes]) -> IO[bytes]:
     """Return the pickle in a zip file; the weights are its other members."""
     try:
         with zipfile.ZipFile(file) as archive:
-            member = next(one for one in archive.infolist() if one.filename.endswith("/data.pkl"))
+            member = next(
+                entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl")
+            )
             if member.file_size > _MAX_PICKLE_BYTES:
                 raise ValueError(f"its table of tensors has {member.file_size:,} bytes")
             return BytesIO(archive.read(member))
@@ -133,12 +135,12 @@ def read_header(file: Path) -> dict[str, Tensor]:
             raise damaged(file, what)
         header = content.read(length_bytes)
     try:
-        table = {key: one for key, one in json.loads(header).items() if key != "__metadata__"}
-        spans = {key: one["data_offsets"] for key, one in table.items()}
+        table = {key: entry for key, entry in json.loads(header).items() if key != "__metadata__"}
+        spans = {key: entry["data_offsets"] for key, entry in table.items()}
         data_bytes = max((end for _, end in spans.values()), default=0)
         tensors = {
-            key: Tensor(str(one["dtype"]), spans[key][1] - spans[key][0], tuple(one["shape"]))
-            for key, one in table.items()
+            key: Tensor(str(entry["dtype"]), spans[key][1] - spans[key][0], tuple(entry["shape"]))
+            for key, entry in table.items()
         }
     except Exception as error:  # a damaged file can raise anything in the parser
         raise damaged(file, f"its header cannot be read: {error!r}") from error

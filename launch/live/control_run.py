@@ -110,8 +110,8 @@ def change(name: str, settings: Sequence[str], console: Console, *, timeout_s: f
     if live.phase == "finishing":
         raise live.no_steps_left()
     asked = [live.ask("set", setting) for setting in settings]
-    for one in asked:
-        _tell(live, live.answer(one))
+    for request in asked:
+        _tell(live, live.answer(request))
 
 
 def _tell(live: LiveRun, answer: Event, more: str = "") -> None:

@@ -188,7 +188,7 @@ class LiveRun:
     def _coming(self) -> Iterator[Event | None]:
         """Yield new events of all ranks until the time is up, and None at each look at the run."""
         deadline = time.monotonic() + self._timeout_s
-        next_look, said, no_steps_since = time.monotonic() + _LOOK_EVERY_S, "", 0.0
+        next_look, last_said, no_steps_since = time.monotonic() + _LOOK_EVERY_S, "", 0.0
         while time.monotonic() < deadline:
             for tail in self._tails.values():
                 self._seen += tail.new_events()
@@ -207,8 +207,8 @@ class LiveRun:
                         self.check()
                         raise self.no_steps_left()
                 doing = "" if self._may_be_settled else self._doing()
-                if doing and doing != said:
-                    said = doing
+                if doing and doing != last_said:
+                    last_said = doing
                     self.say(f"waits for its next step: {doing}")
             time.sleep(_POLL_S)
 

@@ -19,16 +19,16 @@ _PROGRAMS = {
 }
 
 
-def roles_of(found: RunProcesses) -> dict[int, str]:
+def roles_of(processes: RunProcesses) -> dict[int, str]:
     """Return the role of each process of a run, by pid; one that is not known is left out.
 
     A rank that was forked has the command of its zygote: only what the run has recorded tells
     them apart. What a rank starts is its worker.
     """
-    roles = _recorded(found.run)
-    if found.launcher is not None:
-        roles[found.launcher.pid] = "launcher"
-    for process in found.processes:  # parents are older, and come first
+    roles = _recorded(processes.run)
+    if processes.launcher is not None:
+        roles[processes.launcher.pid] = "launcher"
+    for process in processes.processes:  # parents are older, and come first
         if process.pid not in roles and (role := _role(process, roles)):
             roles[process.pid] = role
     return roles

@@ -36,25 +36,25 @@ _BEYOND_S = 60.0  # after the ranks' time to save, for the launcher to end them 
 
 def show(console: Console) -> None:
     """Print every run with processes on this machine: launcher, phase, and each process."""
-    found = all_runs()
-    if not found:
+    runs = all_runs()
+    if not runs:
         console.out("no run of yours has processes on this machine", highlight=False)
-    for one in found:
-        console.out("\n".join(lines(one)), highlight=False)
+    for processes in runs:
+        console.out("\n".join(lines(processes)), highlight=False)
 
 
-def lines(found: RunProcesses) -> list[str]:
+def lines(processes: RunProcesses) -> list[str]:
     """Return lines for a run and each of its processes."""
-    who = "its launcher is dead" if found.is_dead else "without a launcher"
-    if found.launcher:
-        who = f"launcher {found.launcher.pid}"
-    head = f"{found.called}  {found.phase or 'unknown'}, {who}, {found.how_many}"
-    roles = roles_of(found)
-    if found.launcher and (waiting := waiting_of(found.run)):
+    who = "its launcher is dead" if processes.is_dead else "without a launcher"
+    if processes.launcher:
+        who = f"launcher {processes.launcher.pid}"
+    head = f"{processes.called}  {processes.phase or 'unknown'}, {who}, {processes.how_many}"
+    roles = roles_of(processes)
+    if processes.launcher and (waiting := waiting_of(processes.run)):
         head += f"\n  {waiting}"
     return [
         head,
-        *(f"  {describe(process, roles.get(process.pid, ''))}" for process in found.processes),
+        *(f"  {describe(process, roles.get(process.pid, ''))}" for process in processes.processes),
     ]
 
 
@@ -76,14 +76,14 @@ def stop(name: str | None, console: Console) -> None:
     if name is None:
         raise _none_named()
     run = _find(name)
-    found = processes_of(run)
-    if found.launcher is not None:
-        _stop_live(found, found.launcher, console)
-    elif found.processes:
-        end_leftovers(found, console)
-    elif found.phase in OVER:
+    processes = processes_of(run)
+    if processes.launcher is not None:
+        _stop_live(processes, processes.launcher, console)
+    elif processes.processes:
+        end_leftovers(processes, console)
+    elif processes.phase in OVER:
         raise UserError(
-            f"run {run.run_id} is over: {found.phase}",
+            f"run {run.run_id} is over: {processes.phase}",
             do=f"{console_program()} ps   # shows what is going on",
         )
     elif owner_of(run) is not None and not is_owned(run):
@@ -94,46 +94,47 @@ def stop(name: str | None, console: Console) -> None:
         )
     else:  # on another machine, if at all
         _ask(run)
-        said = f"{run.run_id} has no process here; it is asked through its folder to stop"
-        console.out(said, highlight=False)
+        message = f"{run.run_id} has no process here; it is asked through its folder to stop"
+        console.out(message, highlight=False)
 
 
 def _none_named() -> UserError:
     """Return the error that names the runs that could be meant."""
-    found = all_runs()
-    if not found:
+    runs = all_runs()
+    if not runs:
         return UserError(
             "name the run to end; none of yours has processes on this machine",
             do=f"{console_program()} stop RUN   # one on another machine: {ls_runs()}",
         )
-    named = "; ".join(lines(one)[0] for one in found)
-    each = [f"{console_program()} stop {one.called}" for one in found]
+    named = "; ".join(lines(processes)[0] for processes in runs)
+    each = [f"{console_program()} stop {processes.called}" for processes in runs]
     return UserError(f"name the run to end: {named}", do="\n  → ".join(each))
 
 
-def end_leftovers(found: RunProcesses, console: Console) -> None:
+def end_leftovers(processes: RunProcesses, console: Console) -> None:
     """End the leftover processes of a dead run. Raises UserError if any survives."""
-    left = run_processes.end(found.run)
+    left = run_processes.end(processes.run)
     if left:
         raise UserError(
-            f"of run {found.run.run_id} these cannot be killed: {', '.join(map(describe, left))}",
+            f"of run {processes.run.run_id} these cannot be killed: "
+            f"{', '.join(map(describe, left))}",
             do="they wait in the kernel, for a driver or a disk: `sudo dmesg | tail`, or reboot",
             code=ExitCode.PREFLIGHT,
         )
-    console.out(f"{found.run.run_id}: ended {found.how_many} left over", highlight=False)
+    console.out(f"{processes.run.run_id}: ended {processes.how_many} left over", highlight=False)
 
 
-def _stop_live(found: RunProcesses, launcher: psutil.Process, console: Console) -> None:
+def _stop_live(processes: RunProcesses, launcher: psutil.Process, console: Console) -> None:
     """Ask the launcher to stop its run, as Ctrl-C would, and wait for it to end."""
-    run = found.run
-    is_asked = found.phase == "stopping" or control.is_asked(run, "stop")
+    run = processes.run
+    is_asked = processes.phase == "stopping" or control.is_asked(run, "stop")
     if not is_asked:  # a second signal would end it before it has saved
         with contextlib.suppress(OSError):  # on a full disk it counts as preempted
             control.note_stop_by_hand(run)
         with contextlib.suppress(psutil.NoSuchProcess):
             launcher.terminate()
-    said = f"{run.run_id}: asked to save and end; Ctrl-C here does not change that"
-    console.out(said, highlight=False)
+    message = f"{run.run_id}: asked to save and end; Ctrl-C here does not change that"
+    console.out(message, highlight=False)
     timeout_s = _stop_timeout_s(run) + _BEYOND_S
     deadline = time.monotonic() + timeout_s
     while is_alive(launcher):  # a zombie counts as ended

@@ -30,26 +30,26 @@ def trace(name: str, num_steps: int, console: Console, *, timeout_s: float) -> N
     if live.phase == "paused":
         live.say(f"once it goes on: {console_program()} resume {live.run.run_id}")
         return
-    found: dict[int, Event] = {}
-    while len(found) < live.num_ranks:
+    by_rank: dict[int, Event] = {}
+    while len(by_rank) < live.num_ranks:
         event = live.first_unless(
             lambda event: event["name"] == "trace" and event["step"] == answer["step"],
             lambda: live.attempt != attempt,
         )
         if event is None:
             raise live.lost(again)
-        found[event["rank"]] = event
-    _show(live, [found[rank] for rank in sorted(found)], console)
+        by_rank[event["rank"]] = event
+    _show(live, [by_rank[rank] for rank in sorted(by_rank)], console)
 
 
 def _show(live: LiveRun, traces: list[Event], console: Console) -> None:
-    written = [one for one in traces if one["file"] is not None]
-    for one in traces:
-        if one["file"] is None:
-            live.say(f"rank {one['rank']} has no trace: {one['why']}")
+    written = [event for event in traces if event["file"] is not None]
+    for event in traces:
+        if event["file"] is None:
+            live.say(f"rank {event['rank']} has no trace: {event['why']}")
         else:
             console.out(
-                f"  rank {one['rank']}: {shown(live.run.path / one['file'])}", highlight=False
+                f"  rank {event['rank']}: {shown(live.run.path / event['file'])}", highlight=False
             )
     if not written:
         raise UserError(

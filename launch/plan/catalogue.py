@@ -89,14 +89,14 @@ def gpu_kind(name: str) -> GpuKind:
 
     Raises UserError, with the nearest names, for an unknown one.
     """
-    known = {_plain(one): kind for kind in CATALOGUE for one in (kind.name, *kind.others)}
+    known = {_plain(gpu_name): kind for kind in CATALOGUE for gpu_name in (kind.name, *kind.others)}
     plain = _plain(name)
     if plain in known:
         return known[plain]
     near = difflib.get_close_matches(plain, known, n=3, cutoff=0.5)
-    names = list(dict.fromkeys(known[one].name for one in near)) or list(COLUMNS)
+    names = list(dict.fromkeys(known[gpu_name].name for gpu_name in near)) or list(COLUMNS)
     raise UserError(
-        f"no GPU {name!r} in the catalogue: there are {', '.join(one.name for one in CATALOGUE)}",
+        f"no GPU {name!r} in the catalogue: there are {', '.join(kind.name for kind in CATALOGUE)}",
         do=f"--gpu {names[0]}" + "".join(f", or --gpu {other}" for other in names[1:]),
     )
 

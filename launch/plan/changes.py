@@ -42,18 +42,18 @@ Group = Sequence[Change]  # of one kind, the mildest first: one that fits is eno
 def groups_of(plan: Plan, settings: Sequence[str], environ: Mapping[str, str]) -> list[Group]:
     """Return the changes worth asking about, in groups, the cheapest kind first."""
     config = plan.config
-    found: list[Group] = []
+    groups: list[Group] = []
     is_host_short = plan.target.is_here and plan.host_verdict is not Fit.FITS
     if is_host_short:
-        found.append(_warm_start(config))
-    found.append(_shared_states(config))
+        groups.append(_warm_start(config))
+    groups.append(_shared_states(config))
     if not plan.is_hopeless:
-        found += _smaller_steps(config)
-    found += _adapters(config, plan.target.device)
+        groups += _smaller_steps(config)
+    groups += _adapters(config, plan.target.device)
     if is_host_short:
-        found.append(_fewer_ranks(config))
-    found.append(_other_profiles(config, settings, environ))
-    return [group for group in found if group]
+        groups.append(_fewer_ranks(config))
+    groups.append(_other_profiles(config, settings, environ))
+    return [group for group in groups if group]
 
 
 def _warm_start(config: RunConfig) -> Group:
@@ -136,10 +136,10 @@ def _adapters(config: RunConfig, device: Device) -> list[Group]:
 
 def _least(config: RunConfig) -> dict[str, str]:
     """Return the settings that make steps as small as possible, without those already in place."""
-    found = _micro(1) if _at_once(config) > 1 else {}
+    changes = _micro(1) if _at_once(config) > 1 else {}
     if not config.model.gradient_checkpointing:
-        found["model.gradient_checkpointing"] = "true"
-    return found
+        changes["model.gradient_checkpointing"] = "true"
+    return changes
 
 
 def _fewer_ranks(config: RunConfig) -> Group:
@@ -147,9 +147,11 @@ def _fewer_ranks(config: RunConfig) -> Group:
     fewer = sorted({max(1, num // part) for part in (*_SHARES, num)} - {num}, reverse=True)
     return [
         Change(
-            what="fewer ranks, slower", config=with_ranks(config, one), options={"num_gpus": one}
+            what="fewer ranks, slower",
+            config=with_ranks(config, number),
+            options={"num_gpus": number},
         )
-        for one in fewer
+        for number in fewer
     ]
 
 
@@ -157,7 +159,7 @@ def _other_profiles(
     config: RunConfig, settings: Sequence[str], environ: Mapping[str, str]
 ) -> Group:
     """Return profiles with an architecture for the same kind of device; a trace shows sizes."""
-    found = []
+    profiles = []
     for file in sorted(PROFILES.glob("*.toml")):
         try:
             other, _ = resolve(file.stem, settings, environ)
@@ -166,10 +168,10 @@ def _other_profiles(
         is_like = other.launch.needs_gpu == config.launch.needs_gpu
         if file.stem != config.profile and is_like and other.architecture:
             other = with_ranks(other, config.launch.num_ranks)
-            found.append(
+            profiles.append(
                 Change(what="a smaller model", config=other, options={"profile": file.stem})
             )
-    return found
+    return profiles
 
 
 def _changed(config: RunConfig, what: str, settings: dict[str, str]) -> Change:

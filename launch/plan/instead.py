@@ -43,7 +43,7 @@ def what_fits_instead(
     changes = [change for group in groups for change in group]
     questions = [_question(plan, change) for change in changes]
     footprints = iter(Tracer(questions, environ).wait(signals))
-    found: list[Instead] = []
+    alternatives: list[Instead] = []
     settled: list[set[str]] = []  # settings that suffice: with more of them it fits as well
     for group in groups:
         answered = [(change, next(footprints)) for change in group]
@@ -51,10 +51,10 @@ def what_fits_instead(
             if any(keys < change.settings.keys() for keys in settled):
                 continue
             if _fits(plan, change, footprint):
-                found.append(_instead(plan, request, change))
+                alternatives.append(_instead(plan, request, change))
                 settled += [set(change.settings)] if change.settings else []
                 break
-    return [*found, *_larger_gpus(plan, request)][:_MOST]
+    return [*alternatives, *_larger_gpus(plan, request)][:_MOST]
 
 
 def _question(plan: Plan, change: Change) -> Question:
@@ -82,6 +82,6 @@ def _larger_gpus(plan: Plan, request: Request) -> Sequence[Instead]:
     enough = [kind for kind in CATALOGUE if plan.on_gpu(kind) is Fit.FITS]
     if not enough:
         return []
-    kind = min(enough, key=lambda one: one.memory_bytes)
+    kind = min(enough, key=lambda gpu: gpu.memory_bytes)
     options: dict[str, str | int] = {"num_gpus": plan.target.num_ranks, "gpu": kind.name}
     return [Instead(f"a larger GPU: {kind.name}", request.command(PLAN, {}, **options))]

@@ -36,10 +36,13 @@ from rundir.prepared import Prepared
 class DoesNotFitError(UserError):
     """A run that does not fit, by its `plan`."""
 
-    def __init__(self, plan: Plan, request: Request, found: Sequence[Instead] = ()) -> None:
+    def __init__(self, plan: Plan, request: Request, alternatives: Sequence[Instead] = ()) -> None:
         lines = [line for line in verdict_lines(plan) if line.startswith(Fit.DOES_NOT_FIT)]
         force = Instead("try it all the same", f"{request.command(RUN, {})} --force")
-        do = "\n  → ".join(f"{one.command}   # {one.what}" for one in [*found, force])
+        do = "\n  → ".join(
+            f"{alternative.command}   # {alternative.what}"
+            for alternative in [*alternatives, force]
+        )
         super().__init__("\n  ".join(lines), do=do, code=ExitCode.DOES_NOT_FIT)
         self.plan = plan
 
@@ -78,7 +81,8 @@ class PlanOfRun:
     def _ask(self) -> None:
         try:
             questions = [
-                question_of(way, self._target.device, self._model_folder) for way in self._ways()
+                question_of(config, self._target.device, self._model_folder)
+                for config in self._ways()
             ]
             self._tracer = Tracer(questions, self._environ)
         except UserError as error:
@@ -87,8 +91,8 @@ class PlanOfRun:
 
     def _ways(self) -> list[RunConfig]:
         """Return the configuration for each way to update weights that is still open."""
-        found = with_ways(self._config)
-        return found if self._target.gpu else found[:1]
+        configs = with_ways(self._config)
+        return configs if self._target.gpu else configs[:1]
 
     @property
     def _model_folder(self) -> Path | None:
@@ -124,8 +128,8 @@ class PlanOfRun:
         self._keep(plan, None)
         if is_refused:
             raise DoesNotFitError(plan, self._request)
-        found = [*verdict_lines(plan), *updates_lines(plan)]
-        self._console.out("\n".join(f"plan: {line}" for line in found), highlight=False)
+        lines = [*verdict_lines(plan), *updates_lines(plan)]
+        self._console.out("\n".join(f"plan: {line}" for line in lines), highlight=False)
 
     def updates(self) -> Way:
         """Return how weights in bfloat16 are to be updated; waits for the plan if that decides.
@@ -166,20 +170,22 @@ class PlanOfRun:
         if not isinstance(error, DoesNotFitError):
             return error
         try:
-            found = what_fits_instead(error.plan, self._request, self._environ, self._signals)
+            alternatives = what_fits_instead(
+                error.plan, self._request, self._environ, self._signals
+            )
         except (UserError, Interrupted):  # the error is known without it
             return error
-        self._keep(error.plan, found)
-        return DoesNotFitError(error.plan, self._request, found)
+        self._keep(error.plan, alternatives)
+        return DoesNotFitError(error.plan, self._request, alternatives)
 
     def close(self) -> None:
         """Stop the tracer."""
         if self._tracer is not None:
             self._tracer.close()
 
-    def _keep(self, plan: Plan, found: list[Instead] | None) -> None:
+    def _keep(self, plan: Plan, alternatives: list[Instead] | None) -> None:
         with contextlib.suppress(OSError):  # a full disk is no reason to end a run
-            write_text(self._folder.plan, plan_text(plan, found) + "\n")
+            write_text(self._folder.plan, plan_text(plan, alternatives) + "\n")
 
     def _say_none(self, error: Exception) -> None:
         self._is_told = True

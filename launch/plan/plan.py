@@ -102,15 +102,20 @@ class Plan:
     @property
     def verdict(self) -> Fit | None:
         """The worse of the two verdicts; the host's counts only if it would run the job."""
-        found = [self.gpu_verdict] if self.gpu_verdict else []
-        found += [self.host_verdict] if self.target.is_here else []
-        return max(found, key=_FROM_GOOD_TO_BAD.index, default=None)
+        verdicts = [self.gpu_verdict] if self.gpu_verdict else []
+        verdicts += [self.host_verdict] if self.target.is_here else []
+        return max(verdicts, key=_FROM_GOOD_TO_BAD.index, default=None)
 
     @property
     def is_hopeless(self) -> bool:
         """True if what is stored permanently does not fit, however small the steps are."""
-        one = self.footprint
-        stored = one.weights_bytes + one.gradients_bytes + one.optimizer_bytes + one.ddp_bytes
+        footprint = self.footprint
+        stored = (
+            footprint.weights_bytes
+            + footprint.gradients_bytes
+            + footprint.optimizer_bytes
+            + footprint.ddp_bytes
+        )
         stored += context_need(self.target.num_ranks, self.target.gpu).least_bytes
         return self.target.gpu is not None and stored > self.target.gpu.memory_bytes
 

@@ -72,10 +72,10 @@ def plan_of_ways(
     Raises UserError if they cannot be traced, and Interrupted when a stop was requested.
     """
     configs, host = with_ways(config), this_host()
-    questions = [question_of(one, target.device) for one in configs]
+    questions = [question_of(config_, target.device) for config_ in configs]
     footprints = Tracer(questions, environ).wait(signals)
     pairs = zip(configs, footprints, strict=True)
-    return chosen([make_plan(one, target, footprint, host) for one, footprint in pairs])
+    return chosen([make_plan(config_, target, footprint, host) for config_, footprint in pairs])
 
 
 def make_plan(
@@ -113,5 +113,5 @@ def _weights(config: RunConfig, folder: Path | None) -> Weights:
 
 def plan_text(made: Plan, instead: list[Instead] | None) -> str:
     """Return the plan as one JSON object; `instead` is null if no alternatives were looked for."""
-    found = None if instead is None else [one.as_json() for one in instead]
-    return json.dumps(made.as_json() | {"instead": found})
+    alternatives = None if instead is None else [alternative.as_json() for alternative in instead]
+    return json.dumps(made.as_json() | {"instead": alternatives})

@@ -77,10 +77,10 @@ def question_of(config: RunConfig, device: Device, model_folder: Path | None = N
 
 def _updates(config: RunConfig) -> Literal["auto", "master", "stochastic", "plain"]:
     """Return the way of updating weights in bfloat16; auto where there are none."""
-    way = config.train.bf16_updates
+    updates = config.train.bf16_updates
     if config.train.method != "full" or config.model.dtype != "bfloat16":
         return "auto"
-    return "master" if way == "auto" else way
+    return "master" if updates == "auto" else updates
 
 
 def _shape(config: RunConfig, model_folder: Path | None) -> tuple[str, dict[str, object]]:

@@ -49,18 +49,18 @@ def show_plan(console: Console, plan: Plan) -> None:
     console.out("\n".join(["", *verdict_lines(plan)]), highlight=False)
 
 
-def show_instead(console: Console, found: Sequence[Instead]) -> None:
+def show_instead(console: Console, alternatives: Sequence[Instead]) -> None:
     """Print what fits instead, the cheapest first."""
-    console.out("\n".join(instead_lines(found)), highlight=False)
+    console.out("\n".join(instead_lines(alternatives)), highlight=False)
 
 
-def instead_lines(found: Sequence[Instead]) -> list[str]:
+def instead_lines(alternatives: Sequence[Instead]) -> list[str]:
     """Return a line for each alternative, which can be typed as it stands."""
-    if not found:
+    if not alternatives:
         return ["nothing that Airlock knows to change makes it fit"]
     return [
         "what would fit, the cheapest first:",
-        *(f"  {one.command}   # {one.what}" for one in found),
+        *(f"  {alternative.command}   # {alternative.what}" for alternative in alternatives),
     ]
 
 

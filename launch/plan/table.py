@@ -61,12 +61,12 @@ class Case:
 def cases() -> list[Case]:
     """Return all rows in order. A rank that is alone has nobody to share states with."""
     return [
-        Case(profile, method, num_ranks, is_sharded, way)
+        Case(profile, method, num_ranks, is_sharded, updates)
         for profile in _PROFILES
         for method in _METHODS
         for num_ranks in _NUM_RANKS
         for is_sharded in ((False, True) if num_ranks > 1 else (False,))
-        for way in (BY_PREFERENCE if method == "full" else BY_PREFERENCE[:1])
+        for updates in (BY_PREFERENCE if method == "full" else BY_PREFERENCE[:1])
     ]
 
 
@@ -98,10 +98,10 @@ def row(case: Case, footprint: Footprint) -> Iterator[str]:
 def plans_table() -> str:
     """Return the table as Markdown."""
     asked = cases()
-    found = answers(asked)
+    results = answers(asked)
     rules = ("---",) * len(_WORDS_FIRST) + ("---:",) * len(_SIZES) + ("---",) * len(_GPUS)
     lines = [_WORDS_FIRST + _SIZES + _GPUS, rules]
-    lines += [tuple(row(case, one)) for case, one in zip(asked, found, strict=True)]
+    lines += [tuple(row(case, result)) for case, result in zip(asked, results, strict=True)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 

@@ -139,9 +139,9 @@ class Tracer:
         """Return the answers, in order of the questions. Raises UserError if there are none."""
         if self._error is not None:
             raise self._error
-        found = [self._kept[question.key] for question in self._questions]
-        assert None not in found, "asked before it was done"
-        return [one for one in found if one is not None]
+        kept = [self._kept[question.key] for question in self._questions]
+        assert None not in kept, "asked before it was done"
+        return [answer for answer in kept if answer is not None]
 
     def wait(self, signals: Signals) -> list[Footprint]:
         """Wait for the answers and return them. Raises Interrupted when a stop was requested."""
@@ -178,11 +178,13 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _last_lines(output: Path, code: int) -> str:
     lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    said = [line.removeprefix("airlock: ") for line in lines[-_NUM_LAST_LINES:]]
+    messages = [line.removeprefix("airlock: ") for line in lines[-_NUM_LAST_LINES:]]
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    if len(said) > 1 and said[-1].startswith("  → "):  # the tracer itself has said what is wrong
-        return "\n".join(said[-2:])
-    return "\n  ".join([f"the tracer ended with {how}", *said])
+    if len(messages) > 1 and messages[-1].startswith(
+        "  → "
+    ):  # the tracer itself has said what is wrong
+        return "\n".join(messages[-2:])
+    return "\n  ".join([f"the tracer ended with {how}", *messages])
 
 
 def _failed(why: str) -> UserError:

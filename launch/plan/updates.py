@@ -31,8 +31,8 @@ def ways_of(config: RunConfig) -> tuple[Way, ...]:
 def with_ways(config: RunConfig) -> list[RunConfig]:
     """Return the configuration once for each of `ways_of` it."""
     return [
-        dataclasses.replace(config, train=dataclasses.replace(config.train, bf16_updates=way))
-        for way in ways_of(config)
+        dataclasses.replace(config, train=dataclasses.replace(config.train, bf16_updates=updates))
+        for updates in ways_of(config)
     ]
 
 
@@ -45,7 +45,7 @@ def chosen(plans: Sequence[Plan]) -> Plan:
     taken = next(fits, plans[-1])
     if len(plans) == 1:
         return taken
-    found = tuple(
+    choices = tuple(
         Updates(
             way=plan.config.train.bf16_updates,
             need=plan.gpu_need,
@@ -55,11 +55,11 @@ def chosen(plans: Sequence[Plan]) -> Plan:
         )
         for plan in plans
     )
-    return dataclasses.replace(taken, updates=found)
+    return dataclasses.replace(taken, updates=choices)
 
 
 def way_of(plan: Plan) -> Way:
     """Return the way that a plan is for."""
-    way = plan.config.train.bf16_updates
-    assert way in get_args(Way)
-    return way  # type: ignore[return-value]
+    updates = plan.config.train.bf16_updates
+    assert updates in get_args(Way)
+    return updates  # type: ignore[return-value]

@@ -30,8 +30,8 @@ def figures_of(event: Event) -> dict[str, float]:
     Nulls are left out.
     """
     fields = [key for key in spec_of("metric", event["name"]).fields if key not in _NO_FIGURES]
-    found = {_name(event, key): _number(event.get(key)) for key in fields}
-    return {name: number for name, number in found.items() if number is not None}
+    figures = {_name(event, key): _number(event.get(key)) for key in fields}
+    return {name: number for name, number in figures.items() if number is not None}
 
 
 def _name(event: Event, key: str) -> str:

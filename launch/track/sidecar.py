@@ -58,44 +58,46 @@ class Tracking:
         """
         if not self._sidecars:
             return
-        for one in self._sidecars:
-            one.no_more()
-        was_asked, started, said = signals.stop_asked, time.monotonic(), False
+        for sidecar in self._sidecars:
+            sidecar.no_more()
+        was_asked, started, has_said = signals.stop_asked, time.monotonic(), False
         while left := self._alive(time.monotonic() - started):
             if signals.end_now or (signals.stop_asked and not was_asked):
                 break
-            if not said and time.monotonic() - started > _SILENT_S:
-                said = True
-                names = " and ".join(TITLES[one.name] for one in left)
-                most_s = max(one.most_s for one in left)
+            if not has_said and time.monotonic() - started > _SILENT_S:
+                has_said = True
+                names = " and ".join(TITLES[sidecar.name] for sidecar in left)
+                most_s = max(sidecar.most_s for sidecar in left)
                 self._out(f"waiting for {names}, {most_s:.0f} s at most; Ctrl-C ends that")
             time.sleep(_POLL_S)
-        for one in self._sidecars:
-            if one.process.poll() is None:
-                self._out(f"{TITLES[one.name]} is not done and is ended{self._what_to_do(one)}")
-                one.was_ended = True
-            self._processes.take_back(one.process.pid)
+        for sidecar in self._sidecars:
+            if sidecar.process.poll() is None:
+                self._out(
+                    f"{TITLES[sidecar.name]} is not done and is ended{self._what_to_do(sidecar)}"
+                )
+                sidecar.was_ended = True
+            self._processes.take_back(sidecar.process.pid)
         self._processes.end()
         self._show()
-        for one in self._sidecars:
-            one.close()
+        for sidecar in self._sidecars:
+            sidecar.close()
         self._sidecars = []
 
     def _started(self) -> Iterator[_Sidecar]:
         for name in self._names:
             try:
-                one = _Sidecar(name, self._run, dict(self._env) | _ONE_THREAD)
+                sidecar = _Sidecar(name, self._run, dict(self._env) | _ONE_THREAD)
             except OSError as error:  # no file, process or memory available
                 self._out(f"{TITLES[name]}: {error.strerror}; the training goes on without it")
                 continue
-            self._processes.set_apart(one.process.pid)
-            yield one
+            self._processes.set_apart(sidecar.process.pid)
+            yield sidecar
 
     def _alive(self, waited_s: float) -> list[_Sidecar]:
         """Return the sidecars that are still running and have time left."""
         self._show()
         alive = [sidecar for sidecar in self._sidecars or () if sidecar.process.poll() is None]
-        return [one for one in alive if waited_s < one.most_s]
+        return [running for running in alive if waited_s < running.most_s]
 
     def _show(self) -> None:
         """Print the lines of the trackers, and report each one that has failed."""
@@ -110,14 +112,14 @@ class Tracking:
             for line in lines:
                 self._out(f"{TITLES[sidecar.name]}: {line}")
 
-    def _what_to_do(self, one: _Sidecar) -> str:
+    def _what_to_do(self, sidecar: _Sidecar) -> str:
         run = self._run
-        if one.name == FILES:
+        if sidecar.name == FILES:
             return f"\n  → ./airlock track {run.run_id}   # writes its files anew"
-        log = f"# its log: {run.track_log(one.name)}"
-        if next(run.path.glob("wandb/*run-*/*.wandb"), None) and one.name == "wandb":
+        log = f"# its log: {run.track_log(sidecar.name)}"
+        if next(run.path.glob("wandb/*run-*/*.wandb"), None) and sidecar.name == "wandb":
             return f"\n  → wandb sync {shlex.quote(str(run.path))}/wandb/*run-*   {log}"
-        return f"\n  → ./airlock track {run.run_id} --to {one.name}   {log}"
+        return f"\n  → ./airlock track {run.run_id} --to {sidecar.name}   {log}"
 
     def _out(self, text: str) -> None:
         self._console.out(f"airlock: {text}", highlight=False)

@@ -60,8 +60,8 @@ class RunProcesses:
 def all_runs() -> list[RunProcesses]:
     """Return every run of this user with processes here, except this process and its parents."""
     by_folder = _by_folder()
-    found = [_of_run(RunDir(folder), some) for folder, some in sorted(by_folder.items())]
-    return [one for one in (*found, *_of_one_process(by_folder)) if one.processes]
+    runs = [_of_run(RunDir(folder), some) for folder, some in sorted(by_folder.items())]
+    return [run for run in (*runs, *_of_one_process(by_folder)) if run.processes]
 
 
 def _of_one_process(known: Container[Path]) -> Iterator[RunProcesses]:
@@ -81,17 +81,19 @@ def processes_of(run: RunDir) -> RunProcesses:
 
 def _by_folder() -> dict[Path, list[psutil.Process]]:
     kin = {process.pid for process in _with_parents(psutil.Process())}
-    found: dict[Path, list[psutil.Process]] = {}
+    by_folder: dict[Path, list[psutil.Process]] = {}
     for pid in _pids():
         folder = None if pid in kin else run_folder_of(pid)
         if folder is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
-                found.setdefault(folder, []).append(psutil.Process(pid))
-    return found
+                by_folder.setdefault(folder, []).append(psutil.Process(pid))
+    return by_folder
 
 
-def _of_run(run: RunDir, found: list[psutil.Process]) -> RunProcesses:
-    alive = sorted((one for one in found if is_alive(one)), key=psutil.Process.create_time)
+def _of_run(run: RunDir, processes: list[psutil.Process]) -> RunProcesses:
+    alive = sorted(
+        (process for process in processes if is_alive(process)), key=psutil.Process.create_time
+    )
     return RunProcesses(
         run=run, phase=phase_of(run), launcher=_launcher(run, alive), processes=alive
     )
@@ -163,9 +165,13 @@ def _launcher(run: RunDir, processes: list[psutil.Process]) -> psutil.Process | 
     with contextlib.suppress(OSError, ValueError, KeyError, psutil.NoSuchProcess):
         candidates.append(psutil.Process(read_status(run)["launch_pid"]))
     for process in processes:
-        candidates += [one for one in _with_parents(process) if one not in candidates]
+        candidates += [
+            candidate for candidate in _with_parents(process) if candidate not in candidates
+        ]
     events = str(RunDir(run.path.resolve()).event_file("launch"))
-    return next((one for one in candidates if events in _open_files(one.pid)), None)
+    return next(
+        (candidate for candidate in candidates if events in _open_files(candidate.pid)), None
+    )
 
 
 def _with_parents(process: psutil.Process) -> Iterator[psutil.Process]:
@@ -176,12 +182,12 @@ def _with_parents(process: psutil.Process) -> Iterator[psutil.Process]:
 
 def _open_files(pid: int) -> set[str]:
     """Return the paths of a process's open files; empty if it may not be inspected."""
-    found = set()
+    files = set()
     with contextlib.suppress(OSError):
         for link in (_PROC / str(pid) / "fd").iterdir():
             with contextlib.suppress(OSError):
-                found.add(os.readlink(link).removesuffix(" (deleted)"))  # noqa: PTH115 - not always a path
-    return found
+                files.add(os.readlink(link).removesuffix(" (deleted)"))  # noqa: PTH115 - not always a path
+    return files
 
 
 def _is_in_our_pid_space(folder: Path) -> bool:

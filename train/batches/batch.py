@@ -24,7 +24,7 @@ class Work(NamedTuple):
 
     def plus(self, other: Work) -> Work:
         """Return the sum of both."""
-        return Work(*(one + more for one, more in zip(self, other, strict=True)))
+        return Work(*(value + more for value, more in zip(self, other, strict=True)))
 
 
 NO_WORK = Work(0.0, 0.0, 0.0)
@@ -65,7 +65,9 @@ class Batch:
         made = (self.input_ids, self.position_ids, where, targets, self.cu_seq_lens)
         # MPS would copy from memory that is free again by then (pytorch#139550, #189690).
         is_cuda = torch.device(device).type == "cuda"
-        there = (None if one is None else one.to(device, non_blocking=is_cuda) for one in made)
+        there = (
+            None if tensor is None else tensor.to(device, non_blocking=is_cuda) for tensor in made
+        )
         return (*there, self.max_length)
 
 
@@ -111,7 +113,7 @@ def collate_rows(rows: Sequence[Sequence[Sample]], multiple: int = 1, most: int 
         positions[i, begin:] = np.arange(length - begin)  # padding counts as one more sample
         borders += [i * length + begin] if begin < length else []
         num_tokens += begin
-    made = (torch.from_numpy(one) for one in (ids, labels, positions))
+    made = (torch.from_numpy(column) for column in (ids, labels, positions))
     input_ids, as_labels, position_ids = made
     cu_seq_lens = _int32([*borders, len(rows) * length])
     longest_sample = int(cu_seq_lens.diff().max())

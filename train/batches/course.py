@@ -36,7 +36,7 @@ Holding = TypeVar("Holding", bound=FromEpoch)
 
 def of_epoch(some: Sequence[Holding], epoch: int) -> Holding:
     """Return the last of `some`, whose epochs ascend from 0, that holds in `epoch`."""
-    return next(one for one in reversed(some) if one.from_epoch <= epoch)
+    return next(item for item in reversed(some) if item.from_epoch <= epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def course_of(config: RunConfig, num_rows: int, resume_from: str | None = None) 
 
 def _drawn_on(at: Position, draw: Draw) -> tuple[Draw, ...]:
     """Return how epochs were drawn so far, and are by `draw` from the next one on."""
-    kept = tuple(one for one in at.draws if one.from_epoch < max(1, at.next_epoch))
+    kept = tuple(draw_ for draw_ in at.draws if draw_.from_epoch < max(1, at.next_epoch))
     if (kept[-1].seed, kept[-1].shuffle_mib) == (draw.seed, draw.shuffle_mib):
         return kept
     if at.next_epoch == 0:
@@ -166,5 +166,5 @@ def position_of(checkpoint: Path, num_rows: int) -> Position:
 
 
 def _from_json(table: dict[str, Any]) -> Position:
-    draws = tuple(Draw(**one) for one in table["draws"])
+    draws = tuple(Draw(**draw) for draw in table["draws"])
     return Position(**table | {"draws": draws})

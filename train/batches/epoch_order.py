@@ -94,11 +94,11 @@ class MixedOrder:
     def _order(self, stream: int, length: int, turn: int, epoch: int) -> Permutation:
         """Return a permutation; the last two of each stream are kept, as an epoch may need both."""
         key = 2 * stream + turn % 2
-        about, found = self._known.get(key, ((-1, -1), ()))
+        about, order = self._known.get(key, ((-1, -1), ()))
         if about != (stream, turn):
-            found = permutation(length, self.course.seed(epoch), turn, stream)
-            self._known[key] = (stream, turn), found
-        return found
+            order = permutation(length, self.course.seed(epoch), turn, stream)
+            self._known[key] = (stream, turn), order
+        return order
 
 
 class Order:

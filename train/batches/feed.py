@@ -130,4 +130,4 @@ class Feed:
         padded = self._row_multiple, self._row_tokens
         if self._is_packed:
             return collate_rows(samples, *padded)
-        return collate([one for (one,) in samples], *padded)
+        return collate([sample for (sample,) in samples], *padded)

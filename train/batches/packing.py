@@ -19,12 +19,12 @@ def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     rows: list[list[int]] = []
     free: list[tuple[int, int]] = []  # (tokens left, row), ascending
     for position in sorted(range(len(lengths)), key=lambda one: (-lengths[one], one)):
-        found = bisect_left(free, (lengths[position], -1))
-        if found == len(free):
+        place = bisect_left(free, (lengths[position], -1))
+        if place == len(free):
             left, row = max(0, capacity - lengths[position]), len(rows)
             rows.append([])
         else:
-            left, row = free.pop(found)
+            left, row = free.pop(place)
             left -= lengths[position]
         rows[row].append(position)
         insort(free, (left, row))
@@ -52,7 +52,7 @@ def balanced_shares(lengths: Sequence[int], num_shares: int) -> list[list[int]]:
     """
     shares: list[list[int]] = [[] for _ in range(num_shares)]
     heap = [(0, share) for share in range(num_shares)]
-    for position in sorted(range(len(lengths)), key=lambda one: (-lengths[one], one)):
+    for position in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
         tokens, share = heap[0]
         shares[share].append(position)
         heapreplace(heap, (tokens + lengths[position], share))

@@ -56,15 +56,15 @@ class ChatTemplate:
         """
         if name not in self._tried:
             self._tried[name] = self._has_written(*_probe(name))
-        found = self._tried[name]
-        return self.mentions(name) if found is None else found
+        is_written = self._tried[name]
+        return self.mentions(name) if is_written is None else is_written
 
     def writes_roles(self, roles: Sequence[str]) -> bool | None:
         """Return whether messages of all these roles get into the text; None if that is unknown."""
         name = " ".join(roles)
         if name not in self._tried:
-            said = [_in_role(role, place) for place, role in enumerate(roles)]
-            self._tried[name] = self._has_written(said, None)
+            contents = [_in_role(role, place) for place, role in enumerate(roles)]
+            self._tried[name] = self._has_written(contents, None)
         return self._tried[name]
 
     def _has_written(self, messages: list[Message], tools: list[Any] | None) -> bool | None:
@@ -123,8 +123,8 @@ class ChatTemplate:
         marked: list[tuple[int, int]] = []
         length = 0
         for i, piece in enumerate(text.split(self._begin)):
-            inside, found, after = piece.partition(self._end) if i else ("", "", piece)
-            if found:
+            inside, end, after = piece.partition(self._end) if i else ("", "", piece)
+            if end:
                 marked.append((length, length + len(inside)))
             parts += [inside, after]
             length += len(inside) + len(after)
@@ -154,30 +154,30 @@ def _in_role(role: str, place: int) -> Message:
     return {"role": role, "content": _word(place)}
 
 
-def _in_parts(one: Message) -> Message:
+def _in_parts(message: Message) -> Message:
     """Return the message with its text as the only part of a list, as beside images."""
-    parts = [{"type": "text", "text": one["content"]}] if one["content"] else []
-    return one | {"content": parts}
+    parts = [{"type": "text", "text": message["content"]}] if message["content"] else []
+    return message | {"content": parts}
 
 
 def _word(number: int) -> str:
     return f"qz{number}x{_SECRET}zq"
 
 
-def _named(one: Message, role: str, instead: str) -> Message:
-    return one | {"role": instead} if one["role"] == role else one
+def _named(message: Message, role: str, instead: str) -> Message:
+    return message | {"role": instead} if message["role"] == role else message
 
 
-def _with_text(one: Message) -> Message:
+def _with_text(message: Message) -> Message:
     """Return the message with the arguments of its calls as JSON text."""
-    if "tool_calls" not in one:
-        return one
+    if "tool_calls" not in message:
+        return message
     calls = []
-    for call in one["tool_calls"]:
+    for call in message["tool_calls"]:
         function = call["function"]
         text = json.dumps(function["arguments"], ensure_ascii=False)
         calls.append(call | {"function": function | {"arguments": text}})
-    return one | {"tool_calls": calls}
+    return message | {"tool_calls": calls}
 
 
 class NotWrittenError(UserError):

@@ -60,7 +60,7 @@ class Conversation:
     @property
     def answers(self) -> list[int]:
         """The indices of the assistant's messages."""
-        return [i for i, one in enumerate(self.messages) if one["role"] == "assistant"]
+        return [i for i, message in enumerate(self.messages) if message["role"] == "assistant"]
 
 
 def read_messages(value: Any, column: str) -> tuple[list[Message], set[int]]:
@@ -70,15 +70,15 @@ def read_messages(value: Any, column: str) -> tuple[list[Message], set[int]]:
         value = [value]
     if not isinstance(value, list):
         raise BadRowError(f"has {in_json(value)} in `{column}`, not a list of messages")
-    found: list[Message] = []
+    messages: list[Message] = []
     without_loss = set[int]()
-    for i, one in enumerate(value):
+    for i, turn in enumerate(value):
         where = f"{column}[{i}]"
-        for message, has_loss in _turn(one, where):
+        for message, has_loss in _turn(turn, where):
             if not has_loss:
-                without_loss.add(len(found))
-            found.append(message)
-    return found, without_loss
+                without_loss.add(len(messages))
+            messages.append(message)
+    return messages, without_loss
 
 
 def is_message(value: Any) -> bool:
@@ -104,7 +104,7 @@ def conversation(
             raise BadRowError(f"has a system prompt in a column and in `{column}`")
         messages = [{"role": "system", "content": system}, *messages]
         without_loss = {place + 1 for place in without_loss}
-    answers = [i for i, one in enumerate(messages) if one["role"] == "assistant"]
+    answers = [i for i, turn in enumerate(messages) if turn["role"] == "assistant"]
     if not answers:
         raise BadRowError(f"has no message of the assistant in `{column}`")
     trained = [place for place in answers if place not in without_loss]
@@ -119,28 +119,28 @@ def conversation(
     return Conversation(messages[:end], read_tools(tools), left)
 
 
-def _turn(one: Any, where: str) -> list[tuple[Message, bool]]:
+def _turn(turn: Any, where: str) -> list[tuple[Message, bool]]:
     """Return the messages of one entry of a list, usually one, each with whether it has loss."""
-    if not isinstance(one, dict):
-        raise BadRowError(f"has {in_json(one)} in `{where}`, not a message")
-    role = _first(one, _ROLE_KEYS)
+    if not isinstance(turn, dict):
+        raise BadRowError(f"has {in_json(turn)} in `{where}`, not a message")
+    role = _first(turn, _ROLE_KEYS)
     if role is None:  # a question and its answer in one entry
         for asks, answers in _SPEAKERS:
-            if asks in one and answers in one:
-                asked = {"role": "user", "content": text_of(one[asks], f"{where}.{asks}")}
-                said = text_of(one[answers], f"{where}.{answers}")
-                has_loss = _has_loss(one, where)
-                return [(asked, True), ({"role": "assistant", "content": said}, has_loss)]
+            if asks in turn and answers in turn:
+                asked = {"role": "user", "content": text_of(turn[asks], f"{where}.{asks}")}
+                answer = text_of(turn[answers], f"{where}.{answers}")
+                has_loss = _has_loss(turn, where)
+                return [(asked, True), ({"role": "assistant", "content": answer}, has_loss)]
     if not isinstance(role, str):
         raise BadRowError(f"has no `role` in `{where}`")
     role = role.lower()
-    if role == "system" and not _first(one, _CONTENT_KEYS):
+    if role == "system" and not _first(turn, _CONTENT_KEYS):
         return []  # some data have an empty one where there is none
-    return [(_message(one, role, where), _has_loss(one, where))]
+    return [(_message(turn, role, where), _has_loss(turn, where))]
 
 
-def _message(one: dict[str, Any], role: str, where: str) -> Message:
-    content = _first(one, _CONTENT_KEYS)
+def _message(turn: dict[str, Any], role: str, where: str) -> Message:
+    content = _first(turn, _CONTENT_KEYS)
     if role in _CALLS:
         called = {"tool_calls": _calls(content, where)}
         return {"role": "assistant", "content": "", **called}
@@ -150,23 +150,23 @@ def _message(one: dict[str, Any], role: str, where: str) -> Message:
             f"has the role {role!r} in `{where}`; known are {', '.join(_KNOWN_ROLES)}, and "
             f"ShareGPT's"
         )
-    found: Message = {"role": role}
-    calls = _first(one, _CALL_KEYS)
+    message: Message = {"role": role}
+    calls = _first(turn, _CALL_KEYS)
     if calls and role != "assistant":
         raise BadRowError(f"has calls of tools in `{where}`, which the assistant has not written")
     if calls:
-        found["content"] = "" if not content else text_of(content, f"{where}.content")
-        found["tool_calls"] = _calls(calls, where)
+        message["content"] = "" if not content else text_of(content, f"{where}.content")
+        message["tool_calls"] = _calls(calls, where)
     elif role == "tool":
-        found["content"] = _result(content, f"{where}.content")
+        message["content"] = _result(content, f"{where}.content")
     else:
-        found["content"] = text_of(content, f"{where}.content")
+        message["content"] = text_of(content, f"{where}.content")
     for key in (*PASSED_ON, *_REASONING, _ID):
-        if one.get(key) not in (None, "", []):
-            found[key] = text_of(one[key], f"{where}.{key}")
-    if len({found[key] for key in _REASONING if key in found}) > 1:
+        if turn.get(key) not in (None, "", []):
+            message[key] = text_of(turn[key], f"{where}.{key}")
+    if len({message[key] for key in _REASONING if key in message}) > 1:
         raise BadRowError(f"has thoughts under two names in `{where}`, with different values")
-    return found
+    return message
 
 
 def reasoning_of(message: Message) -> str:
@@ -194,24 +194,24 @@ def _result(content: Any, where: str) -> str:
     return text_of(content, where)
 
 
-def _has_loss(one: dict[str, Any], where: str) -> bool:
+def _has_loss(turn: dict[str, Any], where: str) -> bool:
     """Return whether a message has loss: it has none if any of the weight keys is 0."""
-    found = True
+    has_loss = True
     for key in _WEIGHTS:
-        weight = one.get(key)
+        weight = turn.get(key)
         if weight is None:
             continue
         if weight not in (0, 1):
             raise BadRowError(f"has {weight} for `{where}.{key}`; it may be 0 or 1")
-        found = found and bool(weight)
-    return found
+        has_loss = has_loss and bool(weight)
+    return has_loss
 
 
 def _calls(value: Any, where: str) -> list[dict[str, Any]]:
     """Return tool calls in transformers' format: the arguments are an object, not its text."""
     value = decoded(value)
     calls = value if isinstance(value, list) else [value]
-    found = []
+    made = []
     for call in calls:
         function = call.get("function", call) if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
@@ -223,8 +223,8 @@ def _calls(value: Any, where: str) -> list[dict[str, Any]]:
             )
         called = {"name": function["name"], "arguments": given}
         more = {"id": call["id"]} if isinstance(call.get("id"), str) else {}
-        found.append({"type": "function", "function": called, **more})
-    return found
+        made.append({"type": "function", "function": called, **more})
+    return made
 
 
 def read_tools(value: Any) -> list[Any] | None:
@@ -240,10 +240,10 @@ def read_tools(value: Any) -> list[Any] | None:
     ]
 
 
-def _first(one: dict[str, Any], keys: tuple[str, ...]) -> Any:
+def _first(turn: dict[str, Any], keys: tuple[str, ...]) -> Any:
     """Return the value under one of the keys. Raises BadRowError if two have different values."""
-    found = [one[key] for key in keys if one.get(key) not in (None, [])]
-    if len(found) > 1 and any(other != found[0] for other in found[1:]):
-        both = " and ".join(f"`{key}`" for key in keys if one.get(key) not in (None, []))
+    given = [turn[key] for key in keys if turn.get(key) not in (None, [])]
+    if len(given) > 1 and any(other != given[0] for other in given[1:]):
+        both = " and ".join(f"`{key}`" for key in keys if turn.get(key) not in (None, []))
         raise BadRowError(f"has both {both} in a message, with different values")
-    return found[0] if found else None
+    return given[0] if given else None

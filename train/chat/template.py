@@ -52,9 +52,11 @@ class Template:
         self._with_tools = self._template
         if with_tools is not None:
             self._with_tools = ChatTemplate(with_tools, self._tokens, options)
-        known = [one for one in (self._template, self._with_tools) if one is not None]
+        known = [
+            template for template in (self._template, self._with_tools) if template is not None
+        ]
         for name in options or {}:
-            if known and not any(one.mentions(name) for one in known):
+            if known and not any(template.mentions(name) for template in known):
                 raise UserError(
                     f"data.template_options has {name!r}, which the chat template does not use",
                     do="a name that stands in it, such as enable_thinking; or leave it out",
@@ -66,7 +68,9 @@ class Template:
 
     def writes(self, name: str) -> bool:
         """Return whether what messages have under `name` gets into the text."""
-        return any(one and one.writes(name) for one in (self._template, self._with_tools))
+        return any(
+            template and template.writes(name) for template in (self._template, self._with_tools)
+        )
 
     def render(self, prompt: str, response: str) -> tuple[str, str]:
         """Return (text before the answer, the answer including its end mark)."""
@@ -119,8 +123,8 @@ class Template:
 
     def text_end_id(self, tokenizer: Any) -> int | None:
         """Return the id that ends a text without a template: EOS; None if there is none."""
-        found: int | None = tokenizer.token_to_id(self._tokens["eos_token"] or "")
-        return found
+        end_id: int | None = tokenizer.token_to_id(self._tokens["eos_token"] or "")
+        return end_id
 
     def ends_text(self, text: str) -> bool:
         """Return whether a text has the end of a text already, as rendered templates do."""
@@ -218,9 +222,9 @@ class Template:
         if is_written:
             return
         text = template.write(chat.messages, chat.tools, asks=False).text
-        for place, one in enumerate(chat.messages):
-            if one["content"].rpartition(THOUGHT_END)[2].strip() not in text:
-                raise unwritable(f"leaves out message {place}, of the role {one['role']!r}")
+        for place, turn in enumerate(chat.messages):
+            if turn["content"].rpartition(THOUGHT_END)[2].strip() not in text:
+                raise unwritable(f"leaves out message {place}, of the role {turn['role']!r}")
         if is_written is False:
             raise unwritable(f"leaves out one of {', '.join(roles)}")
 

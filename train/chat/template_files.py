@@ -43,10 +43,10 @@ def find_templates(model_path: Path, own: str) -> tuple[str | None, str | None]:
 def _of_processor(model_path: Path) -> str | None:
     """Return the chat template that some multimodal models have in chat_template.json."""
     try:
-        found = json.loads((model_path / "chat_template.json").read_text(encoding="utf-8"))
+        content = json.loads((model_path / "chat_template.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    source = found.get("chat_template") if isinstance(found, dict) else None
+    source = content.get("chat_template") if isinstance(content, dict) else None
     return source if isinstance(source, str) else None
 
 

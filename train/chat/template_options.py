@@ -18,18 +18,18 @@ def options_of(text: str) -> dict[str, Any]:
     """
     if text.lstrip().startswith("{"):
         try:
-            found: dict[str, Any] = json.loads(text)
+            options: dict[str, Any] = json.loads(text)
         except ValueError as error:
             raise _no_options(text, f"is not valid JSON: {error}") from error
     else:
         parts = [part.partition("=") for part in text.split(",") if part.strip()]
-        found = {name.strip(): _option(value) for name, _, value in parts}
+        options = {name.strip(): _option(value) for name, _, value in parts}
         if not all(is_given for _, is_given, _ in parts):
             raise _no_options(text, "gives a name no value")
-    for name in found:
+    for name in options:
         if not name.isidentifier() or name in _RESERVED:
             raise _no_options(text, f"names {name!r}, which cannot be set")
-    return found
+    return options
 
 
 def _option(text: str) -> Any:

@@ -74,12 +74,12 @@ def _next_marks(template: ChatTemplate, marks: Collection[str]) -> dict[str, str
     With some templates (GLM's) answers have no end: the model ends them with the mark of whoever
     speaks next. Nothing is returned if no such token follows either.
     """
-    whole, found = template.write(_CHAT, None, asks=False).text, {}
+    whole, by_role = template.write(_CHAT, None, asks=False).text, {}
     for role in ("user", "tool", "system"):
         try:
             more = template.write([*_CHAT, {"role": role, "content": ASKED}], None, asks=False).text
         except UserError:
             continue
         after = more[len(whole) :] if more.startswith(whole) else ""
-        found[role] = max((mark for mark in marks if after.startswith(mark)), default="", key=len)
-    return found if found.get("user") else {}
+        by_role[role] = max((mark for mark in marks if after.startswith(mark)), default="", key=len)
+    return by_role if by_role.get("user") else {}

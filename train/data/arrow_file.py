@@ -66,8 +66,8 @@ class Writer:
         self._counts.add(block.counts)
         self._seen |= block.seen
         number = self._number_of[block.block.path]
-        found = [(tokens, number, row) for tokens, row in block.longest]
-        self._longest = heapq.nlargest(NUM_LONGEST, [*self._longest, *found])
+        longest = [(tokens, number, row) for tokens, row in block.longest]
+        self._longest = heapq.nlargest(NUM_LONGEST, [*self._longest, *longest])
         if self._num["num_compared"] < _MOST_COMPARED:
             self._hashes.append(block.hashes)
             self._num["num_compared"] += len(block.hashes)

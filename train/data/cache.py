@@ -78,13 +78,13 @@ def listed_bad_rows(folder: Path, sources: Sequence[Source]) -> Iterator[dict[st
     """Yield the bad rows of prepared data, under the current names of their files."""
     with (folder / BAD_ROWS).open(encoding="utf-8") as file:
         for line in file:
-            found = json.loads(line)
-            yield found | {"file": str(sources[found.pop("source")].path)}
+            row = json.loads(line)
+            yield row | {"file": str(sources[row.pop("source")].path)}
 
 
 def _first_bad_row(folder: Path, sources: Sequence[Source]) -> UserError:
     line = next(listed_bad_rows(folder, sources))
-    (source,) = {one for one in sources if str(one.path) == line["file"]}
+    (source,) = {file for file in sources if str(file.path) == line["file"]}
     return bad_row(source, line["row"], line["problem"], line.get("do", ""))
 
 
@@ -140,7 +140,7 @@ def _tokenise(sources: list[Source], recipe: Recipe, tools: Tools, folder: Path)
     sizes = [source.path.stat().st_size for source in sources]
     progress, done_bytes = (
         PrepareProgress(sum(sizes)),
-        dict.fromkeys((one.path for one in sources), 0),
+        dict.fromkeys((known.path for known in sources), 0),
     )
     blocks = _blocks(sources, recipe.max_samples)
     first = next(blocks, None)
@@ -149,7 +149,7 @@ def _tokenise(sources: list[Source], recipe: Recipe, tools: Tools, folder: Path)
             f"{sources[0].path} has no rows", do=f"--data PATH: {NEEDED}", code=ExitCode.DATA
         )
     columns = columns_of_first(first, recipe, sources[0])
-    of_path = {one.path: one for one in sources}
+    of_path = {known.path: known for known in sources}
     end_token_id = end_token_id_of(columns, *tools)
     tokeniser = Tokeniser(*tools, recipe, columns)
     processes = num_processes() if sum(sizes) > _SMALL_BYTES else 1
@@ -176,12 +176,12 @@ def _tokenise(sources: list[Source], recipe: Recipe, tools: Tools, folder: Path)
 
 def remarks(seen: set[str], columns: Columns, recipe: Recipe, template: Template) -> list[str]:
     """Return remarks to print beside the counts: unused columns, and the template's note."""
-    found = []
+    lines = []
     if left := unused(seen - {recipe.only_where}, columns, template.writes):
-        found.append(f"not used: {', '.join(left)}")
+        lines.append(f"not used: {', '.join(left)}")
     if columns.kind in ("pair", "messages") and template.note:
-        found.append(template.note)
-    return found
+        lines.append(template.note)
+    return lines
 
 
 def columns_of_first(first: Block, recipe: Recipe, source: Source) -> Columns:

@@ -121,15 +121,15 @@ def find_columns(row: Any, named: str, *, only_where: str = "") -> Columns:
         return _named(row, [name.strip() for name in named.split(",")])
     there = _by_lower_name(row)
     refuse_compared(row, None, only_where)
-    if found := _of_lists(row, there, empty=False):
-        return found
+    if columns := _of_lists(row, there, empty=False):
+        return columns
     if pair := _pair_of(row, there):
         return Columns("pair", (pair[0], pair[-1]), "".join(pair[1:-1]))
     for name in _TEXTS:
         if name in there:
             return Columns("text", (there[name],))
-    if found := _of_lists(row, there, empty=True):  # and nothing else matched
-        return found
+    if columns := _of_lists(row, there, empty=True):  # and nothing else matched
+        return columns
     alone = "a prompt without an answer: " if "prompt" in there else ""
     raise BadRowError(
         f"has {alone}none of the columns that are known (`prompt` and `response`, `messages`, "
@@ -171,7 +171,7 @@ def more_of(row: dict[str, Any], columns: Columns) -> str:
         return columns.more if columns.more in row else ""
     there = {str(name).lower(): str(name) for name in row}
     own = [name.lower() for name in columns.names]
-    return next((there[one] for one in _MORE if one in there and one not in own), "")
+    return next((there[column] for column in _MORE if column in there and column not in own), "")
 
 
 def refuse_compared(row: dict[str, Any], columns: Columns | None, only_where: str) -> None:
@@ -245,7 +245,7 @@ def unused(seen: set[str], columns: Columns, writes: Callable[[str], bool]) -> l
 
     `writes` returns whether the chat template writes what has a given name.
     """
-    found = []
+    names = []
     for name in sorted(seen):
         column, is_key, key = name.partition("[].")
         if is_key:
@@ -253,8 +253,8 @@ def unused(seen: set[str], columns: Columns, writes: Callable[[str], bool]) -> l
         else:
             is_used = columns.reads(column)
         if not is_used:
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def is_wanted(row: Any, only_where: str) -> bool:

@@ -40,11 +40,11 @@ def compare_tokenizers(
     Tokeniser(both, template, recipe, columns).encoded(first)
     if not both.differing:
         return []
-    text, used, other = min(both.differing, key=lambda one: len(one[0]))
+    text, used, other = min(both.differing, key=lambda tokens: len(tokens[0]))
     pairs = zip(used.ids, other.ids, strict=False)
     same = next((at for at, (x, y) in enumerate(pairs) if x != y), min(len(used), len(other)))
     begin = max(0, same - _SHOWN_BEFORE)
-    pieces = ["|".join(one.tokens[begin : same + _SHOWN_TOKENS]) for one in (used, other)]
+    pieces = ["|".join(tokens.tokens[begin : same + _SHOWN_TOKENS]) for tokens in (used, other)]
     from_char = used.offsets[begin][0] if begin < len(used) else 0
     line = (
         f"{len(both.differing):,} of {num_text(both.num_texts, 'text')} get other tokens from "

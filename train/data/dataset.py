@@ -50,7 +50,9 @@ def marked(tokens: Any, ranges: Any, *, tokenizer: Any) -> str:
 
 def short(text: str) -> str:
     """Return the text on one line, its middle omitted, without control of a terminal's cursor."""
-    line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    line = "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in text
+    )
     half = _SHORT // 2
     return line if len(line) <= _SHORT else f"{line[:half]} … {line[-half:]}"
 
@@ -77,8 +79,8 @@ class _Lists:
         self._values, self._offsets = int32_view(column.values), int32_view(column.offsets)
 
     def __getitem__(self, row: int) -> np.ndarray:
-        found: np.ndarray = self._values[self._offsets[row] : self._offsets[row + 1]]
-        return found
+        ids: np.ndarray = self._values[self._offsets[row] : self._offsets[row + 1]]
+        return ids
 
     def touch(self) -> None:
         self._values.max(initial=0)

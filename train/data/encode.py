@@ -49,17 +49,17 @@ class Encoder:
         answer into which a token of its prompt reaches gets a sample of its own: in later prompts
         it would be encoded otherwise than it was trained.
         """
-        for some in _chunks(texts, [len(one.text) for one in texts]):
+        for some in _chunks(texts, [len(part.text) for part in texts]):
             encodings = self._tokenizer.encode_batch(
-                [one.text for one in some], add_special_tokens=False
+                [part.text for part in some], add_special_tokens=False
             )
             joints = [
-                _Joint(encoding, one, self._hard)
-                for encoding, one in zip(encodings, some, strict=True)
+                _Joint(encoding, part, self._hard)
+                for encoding, part in zip(encodings, some, strict=True)
             ]
             ends = iter(self.plain([text for joint in joints for text in joint.prompt_ends]))
-            for one in joints:
-                yield self._of(one, [next(ends) for _ in one.prompt_ends])
+            for part in joints:
+                yield self._of(part, [next(ends) for _ in part.prompt_ends])
 
     def _of(self, joint: _Joint, prompt_ends: list[list[int]]) -> list[Ids]:
         clean, apart = Ids(joint.ids, []), []
@@ -122,20 +122,20 @@ class _Places:
 
         As in transformers' masks of assistant tokens, a token has loss if a part of it has.
         """
-        found: list[int] = []
+        borders: list[int] = []
         for first, last in answer.loss:
             at = begin
             if first > answer.begin:
                 at = self.first_from(first)
                 if at and self.place(at - 1)[1] > first:
                     at -= 1
-            at = max(at, begin, *found[-1:])
+            at = max(at, begin, *borders[-1:])
             end = self.first_from(last)
-            if found and at == found[-1] and end > at:
-                found[-1] = end
+            if borders and at == borders[-1] and end > at:
+                borders[-1] = end
             elif end > at:
-                found += [at, end]
-        return found
+                borders += [at, end]
+        return borders
 
 
 class _Joint(_Places):
@@ -182,8 +182,8 @@ def _without_prefix(stage: Any) -> Any:
         return None
     for key in ("normalizers", "pretokenizers"):
         if key in stage:
-            kept = [_without_prefix(one) for one in stage[key]]
-            return stage | {key: [one for one in kept if one is not None]}
+            kept = [_without_prefix(step) for step in stage[key]]
+            return stage | {key: [step for step in kept if step is not None]}
     if stage["type"] == "Metaspace":
         return stage | {"prepend_scheme": "never"}
     return stage | ({"add_prefix_space": False} if "add_prefix_space" in stage else {})

@@ -125,7 +125,7 @@ def num_tokens(folder: Path, vocab_size: int) -> int:
     """
     try:
         made = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-        added = {int(one["id"]) for one in made.get("added_tokens", ())}
+        added = {int(token["id"]) for token in made.get("added_tokens", ())}
         words = made["model"].get("vocab", ())
         own = words.values() if isinstance(words, dict) else range(len(words))
         most = max(set(own) - added, default=-1)
@@ -144,8 +144,8 @@ def model_config(model_path: Path) -> dict[str, Any]:
 
 def raw_config(model_path: Path) -> dict[str, Any]:
     """Return config.json unchanged."""
-    found: dict[str, Any] = json.loads((model_path / "config.json").read_text(encoding="utf-8"))
-    return found
+    config: dict[str, Any] = json.loads((model_path / "config.json").read_text(encoding="utf-8"))
+    return config
 
 
 def _named(config: dict[str, Any]) -> Iterator[tuple[str, int]]:
@@ -174,5 +174,5 @@ def _problem(
 
 def pad_token_id(model_path: Path, tokenizer: Any) -> int | None:
     """Return the id of the padding token that a tokenizer names; None if it names none."""
-    found: int | None = tokenizer.token_to_id(special_tokens(model_path)["pad_token"])
-    return found
+    pad_id: int | None = tokenizer.token_to_id(special_tokens(model_path)["pad_token"])
+    return pad_id

@@ -13,15 +13,15 @@ def like_lengths(lengths: Sequence[int], *, cost: int, most: int = 0) -> list[li
     """
     least, begins = [0], [0]  # of the first n samples; where the last batch of them begins
     for end in range(1, len(lengths) + 1):
-        found, at = None, end - 1
+        best, at = None, end - 1
         for begin in range(end - 1, -1, -1):
             tokens = (end - begin) * lengths[begin]
-            if begin < end - 1 and (tokens > most > 0 or (found and tokens > found)):
+            if begin < end - 1 and (tokens > most > 0 or (best and tokens > best)):
                 break  # both grow with the batch
-            if found is None or least[begin] + tokens + cost < found:
-                found, at = least[begin] + tokens + cost, begin
-        assert found is not None
-        least.append(found)
+            if best is None or least[begin] + tokens + cost < best:
+                best, at = least[begin] + tokens + cost, begin
+        assert best is not None
+        least.append(best)
         begins.append(at)
     batches, end = [], len(lengths)
     while end:

@@ -180,7 +180,9 @@ def load_text_tools(model_path: Path, recipe: Recipe | None = None) -> Tools:
     tokenizer = tokenizer_of(model_path)
     recipe = recipe or Recipe(max_seq_length=0)
     options = options_of(recipe.template_options)
-    marks = [one.content for one in tokenizer.get_added_tokens_decoder().values() if one.special]
+    marks = [
+        token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special
+    ]
     return tokenizer, Template(model_path, recipe.chat_template, options, marks)
 
 

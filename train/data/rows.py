@@ -62,8 +62,8 @@ def _as_text(value: Any) -> str:
 def _without_nulls(value: Any) -> Any:
     """Remove nulls: in a table every object of a list has the fields of all, most of them null."""
     if isinstance(value, dict):
-        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
-    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def example_of(
@@ -119,8 +119,8 @@ def _of_pair(row: dict[str, Any], columns: Columns) -> tuple[list[Message], set[
         untrained = {place - len(asked) for place in untrained}
     before = [*history, *asked]
     without_loss = {len(before) + place for place in untrained}
-    for place, one in enumerate(asked, len(history)):
-        if one["role"] == "assistant":
+    for place, message in enumerate(asked, len(history)):
+        if message["role"] == "assistant":
             without_loss.add(place)
     return [*before, *answers], without_loss
 
@@ -130,11 +130,11 @@ def _side(value: Any, column: str, role: str) -> tuple[list[Message], set[int]]:
 
     Also returns the indices of answers without loss.
     """
-    found = value
-    if isinstance(found, dict):
-        found = found.get("messages", [found])  # the format of OpenAI's preference data
-    if isinstance(found, list) and found and all(map(is_message, found)):
-        return read_messages(found, column)
+    content = value
+    if isinstance(content, dict):
+        content = content.get("messages", [content])  # the format of OpenAI's preference data
+    if isinstance(content, list) and content and all(map(is_message, content)):
+        return read_messages(content, column)
     return [{"role": role, "content": text_of(value, column)}], set()
 
 
@@ -155,17 +155,17 @@ def _history(value: Any) -> list[Message]:
 def _segments(value: Any, column: str) -> Segments:
     """Return consecutive texts, unchanged, each with whether it has loss."""
     value = decoded(value)
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+    if not isinstance(value, list) or not all(isinstance(segment, dict) for segment in value):
         raise BadRowError(f"has no list of segments in `{column}`")
-    found: Segments = []
-    for i, one in enumerate(value):
-        text = one.get("text")
+    segments: Segments = []
+    for i, segment in enumerate(value):
+        text = segment.get("text")
         if not isinstance(text, str):
             raise BadRowError(f"has {in_json(text)} in `{column}[{i}].text`, not text")
-        found.append((text, truth_of(one.get("label"), f"{column}[{i}].label")))
-    if not any(has_loss for _, has_loss in found):
+        segments.append((text, truth_of(segment.get("label"), f"{column}[{i}].label")))
+    if not any(has_loss for _, has_loss in segments):
         raise BadRowError(f"has no segment with a true `label` in `{column}`")
-    return found
+    return segments
 
 
 def _system(value: Any) -> str:
@@ -177,13 +177,13 @@ def _system(value: Any) -> str:
 def _beside(row: dict[str, Any], columns: Columns, names: tuple[str, ...]) -> Any:
     """Return the value of one of some columns, ignoring case. Raises BadRowError for two values."""
     own = (*columns.names, columns.more)
-    found = [
+    extra = [
         (name, value)
         for name, value in row.items()
         if name.lower() in names and name not in own and value not in (None, [], {})
         if not (isinstance(value, str) and not value.strip())
     ]
-    if len(found) > 1:
-        both = " and ".join(f"`{name}`" for name, _ in found)
+    if len(extra) > 1:
+        both = " and ".join(f"`{name}`" for name, _ in extra)
         raise BadRowError(f"has both {both}, which mean the same")
-    return found[0][1] if found else None
+    return extra[0][1] if extra else None

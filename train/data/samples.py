@@ -131,8 +131,8 @@ def batch_of(
         [
             _lists([sample.ids for sample in samples]),
             _lists([sample.ranges for sample in samples]),
-            pa.array([one for one, _ in texts], pa.string()),
-            pa.array([one for _, one in texts], pa.string()),
+            pa.array([part for part, _ in texts], pa.string()),
+            pa.array([part for _, part in texts], pa.string()),
             pa.array([numbers[sample.row] for sample in samples], pa.int64()),
             pa.nulls(len(samples), pa.int32()),
         ],

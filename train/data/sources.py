@@ -77,9 +77,9 @@ def find_sources(path: Path) -> list[Source]:
     kind.
     """
     try:
-        found = path.stat()  # before opening it: opening a pipe would wait forever
-        if not stat.S_ISDIR(found.st_mode):
-            return [_source(path, found.st_mode)]
+        about = path.stat()  # before opening it: opening a pipe would wait forever
+        if not stat.S_ISDIR(about.st_mode):
+            return [_source(path, about.st_mode)]
         return _of_folder(path)
     except OSError as error:
         raise UserError(
@@ -197,11 +197,11 @@ def bad_row(source: Source, number: int, what: str, do: str = "") -> UserError:
     # A row may have megabytes, and nothing after it needs to be read. One of JSON may have many
     # lines.
     lines = f"tail -n +{number}" if source.format == "json" else f"sed -n '{number}{{p;q}}'"
-    look = f"{source.printed_by} | {lines} | head -c 2000"
+    command = f"{source.printed_by} | {lines} | head -c 2000"
     skip = "--set data.on_bad_row=skip leaves out such rows"
     return UserError(
         f"{source.path}:{number}: the row {what}",
-        do=do or (f"{look}   # {skip}" if source.is_text else skip),
+        do=do or (f"{command}   # {skip}" if source.is_text else skip),
         code=ExitCode.DATA,
     )
 

@@ -197,8 +197,8 @@ class _Reader:
 
     def _take(self, mark: str) -> None:
         """Take one character."""
-        if (found := self._mark()) != mark:
-            raise ValueError(f"{found!r} where there should be {mark!r}")
+        if (mark_now := self._mark()) != mark:
+            raise ValueError(f"{mark_now!r} where there should be {mark!r}")
         self._move(self._at + 1)
 
     def _mark(self) -> str:

@@ -96,9 +96,11 @@ class Tokeniser:
                 done.held_out_rows.append(json_line(cells))
             texts.append((written, example, is_held_out, row))
         made = self._encode(texts, done.counts)
-        lengths = ((len(one.ids), numbers[one.row]) for one in made)
+        lengths = ((len(sample_.ids), numbers[sample_.row]) for sample_ in made)
         done.longest = heapq.nlargest(NUM_LONGEST, lengths)
-        done.samples = [one for sample in made for one in self._fitting(sample, done.counts)]
+        done.samples = [
+            sample_ for sample in made for sample_ in self._fitting(sample, done.counts)
+        ]
         return done
 
     def _written(self, example: Example, counts: Counts) -> str | list[Rendered]:
@@ -134,7 +136,7 @@ class Tokeniser:
         """Return the samples of all texts, in order."""
         plain = self._encoder.plain([text for text, *_ in texts if isinstance(text, str)])
         parts = self._encoder.samples(
-            [one for text, *_ in texts if not isinstance(text, str) for one in text]
+            [character for text, *_ in texts if not isinstance(text, str) for character in text]
         )
         made: list[Sample] = []
         for text, example, is_held_out, row in texts:
@@ -210,9 +212,11 @@ def _note_columns(row: Any, columns: Columns, seen: set[str]) -> None:
         return
     seen.update(name for name, value in row.items() if value not in (None, "", [], {}))
     for name in columns.names if columns.kind in ("pair", "messages") else ():
-        found = decoded(row[name]) if columns.kind == "messages" else row[name]
-        if isinstance(found, list):
-            keys = set[str]().union(*(one.keys() for one in found if isinstance(one, dict)))
+        content = decoded(row[name]) if columns.kind == "messages" else row[name]
+        if isinstance(content, list):
+            keys = set[str]().union(
+                *(message.keys() for message in content if isinstance(message, dict))
+            )
             seen.update(f"{name}[].{key}" for key in keys)
 
 

@@ -92,12 +92,12 @@ class Evaluator:
         if self._is_per_example:
             self._join_losses(own)
         if self._ranks.is_first:
-            told = {"step": step, "loss": loss, "exact_match": exact_match}
+            fields = {"step": step, "loss": loss, "exact_match": exact_match}
             if not self.name:
-                self._events.emit("metric", "eval", **told)
+                self._events.emit("metric", "eval", **fields)
             else:
                 counts = {"num_samples": self.num_samples, "num_labels": int(num_labels)}
-                self._events.emit("metric", "eval.set", set=self.name, **told, **counts)
+                self._events.emit("metric", "eval.set", set=self.name, **fields, **counts)
         return loss
 
     def _write(self, step: int, examples: Sequence[dict[str, Any]], seconds: float) -> None:
@@ -110,15 +110,18 @@ class Evaluator:
 
     def _join_losses(self, own: Sequence[Losses]) -> None:
         """Add the loss of each sample to its example, or make one, on rank 0."""
-        found = {row["example_id"]: row for row in self.examples}
-        gathered = [one for some in self._ranks.gather(list(own)) for one in some]
+        by_example = {row["example_id"]: row for row in self.examples}
+        gathered = [losses for some in self._ranks.gather(list(own)) for losses in some]
         for indices, loss_sum, num_labels in gathered:
             (index,) = indices
             prompt, expected = self.samples.texts(index)
-            row = found.get(index, {"example_id": index, "input": prompt})
+            row = by_example.get(index, {"example_id": index, "input": prompt})
             row = {"expected_output": expected, **row}
-            found[index] = row | {"loss": loss_sum / max(1, num_labels), "num_labels": num_labels}
-        self.examples = [found[index] for index in sorted(found)]
+            by_example[index] = row | {
+                "loss": loss_sum / max(1, num_labels),
+                "num_labels": num_labels,
+            }
+        self.examples = [by_example[index] for index in sorted(by_example)]
 
     def _batches(self, what: str, size: int) -> Iterator[list[int]]:
         for start in range(0, len(self._own), size):
@@ -136,13 +139,13 @@ class Evaluator:
 
     def _losses(self) -> list[Losses]:
         """Return each batch of this rank's share: its samples, their loss sum, their labels."""
-        found = []
+        losses = []
         is_single = self._is_per_example or self._generate
         for indices in self._batches("loss", 1 if is_single else self._batch_size):
             batch = collate([self.samples[i] for i in indices])
             loss_sum = float(self._summed_loss(*batch.arguments(self._ranks.device)))
-            found.append((indices, loss_sum, batch.num_label_tokens))
-        return found
+            losses.append((indices, loss_sum, batch.num_label_tokens))
+        return losses
 
     def _examples(self, step: int, losses: dict[int, float]) -> list[dict[str, Any]]:
         """Return this rank's share, answered greedily, in the fields of a snapshot."""
@@ -153,11 +156,13 @@ class Evaluator:
         return examples
 
 
-def _means(found: Sequence[Losses]) -> dict[int, float]:
+def _means(losses: Sequence[Losses]) -> dict[int, float]:
     """Return the mean loss of each sample that was a batch by itself."""
-    return {one[0]: loss_sum / max(1, num) for one, loss_sum, num in found if len(one) == 1}
+    return {
+        indices[0]: loss_sum / max(1, num) for indices, loss_sum, num in losses if len(indices) == 1
+    }
 
 
-def sum_labels(found: Sequence[Losses]) -> int:
+def sum_labels(losses: Sequence[Losses]) -> int:
     """Return the label tokens of batches."""
-    return sum(num for _, _, num in found)
+    return sum(num for _, _, num in losses)

@@ -34,8 +34,8 @@ class EvaluationSets:
     def evaluate(self, step: int) -> float | None:
         """Evaluate all sets; return the loss on the main one, None without one."""
         loss = None if self._main is None else self._main.evaluate(step)
-        for one in self.named:
-            one.evaluate(step)
+        for named in self.named:
+            named.evaluate(step)
         return loss
 
 

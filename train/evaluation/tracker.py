@@ -63,18 +63,22 @@ class Tracker:
         may differ.
         """
         most = config.train.micro_batch_size * config.data.max_seq_length
-        found: list[list[int]] = []
+        batches: list[list[int]] = []
         longest = 0
         for index in spread_evenly(len(self._samples), config.train.evolution_prompts):
             if not self._answerer.has_prompt(index):
                 continue
             num_tokens = self._samples.length(index)
             longest = max(longest, num_tokens)
-            if not found or len(found[-1]) == _AT_ONCE or (len(found[-1]) + 1) * longest > most:
-                found.append([])
+            if (
+                not batches
+                or len(batches[-1]) == _AT_ONCE
+                or (len(batches[-1]) + 1) * longest > most
+            ):
+                batches.append([])
                 longest = num_tokens
-            found[-1].append(index)
-        return found
+            batches[-1].append(index)
+        return batches
 
     def begin(self, first: int, last: int) -> None:
         """Set out from `first` trained steps to `last`."""
@@ -131,7 +135,9 @@ class Tracker:
         self._budget.spent(time.monotonic() - began_mono)
         if not self._ranks.is_first:
             return
-        reasons = [f"rank {rank}: {one[1]}" for rank, one in enumerate(gathered) if one[1]]
+        reasons = [
+            f"rank {rank}: {answers[1]}" for rank, answers in enumerate(gathered) if answers[1]
+        ]
         if reasons:
             self._miss(step, reasons[0])
             return
@@ -173,12 +179,12 @@ class Tracker:
 
     def _answer(self, step: int) -> list[dict[str, Any]]:
         """Answer this rank's share of the prompts."""
-        found = []
+        examples = []
         for indices in self._batches[self._ranks.rank :: self._ranks.world_size]:
             self._ranks.pulse.tick("eval")
             losses = {index: self._loss_of(index) for index in indices}
-            found += self._answerer.examples(indices, step, losses)
-        return found
+            examples += self._answerer.examples(indices, step, losses)
+        return examples
 
     def _loss_of(self, index: int) -> float:
         batch = collate([self._samples[index]])

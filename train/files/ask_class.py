@@ -54,23 +54,23 @@ def _compared(served: Any, folder: Path) -> dict[str, Any]:
     marks = [token.content for _, token in sorted(own.get_added_tokens_decoder().items())]
     texts = [*_TEXTS, *(f"a {mark} b{mark}1\n{mark}" for mark in marks[:_NUM_MARKS])]
     ids = [list(served.encode(text, add_special_tokens=False)) for text in texts]
-    found: dict[str, Any] = {"class_name": type(served).__name__}
+    report: dict[str, Any] = {"class_name": type(served).__name__}
     backend = getattr(served, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer) or _ids(plain(backend), texts) != ids:
         for text, theirs, ours in zip(texts, ids, _ids(own, texts), strict=True):
             if theirs != ours:
                 pieces = served.convert_ids_to_tokens(theirs)
-                found["differs"] = [text, [str(piece) for piece in pieces], _tokens(own, text)]
+                report["differs"] = [text, [str(piece) for piece in pieces], _tokens(own, text)]
                 break
-        return found
+        return report
     made, of_file = _canonical(backend), _canonical(own)
     if made != of_file:
-        found["backend"] = backend.to_str()
-        found["splits_marks"] = backend.encode_special_tokens
+        report["backend"] = backend.to_str()
+        report["splits_marks"] = backend.encode_special_tokens
     decisive = _of_ids(made)
-    found["changes_ids"] = decisive != _of_ids(of_file)
-    found["digest"] = sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
-    return found
+    report["changes_ids"] = decisive != _of_ids(of_file)
+    report["digest"] = sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+    return report
 
 
 def plain(tokenizer: Any) -> Any:
@@ -104,20 +104,20 @@ def _canonical(tokenizer: Any) -> dict[str, Any]:
 
 def _of_ids(canonical: dict[str, Any]) -> dict[str, Any]:
     """Return what decides the ids of texts: neither the way back nor what is left out there."""
-    marks = [one | {"special": None} for one in canonical["added_tokens"]]
+    marks = [token | {"special": None} for token in canonical["added_tokens"]]
     return canonical | {"decoder": None, "added_tokens": marks}
 
 
 def _told(value: Any) -> Any:
     """Return JSON without empty settings and those of offsets: files may leave them out."""
     if isinstance(value, list):
-        return [_told(one) for one in value]
+        return [_told(item) for item in value]
     if not isinstance(value, dict):
         return value
     return {
-        name: _told(one)
-        for name, one in value.items()
-        if name != "trim_offsets" and one is not None and one is not False and one != ""
+        name: _told(item)
+        for name, item in value.items()
+        if name != "trim_offsets" and item is not None and item is not False and item != ""
     }
 
 

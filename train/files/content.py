@@ -25,9 +25,9 @@ def digest_of(path: Path) -> str:
         return _read(path)
     note = note_of(path, "digests", ".json")
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        found = json.loads(note.read_text(encoding="ascii"))
-        if found["seen"] == seen(before):
-            return str(found["sha256"])
+        content = json.loads(note.read_text(encoding="ascii"))
+        if content["seen"] == seen(before):
+            return str(content["sha256"])
     digest = _read(path)
     if is_settled(before):
         with contextlib.suppress(OSError):  # the note only saves time

@@ -73,13 +73,13 @@ def tokenizer_of(model_path: Path) -> Any:
 
     Raises UserError if there is none, or none that gives the ids that the model is served with.
     """
-    found = served(model_path)
-    if not found.backend:
+    answer = served(model_path)
+    if not answer.backend:
         return file_tokenizer(model_path)
     from tokenizers import Tokenizer
 
-    tokenizer = plain(Tokenizer.from_str(found.backend))
-    tokenizer.encode_special_tokens = found.splits_marks
+    tokenizer = plain(Tokenizer.from_str(answer.backend))
+    tokenizer.encode_special_tokens = answer.splits_marks
     return tokenizer
 
 
@@ -107,18 +107,18 @@ def served(model_path: Path) -> Served:
     Raises UserError if only the class can tokenise as it does, or if asking it was ended.
     """
     _tokenizer_file(model_path)
-    found = _answer(model_path, _key(model_path))
-    if found.differs:
-        text, theirs, ours = found.differs
+    answer = _answer(model_path, _key(model_path))
+    if answer.differs:
+        text, theirs, ours = answer.differs
         raise UserError(
-            f"{model_path}: {found.class_name}, which transformers takes for this model, tokenises "
-            f"{text!r} as {theirs}, tokenizer.json as {ours}; Airlock trains on tokenizer.json, "
-            "and the model would be served other ids",
+            f"{model_path}: {answer.class_name}, which transformers takes for this model, "
+            f"tokenises {text!r} as {theirs}, tokenizer.json as {ours}; Airlock trains on "
+            "tokenizer.json, and the model would be served other ids",
             do='"tokenizer_class": "TokenizersBackend" in tokenizer_config.json, if tokenizer.json '
             "is right; else another model",
             code=ExitCode.DATA,
         )
-    return found
+    return answer
 
 
 def line_about(model_path: Path) -> str | None:
@@ -138,20 +138,20 @@ def _answer(model_path: Path, key: str) -> Served:
     note = cache_folder() / "tokenizers" / f"{key}.json"
     with contextlib.suppress(OSError, ValueError, TypeError):
         return Served(**json.loads(note.read_text(encoding="utf-8")))
-    found = Served(**_asked(model_path))
-    if not found.problem:  # another time it may be able to
+    answer = Served(**_asked(model_path))
+    if not answer.problem:  # another time it may be able to
         with contextlib.suppress(OSError):  # the note only saves time
             note.parent.mkdir(parents=True, exist_ok=True)
-            write_text(note, json.dumps(asdict(found)), durable=False)
-    return found
+            write_text(note, json.dumps(asdict(answer)), durable=False)
+    return answer
 
 
 def _asked(model_path: Path) -> dict[str, Any]:
     """Ask the class here where transformers is loaded anyway, else in a child process."""
     if "transformers" in sys.modules:
         return ask(model_path)
-    found = _child(model_path)
-    return _child(model_path, WITH_TORCH) if "problem" in found else found
+    answer = _child(model_path)
+    return _child(model_path, WITH_TORCH) if "problem" in answer else answer
 
 
 def _child(model_path: Path, *options: str) -> dict[str, Any]:

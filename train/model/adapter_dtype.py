@@ -52,10 +52,10 @@ class ExactNorm(DoraLinearLayer):
         adapter_name: str | None = None,
     ) -> torch.Tensor:
         """Return the norm of each row of `weight` + `scaling` · `lora_weight`, (rows,)."""
-        found: torch.Tensor = super().get_weight_norm(
+        norm: torch.Tensor = super().get_weight_norm(
             weight.float(), lora_weight.float(), scaling, adapter_name=adapter_name
         )
-        return found
+        return norm
 
     def begin_at(self, base: nn.Module) -> None:
         """Set the magnitudes to the norms of the base's rows; peft rounds them to bfloat16."""

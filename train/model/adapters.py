@@ -48,15 +48,15 @@ def _with_new(model: Any, config: TrainConfig) -> Any:
     """Return `model` with new adapters. Raises UserError for missing targets."""
     from peft import LoraConfig, get_peft_model
 
-    found = targets_of(model, config)
+    targets = targets_of(model, config)
     adapters = LoraConfig(
         r=config.lora_rank,
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
         use_dora=config.lora_dora,
         use_rslora=config.lora_rslora,
-        target_modules=found.modules,
-        target_parameters=found.parameters or None,
+        target_modules=targets.modules,
+        target_parameters=targets.parameters or None,
         trainable_token_indices=_new_tokens(model) if config.lora_new_tokens else None,
         task_type="CAUSAL_LM",
     )
@@ -108,7 +108,7 @@ def covered(model: Any) -> tuple[int, int, dict[str, int]]:
     head, left_out, adapted = plain.get_output_embeddings(), set[int](), set[int]()
     for module in plain.modules():
         if module is head or isinstance(module, nn.Embedding):
-            left_out |= {id(one) for one in module.parameters()}
+            left_out |= {id(weight) for weight in module.parameters()}
         elif isinstance(module, LoraLayer):
             name = getattr(module, "parameter_name", "weight")
             adapted.add(id(getattr(module.get_base_layer(), name)))

@@ -132,38 +132,40 @@ class Apart:
         mask = given.get("attention_mask")
         if mask is not None and mask.shape != self._shape:  # it is for attention
             given["attention_mask"] = None
-        found = []
+        outputs = []
         for group in self._groups:
             take = partial(self._taken, group.taken)
-            found.append(
-                inner(*map(take, args), **{name: take(one) for name, one in given.items()})
+            outputs.append(
+                inner(
+                    *map(take, args), **{name: take(argument) for name, argument in given.items()}
+                )
             )
-        return self._together(found)
+        return self._together(outputs)
 
     def _taken(self, places: torch.Tensor, value: Any) -> Any:
         """Return the samples of a group from a tensor of rows and tokens, or a tuple of them."""
         if isinstance(value, tuple):
-            return tuple(self._taken(places, one) for one in value)
+            return tuple(self._taken(places, item) for item in value)
         if not isinstance(value, torch.Tensor) or value.shape[:2] != self._shape:
             return value
         taken = value.flatten(0, 1).index_select(0, places.flatten())
         return taken.unflatten(0, (places.shape[0], places.shape[1]))
 
-    def _together(self, found: Sequence[Any]) -> Any:
+    def _together(self, outputs: Sequence[Any]) -> Any:
         """Return the groups' outputs as rows of samples; states, which are no rows, become None."""
-        first = found[0]
+        first = outputs[0]
         if isinstance(first, tuple):
-            return tuple(self._together(parts) for parts in zip(*found, strict=True))
+            return tuple(self._together(parts) for parts in zip(*outputs, strict=True))
         shapes = [group.taken.shape for group in self._groups]
         is_rows = isinstance(first, torch.Tensor) and all(
-            one.shape[:2] == shape for one, shape in zip(found, shapes, strict=True)
+            part.shape[:2] == shape for part, shape in zip(outputs, shapes, strict=True)
         )
         if not is_rows:
             return None
         assert self._back is not None
         kept = [
-            one.flatten(0, 1).index_select(0, group.kept)
-            for one, group in zip(found, self._groups, strict=True)
+            part.flatten(0, 1).index_select(0, group.kept)
+            for part, group in zip(outputs, self._groups, strict=True)
         ]
         return torch.cat(kept).index_select(0, self._back).unflatten(0, self._shape)
 
@@ -194,11 +196,11 @@ def _mask(plain: Any, positions: torch.Tensor) -> torch.Tensor:
 
 def _outermost(plain: nn.Module) -> list[Any]:
     """Return the layers that mix tokens, but none inside another."""
-    found: list[Any] = []
+    mixers: list[Any] = []
     for child in plain.children():
         is_mixer = _MIXERS.fullmatch(type(child).__name__)
-        found += [child] if is_mixer else _outermost(child)
-    return list({id(one): one for one in found}.values())  # some models share layers
+        mixers += [child] if is_mixer else _outermost(child)
+    return list({id(mixer): mixer for mixer in mixers}.values())  # some models share layers
 
 
 def _divided(
@@ -206,8 +208,8 @@ def _divided(
 ) -> tuple[list[_Group], torch.Tensor]:
     """Return samples of like length in groups, and where each token is in all that they keep."""
     ends = [*starts[1:], num_tokens]
-    order = sorted(range(len(starts)), key=lambda one: (starts[one] - ends[one], one))
-    lengths = [ends[one] - starts[one] for one in order]
+    order = sorted(range(len(starts)), key=lambda index: (starts[index] - ends[index], index))
+    lengths = [ends[index] - starts[index] for index in order]
     groups, kept_places = [], []
     for members in like_lengths(lengths, cost=_CALL_TOKENS):
         places = torch.arange(lengths[members[0]])

@@ -118,9 +118,9 @@ def refused_attention(config: RunConfig) -> Iterator[None]:
 
 def attention_line(plain: Any, config: RunConfig) -> str | None:
     """Return a line about attention if transformers has fallen back to eager, else None."""
-    found = getattr(plain.config, "_attn_implementation", None)
+    implementation = getattr(plain.config, "_attn_implementation", None)
     has_attention = getattr(plain.config.get_text_config(), "num_attention_heads", None)
-    if config.model.attention != "auto" or found != "eager" or not has_attention:
+    if config.model.attention != "auto" or implementation != "eager" or not has_attention:
         return None
     return (
         f"ATTENTION: eager: transformers has no sdpa for {plain.config.model_type}, so scores take "

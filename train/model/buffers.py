@@ -33,9 +33,9 @@ def buffers_watched(model: Any) -> Iterator[list[str]]:
             buffer.detach().copy_(values)
 
 
-def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _is_equal(first: torch.Tensor, other: torch.Tensor) -> bool:
     """Return whether the values are equal, with NaN equal to itself."""
-    same = one == other
-    if one.is_floating_point():
-        same |= one.isnan() & other.isnan()
+    same = first == other
+    if first.is_floating_point():
+        same |= first.isnan() & other.isnan()
     return bool(same.all())

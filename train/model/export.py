@@ -188,8 +188,8 @@ def logits_of_some(model: Any) -> torch.Tensor:
     vocab_size = vocabulary_of(model)
     ids = torch.arange(_NUM_COMPARED, device=next(model.parameters()).device) % vocab_size
     with inference(model), masked(plain_model(model)):
-        found: torch.Tensor = model(input_ids=ids[None], use_cache=False).logits[0].float().cpu()
-    return found
+        logits: torch.Tensor = model(input_ids=ids[None], use_cache=False).logits[0].float().cpu()
+    return logits
 
 
 def difference(before: torch.Tensor, after: torch.Tensor) -> float:

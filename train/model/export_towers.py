@@ -84,10 +84,10 @@ def _copy_others(
 def _tied(plain: Any, name: str) -> torch.Tensor | None:
     """Return the trained weight that a stored tensor is tied to; None if it is tied to none."""
     tied = getattr(plain, "all_tied_weights_keys", None) or {}
-    for one, source in tied.items():
-        if f".{name}".endswith(f".{one}"):
-            found: torch.Tensor = plain.get_parameter(source)
-            return found
+    for tied_name, source in tied.items():
+        if f".{name}".endswith(f".{tied_name}"):
+            parameter: torch.Tensor = plain.get_parameter(source)
+            return parameter
     return None
 
 

@@ -51,7 +51,7 @@ class MatrixHead:
         of_target = logits.gather(-1, wanted)
         sums = logits.exp_().sum(-1, keepdim=True)
         loss = (sums.log() - of_target).sum()
-        if all(one is None for one in gradients):
+        if all(grad is None for grad in gradients):
             return loss
         logits.div_(sums).scatter_add_(-1, wanted, -torch.ones_like(sums))
         gradient = logits.to(rows.dtype)
@@ -79,23 +79,23 @@ class OwnHead:
         output[next(iter(output))] = hidden
         ids = torch.zeros(hidden.shape[:2], dtype=torch.long, device=hidden.device)
         with _layers_give(self._plain, output):
-            found: torch.Tensor = self._plain(input_ids=ids, use_cache=False).logits
-        return found
+            logits: torch.Tensor = self._plain(input_ids=ids, use_cache=False).logits
+        return logits
 
     def add(
         self, rows: torch.Tensor, targets: torch.Tensor, gradients: list[torch.Tensor | None]
     ) -> torch.Tensor:
         """Do the same as `MatrixHead.add`; `gradients` are those of rows and of `weights`."""
-        needs_any = any(one is not None for one in gradients)
+        needs_any = any(grad is not None for grad in gradients)
         with torch.set_grad_enabled(needs_any):
             hidden = rows.detach().requires_grad_(needs_any)
             logits = self.logits(hidden[None])[0]
             loss = F.cross_entropy(logits.to(exact(logits.dtype)), targets, reduction="sum")
         if needs_any:
             pairs = zip((hidden, *self.weights), gradients, strict=True)
-            wanted = [(one, into) for one, into in pairs if one is not None and into is not None]
-            found = torch.autograd.grad(loss, [one for one, _ in wanted], allow_unused=True)
-            for (_, into), gradient in zip(wanted, found, strict=True):
+            wanted = [(grad, into) for grad, into in pairs if grad is not None and into is not None]
+            gradients_ = torch.autograd.grad(loss, [grad for grad, _ in wanted], allow_unused=True)
+            for (_, into), gradient in zip(wanted, gradients_, strict=True):
                 if gradient is not None:
                     into.add_(gradient)
         return loss.detach()
@@ -153,9 +153,9 @@ def exact(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def _shares_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    storages = (one.untyped_storage()._cdata, other.untyped_storage()._cdata)
-    return one.shape == other.shape and storages[0] == storages[1]
+def _shares_memory(first: torch.Tensor, other: torch.Tensor) -> bool:
+    storages = (first.untyped_storage()._cdata, other.untyped_storage()._cdata)
+    return first.shape == other.shape and storages[0] == storages[1]
 
 
 def _is_of(hidden: torch.Tensor, made: torch.Tensor) -> bool:
@@ -181,12 +181,12 @@ def _is_apart(model: Any, output: ModelOutput, logits: torch.Tensor) -> bool:
 def _weights_behind(plain: nn.Module) -> Iterator[torch.Tensor]:
     """Yield the weights of a model outside its layers, including a head tied to the embedding."""
     head = plain.get_output_embeddings()  # type: ignore[operator]
-    found = {id(parameter): parameter for parameter in head.parameters()}
+    weights = {id(parameter): parameter for parameter in head.parameters()}
     for name, module in plain.named_children():
         if name != _layers_name(plain):
-            found |= {id(parameter): parameter for parameter in module.parameters()}
-    found |= {id(parameter): parameter for parameter in plain.parameters(recurse=False)}
-    yield from found.values()
+            weights |= {id(parameter): parameter for parameter in module.parameters()}
+    weights |= {id(parameter): parameter for parameter in plain.parameters(recurse=False)}
+    yield from weights.values()
 
 
 def _layers_name(plain: Any) -> str:

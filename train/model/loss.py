@@ -84,8 +84,8 @@ class _ChunkedLoss(torch.autograd.Function):
         *weights: torch.Tensor | None,
     ) -> torch.Tensor:
         of_hidden, *of_weights = gradients = [
-            torch.zeros_like(one) if is_needed and one is not None else None
-            for one, is_needed in zip((hidden, *weights), ctx.needs_input_grad[2:], strict=True)
+            torch.zeros_like(tensor) if is_needed and tensor is not None else None
+            for tensor, is_needed in zip((hidden, *weights), ctx.needs_input_grad[2:], strict=True)
         ]
         total = torch.zeros((), dtype=exact(hidden.dtype), device=hidden.device)
         for begin in range(0, len(targets), head.num_at_once):

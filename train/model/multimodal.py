@@ -52,9 +52,9 @@ def class_for(described: PretrainedConfig) -> Any:
     is_known = type(described) in mapping and described.get_text_config() is not described
     if not is_known:
         return None
-    found = mapping[type(described)]
-    found = found[0] if isinstance(found, tuple | list) else found
-    return None if _is_for_text(described, found) else found
+    model_class = mapping[type(described)]
+    model_class = model_class[0] if isinstance(model_class, tuple | list) else model_class
+    return None if _is_for_text(described, model_class) else model_class
 
 
 def _is_for_text(described: PretrainedConfig, whole: Any) -> bool:
@@ -82,13 +82,13 @@ def towers_of(model: Any) -> dict[str, nn.Module]:
     if text is None:
         return {}
     head = model.get_output_embeddings()
-    found, above, owner = {}, "", model
+    towers, above, owner = {}, "", model
     for part in text.split("."):
         for name, module in owner.named_children():
             if name != part and module is not head:
-                found[f"{above}{name}"] = module
+                towers[f"{above}{name}"] = module
         above, owner = f"{above}{part}.", owner.get_submodule(part)
-    return found
+    return towers
 
 
 def text_model_name(model: Any) -> str | None:
@@ -140,7 +140,9 @@ def drop_towers(model: Any) -> None:
     names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     tied = getattr(model, "all_tied_weights_keys", None)
     if tied:
-        model.all_tied_weights_keys = {one: of for one, of in tied.items() if of in names}
+        model.all_tied_weights_keys = {
+            tied_name: of for tied_name, of in tied.items() if of in names
+        }
 
 
 def in_towers(model: Any) -> Callable[[str], bool]:
@@ -156,7 +158,7 @@ def names_in_towers(model: Any) -> Iterator[str]:
         inside = (
             tower.names if isinstance(tower, LeftOut) else [n for n, _ in tower.named_modules()]
         )
-        yield from (f"{name}.{one}" for one in inside if one)
+        yield from (f"{name}.{part}" for part in inside if part)
 
 
 @cache

@@ -74,11 +74,13 @@ def ready_to_train(model: nn.Module) -> None:
 def states_of(parameter: torch.Tensor) -> list[torch.Tensor]:
     """Return the tensors that belong to a four-bit weight: scales, and tables to decode them."""
     state = getattr(parameter, "quant_state", None)
-    found = []
+    tensors = []
     while state is not None:
-        found += [one for one in (state.absmax, state.code, state.offset) if one is not None]
+        tensors += [
+            tensor for tensor in (state.absmax, state.code, state.offset) if tensor is not None
+        ]
         state = state.state2
-    return found
+    return tensors
 
 
 def weights_in(parameter: torch.Tensor) -> int:

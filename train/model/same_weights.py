@@ -26,8 +26,8 @@ def check_same_weights(model: Any, ranks: Ranks) -> None:
     if ranks.world_size == 1:
         return
     own = checksums(model)
-    found = ranks.gather(own)
-    for rank, other in enumerate(found):
+    digests = ranks.gather(own)
+    for rank, other in enumerate(digests):
         if other == own:
             continue
         names = [name for name in (own | other) if own.get(name) != other.get(name)]

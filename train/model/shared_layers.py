@@ -59,4 +59,4 @@ def _repeats(model: Any) -> Iterator[tuple[str, Any, Any]]:
 
 def _are_equal(own: Any, other: Any) -> bool:
     pairs = zip(own.parameters(), other.parameters(), strict=True)
-    return all(one.is_meta or torch.equal(one, two) for one, two in pairs)
+    return all(first.is_meta or torch.equal(first, two) for first, two in pairs)

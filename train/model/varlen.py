@@ -134,7 +134,7 @@ def _varlen(
     num_rows, _, num_tokens, size = query.shape
     value_size = value.shape[-1]
     value = F.pad(value, (0, size - value_size))  # latent attention (DeepSeek) has smaller ones
-    flat = [one.transpose(1, 2).flatten(0, 1) for one in (query, key, value)]
+    flat = [tensor.transpose(1, 2).flatten(0, 1) for tensor in (query, key, value)]
     lengths = (cu_seq_lens, cu_seq_lens, max_length, max_length)
     # transformers counts the token itself as part of its window, the kernel does not.
     window = given.get("sliding_window")

@@ -35,9 +35,9 @@ class Choice:
 
     def told(self) -> dict[str, Any]:
         """Return the fields of the mark `export.choice`."""
-        found = asdict(self)
-        del found["checkpoint"]
-        return found
+        fields = asdict(self)
+        del fields["checkpoint"]
+        return fields
 
 
 def choose(config: RunConfig, run: RunDir, last_step: int) -> Choice:
@@ -48,7 +48,7 @@ def choose(config: RunConfig, run: RunDir, last_step: int) -> Choice:
     """
     last = run.checkpoints / checkpoint_name(last_step)
     last_loss = held_out_loss(last)
-    checkpoints = [path for one in _lineage(config, run) for path in complete_checkpoints(one)]
+    checkpoints = [path for run_ in _lineage(config, run) for path in complete_checkpoints(run_)]
     evaluated = [path for path in checkpoints if held_out_loss(path) is not None]
     lowest = best_of(evaluated)
     best = lowest if config.train.export == "best" else None
@@ -71,12 +71,12 @@ def _lineage(config: RunConfig, run: RunDir) -> Iterator[Path]:
     evaluation, resume_from = prepared.evaluation, prepared.resume_from
     while resume_from is not None:
         before = RunDir(Path(resume_from).parent.parent)
-        found = _prepared_alike(before, config)
-        if found is None or found.evaluation != evaluation or before.path in seen:
+        runs = _prepared_alike(before, config)
+        if runs is None or runs.evaluation != evaluation or before.path in seen:
             return
         seen.add(before.path)
         yield before.checkpoints
-        resume_from = found.resume_from
+        resume_from = runs.resume_from
 
 
 def _prepared_alike(run: RunDir, config: RunConfig) -> Prepared | None:

@@ -112,8 +112,8 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: 
 def notes_of(path: Path) -> dict[str, Any]:
     """Return the notes that a checkpoint was saved with; nothing for one of an earlier version."""
     about = json.loads((path / "state.json").read_text(encoding="utf-8"))
-    found: dict[str, Any] = about.get("notes", {})
-    return found
+    notes: dict[str, Any] = about.get("notes", {})
+    return notes
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
@@ -139,8 +139,8 @@ def load_weights(path: Path, model: nn.Module) -> None:
 
 def _own_states(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
     """Return the states of this rank's optimizer, by the names of their parameters."""
-    found = with_own_states(optimizer).state
-    return {name: dict(found[p]) for name, p in model.named_parameters() if p in found}
+    states = with_own_states(optimizer).state
+    return {name: dict(states[p]) for name, p in model.named_parameters() if p in states}
 
 
 def _load_states(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -74,8 +74,8 @@ class Controls:
         if not self._ranks.is_first:
             return 0
         asked = 0
-        found = control.pending(self._run)
-        names = {one.name for one in found}
+        requests = control.pending(self._run)
+        names = {pending.name for pending in requests}
         if "stop" in names:
             asked |= STOP
         if "resume" in names:
@@ -83,17 +83,17 @@ class Controls:
                 self._remove(name)
         elif "pause" in names:
             asked |= PAUSE
-        for one in found:
-            bit = _ONCE.get(one.request, 0)
+        for pending in requests:
+            bit = _ONCE.get(pending.request, 0)
             if (
                 not bit
-                or one.name in self._stuck
+                or pending.name in self._stuck
                 or (bit == PROFILE and self._recorder.is_recording)
             ):
                 continue
-            if not self._remove(one.name):
-                self._stuck.add(one.name)
-            self._todo.setdefault(one.request, []).append(one)
+            if not self._remove(pending.name):
+                self._stuck.add(pending.name)
+            self._todo.setdefault(pending.request, []).append(pending)
         for request in self._todo:
             asked |= _ONCE[request]
         return asked
@@ -122,14 +122,14 @@ class Controls:
                 break
             if paused_at is None:
                 paused_at = time.monotonic()
-                self._tell("pause", [], training, said=f"paused after step {training.step}")
+                self._tell("pause", [], training, answer=f"paused after step {training.step}")
             asked = self._wait()
         if paused_at is not None:
             paused_s = time.monotonic() - paused_at
             training.leave_out(paused_s)
             if not asked & STOP:
-                said = f"goes on after step {training.step}, paused for {clock_text(paused_s)}"
-                self._tell("resume", [], training, said=said)
+                answer = f"goes on after step {training.step}, paused for {clock_text(paused_s)}"
+                self._tell("resume", [], training, answer=answer)
         return bool(asked & STOP)
 
     def _wait(self) -> int:
@@ -149,31 +149,31 @@ class Controls:
             self._change(training)
         if asked & SAVE:
             step, why = training.step, training.save_now()
-            said = f"saved the checkpoint after step {step}"
-            self._tell("save", self._taken("save"), training, said=said, why=why)
+            answer = f"saved the checkpoint after step {step}"
+            self._tell("save", self._taken("save"), training, answer=answer, why=why)
         if asked & EVALUATE:
             loss = training.evaluate_now()
             why = "there are no held-out data to evaluate on" if loss is None else ""
-            said = (
+            answer = (
                 f"held-out loss {loss:.4f} after step {training.step}" if loss is not None else ""
             )
-            self._tell("evaluate", self._taken("evaluate"), training, said=said, why=why)
+            self._tell("evaluate", self._taken("evaluate"), training, answer=answer, why=why)
         if asked & PROFILE:
             self._record(training)
 
     def _change(self, training: Training) -> None:
-        for one in self._ranks.share(self._taken("set")):
+        for change in self._ranks.share(self._taken("set")):
             was = training.settings
             try:
-                settings, key = control.changed(was, one.value)
+                settings, key = control.changed(was, change.value)
             except ValueError as error:
-                self._tell("set", [one], training, why=str(error))
+                self._tell("set", [change], training, why=str(error))
                 continue
             training.change(settings)
             value = getattr(settings, key)
-            said = f"train.{key} is {value} from step {training.step + 1} on, it was "
-            said += str(getattr(was, key)) + self._note(f"train.{key}", value, training.step)
-            self._tell("set", [one], training, said=said)
+            answer = f"train.{key} is {value} from step {training.step + 1} on, it was "
+            answer += str(getattr(was, key)) + self._note(f"train.{key}", value, training.step)
+            self._tell("set", [change], training, answer=answer)
 
     def _note(self, key: str, value: int, step: int) -> str:
         """Write the setting to config.toml, for a restart and --resume; return why not, or ""."""
@@ -197,7 +197,7 @@ class Controls:
         self._recorder.begin(training.step, num_steps)
         first, last = training.step + 1, training.step + num_steps
         which = f"step {first}" if num_steps == 1 else f"steps {first} to {last}"
-        self._tell("profile", files, training, said=f"recording {which}")
+        self._tell("profile", files, training, answer=f"recording {which}")
 
     def _taken(self, request: str) -> list[Asked]:
         return self._todo.pop(request, [])
@@ -208,7 +208,7 @@ class Controls:
         files: list[Asked],
         training: Training,
         *,
-        said: str = "",
+        answer: str = "",
         why: str = "",
     ) -> None:
         if self._ranks.is_first:
@@ -219,7 +219,7 @@ class Controls:
                 ids=[file.id for file in files if file.id],
                 step=training.step,
                 done=not why,
-                said=f"{request}: not done: {why}" if why else said,
+                said=f"{request}: not done: {why}" if why else answer,
             )
 
     def _remove(self, name: str) -> bool:

@@ -87,4 +87,4 @@ class Guards:
 
 def _without_later(state: dict[str, Any], step: int) -> dict[str, Any]:
     """Return the state without steps to skip after `step`, which have other rows now."""
-    return state | {"skipped": [one for one in state.get("skipped", ()) if one <= step]}
+    return state | {"skipped": [step_ for step_ in state.get("skipped", ()) if step_ <= step]}

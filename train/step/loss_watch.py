@@ -81,9 +81,9 @@ class LossWatch:
         usual, limit = median(self._near), self._limit(noise)
         return BadLoss(step, loss, usual, limit) if loss > limit else None
 
-    def is_new(self, found: BadLoss) -> bool:
+    def is_new(self, loss: BadLoss) -> bool:
         """Return whether a bad loss is the first of its kind: those after it say nothing new."""
-        return not found.is_number or not self._is_high
+        return not loss.is_number or not self._is_high
 
     def remember(self, loss: float, *, is_bad: bool = False) -> None:
         """Take a loss in, for those after it to be compared with; a jump is no usual rise."""
@@ -108,8 +108,8 @@ class LossWatch:
     def restore(self, state: dict[str, Any], noise: float = 1.0) -> None:
         """Go on where `state` was taken; losses have `noise` times the noise of those before it."""
         self._near = deque(state.get("near", ()), maxlen=NEAR)
-        self._rises = deque((noise * one for one in state.get("rises", ())), maxlen=WINDOW)
-        changes = ((noise * one, noise * log) for one, log in state.get("changes", ()))
+        self._rises = deque((noise * step for step in state.get("rises", ())), maxlen=WINDOW)
+        changes = ((noise * step, noise * log) for step, log in state.get("changes", ()))
         self._changes = deque(changes, maxlen=WINDOW)
         self._is_high = bool(state.get("is_high", False))
 

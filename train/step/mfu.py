@@ -181,7 +181,7 @@ def _is_all_matrices(model: nn.Module) -> bool:
         if _is_matrix(module) or isinstance(module, nn.Embedding)
         for parameter in module.parameters(recurse=False)
     }
-    return all(one.dim() < _MATRIX_DIMS or id(one) in known for one in model.parameters())
+    return all(weight.dim() < _MATRIX_DIMS or id(weight) in known for weight in model.parameters())
 
 
 def _attention_flops(described: Any, longest: int) -> float | None:

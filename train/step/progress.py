@@ -168,8 +168,8 @@ class StepProgress:
         # One copy from the device, and one collective, however many steps they are.
         own = torch.stack([loss_sum for loss_sum, _ in self._losses]).tolist()
         sums, labels = self._ranks.sum(own), [num for _, num in self._losses]
-        found = zip(self._steps, sums, labels, strict=True)
-        losses = [(number, one / num) for number, one, num in found if num]
+        rows = zip(self._steps, sums, labels, strict=True)
+        losses = [(number, total / num) for number, total, num in rows if num]
         loss = sum(sums) / max(1.0, self._work.num_labels)
         elapsed_s = time.monotonic() - self._since
         times = self._times()
@@ -199,7 +199,7 @@ class StepProgress:
 
     def _tell_own(self, step: int, times: dict[str, float | None]) -> None:
         """Write what this rank itself spends its time on, apart from waiting for others."""
-        known = {part: one or 0.0 for part, one in times.items()}
+        known = {part: seconds or 0.0 for part, seconds in times.items()}
         compute_s = sum(known[part] for part in DEVICE_PARTS) - known[_WAIT]
         self._events.emit(
             "metric",

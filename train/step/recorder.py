@@ -132,15 +132,18 @@ def longest(averages: Any) -> str:
 
     `averages` is what torch's profiler returns as key_averages(); its times are microseconds.
     """
-    found = [average for average in averages if not average.key.startswith(_STEP)]
-    on_device = any(one.self_device_time_total > 0 for one in found)
+    averages_ = [average for average in averages if not average.key.startswith(_STEP)]
+    on_device = any(operation.self_device_time_total > 0 for operation in averages_)
 
-    def spent_us(one: Any) -> float:
-        return float(one.self_device_time_total if on_device else one.self_cpu_time_total)
+    def spent_us(average: Any) -> float:
+        return float(average.self_device_time_total if on_device else average.self_cpu_time_total)
 
-    total_us = sum(map(spent_us, found)) or 1.0
+    total_us = sum(map(spent_us, averages_)) or 1.0
     rows = [f"{'ms':>10}  {'share':>6}  {'calls':>7}  operation ({'GPU' if on_device else 'CPU'})"]
-    for one in sorted(found, key=spent_us, reverse=True)[:NUM_LONGEST]:
-        share = spent_us(one) / total_us
-        rows.append(f"{spent_us(one) / 1e3:10.2f}  {share:6.1%}  {one.count:7d}  {one.key[:80]}")
+    for operation in sorted(averages_, key=spent_us, reverse=True)[:NUM_LONGEST]:
+        share = spent_us(operation) / total_us
+        rows.append(
+            f"{spent_us(operation) / 1e3:10.2f}  {share:6.1%}  {operation.count:7d}  "
+            f"{operation.key[:80]}"
+        )
     return "\n".join(rows)

@@ -56,12 +56,12 @@ def try_out(model: Any, config: RunConfig, ranks: Ranks, events: EventWriter) ->
         tried = tried_of(model, config)
         for text in _lines(model, config, tried):
             events.emit("log", "line", text=f"[Rank 0] {text}")
-    found: Tried = ranks.share(tried)
-    if found.why_masked:
+    result: Tried = ranks.share(tried)
+    if result.why_masked:
         use_masks(plain_model(model))
     if not ranks.is_first:
-        follow_packing(model, config, found.packed)
-    return found
+        follow_packing(model, config, result.packed)
+    return result
 
 
 def tried_of(model: Any, config: RunConfig) -> Tried:
@@ -90,8 +90,8 @@ def tried_of(model: Any, config: RunConfig) -> Tried:
 def _num_positions(model: Any) -> int:
     """Return the longest sample that the model claims to take; data are checked against it too."""
     described = plain_model(model).config.get_text_config()
-    found = getattr(described, "max_position_embeddings", None)
-    return found if isinstance(found, int) and found > 0 else _LONG
+    number = getattr(described, "max_position_embeddings", None)
+    return number if isinstance(number, int) and number > 0 else _LONG
 
 
 def _lines(model: Any, config: RunConfig, tried: Tried) -> Iterator[str]:

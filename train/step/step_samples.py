@@ -40,16 +40,18 @@ def rows_of_step(
     """
     samples = feed.samples
     if isinstance(samples, Stream):
-        found = samples.origins(step) if ranks.is_first else []
-        return [{"file": file, "row": row, "loss": None} for file, row in found]
+        origins = samples.origins(step) if ranks.is_first else []
+        return [{"file": file, "row": row, "loss": None} for file, row in origins]
     assert isinstance(samples, SampleFile)
     own = [index for batch in feed.shares(step)[ranks.rank] for row in batch for index in row]
     with inference(loss):
         measured = [(index, _mean_loss(index, samples, ranks, loss)) for index in own]
-    together = [one for some in ranks.gather(measured) for one in some]
+    together = [row_loss for some in ranks.gather(measured) for row_loss in some]
     if not ranks.is_first:
         return []
-    together.sort(key=lambda one: (-(math.inf if math.isnan(one[1]) else one[1]), one[0]))
+    together.sort(
+        key=lambda row_loss: (-(math.inf if math.isnan(row_loss[1]) else row_loss[1]), row_loss[0])
+    )
     names = _Files(config, run)
     return [names.row(samples, index, value) for index, value in together]
 
@@ -65,8 +67,8 @@ class _Files:
 
     def __init__(self, config: RunConfig, run: RunDir) -> None:
         self._names: list[list[str]] = []
-        for number, one in enumerate(data_paths(config.data.path)):
-            path = run.data_of_hub("path", number) if one.is_of_hub else Path(one.path)
+        for number, data_path in enumerate(data_paths(config.data.path)):
+            path = run.data_of_hub("path", number) if data_path.is_of_hub else Path(data_path.path)
             self._names.append([str(path)])
             with suppress(UserError):
                 self._names[-1] = [str(source.path) for source in find_sources(path)]

@@ -53,21 +53,21 @@ def _why_not(model: Any, num_rows: int) -> str | None:
         alone = logits_of(model, collate(samples))
     wanted = torch.cat([alone[i, :length] for i, length in enumerate(_LENGTHS)])
     try:
-        found = logits_of(model, collate_rows([samples] * num_rows))[-1]
+        logits = logits_of(model, collate_rows([samples] * num_rows))[-1]
         reversed_row = logits_of(model, collate_rows([samples[::-1]] * num_rows))[-1]
     except (torch.OutOfMemoryError, torch.AcceleratorError):
         raise
     except Exception as error:  # noqa: BLE001 - any model's code runs here, and a kernel of a GPU's
         return (str(error).strip() or type(error).__name__).splitlines()[0]
-    different = _difference(found, wanted)
+    different = _difference(logits, wanted)
     if not different < _MOST_DIFFERENT:  # so that NaN is different
         return f"its logits differ by {different:.1%} from those with a mask"
     moved = torch.cat(reversed_row.split(_LENGTHS[::-1])[::-1])
-    if not (different := _difference(moved, found)) < _MOST_MOVED:
+    if not (different := _difference(moved, logits)) < _MOST_MOVED:
         return f"its logits change by {different:.1%} with the place of a sample in its row"
     return None
 
 
-def _difference(found: torch.Tensor, wanted: torch.Tensor) -> float:
+def _difference(logits: torch.Tensor, wanted: torch.Tensor) -> float:
     """Return the difference as a share of `wanted`, both by their root mean squares."""
-    return float((found - wanted).square().mean().sqrt() / wanted.square().mean().sqrt())
+    return float((logits - wanted).square().mean().sqrt() / wanted.square().mean().sqrt())

@@ -57,8 +57,8 @@ def settle_packing(model: Any, config: RunConfig) -> Packed:
     except UserError as error:
         refused = error
     for with_mask in (False, True):
-        if found := _kept_apart(model, config, with_mask=with_mask, num_rows=num_rows):
-            return found
+        if reason := _kept_apart(model, config, with_mask=with_mask, num_rows=num_rows):
+            return reason
     if asked is True:
         raise refused
     line = (
@@ -100,16 +100,18 @@ def _check_alone(model: Any, num_rows: int) -> None:
     """Raise UserError if samples of a row change each other, or are not as each alone."""
     mine, others = (random_samples(model, seed, _APART) for seed in _TWO)
     row, beside = mine, [others[0], mine[1], others[2], mine[3]]
-    found, other = (logits_of(model, collate_rows([one] * num_rows))[-1] for one in (row, beside))
+    logits, other = (
+        logits_of(model, collate_rows([samples] * num_rows))[-1] for samples in (row, beside)
+    )
     begin = 0
     for at, length in enumerate(_APART):
         part = slice(begin, begin + length)
         begin += length
         alone = logits_of(model, collate([mine[at]]))[0]
-        different = (found[part] - alone).square().mean().sqrt() / alone.square().mean().sqrt()
+        different = (logits[part] - alone).square().mean().sqrt() / alone.square().mean().sqrt()
         if not float(different) < _MOST_DIFFERENT:
             raise _not_packed(f"a sample's logits differ by {float(different):.1%} from it alone")
-        if beside[at] is mine[at] and leak_of(model, [found[part], other[part]]):
+        if beside[at] is mine[at] and leak_of(model, [logits[part], other[part]]):
             raise _not_packed("samples of several lengths in one row see each other")
 
 
@@ -157,8 +159,8 @@ def leak_of(model: Any, logits: Sequence[torch.Tensor], least: float = _LEAST_LE
 
 def _difference(logits: Sequence[torch.Tensor]) -> float:
     """Return the largest difference, as a share of the largest logit."""
-    one, other = logits
-    return float((one - other).abs().max() / one.abs().max())
+    first, other = logits
+    return float((first - other).abs().max() / first.abs().max())
 
 
 def _not_packed(what: str) -> UserError:

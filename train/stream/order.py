@@ -84,7 +84,7 @@ class StreamOrder:
         sizes = np.diff(firsts, append=len(groups))
         order = np.random.default_rng([seed, epoch]).permutation(len(firsts))
         sizes = sizes[order]
-        found: np.ndarray = np.arange(len(groups)) + np.repeat(
+        pieces: np.ndarray = np.arange(len(groups)) + np.repeat(
             firsts[order] - (sizes.cumsum() - sizes), sizes
         )
-        return found
+        return pieces

@@ -67,12 +67,12 @@ class PieceReader:
         self._check(at, file)
         with saying_damage(file.source):
             key = at, int(piece["group"]) if follows else 0
-            found = self._open.get(follows)
-            if found is None or found[0] != key or not found[1].can_go_to(int(piece["start"])):
-                if found is not None:
-                    found[1].close()
-                found = self._open[follows] = key, _cursor(file.source, piece)
-            rows = found[1].take(piece, wanted)
+            opened = self._open.get(follows)
+            if opened is None or opened[0] != key or not opened[1].can_go_to(int(piece["start"])):
+                if opened is not None:
+                    opened[1].close()
+                opened = self._open[follows] = key, _cursor(file.source, piece)
+            rows = opened[1].take(piece, wanted)
         if rows is None:
             raise _changed(file, "has fewer rows than were counted")
         return rows
@@ -142,14 +142,14 @@ class _Text:
             for _ in islice(rows, start - self._at):
                 pass
             self._at = start + num_rows
-        keep, found, shift, seen = set(wanted.tolist()), [], 0, 0
+        keep, rows_, shift, seen = set(wanted.tolist()), [], 0, 0
         for number, row, _ in islice(rows, num_rows):
             if not seen:
                 shift = int(piece["number"]) - number
             if seen in keep:
-                found.append((number + shift, row))
+                rows_.append((number + shift, row))
             seen += 1
-        return found if seen == num_rows else None
+        return rows_ if seen == num_rows else None
 
     def close(self) -> None:
         self._rows = None
@@ -183,7 +183,7 @@ class _FileBatches:
         return self._at <= start
 
     def take(self, piece: np.ndarray, wanted: np.ndarray) -> Numbered | None:
-        start, found = int(piece["start"]), []
+        start, rows_ = int(piece["start"]), []
         places, end = wanted + start, start + int(piece["num_rows"])
         while True:
             if self._batch is None and (batch := next(self._batches, None)) is not None:
@@ -194,9 +194,9 @@ class _FileBatches:
             here = places[(places >= self._at) & (places < batch_end)]
             if len(here):
                 rows = self._batch.take(here - self._at).to_pylist()
-                found += list(zip((here + 1).tolist(), rows, strict=True))
+                rows_ += list(zip((here + 1).tolist(), rows, strict=True))
             if end <= batch_end:  # the next piece may begin in it
-                return found
+                return rows_
             self._at, self._batch = batch_end, None
 
     def close(self) -> None:

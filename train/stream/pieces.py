@@ -46,12 +46,12 @@ class StreamFile:
     @classmethod
     def of(cls, source: Source) -> StreamFile:
         """Return the file in its current state. Raises OSError."""
-        found = source.path.stat()
+        stat = source.path.stat()
         return cls(
             source=source,
-            size_bytes=found.st_size,
-            mtime_ns=found.st_mtime_ns,
-            inode=found.st_ino,
+            size_bytes=stat.st_size,
+            mtime_ns=stat.st_mtime_ns,
+            inode=stat.st_ino,
         )
 
 

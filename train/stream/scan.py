@@ -69,10 +69,10 @@ def scan_all(files: list[StreamFile], piece_bytes: int, max_rows: int) -> np.nda
 
 def _first_rows(table: np.ndarray, max_rows: int) -> np.ndarray:
     ends = table["num_rows"].cumsum(dtype=np.int64)
-    found = table[: int(np.searchsorted(ends, max_rows)) + 1]
-    if len(found) and ends[len(found) - 1] > max_rows:
-        found["num_rows"][-1] -= ends[len(found) - 1] - max_rows
-    return found
+    rows = table[: int(np.searchsorted(ends, max_rows)) + 1]
+    if len(rows) and ends[len(rows) - 1] > max_rows:
+        rows["num_rows"][-1] -= ends[len(rows) - 1] - max_rows
+    return rows
 
 
 def _remembered(source: Source, piece_bytes: int, tell: Callable[[int, int], None]) -> np.ndarray:

@@ -215,12 +215,12 @@ class StreamRows:
         as_read = np.lexsort((rows, slots))
         bounds = np.searchsorted(slots[as_read], np.arange(len(window.pieces) + 1)).tolist()
         parts = [as_read[begin:end] for begin, end in pairwise(bounds)]
-        found: list[Row | None] = [None] * len(positions)
+        window_rows: list[Row | None] = [None] * len(positions)
         for at, some in self._reader.rows(window.pieces, [rows[part] for part in parts]):
             source = self._reader.source(int(window.pieces[at]["file"]))
             for index, (number, raw) in zip(parts[at].tolist(), some, strict=True):
-                found[index] = Row(source, number, raw)
-        for index, row in enumerate(found):
-            found[index] = None  # not kept once it is used
+                window_rows[index] = Row(source, number, raw)
+        for index, row in enumerate(window_rows):
+            window_rows[index] = None  # not kept once it is used
             assert row is not None
             yield row

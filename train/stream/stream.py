@@ -147,8 +147,8 @@ class Stream:
     def origins(self, step: int) -> list[tuple[str, int]]:
         """Return the file and the number of each row of `step` (from 0), read once more."""
         with closing(self._rows(0, 1)) as rows:
-            _, found = next(rows.steps(step))
-        return [(str(row.source.path), row.number) for row in found]
+            _, rows_ = next(rows.steps(step))
+        return [(str(row.source.path), row.number) for row in rows_]
 
     def end(self) -> None:
         """Stop reading, and report what was left out."""
@@ -202,10 +202,10 @@ class Stream:
 def _check_tokenizer(config: RunConfig, prepared: Prepared) -> None:
     """Raise UserError if this node would give texts other tokens than the data were tried with."""
     was = prepared.train.made_of.get("tokenizer")
-    found = tokenizer_digest(Path(prepared.model_path), recipes(config)[0])
-    if was not in (None, found):
+    digest = tokenizer_digest(Path(prepared.model_path), recipes(config)[0])
+    if was not in (None, digest):
         raise UserError(
-            f"the tokenizer of {prepared.model_path} is {found} here, and was {was} when the data "
+            f"the tokenizer of {prepared.model_path} is {digest} here, and was {was} when the data "
             "were tried",
             do="the same files, and the same version of transformers, on all nodes; start it again",
             code=ExitCode.DATA,

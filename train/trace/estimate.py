@@ -47,11 +47,11 @@ def footprint(config: RunConfig, device: Device) -> Footprint:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of transformers and peft; a run shows them again
             described = _described(config)
-            found = _traced(described, config, device)
+            traced = _traced(described, config, device)
             if config.train.shard_optimizer and config.launch.num_ranks > 1:
                 whole = add_method(_whole(described, config), config.train)
-                found = found.with_share(share_of(whole, config, found.states))
-            return _footprint(found)
+                traced = traced.with_share(share_of(whole, config, traced.states))
+            return _footprint(traced)
     except UserError:
         raise
     # Any model's code runs here, on shapes that a person has written: it may raise anything.
@@ -97,10 +97,10 @@ def _described(config: RunConfig) -> PretrainedConfig:
 def _traced(described: PretrainedConfig, config: RunConfig, device: Device) -> Trace:
     """Return the trace of the whole model, extrapolated from two short ones if layers are alike."""
     try:
-        found = _extrapolated(described, config, device)
+        traced = _extrapolated(described, config, device)
     except Exception:  # noqa: BLE001 - not every architecture can be made shorter
-        found = None
-    return found or trace(described, config, device)
+        traced = None
+    return traced or trace(described, config, device)
 
 
 def _extrapolated(described: PretrainedConfig, config: RunConfig, device: Device) -> Trace | None:
@@ -115,8 +115,8 @@ def _extrapolated(described: PretrainedConfig, config: RunConfig, device: Device
     small, large = (
         trace(_shortened(described, num), config, device) for num in (first, first + period)
     )
-    found = small.plus(large, (num_layers - first) // period)
-    return found if found.counts["num_base"] == num_weights(_whole(described, config)) else None
+    whole = small.plus(large, (num_layers - first) // period)
+    return whole if whole.counts["num_base"] == num_weights(_whole(described, config)) else None
 
 
 def _whole(described: PretrainedConfig, config: RunConfig) -> Any:
@@ -157,10 +157,10 @@ def _shortened(described: PretrainedConfig, num_layers: int) -> PretrainedConfig
     return short
 
 
-def _footprint(found: Trace) -> Footprint:
+def _footprint(traced: Trace) -> Footprint:
     """Return the parts at the highest peak. The rounding of tensor sizes counts as activations."""
-    stage, parts = max(found.peaks.items(), key=lambda item: sum(item[1].values()))
-    counts, peak_bytes = found.counts, sum(parts.values())
+    stage, parts = max(traced.peaks.items(), key=lambda item: sum(item[1].values()))
+    counts, peak_bytes = traced.counts, sum(parts.values())
     # DDP has buckets for all gradients from the start: anything more is held beside them.
     ddp = max(0, parts["gradients"] - counts["gradients"])
     is_warm_up = stage.startswith(WARM_UP)  # the optimizer has no states yet
@@ -190,8 +190,8 @@ def main() -> None:
     logging.set_verbosity_error()
     device = cast("Device", options.device)
     try:
-        found = [footprint(read_config(path), device) for path in options.configs]
-        write_footprints(options.out, found)
+        footprints = [footprint(read_config(path), device) for path in options.configs]
+        write_footprints(options.out, footprints)
     except UserError as error:
         print(error, file=sys.stderr)  # noqa: T201
         sys.exit(error.code)

@@ -27,7 +27,7 @@ def states_by_shape(optimizer: torch.optim.Optimizer, storages: Storages) -> dic
     tensor that several states have in common, as tables of 8-bit optimizers, counts once.
     """
     seen: set[int] = set()
-    found: dict[Shape, Bytes] = {}
+    states: dict[Shape, Bytes] = {}
     exact = held = 0
     for parameter, state in optimizer.state.items():
         fresh = [
@@ -36,9 +36,9 @@ def states_by_shape(optimizer: torch.optim.Optimizer, storages: Storages) -> dic
         seen |= {one.untyped_storage()._cdata for one in fresh}
         own = sum(one.nbytes for one in fresh)
         own_held = sum(storages.held_bytes(one.untyped_storage()) for one in fresh)
-        found[tuple(parameter.shape)] = own, own_held
+        states[tuple(parameter.shape)] = own, own_held
         exact, held = exact + own, held + own_held
-    return found | {ALL: (exact, held)}
+    return states | {ALL: (exact, held)}
 
 
 def largest_share(optimizer: Any, states: dict[Shape, Bytes]) -> Bytes:
@@ -58,4 +58,4 @@ def largest_share(optimizer: Any, states: dict[Shape, Bytes]) -> Bytes:
 
 
 def _tensors(state: dict[str, Any]) -> list[torch.Tensor]:
-    return [one for one in state.values() if isinstance(one, torch.Tensor)]
+    return [tensor for tensor in state.values() if isinstance(tensor, torch.Tensor)]

@@ -60,11 +60,11 @@ class Storages(TorchDispatchMode):
         """Count these tensors as that part, whenever they were made."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            found = self._live.get(id(storage))
-            if found is None:
+            known = self._live.get(id(storage))
+            if known is None:
                 self._add(storage, part)
             else:
-                reference, old, num_bytes = found
+                reference, old, num_bytes = known
                 self._live[id(storage)] = reference, part, num_bytes
                 self.held[old] -= num_bytes
                 self.held[part] += num_bytes
@@ -78,9 +78,9 @@ class Storages(TorchDispatchMode):
         if op is _ATEN.copy_.default and args[1].is_meta and not args[0].is_meta:
             return args[0]  # DDP gets its bucket order from rank 0, which has the same
         result = op(*args, **(kwargs or {}))
-        for one in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(one, torch.Tensor) and one.is_meta:
-                storage = one.untyped_storage()
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, torch.Tensor) and tensor.is_meta:
+                storage = tensor.untyped_storage()
                 if id(storage) not in self._live:
                     self._add(storage, STAGES[self._stage])
         return result

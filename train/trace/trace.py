@@ -57,8 +57,8 @@ class Trace:
     def plus(self, other: Trace, times: int) -> Trace:
         """Return this trace plus `times` what `other` has more than it."""
 
-        def add(one: dict[str, int], more: dict[str, int]) -> dict[str, int]:
-            return {key: one[key] + times * (more[key] - one[key]) for key in one}
+        def add(counts: dict[str, int], more: dict[str, int]) -> dict[str, int]:
+            return {key: counts[key] + times * (more[key] - counts[key]) for key in counts}
 
         peaks = {stage: add(parts, other.peaks[stage]) for stage, parts in self.peaks.items()}
         states = self.states | other.states
@@ -214,7 +214,7 @@ def _tell(wrapped: Any, storages: Storages) -> None:
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(
-                lambda one: storages.assign([one.grad], "gradients")
+                lambda gradient: storages.assign([gradient.grad], "gradients")
             )
 
 

@@ -44,8 +44,8 @@ class Remedied:
             return None
         if MASTER not in state:
             state[MASTER] = p.detach().float()
-        found: torch.Tensor = state[MASTER]
-        return found
+        master: torch.Tensor = state[MASTER]
+        return master
 
     def noise(self, p: torch.Tensor, state: dict[str, Any]) -> torch.Generator | None:
         """Return the source of the noise for this update of `p`; None if none is needed.

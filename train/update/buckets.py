@@ -23,10 +23,10 @@ def bucket_cap_mib(model: Any, num_ranks: int) -> int | None:
     larger has a bucket of its own.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if sum(one.nbytes for one in trained) < _MANY_GRADIENT_BYTES:
+    if sum(weight.nbytes for weight in trained) < _MANY_GRADIENT_BYTES:
         return None
     numel = max(_BUCKET_NUMEL, _BUCKET_NUMEL_PER_RANK * num_ranks)
-    return numel * max(one.itemsize for one in trained) // MIB
+    return numel * max(weight.itemsize for weight in trained) // MIB
 
 
 def fill_buckets(optimizer: torch.optim.Optimizer, pass_nothing: Callable[[], object]) -> None:

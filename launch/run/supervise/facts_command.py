@@ -44,8 +44,8 @@ def main() -> None:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
-    told = {"code": child.wait(), "is_late": is_late, "last": last.decode(errors="replace")}
-    sys.stdout.write(json.dumps(told) + "\n")
+    result = {"code": child.wait(), "is_late": is_late, "last": last.decode(errors="replace")}
+    sys.stdout.write(json.dumps(result) + "\n")
 
 
 def _attend(

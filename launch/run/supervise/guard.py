@@ -101,7 +101,7 @@ class MemoryGuard:
         """Look once, and act if need be; return the seconds until the next look."""
         now = time.monotonic()
         memory = self._memory.now(with_swap=True)
-        recent = [look for look in self._looks if now - look.mono < _REMEMBERED_S]
+        recent = [sample for sample in self._looks if now - sample.mono < _REMEMBERED_S]
         self._looks = (*recent, _Look(now, memory, self._memory.num_oom_kills()))
         rate = self._loss_per_s()
         soon_bytes = memory.available_bytes - rate * _HORIZON_S
@@ -118,7 +118,7 @@ class MemoryGuard:
     def _loss_per_s(self) -> float:
         """Return the rate at which available memory has shrunk recently, in bytes per second."""
         last = self._looks[-1]
-        before = next(look for look in self._looks if last.mono - look.mono <= _RATE_S)
+        before = next(sample for sample in self._looks if last.mono - sample.mono <= _RATE_S)
         if before is last and len(self._looks) > 1:
             before = self._looks[-2]
         lost = before.memory.available_bytes - last.memory.available_bytes
@@ -127,8 +127,8 @@ class MemoryGuard:
     def _note_owners(self, now: float) -> None:
         if now < self._next_owners:
             return
-        found = memory_owners(self._state, self._processes.alive())
-        self._owners.append((now, {owner.who: owner.held_bytes for owner in found}))
+        owners = memory_owners(self._state, self._processes.alive())
+        self._owners.append((now, {owner.who: owner.held_bytes for owner in owners}))
         while now - self._owners[0][0] > _REMEMBERED_S:
             self._owners.popleft()
         cost_s = time.monotonic() - now
@@ -141,13 +141,13 @@ class MemoryGuard:
         if ending and not is_last_moment:
             return
         alive = [process for process in self._processes.alive() if process not in ending]
-        found = memory_owners(self._state, alive)
+        owners = memory_owners(self._state, alive)
         before = self._owners[0][1] if self._owners else {}
-        victim = fastest(found, before, self.threshold_bytes)
+        victim = fastest(owners, before, self.threshold_bytes)
         # If none of ours grows, someone else does; then another run's guard should act first.
         if victim is None and is_last_moment:
-            victim = largest(found, self.threshold_bytes)
-        held = sum(owner.held_bytes for owner in found)
+            victim = largest(owners, self.threshold_bytes)
+        held = sum(owner.held_bytes for owner in owners)
         fields = {"run_held_bytes": held, **_available(memory)}
         if victim is not None:
             self._end(victim, fields)
@@ -200,7 +200,9 @@ class MemoryGuard:
         if num_kills <= 0:
             return None
         self._num_proven = num
-        tightest = min((look.memory for look in looks), key=lambda look: look.available_bytes)
+        tightest = min(
+            (sample.memory for sample in looks), key=lambda sample: sample.available_bytes
+        )
         fields = {"num_kills": num_kills, **_available(tightest)}
         self._events.emit("error", "memory.oom_kill", **fields)
         return fields

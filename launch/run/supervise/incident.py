@@ -107,7 +107,7 @@ def _packed(run: RunDir, folder: Path) -> Path:
 
 
 def _files(folders: Iterable[Path]) -> list[Path]:
-    found: Mapping[Path, None] = {
+    files: Mapping[Path, None] = {
         path: None for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()
     }
-    return list(found)
+    return list(files)

@@ -105,12 +105,12 @@ def verdict_text(run: RunDir, state: RunState, verdict: Verdict | None, folder: 
 
 def environment_text(environ: Mapping[str, str], mask: Mask) -> str:
     """Return the launcher's variables that change what a run does, NAME=VALUE, secrets masked."""
-    found = [
+    lines = [
         f"{name}={mask.variable(name, value)}"
         for name, value in sorted(environ.items())
         if name.startswith(_TELLING)
     ]
-    return "\n".join(found) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _verdict(state: RunState, verdict: Verdict | None) -> list[str]:
@@ -122,15 +122,15 @@ def _verdict(state: RunState, verdict: Verdict | None) -> list[str]:
 
 
 def _versions() -> list[str]:
-    found = {"python": sys.version.split()[0], "system": platform.platform()}
-    found["cores"] = str(os.cpu_count())
+    versions = {"python": sys.version.split()[0], "system": platform.platform()}
+    versions["cores"] = str(os.cpu_count())
     for name in _PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
+            versions[name] = version(name)
     driver = _read(Path("/proc/driver/nvidia/version")).partition("\n")[0]
     if driver:
-        found["driver"] = driver
-    return ["", *_table(["what", "version"], [[name, value] for name, value in found.items()])]
+        versions["driver"] = driver
+    return ["", *_table(["what", "version"], [[name, value] for name, value in versions.items()])]
 
 
 def _attempts(state: RunState, events: Sequence[Event]) -> list[str]:
@@ -233,13 +233,13 @@ def _logs(run: RunDir, attempt: int) -> list[Path]:
 
 def _texts(paths: Any, num_lines: int) -> list[str]:
     """Return the first `num_lines` of each file (the last, if negative), each in a block."""
-    found = []
+    parts = []
     for path in sorted(paths) if not isinstance(paths, list) else paths:
         lines = _read(path).splitlines()
         kept = lines[:num_lines] if num_lines > 0 else lines[num_lines:]
         if kept:
-            found += [f"`{path.name}`", "", *_fenced("\n".join(kept)), ""]
-    return found
+            parts += [f"`{path.name}`", "", *_fenced("\n".join(kept)), ""]
+    return parts
 
 
 def _read(path: Path, most_bytes: int = _TAIL_BYTES) -> str:

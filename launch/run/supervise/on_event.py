@@ -61,9 +61,9 @@ class OnEvent:
         if not self._command:
             return
         for event in events:
-            told = TOLD.get((event["kind"], event["name"]))
-            if told is not None:
-                self._add(told.name, told.facts(event))
+            fact = TOLD.get((event["kind"], event["name"]))
+            if fact is not None:
+                self._add(fact.name, fact.facts(event))
         self._go_on()
 
     def end_of_run(self, signals: Signals) -> None:
@@ -82,15 +82,15 @@ class OnEvent:
             self._add("failure", facts_of_failure(self._run, self._state))
         seconds = time.monotonic() - self._state.started_mono
         self._add("end", facts_of_end(code, seconds, self._run, self._state))
-        was_asked, started, said = signals.stop_asked, time.monotonic(), False
+        was_asked, started, has_said = signals.stop_asked, time.monotonic(), False
         while self._go_on():
             if signals.end_now or (signals.stop_asked and not was_asked):
                 break
             waited_s = time.monotonic() - started
             if waited_s > END_S:
                 break
-            if not said and waited_s > _SILENT_S:
-                said = True
+            if not has_said and waited_s > _SILENT_S:
+                has_said = True
                 self._say(f"waiting for --on-event, {END_S:.0f} s at most; Ctrl-C ends that")
             time.sleep(_POLL_S)
         if self._call is not None:
@@ -167,15 +167,15 @@ class _Call:
         text = self._process.stdout.read().decode(errors="replace")
         self._close()
         try:
-            told = json.loads(text)
+            result = json.loads(text)
         except ValueError:
-            told = {"code": self._process.returncode, "is_late": False, "last": ""}
-        last = next((line for line in reversed(told["last"].splitlines()) if line.strip()), "")
-        said = f": {' '.join(last.split())[:200]}" if last else ""
-        if told["is_late"]:
+            result = {"code": self._process.returncode, "is_late": False, "last": ""}
+        last = next((line for line in reversed(result["last"].splitlines()) if line.strip()), "")
+        last_words = f": {' '.join(last.split())[:200]}" if last else ""
+        if result["is_late"]:
             return f"--on-event was not done with {self.name!r} in {TIMEOUT_S:.0f} s, and is ended"
-        if told["code"]:
-            return f"--on-event ended with {told['code']} for {self.name!r}{said}"
+        if result["code"]:
+            return f"--on-event ended with {result['code']} for {self.name!r}{last_words}"
         return ""
 
     def kill(self) -> None:

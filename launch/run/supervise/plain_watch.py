@@ -125,8 +125,8 @@ class PlainWatch:
         frame = sys._current_frames().get(self._main or 0)
         stack = traceback.extract_stack(frame) if frame is not None else []
         places = [
-            (f"{_short(one.filename)}:{one.lineno} in {one.name}", one.filename)
-            for one in reversed(stack)
+            (f"{_short(frame_.filename)}:{frame_.lineno} in {frame_.name}", frame_.filename)
+            for frame_ in reversed(stack)
         ]
         if not places:
             return "an unknown place", "an unknown place"

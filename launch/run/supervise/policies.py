@@ -45,8 +45,8 @@ class StopPolicy:
         parts, signals = self._parts, self._parts.signals
         if self._asked_at is None:
             self._asked_at = time.monotonic()
-            if said := parts.workload.ask_to_stop(agent, parts.state):
-                parts.say(said)
+            if message := parts.workload.ask_to_stop(agent, parts.state):
+                parts.say(message)
             else:
                 signals.end_now = True
             parts.state.enter("stopping")

@@ -82,7 +82,7 @@ def _summary(console: Console, run: RunDir, state: RunState) -> None:
         rows.append(("GPUs", over_the_run(state.gpus.values())))
     if slow := state.stragglers.over_the_run():
         rows.append(("slow rank", slow))
-    rows += [(one.name, shown(one)) for one in (run.adapter, run.model) if one.is_dir()]
+    rows += [(folder.name, shown(folder)) for folder in (run.adapter, run.model) if folder.is_dir()]
     for name, text in (*rows, *next_rows(run, state)):
         _out(console, f"  {name:<13} {text}")
 
@@ -177,10 +177,10 @@ def others_of(root: Failure, failures: Iterable[Failure]) -> list[str]:
         key=lambda failure: failure.rank or 0,
     )
     alike: dict[str, list[str]] = {}  # ranks by how they failed
-    for one in others:
-        if one.blame <= Blame.LIKELY:
-            how = one.summary.removeprefix(f"{one.who} ")
-            alike.setdefault(how, []).append(str(one.rank))
+    for rank_ in others:
+        if rank_.blame <= Blame.LIKELY:
+            how = rank_.summary.removeprefix(f"{rank_.who} ")
+            alike.setdefault(how, []).append(str(rank_.rank))
     same = alike.pop(root.summary.removeprefix(f"{root.who} "), [])
     lines = [f"also failed, in the same way: rank {', '.join(same)}"] if same else []
     lines += [f"also failed: rank {', '.join(ranks)} {how}" for how, ranks in alike.items()]

@@ -108,7 +108,7 @@ def masked(value: Any, mask: Mask) -> Any:
     if isinstance(value, str):
         return mask.text(value)[:_LONGEST_TEXT]
     if isinstance(value, Mapping):
-        return {name: masked(one, mask) for name, one in value.items()}
+        return {name: masked(item, mask) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [masked(one, mask) for one in value]
+        return [masked(item, mask) for item in value]
     return value

@@ -96,7 +96,7 @@ def _airlock_agent(
             result = super()._monitor_workers(worker_group)
             if result.is_failed():
                 exitcodes = _exitcodes(worker_group, self._pcontext)
-                failures = {rank: one.exitcode for rank, one in result.failures.items()}
+                failures = {rank: failure.exitcode for rank, failure in result.failures.items()}
                 exits.tell(failures | exitcodes)
                 self._remaining_restarts: int = _restarts_that_help(
                     self._remaining_restarts, run, events, self._attempt()
@@ -125,7 +125,7 @@ class _Exits:
         new = exitcodes.items() - self._told.items()
         self._told |= exitcodes
         # Deaths by SIGTERM come first: one seen in a later call was caused by this process.
-        failed = sorted((one for one in new if one[1]), key=lambda one: one[1] != -SIGTERM)
+        failed = sorted((pair for pair in new if pair[1]), key=lambda pair: pair[1] != -SIGTERM)
         if self._warm and failed:  # ranks die with the zygote, which is then the cause
             self._warm.report_exit(is_likely=any(code == _ZYGOTE_LOST for _, code in failed))
         for rank, exitcode in failed:
@@ -174,8 +174,8 @@ def _exitcodes(worker_group: Any, context: Any) -> dict[int, int]:
     torch itself reports only the one that it happened to look at first.
     """
     ranks = (worker.global_rank for worker in worker_group.workers)
-    found = zip(ranks, torch_compat.exitcodes_of(context), strict=False)
-    return {rank: code for rank, code in found if code is not None}
+    codes = zip(ranks, torch_compat.exitcodes_of(context), strict=False)
+    return {rank: code for rank, code in codes if code is not None}
 
 
 if __name__ == "__main__":

@@ -28,12 +28,12 @@ def look_at_others(
     traceback stands in for its stack. Raises OSError when the disk does not take the evidence, and
     ValueError for an event truncated for the same reason.
     """
-    told = _exceptions(run, attempt, failed)
-    waited = [told[rank]["message"] for rank in failed if rank in told]
-    found = [match for message in waited if (match := _TIMED_OUT.search(message))]
-    if not found:
+    exceptions = _exceptions(run, attempt, failed)
+    waited = [exceptions[rank]["message"] for rank in failed if rank in exceptions]
+    matches = [match for message in waited if (match := _TIMED_OUT.search(message))]
+    if not matches:
         return
-    timeout_s = max(int(match[1]) / 1000 for match in found)
+    timeout_s = max(int(match[1]) / 1000 for match in matches)
     folder = collect(run, attempt, pids, Hang(still_s=timeout_s, limit_s=timeout_s))
     for rank, event in _exceptions(run, attempt, pids).items():  # more ranks may have raised by now
         path = folder / "stacks" / f"rank{rank}.txt"
@@ -43,13 +43,13 @@ def look_at_others(
 
 def _exceptions(run: RunDir, attempt: int, ranks: Iterable[int]) -> dict[int, Event]:
     """Return the `rank.exception` event of each of `ranks` that has raised in `attempt`."""
-    found = {}
+    exceptions = {}
     for rank in ranks:
         lines = end_of(run.event_file(f"rank{rank}"), _LAST_BYTES) or ""
         for line in lines.splitlines():
             if '"name": "rank.exception"' in line and (event := json.loads(line))["rank"] == rank:
-                found[rank] = event
-    return {rank: event for rank, event in found.items() if event["attempt"] == attempt}
+                exceptions[rank] = event
+    return {rank: event for rank, event in exceptions.items() if event["attempt"] == attempt}
 
 
 def _as_stack(event: Event) -> str:

@@ -114,9 +114,9 @@ class WarmStart:
         """
         deadline = time.monotonic() + grace_s
         while self._pid is not None:
-            found = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if found is not None:
-                return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+            ended = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is not None:
+                return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
             if time.monotonic() >= deadline:
                 return None
             time.sleep(_POLL_S)

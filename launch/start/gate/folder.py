@@ -35,15 +35,15 @@ def gate_folder() -> Path:
     folder = _location()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
+        about = folder.lstat()
     except OSError as error:
         raise _unusable(folder, str(error)) from error
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(about.st_mode):
         raise _unusable(folder, "it is a link or a file, not a folder")
-    if found.st_uid != os.getuid():
-        raise _unusable(folder, f"it belongs to the user {found.st_uid}, not to {os.getuid()}")
-    if found.st_mode & 0o022:
-        raise _unusable(folder, f"others may write to it (mode {stat.S_IMODE(found.st_mode):o})")
+    if about.st_uid != os.getuid():
+        raise _unusable(folder, f"it belongs to the user {about.st_uid}, not to {os.getuid()}")
+    if about.st_mode & 0o022:
+        raise _unusable(folder, f"others may write to it (mode {stat.S_IMODE(about.st_mode):o})")
     return folder
 
 

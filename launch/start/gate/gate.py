@@ -154,7 +154,7 @@ class Gate:
 
     def _enter(self, stack: contextlib.ExitStack) -> Admission:
         node_lock = lock_file(self._folder / "gate.lock")
-        found: Admission | str = "another process is being let in"
+        answer: Admission | str = "another process is being let in"
         judged: tuple[int, float] | None = None
         while True:
             version, now = self._ledger.version(), time.monotonic()
@@ -162,13 +162,13 @@ class Gate:
             if is_due and try_lock(node_lock):
                 judged = (version, now)
                 try:
-                    found = self._judge(self._ledger.inside())
-                    if isinstance(found, Admission):
-                        self._write_entry(stack, found)
-                        return found
+                    answer = self._judge(self._ledger.inside())
+                    if isinstance(answer, Admission):
+                        self._write_entry(stack, answer)
+                        return answer
                 finally:
                     node_lock.release()
-            self._tick(str(found))
+            self._tick(str(answer))
 
     def _judge(self, inside: list[Entry]) -> Admission | str:
         """Return the admission, or what this process has to wait for."""

@@ -89,13 +89,13 @@ class Ledger:
 
     def inside(self) -> list[Entry]:
         """Return the entries of those inside, longest in their phase first; remove the dead."""
-        found = []
+        entries = []
         for file in self._folder.glob("*.json"):
             if not is_held(file.with_suffix(".lock")):
                 _remove(file)
             elif (entry := _read(file)) is not None:
-                found.append(entry)
-        return sorted(found, key=lambda entry: entry.since_mono)
+                entries.append(entry)
+        return sorted(entries, key=lambda entry: entry.since_mono)
 
     def version(self) -> int:
         """Return a number that changes when anyone enters or leaves; far cheaper than `inside`."""

@@ -85,15 +85,16 @@ class ProfileStore:
 
 
 def _most(files: Iterable[Path]) -> MemoryProfile | None:
-    found = []
+    profiles = []
     for file in files:
         # Missing, or from another version of Airlock, which counts as unknown.
         with contextlib.suppress(OSError, ValueError, TypeError):
-            found.append(MemoryProfile(**json.loads(file.read_text(encoding="utf-8"))))
-    if not found:
+            profiles.append(MemoryProfile(**json.loads(file.read_text(encoding="utf-8"))))
+    if not profiles:
         return None
     return MemoryProfile(
-        peak_bytes=max(one.peak_bytes for one in found), cores=max(one.cores for one in found)
+        peak_bytes=max(profile.peak_bytes for profile in profiles),
+        cores=max(profile.cores for profile in profiles),
     )
 
 

@@ -38,14 +38,14 @@ def hide_own_frames(error: BaseException) -> None:
     seen: set[int] = set()
     todo: list[BaseException | None] = [error]
     while todo:
-        one = todo.pop()
-        if one is None or id(one) in seen:
+        exception = todo.pop()
+        if exception is None or id(exception) in seen:
             continue
-        seen.add(id(one))
-        one.__traceback__ = _without_own(one.__traceback__)
-        todo += [one.__cause__, one.__context__]
-        if isinstance(one, BaseExceptionGroup):
-            todo += one.exceptions
+        seen.add(id(exception))
+        exception.__traceback__ = _without_own(exception.__traceback__)
+        todo += [exception.__cause__, exception.__context__]
+        if isinstance(exception, BaseExceptionGroup):
+            todo += exception.exceptions
 
 
 def _without_own(traceback: TracebackType | None) -> TracebackType | None:
@@ -147,8 +147,8 @@ def _step_aside(script: ScriptConfig, gate: ScriptGate) -> None:
 
 def _offer_gate(gate: ScriptGate) -> None:
     """Connect `import airlock` to the gate, unless the script has a module of that name."""
-    found = importlib.util.find_spec("airlock")
-    if found is not None and found.origin == str(_API / "airlock.py"):
+    spec = importlib.util.find_spec("airlock")
+    if spec is not None and spec.origin == str(_API / "airlock.py"):
         importlib.import_module("airlock")._gate = gate.again  # type: ignore[attr-defined]
 
 

@@ -58,8 +58,8 @@ class ScriptEnd:
         own = [
             entry for entry in entries if not self._is_foreign(entry.tb_frame.f_code.co_filename)
         ]
-        for one in (own or entries)[-1:]:
-            self._record(how, one.tb_frame.f_code.co_filename, one.tb_lineno or 0, code)
+        for last in (own or entries)[-1:]:
+            self._record(how, last.tb_frame.f_code.co_filename, last.tb_lineno or 0, code)
 
     def _record(self, how: str, file: str, line: int, code: int) -> None:
         left = Left(how=how, file=file, line=line, code=code, mono=round(time.monotonic(), 3))

@@ -148,10 +148,10 @@ class ScriptGate:
         original = store.__init__
 
         @functools.wraps(original)
-        def init(one: Any, *args: Any, **kwargs: Any) -> None:
+        def init(backend: Any, *args: Any, **kwargs: Any) -> None:
             if os.getpid() == self._pid:
                 self._meet()
-            original(one, *args, **kwargs)
+            original(backend, *args, **kwargs)
 
         store.__init__ = init
         self._undo.append(lambda: setattr(store, "__init__", original))

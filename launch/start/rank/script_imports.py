@@ -221,8 +221,8 @@ def _absolute(node: ast.ImportFrom, package: str) -> str:
 
 
 def _file(folder: Path, name: str) -> Path | None:
-    found = (path for path in (folder / name / "__init__.py", folder / f"{name}.py"))
-    return next((path for path in found if path.is_file()), None)
+    candidates = (path for path in (folder / name / "__init__.py", folder / f"{name}.py"))
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def _holds_packages(folder: Path) -> bool:

@@ -76,9 +76,9 @@ def _check(step: Import, asked: list[str]) -> None:
     do = f"--preload -{step.name} leaves it out"
     if asked:
         raise UnfitError(f"{step.name} asked for {asked[0]} when it was imported; {do}")
-    found = inspect().why_not_to_fork
-    if found is not None:
-        raise UnfitError(f"after importing {step.name}, {found}; {do}")
+    reasons = inspect().why_not_to_fork
+    if reasons is not None:
+        raise UnfitError(f"after importing {step.name}, {reasons}; {do}")
 
 
 def _say_left_out(plan: ImportPlan, report: Reporter) -> None:

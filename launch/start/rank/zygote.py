@@ -84,13 +84,13 @@ def warm_up() -> None:
     current = Zygote(os.getpid(), variables, multiprocessing.current_process())
     os.environ.update(_ONE_THREAD)
     gc.disable()  # imports create millions of lasting objects: collecting finds nothing
-    found = Inspection(num_threads=1, cuda_touched=False)
+    inspection = Inspection(num_threads=1, cuda_touched=False)
     try:
         current.model = _import_and_build(run, Reporter(events, "Zygote"))
-        found = inspect(with_a_fork=True)
-        current.unfit = found.why_not_to_fork
+        inspection = inspect(with_a_fork=True)
+        current.unfit = inspection.why_not_to_fork
     except UnfitError as error:
-        found, current.unfit = inspect(), str(error)
+        inspection, current.unfit = inspect(), str(error)
     except BaseException as error:  # noqa: BLE001 - the forkserver would swallow it, or just end
         traceback.print_exc()
         current.unfit = f"{type(error).__name__}: {error}"
@@ -102,8 +102,8 @@ def warm_up() -> None:
         "mark",
         "zygote.ready",
         unfit=current.unfit,
-        num_threads=found.num_threads,
-        cuda_touched=found.cuda_touched,
+        num_threads=inspection.num_threads,
+        cuda_touched=inspection.cuda_touched,
     )
     if events.num_lost > num_lost:
         os._exit(1)  # a full disk: the agent cannot read the mark, but sees that this process ends
