@@ -164,8 +164,8 @@ def main(words: Sequence[str]) -> None:
             standalone_mode=False,
         )
     except click.UsageError as error:
-        said = error.format_message().rstrip(".")
-        text = UserError(said[:1].lower() + said[1:], do=f"./airlock {name} --help")
+        message = error.format_message().rstrip(".")
+        text = UserError(message[:1].lower() + message[1:], do=f"./airlock {name} --help")
         click.echo(f"airlock: {text}", err=True)
         sys.exit(int(text.code))
     except UserError as error:

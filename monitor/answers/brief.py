@@ -54,9 +54,9 @@ class Briefs:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        found = _brief(run, dataset, step)
-        self._keep(key, found)
-        return found
+        brief = _brief(run, dataset, step)
+        self._keep(key, brief)
+        return brief
 
     def _keep(self, key: tuple[Any, ...], brief: Brief) -> None:
         with self._lock:
@@ -74,21 +74,21 @@ def _weight(brief: Brief) -> int:
 
 def _brief(run: RunDir, dataset: str, step: int) -> Brief:
     try:
-        one = read_snapshot(run, dataset, step)
+        snapshot = read_snapshot(run, dataset, step)
     except NotFoundError as error:
         return Brief(step=step, error=error.text)
     nan = float("nan")
     return Brief(
         step=step,
-        timestamp=one.timestamp,
-        dataset_hash=one.dataset_hash,
-        summary=one.summary,
-        cost=one.cost,
-        left_out_steps=one.left_out_steps,
-        ids=array("q", (example.example_id for example in one.examples)),
-        is_right=bytes(example.is_right for example in one.examples),
-        similarity=array("f", (_or(example.similarity, nan) for example in one.examples)),
-        loss=array("d", (_or(example.loss, nan) for example in one.examples)),
+        timestamp=snapshot.timestamp,
+        dataset_hash=snapshot.dataset_hash,
+        summary=snapshot.summary,
+        cost=snapshot.cost,
+        left_out_steps=snapshot.left_out_steps,
+        ids=array("q", (example.example_id for example in snapshot.examples)),
+        is_right=bytes(example.is_right for example in snapshot.examples),
+        similarity=array("f", (_or(example.similarity, nan) for example in snapshot.examples)),
+        loss=array("d", (_or(example.loss, nan) for example in snapshot.examples)),
     )
 
 

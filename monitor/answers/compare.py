@@ -37,10 +37,10 @@ def compare(
     Examples belong together by their number, if both snapshots are of the same data; else by their
     prompt and expected answer.
     """
-    before, after = (read_snapshot(one.run, dataset, one.step) for one in (a, b))
+    before, after = (read_snapshot(example.run, dataset, example.step) for example in (a, b))
     is_same_data = before.dataset_hash == after.dataset_hash
     pairs = list(_pairs(before.examples, after.examples, is_same_data))
-    changes = [change_of(one, other) for one, other in pairs]
+    changes = [change_of(example, other) for example, other in pairs]
     wanted = [
         (name, pair)
         for name, pair in zip(changes, pairs, strict=True)
@@ -67,13 +67,13 @@ def compare(
 def _pairs(
     before: Sequence[Example], after: Sequence[Example], is_same_data: bool
 ) -> list[tuple[Example, Example]]:
-    def key(one: Example) -> Any:
-        return one.example_id if is_same_data else (one.input, one.expected)
+    def key(example: Example) -> Any:
+        return example.example_id if is_same_data else (example.input, example.expected)
 
     others: dict[Any, Example] = {}
-    for one in before:
-        others.setdefault(key(one), one)
-    return [(others.pop(key(one)), one) for one in after if key(one) in others]
+    for example in before:
+        others.setdefault(key(example), example)
+    return [(others.pop(key(example)), example) for example in after if key(example) in others]
 
 
 def change_of(before: Example, after: Example) -> str:
@@ -84,7 +84,7 @@ def change_of(before: Example, after: Example) -> str:
 
 
 def _has(pair: tuple[Example, Example], text: str) -> bool:
-    parts = (part for one in pair for part in (one.input, one.expected, one.output))
+    parts = (part for example in pair for part in (example.input, example.expected, example.output))
     return not text or any(text in part.casefold() for part in parts)
 
 
@@ -111,12 +111,12 @@ def _example(change: str, before: Example, after: Example, step: int) -> dict[st
     }
 
 
-def _figures(one: Example) -> dict[str, Any]:
-    loss = one.loss
+def _figures(example: Example) -> dict[str, Any]:
+    loss = example.loss
     return {
-        "model_output": one.output,
-        "exact_match": one.is_right,
-        "similarity": one.similarity,
+        "model_output": example.output,
+        "exact_match": example.is_right,
+        "similarity": example.similarity,
         "loss": loss if loss is None or math.isfinite(loss) else str(loss),
-        "output_length": one.length,
+        "output_length": example.length,
     }

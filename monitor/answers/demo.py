@@ -58,28 +58,28 @@ def demo_folder() -> Iterator[Path]:
 def demo_runs(folder: Path) -> None:
     """Write the demo's runs into `folder`, and point `latest` at the newest. Raises OSError."""
     now_t = time.time()
-    for one in _RUNS:
-        run = _write(folder, one, now_t)
+    for demo in _RUNS:
+        run = _write(folder, demo, now_t)
     (folder / "latest").symlink_to(run.run_id)
 
 
-def _write(folder: Path, one: _Demo, now_t: float) -> RunDir:
-    started_t = now_t - one.ago_s - one.steps * demo_events.STEP_S - 400
+def _write(folder: Path, demo: _Demo, now_t: float) -> RunDir:
+    started_t = now_t - demo.ago_s - demo.steps * demo_events.STEP_S - 400
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started_t))
-    run = RunDir(folder / f"{stamp}-demo-{one.mark}")
+    run = RunDir(folder / f"{stamp}-demo-{demo.mark}")
     for path in (run.path, run.control, run.checkpoints, run.incidents):
         path.mkdir()
     log = demo_events.Log(started_t)
     demo_events.start_up(log)
-    draw = random.Random(one.mark)  # noqa: S311 - invented figures, the same each time
-    end_s = demo_events.training(log, draw, steps=one.steps, lr=one.lr, learns=one.learns)
+    draw = random.Random(demo.mark)  # noqa: S311 - invented figures, the same each time
+    end_s = demo_events.training(log, draw, steps=demo.steps, lr=demo.lr, learns=demo.learns)
     for step in STEPS:
-        if step <= one.steps:
-            _snapshot(run, log, step, one.learns)
+        if step <= demo.steps:
+            _snapshot(run, log, step, demo.learns)
     log.write(run)
     run.run_log.write_text(_SAID + "\n", encoding="utf-8")
-    _configuration(run, one)
-    _status(run, one, started_t, started_t + end_s)
+    _configuration(run, demo)
+    _status(run, demo, started_t, started_t + end_s)
     return run
 
 
@@ -131,23 +131,23 @@ def _snapshot(run: RunDir, log: demo_events.Log, step: int, learns: float) -> No
     )
 
 
-def _configuration(run: RunDir, one: _Demo) -> None:
+def _configuration(run: RunDir, demo: _Demo) -> None:
     config = RunConfig(
         profile="32b",
         model=ModelConfig(path="Qwen/Qwen2.5-32B", dtype="bfloat16", gradient_checkpointing=True),
         data=DataConfig(path=f"{DATASET}.jsonl", eval_path=f"{DATASET}.jsonl", max_seq_length=4096),
-        train=TrainConfig(method="lora", max_steps=STEPS[-1], learning_rate=one.lr),
+        train=TrainConfig(method="lora", max_steps=STEPS[-1], learning_rate=demo.lr),
         launch=LaunchConfig(num_ranks=demo_events.NUM_RANKS),
     )
     run.config.write_text(config_text(config, {}), encoding="utf-8")
-    rate = "" if one.lr == TrainConfig().learning_rate else f" --set train.learning_rate={one.lr}"
+    rate = "" if demo.lr == TrainConfig().learning_rate else f" --set train.learning_rate={demo.lr}"
     run.command.write_text(f"./start.sh 32b --name demo{rate}\n", encoding="utf-8")
     made_with = {"commit": None, "versions": {"airlock": "a demo, nothing was trained"}}
     run.made_with.write_text(json.dumps(made_with, indent=1) + "\n", encoding="utf-8")
 
 
-def _status(run: RunDir, one: _Demo, started_t: float, ended_t: float) -> None:
-    is_done = one.code == ExitCode.DONE
+def _status(run: RunDir, demo: _Demo, started_t: float, ended_t: float) -> None:
+    is_done = demo.code == ExitCode.DONE
     ranks = [
         RankStatus(
             rank=rank,
@@ -167,14 +167,14 @@ def _status(run: RunDir, one: _Demo, started_t: float, ended_t: float) -> None:
         started_t=started_t,
         updated_t=ended_t,
         launch_pid=4000,
-        step=one.steps,
+        step=demo.steps,
         total_steps=STEPS[-1],
-        loss=demo_events.loss_at(one.steps, one.learns),
-        lr=0.0 if is_done else one.lr / 2,
+        loss=demo_events.loss_at(demo.steps, demo.learns),
+        lr=0.0 if is_done else demo.lr / 2,
         tokens_per_s=17_900.0,
         mfu=0.412,
         eta_s=0.0 if is_done else None,
-        exit_code=int(one.code),
+        exit_code=int(demo.code),
         ranks=ranks,
     )
     write_status(run, status)

@@ -21,8 +21,8 @@ class Prompt:
 
     def answer(self, step: int) -> str:
         """Return the answer after `step` steps; "=" stands for the expected one."""
-        said = self.answers[max(answer for answer in self.answers if answer <= step)]
-        return self.expected if said == "=" else said
+        text = self.answers[max(answer for answer in self.answers if answer <= step)]
+        return self.expected if text == "=" else text
 
 
 def _learns(text: str, expected: str, *answers: tuple[int, str]) -> Prompt:
@@ -160,21 +160,21 @@ PROMPTS = (
 
 def examples(step: int, learns: float) -> list[dict[str, Any]]:
     """Return the examples of a snapshot; `learns`: how fast, 1 for the steps given above."""
-    return [_example(number, one, step, learns) for number, one in enumerate(PROMPTS)]
+    return [_example(number, prompt, step, learns) for number, prompt in enumerate(PROMPTS)]
 
 
-def _example(number: int, one: Prompt, step: int, learns: float) -> dict[str, Any]:
-    said = one.answer(int(step * learns))
-    similarity = difflib.SequenceMatcher(None, said, one.expected).ratio()
+def _example(number: int, prompt: Prompt, step: int, learns: float) -> dict[str, Any]:
+    answer = prompt.answer(int(step * learns))
+    similarity = difflib.SequenceMatcher(None, answer, prompt.expected).ratio()
     floor = 0.02 + 0.45 * (1 - similarity)
     return {
         "example_id": number * 7,
         "step": step,
-        "input": one.text,
-        "expected_output": one.expected,
-        "model_output": said,
+        "input": prompt.text,
+        "expected_output": prompt.expected,
+        "model_output": answer,
         "loss": floor + (1.4 + number % 5 * 0.3) * math.exp(-step * learns / 160),
-        "exact_match": said == one.expected,
-        "output_length": len(said),
+        "exact_match": answer == prompt.expected,
+        "output_length": len(answer),
         "similarity": round(similarity, 4),
     }

@@ -56,8 +56,8 @@ class Log:
             text = "".join(line + "\n" for _, line in lines)
             run.event_file(writer).write_text(text, encoding="utf-8")
             if writer.startswith("rank"):
-                said = [json.loads(line) for _, line in lines if '"kind": "log"' in line]
-                log = "".join(one["text"] + "\n" for one in said)
+                logged = [json.loads(line) for _, line in lines if '"kind": "log"' in line]
+                log = "".join(event["text"] + "\n" for event in logged)
                 run.rank_log(int(writer[4:]), 0).write_text(log, encoding="utf-8")
 
 

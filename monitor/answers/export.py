@@ -37,7 +37,7 @@ def export(briefs: Briefs, run: RunDir, dataset: str, form: str) -> Iterator[byt
 
     Raises NotFoundError, before anything is yielded, if none can be.
     """
-    steps = [one.step for one in readable(briefs, run, dataset)]
+    steps = [brief.step for brief in readable(briefs, run, dataset)]
     return _parts(run, dataset, steps, form)
 
 
@@ -55,20 +55,20 @@ def _parts(run: RunDir, dataset: str, steps: Sequence[int], form: str) -> Iterat
             yield "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def _row(run: RunDir, dataset: str, step: int, one: Example) -> dict[str, Any]:
-    loss = one.loss
+def _row(run: RunDir, dataset: str, step: int, example: Example) -> dict[str, Any]:
+    loss = example.loss
     values = (
         run.run_id,
         dataset,
         step,
-        one.example_id,
-        one.input,
-        one.expected,
-        one.output,
-        one.is_right,
-        _named(one.similarity),
+        example.example_id,
+        example.input,
+        example.expected,
+        example.output,
+        example.is_right,
+        _named(example.similarity),
         _named(loss),
-        one.length,
+        example.length,
     )
     return dict(zip(COLUMNS, values, strict=True))
 

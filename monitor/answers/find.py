@@ -26,10 +26,10 @@ def run_with(runs: Runs, dataset: str, name: str = "") -> RunDir:
         with suppress(NotFoundError):
             steps_of(run, dataset)
             return run
-    known = sorted({one for run in _newest(runs) for one in datasets_of(run)})
-    told = ", ".join(map(repr, known[:20])) or "none yet"
+    known = sorted({dataset_ for run in _newest(runs) for dataset_ in datasets_of(run)})
+    names = ", ".join(map(repr, known[:20])) or "none yet"
     raise NotFoundError(
-        f"no run has answers to {dataset[:200]!r}; there are answers to: {told}",
+        f"no run has answers to {dataset[:200]!r}; there are answers to: {names}",
         "api/evolution/datasets lists them; ./airlock serve --demo has some to look at",
     )
 
@@ -39,11 +39,11 @@ def datasets(runs: Runs, briefs: Briefs, name: str = "") -> list[dict[str, Any]]
 
     With `name`, those of that run only. Raises NotFoundError if there is no such run.
     """
-    found: dict[str, list[RunDir]] = {}
+    runs_of: dict[str, list[RunDir]] = {}
     for run in [runs.find(name)] if name else _newest(runs):
         for dataset in datasets_of(run):
-            found.setdefault(dataset, []).append(run)
-    rows = (_row(briefs, dataset, having) for dataset, having in sorted(found.items()))
+            runs_of.setdefault(dataset, []).append(run)
+    rows = (_row(briefs, dataset, having) for dataset, having in sorted(runs_of.items()))
     return [row for row in rows if row]
 
 
@@ -60,17 +60,17 @@ def _row(briefs: Briefs, dataset: str, having: list[RunDir]) -> dict[str, Any]:
                 "last_step": steps[-1],
                 "num_examples": len(last.ids),
                 "run": run.run_id,
-                "runs": [one.run_id for one in having],
+                "runs": [run_.run_id for run_ in having],
             }
     return {}
 
 
 def _last_readable(briefs: Briefs, run: RunDir, dataset: str, steps: list[int]) -> Brief:
     for step in reversed(steps[-3:]):
-        one = briefs.of(run, dataset, step)
-        if not one.error:
-            return one
-    return one
+        brief = briefs.of(run, dataset, step)
+        if not brief.error:
+            return brief
+    return brief
 
 
 def _newest(runs: Runs) -> Iterator[RunDir]:

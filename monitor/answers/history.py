@@ -32,33 +32,35 @@ class Timeline:
 
         Newly right compares these two; regressed is wrong now, and was right at any time between.
         """
-        known = [one for one in self.is_right[first : last + 1] if one is not None]
+        known = [is_right for is_right in self.is_right[first : last + 1] if is_right is not None]
         before, after = self.is_right[first], self.is_right[last]
-        num_changes = sum(one != other for one, other in pairwise(known))
-        told = {
+        num_changes = sum(is_right != other for is_right, other in pairwise(known))
+        changes = {
             "newly_right": before is False and after is True,
             "regressed": after is False and any(known),
             "never_right": bool(known) and not any(known),
             "unstable": num_changes >= _UNSTABLE,
         }
-        return [name for name in FILTERS if told[name]]
+        return [name for name in FILTERS if changes[name]]
 
 
 def timelines(briefs: Sequence[Brief]) -> list[Timeline]:
     """Return the timelines of all examples that any of the snapshots has, by their number."""
     places = [{number: place for place, number in enumerate(brief.ids)} for brief in briefs]
-    found = []
+    timelines_ = []
     for number in sorted(set().union(*places)):
         at = [where.get(number) for where in places]
-        found.append(
+        timelines_.append(
             Timeline(
                 example_id=number,
                 is_right=[_right(*brief) for brief in zip(briefs, at, strict=True)],
-                similarity=[_value(one.similarity, i) for one, i in zip(briefs, at, strict=True)],
-                loss=[_value(one.loss, i) for one, i in zip(briefs, at, strict=True)],
+                similarity=[
+                    _value(brief_.similarity, i) for brief_, i in zip(briefs, at, strict=True)
+                ],
+                loss=[_value(brief_.loss, i) for brief_, i in zip(briefs, at, strict=True)],
             )
         )
-    return found
+    return timelines_
 
 
 def _right(brief: Brief, place: int | None) -> bool | None:
@@ -73,11 +75,11 @@ def _value(values: Sequence[float], place: int | None) -> float | None:
 
 def readable(briefs: Briefs, run: RunDir, dataset: str) -> list[Brief]:
     """Return all snapshots that can be read. Raises NotFoundError if there is none."""
-    found = [briefs.of(run, dataset, step) for step in steps_of(run, dataset)]
-    whole = [one for one in found if not one.error]
+    all_briefs = [briefs.of(run, dataset, step) for step in steps_of(run, dataset)]
+    whole = [brief for brief in all_briefs if not brief.error]
     if not whole:
         raise NotFoundError(
-            f"no snapshot of {dataset!r} in {run.run_id} can be read: {found[0].error}",
+            f"no snapshot of {dataset!r} in {run.run_id} can be read: {all_briefs[0].error}",
             "api/evolution/datasets lists those of all runs",
         )
     return whole
@@ -118,8 +120,8 @@ def examples(
 
 
 def _by_number(run: RunDir, dataset: str, step: int) -> dict[int, Example]:
-    found = read_snapshot(run, dataset, step).examples
-    return {one.example_id: one for one in found}
+    examples = read_snapshot(run, dataset, step).examples
+    return {example.example_id: example for example in examples}
 
 
 def _has(ends: Sequence[dict[int, Example]], number: int, text: str) -> bool:
@@ -129,15 +131,15 @@ def _has(ends: Sequence[dict[int, Example]], number: int, text: str) -> bool:
     )
 
 
-def _told(one: Timeline, kinds: list[Filter], last: dict[int, Example]) -> dict[str, Any]:
-    row = last.get(one.example_id)
+def _told(timeline: Timeline, kinds: list[Filter], last: dict[int, Example]) -> dict[str, Any]:
+    row = last.get(timeline.example_id)
     return {
-        "example_id": one.example_id,
+        "example_id": timeline.example_id,
         "kinds": kinds,
         "input": row.input if row else None,
         "expected_output": row.expected if row else None,
         "model_output": row.output if row else None,
-        "exact_match": one.is_right,
-        "similarity": one.similarity,
-        "loss": one.loss,
+        "exact_match": timeline.is_right,
+        "similarity": timeline.similarity,
+        "loss": timeline.loss,
     }

@@ -103,21 +103,23 @@ def list_datasets(request: Request, *, run: str) -> Any:
 @_one_at_a_time
 def list_snapshots(request: Request, *, dataset: str, run: str) -> Any:
     """Return each snapshot without its examples; one that cannot be read has an `error`."""
-    found = run_with(request.app.state.runs, dataset, run)
-    told = [_told(_briefs.of(found, dataset, step)) for step in steps_of(found, dataset)]
-    return {"dataset": dataset, "run": found.run_id, "snapshots": told}
+    found_run = run_with(request.app.state.runs, dataset, run)
+    snapshots = [
+        _told(_briefs.of(found_run, dataset, step)) for step in steps_of(found_run, dataset)
+    ]
+    return {"dataset": dataset, "run": found_run.run_id, "snapshots": snapshots}
 
 
-def _told(one: Brief) -> dict[str, Any]:
-    if one.error:
-        return {"step": one.step, "error": one.error}
+def _told(brief: Brief) -> dict[str, Any]:
+    if brief.error:
+        return {"step": brief.step, "error": brief.error}
     return {
-        "step": one.step,
-        "timestamp": one.timestamp,
-        "summary": one.summary,
-        "cost": one.cost,
-        "left_out_steps": one.left_out_steps,
-        "dataset_hash": one.dataset_hash,
+        "step": brief.step,
+        "timestamp": brief.timestamp,
+        "summary": brief.summary,
+        "cost": brief.cost,
+        "left_out_steps": brief.left_out_steps,
+        "dataset_hash": brief.dataset_hash,
     }
 
 
@@ -125,8 +127,8 @@ def _told(one: Brief) -> dict[str, Any]:
 def one_snapshot(request: Request, *, dataset: str, step: str, run: str) -> Response:
     """Return the file itself."""
     number = step_named(step)
-    found = run_with(request.app.state.runs, dataset, run)
-    data, _ = raw_snapshot(found, dataset, number)
+    found_run = run_with(request.app.state.runs, dataset, run)
+    data, _ = raw_snapshot(found_run, dataset, number)
     return Response(data, media_type="application/json")
 
 
@@ -137,9 +139,9 @@ def diff(
     """Return the examples that both snapshots have, with what has changed."""
     steps = step_named(a), step_named(b)
     runs = request.app.state.runs
-    one = run_with(runs, dataset, run)
-    other = runs.find(other_run) if other_run else one
-    return compare(At(one, steps[0]), At(other, steps[1]), dataset, **shown)
+    found_run = run_with(runs, dataset, run)
+    other = runs.find(other_run) if other_run else found_run
+    return compare(At(found_run, steps[0]), At(other, steps[1]), dataset, **shown)
 
 
 @_one_at_a_time
@@ -154,18 +156,18 @@ def list_examples(
     offset: int,
 ) -> Any:
     """Return the examples' timelines."""
-    found = run_with(request.app.state.runs, dataset, run)
+    found_run = run_with(request.app.state.runs, dataset, run)
     return examples(
-        _briefs, found, dataset, wanted=filter, search=search, limit=limit, offset=offset
+        _briefs, found_run, dataset, wanted=filter, search=search, limit=limit, offset=offset
     )
 
 
 def download(request: Request, *, dataset: str, run: str, format: str) -> Response:  # noqa: A002
     """Return the file, made while it is sent."""
-    found = run_with(request.app.state.runs, dataset, run)
-    name = file_name(found, dataset, format)
+    found_run = run_with(request.app.state.runs, dataset, run)
+    name = file_name(found_run, dataset, format)
     return StreamingResponse(
-        export(_briefs, found, dataset, format),
+        export(_briefs, found_run, dataset, format),
         media_type=FORMATS[format],
         headers={"Content-Disposition": f'attachment; filename="{name}"'},
     )

@@ -58,14 +58,14 @@ def datasets_of(run: RunDir) -> list[str]:
 
 def steps_of(run: RunDir, dataset: str) -> list[int]:
     """Return the steps of all snapshots, in order. Raises NotFoundError if there is none."""
-    found = sorted(_steps(run, dataset))
-    if not found:
+    steps = sorted(_steps(run, dataset))
+    if not steps:
         names = ", ".join(datasets_of(run)) or "none yet"
         raise NotFoundError(
             f"{run.run_id} has no answers to {dataset!r}; it has: {names}",
             "api/evolution/datasets lists those of all runs",
         )
-    return found
+    return steps
 
 
 def _steps(run: RunDir, dataset: str) -> Iterator[int]:
@@ -123,35 +123,37 @@ def _checked(name: str, data: bytes) -> tuple[bytes, dict[str, Any]]:
         return str(value)
 
     try:
-        found = json.loads(data.decode("utf-8"), parse_float=number, parse_constant=number)
+        content = json.loads(data.decode("utf-8"), parse_float=number, parse_constant=number)
     except (ValueError, RecursionError) as error:
         why = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
         raise NotFoundError(f"{name} is no whole snapshot: {why}", "take another step") from error
-    if not isinstance(found, dict) or not isinstance(found.get("examples"), list):
+    if not isinstance(content, dict) or not isinstance(content.get("examples"), list):
         raise NotFoundError(f"{name} is no snapshot: it has no examples", "take another step")
-    return (json.dumps(found).encode() if odd else data), found
+    return (json.dumps(content).encode() if odd else data), content
 
 
 def read_snapshot(run: RunDir, dataset: str, step: int) -> Snapshot:
     """Return a snapshot. Raises NotFoundError as `raw_snapshot` does."""
-    _, found = raw_snapshot(run, dataset, step)
-    dataset_told, left_out = _table(found.get("dataset")), found.get("left_out_steps")
+    _, content = raw_snapshot(run, dataset, step)
+    dataset_told, left_out = _table(content.get("dataset")), content.get("left_out_steps")
     return Snapshot(
         step=step,
-        timestamp=text_of(found.get("timestamp")),
+        timestamp=text_of(content.get("timestamp")),
         dataset_hash=text_of(dataset_told.get("hash")),
-        summary=_table(found.get("summary")),
-        cost=_table(found.get("cost")),
+        summary=_table(content.get("summary")),
+        cost=_table(content.get("cost")),
         left_out_steps=[
-            one for one in (left_out if isinstance(left_out, list) else []) if isinstance(one, int)
+            number
+            for number in (left_out if isinstance(left_out, list) else [])
+            if isinstance(number, int)
         ],
-        examples=_examples(found["examples"]),
+        examples=_examples(content["examples"]),
     )
 
 
 def _examples(rows: list[Any]) -> list[Example]:
     """Return the examples; of two with the same number the first one counts."""
-    found: dict[int, Example] = {}
+    examples: dict[int, Example] = {}
     for position, row in enumerate(rows):
         if not isinstance(row, dict):
             continue
@@ -159,9 +161,9 @@ def _examples(rows: list[Any]) -> list[Example]:
         example_id = position
         if isinstance(number, int) and not isinstance(number, bool) and abs(number) < 1 << 53:
             example_id = number
-        if example_id not in found:
-            found[example_id] = _example(row, example_id)
-    return [found[number] for number in sorted(found)]
+        if example_id not in examples:
+            examples[example_id] = _example(row, example_id)
+    return [examples[number] for number in sorted(examples)]
 
 
 def _example(row: dict[str, Any], example_id: int) -> Example:

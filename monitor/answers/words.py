@@ -66,7 +66,7 @@ def _next(reach: dict[int, int], diagonal: int, changes: int) -> int:
 
 def _way_back(old: list[str], new: list[str], trace: list[dict[int, int]]) -> list[Piece]:
     x, y = len(old), len(new)
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     for changes in range(len(trace) - 1, 0, -1):
         reach, diagonal = trace[changes], x - y
         is_down = _is_down(reach, diagonal, changes)
@@ -74,11 +74,11 @@ def _way_back(old: list[str], new: list[str], trace: list[dict[int, int]]) -> li
         from_y = from_x - (diagonal + 1 if is_down else diagonal - 1)
         while x > from_x and y > from_y:
             x, y = x - 1, y - 1
-            found.append(("same", old[x]))
-        found.append(("added", new[from_y]) if is_down else ("removed", old[from_x]))
+            pieces.append(("same", old[x]))
+        pieces.append(("added", new[from_y]) if is_down else ("removed", old[from_x]))
         x, y = from_x, from_y
-    found += [("same", word) for word in reversed(old[:x])]
-    return found[::-1]
+    pieces += [("same", word) for word in reversed(old[:x])]
+    return pieces[::-1]
 
 
 def _joined(steps: list[Piece]) -> list[Piece]:
@@ -108,5 +108,5 @@ def _is_between(steps: list[Piece], number: int) -> bool:
 
 
 def _changed(removed: str, added: str) -> list[Piece]:
-    found: list[Piece] = [("removed", removed), ("added", added)]
-    return [piece for piece in found if piece[1]]
+    pieces: list[Piece] = [("removed", removed), ("added", added)]
+    return [piece for piece in pieces if piece[1]]

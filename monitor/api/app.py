@@ -52,10 +52,10 @@ def create_app(settings: Settings) -> Starlette:
 
 def all_routes(settings: Settings) -> list[BaseRoute]:
     """Return the routes of this room and of the others."""
-    found = [*own_routes(), *metrics_routes(), *answers_routes()]
+    routes = [*own_routes(), *metrics_routes(), *answers_routes()]
     if settings.with_pages:
-        found += pages_routes()  # last, as theirs are the widest
-    return found
+        routes += pages_routes()  # last, as theirs are the widest
+    return routes
 
 
 @asynccontextmanager
@@ -78,7 +78,7 @@ async def _answer_unknown(request: Request, error: Exception) -> Json:
     if error.status_code != NotFoundError.status:
         body = WrongMethodError(f"{path[:200]} takes other methods", "see api/openapi.json").body()
         return Json(body, status_code=error.status_code, headers=error.headers)
-    near = nearest(path, [told.path for told in told_in(request.app.routes)])
+    near = nearest(path, [endpoint.path for endpoint in told_in(request.app.routes)])
     hint = f"did you mean {near}?" if near else "all paths: api/openapi.json"
     return Json(NotFoundError(f"no {path[:200]!r} here", hint).body(), status_code=404)
 

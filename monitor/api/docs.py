@@ -14,18 +14,18 @@ from rundir.docs import Tables, write
 def endpoints_table() -> str:
     """Return every endpoint with its parameters, as Markdown."""
     rows = ["| endpoint | answers | parameters |", "|---|---|---|"]
-    for told in told_in(all_routes(Settings(runs_folder=Path("runs"), token=""))):
-        path = told.path
+    for endpoint in told_in(all_routes(Settings(runs_folder=Path("runs"), token=""))):
+        path = endpoint.path
         for name in path_names(path):
             path = path.replace(f"{{{name}}}", name.upper())
-        rows.append(f"| `{told.method} {path}` | {told.summary} | {_params(told)} |")
+        rows.append(f"| `{endpoint.method} {path}` | {endpoint.summary} | {_params(endpoint)} |")
     return "\n".join(rows)
 
 
-def _params(told: Endpoint) -> str:
-    parts = [f"`{param.name}`{_default(param)}: {param.meaning}" for param in told.params]
-    if told.body is not None:
-        choices = told.body["properties"]["request"]["enum"]
+def _params(endpoint: Endpoint) -> str:
+    parts = [f"`{param.name}`{_default(param)}: {param.meaning}" for param in endpoint.params]
+    if endpoint.body is not None:
+        choices = endpoint.body["properties"]["request"]["enum"]
         parts.append('`{"request": …}`: ' + ", ".join(choices))
     return "<br>".join(parts).replace("|", "\\|")
 

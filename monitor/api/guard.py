@@ -145,11 +145,11 @@ class Guard:
         if origin is None and site in ("same-origin", "none"):
             return
         try:
-            found = urlsplit(origin or "")
-            name = found.hostname or ""
+            parts = urlsplit(origin or "")
+            name = parts.hostname or ""
         except ValueError:
-            found, name = urlsplit(""), ""
-        is_ours = found.netloc.lower() == host.lower() or name in self._settings.allow_hosts
+            parts, name = urlsplit(""), ""
+        is_ours = parts.netloc.lower() == host.lower() or name in self._settings.allow_hosts
         if not is_ours or site not in ("same-origin", "none"):
             raise ForbiddenError(
                 f"a request of another site: {(origin or site)[:200]!r}",
@@ -175,13 +175,13 @@ class Guard:
 def host_name(host: str) -> str | None:
     """Return the name in a Host header, without its port; None if it is none."""
     try:
-        found = urlsplit(f"//{host}")
-        _ = found.port
+        parts = urlsplit(f"//{host}")
+        _ = parts.port
     except ValueError:
         return None
-    if found.username is not None or found.path or found.query or found.fragment:
+    if parts.username is not None or parts.path or parts.query or parts.fragment:
         return None
-    return (found.hostname or "").rstrip(".") or None
+    return (parts.hostname or "").rstrip(".") or None
 
 
 def _is_own_address(name: str, scope: Scope) -> bool:

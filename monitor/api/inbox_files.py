@@ -19,8 +19,8 @@ def inbox_files(folder: Path | None, *, limit: int, offset: int) -> dict[str, An
     layout = inbox_layout(folder)
     status = answer(layout)
     shown = islice(_folders(layout), offset, offset + limit)
-    found = ((state, read_job(folder)) for state, folder in shown)
-    rows = [_row(state, job) for state, job in found if job is not None]
+    jobs = ((state, read_job(folder)) for state, folder in shown)
+    rows = [_row(state, job) for state, job in jobs if job is not None]
     return {
         "inbox": str(layout.path),
         "status": status,

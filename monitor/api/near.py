@@ -15,15 +15,15 @@ def nearest(path: str, known: Iterable[str]) -> str:
     """
     asked = [part for part in path.split("/") if part]
     best, best_score = "", 0.0
-    for one in known:
-        parts = [part for part in one.split("/") if part]
-        if len(parts) != len(asked) or one == path:
+    for known_path in known:
+        parts = [part for part in known_path.split("/") if part]
+        if len(parts) != len(asked) or known_path == path:
             continue
-        found, score = _in_other_order(asked, parts)
-        if not found:
-            found, score = _misspelt(asked, parts)
-        if found and score > best_score:
-            best, best_score = found, score
+        near, score = _in_other_order(asked, parts)
+        if not near:
+            near, score = _misspelt(asked, parts)
+        if near and score > best_score:
+            best, best_score = near, score
     return best
 
 

@@ -37,9 +37,9 @@ def told_in(routes: Iterable[BaseRoute]) -> Iterator[Endpoint]:
 def document(routes: Iterable[BaseRoute]) -> Schema:
     """Return the document. Its URLs are relative to where it lies, whatever proxy is between."""
     paths: dict[str, Schema] = {}
-    for told in told_in(routes):
-        path = re.sub(r"\{(\w+):\w+\}", r"{\1}", told.path)
-        paths.setdefault(path, {})[told.method.lower()] = _operation(told)
+    for endpoint in told_in(routes):
+        path = re.sub(r"\{(\w+):\w+\}", r"{\1}", endpoint.path)
+        paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -62,7 +62,7 @@ def path_names(path: str) -> list[str]:
     return re.findall(r"\{(\w+)(?::\w+)?\}", path)
 
 
-def _operation(told: Endpoint) -> Schema:
+def _operation(endpoint: Endpoint) -> Schema:
     parameters: list[Schema] = [
         {
             "name": name,
@@ -70,28 +70,30 @@ def _operation(told: Endpoint) -> Schema:
             "required": True,
             "schema": {"type": "string", "minLength": 1},
         }
-        for name in path_names(told.path)
+        for name in path_names(endpoint.path)
     ]
     parameters += [
         {"name": param.name, "in": "query", "description": param.meaning, "schema": param.schema()}
-        for param in told.params
+        for param in endpoint.params
     ]
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     answers: Schema = {
         "200": {
             "description": "OK",
-            "content": {told.media_type: {"schema": told.answer} if told.answer else {}},
+            "content": {
+                endpoint.media_type: {"schema": endpoint.answer} if endpoint.answer else {}
+            },
         }
     }
     answers |= {code: {"description": why, "content": error} for code, why in _ERRORS.items()}
-    found: Schema = {
-        "summary": told.summary,
+    operation: Schema = {
+        "summary": endpoint.summary,
         "parameters": parameters,
         "responses": answers,
     }
-    if told.method == "POST":
-        found["security"] = [{"token": []}]
-    if told.body is not None:
-        content = {"application/json": {"schema": told.body}}
-        found["requestBody"] = {"required": True, "content": content}
-    return found
+    if endpoint.method == "POST":
+        operation["security"] = [{"token": []}]
+    if endpoint.body is not None:
+        content = {"application/json": {"schema": endpoint.body}}
+        operation["requestBody"] = {"required": True, "content": content}
+    return operation

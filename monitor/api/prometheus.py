@@ -46,7 +46,11 @@ def text_of(runs: Runs) -> str:
     lines += _gauge(
         "airlock_run_state",
         "1 for the state that a run is in",
-        [({**_labels(row), "state": one}, int(row.state == one)) for row in rows for one in STATES],
+        [
+            ({**_labels(row), "state": state}, int(row.state == state))
+            for row in rows
+            for state in STATES
+        ],
     )
     for field, name, meaning in _OF_ROW:
         samples = [(_labels(row), getattr(row, field)) for row in rows]

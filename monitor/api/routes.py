@@ -166,26 +166,26 @@ def status(request: Request, *, run: str) -> Any:
 
 def events(request: Request, *, run: str, **asked: Any) -> Any:
     """Return a page of events."""
-    found = _runs(request).find(run)
-    return events_page(found, mask_for(found), **asked)
+    found_run = _runs(request).find(run)
+    return events_page(found_run, mask_for(found_run), **asked)
 
 
 def logs(request: Request, *, run: str, **asked: Any) -> Any:
     """Return lines of a log."""
-    found = _runs(request).find(run)
-    return logs_page(found, mask_for(found), **asked)
+    found_run = _runs(request).find(run)
+    return logs_page(found_run, mask_for(found_run), **asked)
 
 
 def config(request: Request, *, run: str) -> Any:
     """Return how a run was started."""
-    found = _runs(request).find(run)
-    return config_of(found, mask_for(found))
+    found_run = _runs(request).find(run)
+    return config_of(found_run, mask_for(found_run))
 
 
 def incidents(request: Request, *, run: str) -> Any:
     """Return what failed attempts have left."""
-    found = _runs(request).find(run)
-    return {"incidents": incidents_of(found, mask_for(found))}
+    found_run = _runs(request).find(run)
+    return {"incidents": incidents_of(found_run, mask_for(found_run))}
 
 
 def gpus(request: Request, *, run: str) -> Any:

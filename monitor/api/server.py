@@ -34,12 +34,12 @@ def bound(host: str, port: int, *, is_named: bool) -> socket.socket:
     Raises UserError, with who has the port.
     """
     ports = [port] if is_named or port == 0 else range(port, min(port + _NUM_PORTS, 65_536))
-    for one in ports:
+    for candidate in ports:
         try:
-            return _socket(host, one)
+            return _socket(host, candidate)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                raise _cannot_listen(host, one, error) from error
+                raise _cannot_listen(host, candidate, error) from error
     text = f"port {port} of {host} is taken" + _by_whom(port)
     if not is_named:
         text = f"ports {port} to {ports[-1]} of {host} are all taken"

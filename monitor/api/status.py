@@ -39,14 +39,14 @@ def status_of(run: RunDir) -> dict[str, Any]:
         plan = json_inside(run, "plan.json")
     limits = _limits(run)
     told = status.get("ranks")
-    rows = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+    rows = [row_ for row_ in told if isinstance(row_, dict)] if isinstance(told, list) else []
     ranks = []
-    for one in rows[:_MOST_RANKS]:
-        rank = one.get("rank")
+    for row_ in rows[:_MOST_RANKS]:
+        rank = row_.get("rank")
         number = rank if type(rank) is int and rank >= 0 else -1
         ranks.append(
             {
-                **one,
+                **row_,
                 "timeline": timeline(run, number, row.attempt) if number >= 0 else [],
                 "limit_bytes": limits.get(number),
             }
@@ -56,24 +56,24 @@ def status_of(run: RunDir) -> dict[str, Any]:
 
 def _limits(run: RunDir) -> dict[int, int]:
     """Return the memory of each rank's GPU, as last sampled; the ranks have them in order."""
-    found = {}
+    limits = {}
     for event in last_events(run, "launch"):
         total = event.get("total_bytes")
         if (event["kind"], event["name"]) == ("metric", "gpu") and type(total) is int:
             index = event.get("index")
             if type(index) is int:
-                found[index] = total
-    return dict(enumerate(found[index] for index in sorted(found)))
+                limits[index] = total
+    return dict(enumerate(limits[index] for index in sorted(limits)))
 
 
 def _alarms(run: RunDir) -> list[dict[str, Any]]:
     """Return what went wrong, or was about to, the oldest first: near the ends of the events."""
     mask = mask_for(run)
-    found = [
+    alarms = [
         masked(event, mask)
         for writer in ("launch", "agent", "rank0")
         for event in last_events(run, writer)
         if event["name"] in _ALARMS and event["kind"] in ("mark", "error")
     ]
-    found.sort(key=lambda event: event["t"] if isinstance(event.get("t"), int | float) else 0)
-    return found[-_MOST_ALARMS:]
+    alarms.sort(key=lambda event: event["t"] if isinstance(event.get("t"), int | float) else 0)
+    return alarms[-_MOST_ALARMS:]

@@ -121,9 +121,9 @@ class Endpoint:
 class EndpointRoute(Route):
     """A route that knows its endpoint."""
 
-    def __init__(self, told: Endpoint) -> None:
-        super().__init__(told.path, handler_of(told), methods=[told.method])
-        self.told = told
+    def __init__(self, described: Endpoint) -> None:
+        super().__init__(described.path, handler_of(described), methods=[described.method])
+        self.told = described
 
 
 def endpoint(
@@ -135,8 +135,8 @@ def endpoint(
     function runs in a thread of the pool and may read files; a coroutine must not block. The answer
     is a Response, or what is sent as JSON.
     """
-    told = Endpoint(path=path, work=work, summary=summary, params=tuple(params), **more)
-    return EndpointRoute(told)
+    described = Endpoint(path=path, work=work, summary=summary, params=tuple(params), **more)
+    return EndpointRoute(described)
 
 
 class Json(Response):
@@ -162,20 +162,21 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def handler_of(told: Endpoint) -> Callable[[Request], Any]:
+def handler_of(described: Endpoint) -> Callable[[Request], Any]:
     """Return what Starlette calls for this endpoint."""
-    is_async = inspect.iscoroutinefunction(told.work)
+    is_async = inspect.iscoroutinefunction(described.work)
 
     async def handle(request: Request) -> Response:
         values = {
-            param.name: param.read(request.query_params.get(param.name)) for param in told.params
+            param.name: param.read(request.query_params.get(param.name))
+            for param in described.params
         }
         values |= request.path_params
         if is_async:
-            answer = await told.work(request, **values)
+            answer = await described.work(request, **values)
         else:
-            answer = await asyncio.to_thread(told.work, request, **values)
+            answer = await asyncio.to_thread(described.work, request, **values)
         return answer if isinstance(answer, Response) else Json(answer)
 
-    handle.__doc__ = told.summary
+    handle.__doc__ = described.summary
     return handle

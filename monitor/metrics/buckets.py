@@ -33,7 +33,7 @@ class Curve:
     def told(self, by: str) -> dict[str, list[Any]]:
         """Return it for JSON: numbers that JSON does not have are their names."""
         is_step = by == "step"
-        found: dict[str, list[Any]] = {
+        columns: dict[str, list[Any]] = {
             "steps" if is_step else "t": _whole(self.x) if is_step else self.x,
             "min": _named(self.least),
             "max": _named(self.greatest),
@@ -41,8 +41,8 @@ class Curve:
             "last": _named(self.last),
         }
         if self.bad_x:
-            found["nan"] = _whole(self.bad_x) if is_step else self.bad_x
-        return found
+            columns["nan"] = _whole(self.bad_x) if is_step else self.bad_x
+        return columns
 
 
 def _whole(values: Sequence[float]) -> list[Any]:
@@ -79,11 +79,11 @@ def _first_row(store: Store, part: PartRow, x: float) -> int:
 
 def _column(store: Store, part: PartRow, field: str, first: int, last: int) -> Doubles:
     """Return the values of the chunks from `first` to `last`. Raises BrokenError."""
-    found = store.chunks(part.id, field, first, last)
+    chunks = store.chunks(part.id, field, first, last)
     values = []
     for number in range(first, last + 1):
         rows = min(CHUNK_ROWS, part.rows - number * CHUNK_ROWS)
-        column = np.frombuffer(found.get(number, b""), dtype=np.float64)[:rows]
+        column = np.frombuffer(chunks.get(number, b""), dtype=np.float64)[:rows]
         if len(column) < rows:
             if field == X:
                 raise BrokenError(f"chunk {number} of {part.name} is not there")

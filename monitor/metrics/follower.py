@@ -54,15 +54,15 @@ class Follower:
         now = time.monotonic()
         if now - self._files_mono > _FILES_S:
             self._find_files(from_start=True)
-        found: list[tuple[float, str, Line]] = []
+        lines_: list[tuple[float, str, Line]] = []
         positions = self._positions()
         messages = []
         for name, tail in self._tails.items():
             lines, has_lost = tail.new_lines()
-            found += [(mono_of(name, line), name, line) for line in lines]
+            lines_ += [(mono_of(name, line), name, line) for line in lines]
             if has_lost:
                 messages.append(message("reset", {"file": name}))
-        messages += self._messages(found, positions)
+        messages += self._messages(lines_, positions)
         messages += self._new_answers()
         if self._look_at_row():
             messages.append(message("status", self._row, self._cursor(positions)))
@@ -85,20 +85,20 @@ class Follower:
         is_near = sum(now[name] - begins[name] for name in now) <= MOST_BEHIND_BYTES
         if not is_ours or not is_near or any(now[name] < begins[name] for name in now):
             return [message("reset", {}, self._cursor(now))]
-        found = [
+        lines = [
             (mono_of(name, line), name, line)
             for name, tail in self._tails.items()
             for line in tail.between(begins[name], now[name])
         ]
-        return self._messages(found, begins)
+        return self._messages(lines, begins)
 
     def _messages(
-        self, found: list[tuple[float, str, Line]], positions: dict[str, int]
+        self, lines: list[tuple[float, str, Line]], positions: dict[str, int]
     ) -> list[Message]:
         """Return the messages of lines, each with the positions after it."""
         messages = []
         mask = mask_for(self._run)
-        for _, name, line in sorted(found, key=lambda one: one[0]):
+        for _, name, line in sorted(lines, key=lambda timed: timed[0]):
             positions[name] = line.end
             told = told_of(name, line, mask)
             if told is not None:
@@ -118,16 +118,20 @@ class Follower:
         if not self._run.path.is_dir():
             self.is_gone = True
             return
-        names = [("events", one) for one in names_inside(self._run, "events")]
+        names = [("events", entry) for entry in names_inside(self._run, "events")]
         logs: list[tuple[str, ...]] = [("logs", "run.log")]
         attempts = [
-            one for one in names_inside(self._run, "logs") if re.fullmatch(r"attempt\d{1,6}", one)
+            entry
+            for entry in names_inside(self._run, "logs")
+            if re.fullmatch(r"attempt\d{1,6}", entry)
         ]
         if attempts:
             last = max(attempts, key=lambda attempt: int(attempt[7:]))
             there = names_inside(self._run, "logs", last)
-            logs += [("logs", last, one) for one in there if one.removesuffix(".log") in self._logs]
-        for parts in (*(one for one in names if one[1].endswith(".jsonl")), *logs):
+            logs += [
+                ("logs", last, entry) for entry in there if entry.removesuffix(".log") in self._logs
+            ]
+        for parts in (*(entry for entry in names if entry[1].endswith(".jsonl")), *logs):
             name = "/".join(parts)
             if name not in self._tails and re.fullmatch(r"[A-Za-z0-9_.-]+", parts[-1]):
                 self._tails[name] = Tail(self._run, parts, from_start=from_start)
@@ -207,8 +211,8 @@ class RunsFollower:
 
     def look(self) -> list[Message]:
         """Return the rows that have changed since the last look."""
-        found, total = self._runs.page(limit=self._MOST)
-        rows = {row.id: asdict(row) for row in found}
+        lines_, total = self._runs.page(limit=self._MOST)
+        rows = {row.id: asdict(row) for row in lines_}
         changed = [row for key, row in rows.items() if self._rows.get(key) != row]
         removed = [key for key in self._rows if key not in rows]
         if not (changed or removed or total != self._total):

@@ -49,11 +49,11 @@ class Listener:
             self.is_over = True
 
     def _put(self, messages: list[Message], is_last: bool) -> None:
-        for one in messages:
-            if one.log and one.log not in self.logs:
+        for item in messages:
+            if item.log and item.log not in self.logs:
                 continue
-            self._waiting.append(one.data)
-            self._num_bytes += len(one.data)
+            self._waiting.append(item.data)
+            self._num_bytes += len(item.data)
         if self._num_bytes > _MOST_WAITING_BYTES:
             # Without an id: should the connection end now, all of it is told again.
             self._waiting = deque([message("reset", {}).data])
@@ -115,22 +115,22 @@ class Hub:
         with self._lock:
             if key not in self._followed and len(self._followed) >= MOST_FOLLOWED:
                 raise TooManyError(f"{MOST_FOLLOWED} runs are followed", "close a page first")
-            one = self._followed.get(key)
-            if one is None or one.has_ended:
-                one = self._followed[key] = _Followed()
-            one.listeners.append(listener)  # from here on it is not ended
-            one.nobody.clear()
+            followed = self._followed.get(key)
+            if followed is None or followed.has_ended:
+                followed = self._followed[key] = _Followed()
+            followed.listeners.append(listener)  # from here on it is not ended
+            followed.nobody.clear()
         try:
-            with one.lock:
-                if one.follower is None:
-                    one.follower = make()
+            with followed.lock:
+                if followed.follower is None:
+                    followed.follower = make()
                     name = f"follow {key[-40:]}"
-                    todo = (key, one, one.follower)
+                    todo = (key, followed, followed.follower)
                     threading.Thread(target=self._follow, args=todo, name=name, daemon=True).start()
-                one.follower.want(listener.logs)
-                begin = one.follower.first()
-                listener.put_soon(begin + (one.follower.since(cursor) if cursor else []))
-                one.receivers.append(listener)
+                followed.follower.want(listener.logs)
+                begin = followed.follower.first()
+                listener.put_soon(begin + (followed.follower.since(cursor) if cursor else []))
+                followed.receivers.append(listener)
         except BaseException:
             self.leave(key, listener)
             raise
@@ -138,50 +138,52 @@ class Hub:
     def leave(self, key: str, listener: Listener) -> None:
         """Stop listening."""
         with self._lock:
-            one = self._followed.get(key)
-            if one is not None and listener in one.listeners:
-                one.listeners.remove(listener)
-                if not one.listeners:
-                    one.nobody.set()
-                    if one.follower is None:
+            followed = self._followed.get(key)
+            if followed is not None and listener in followed.listeners:
+                followed.listeners.remove(listener)
+                if not followed.listeners:
+                    followed.nobody.set()
+                    if followed.follower is None:
                         del self._followed[key]
 
     def close(self) -> None:
         """End all streams: the server ends."""
         with self._lock:
-            for one in self._followed.values():
-                for listener in one.listeners:
+            for followed in self._followed.values():
+                for listener in followed.listeners:
                     listener.put_soon([], is_last=True)
 
     def num_followed(self) -> int:
         """Return how many runs are followed now."""
         return len(self._followed)
 
-    def _follow(self, key: str, one: _Followed, follower: Following) -> None:
-        while not self._has_ended(key, one, follower):
-            with one.lock:
+    def _follow(self, key: str, followed: _Followed, follower: Following) -> None:
+        while not self._has_ended(key, followed, follower):
+            with followed.lock:
                 try:
                     messages = follower.look()
                 except Exception:  # noqa: BLE001 - a folder may hold anything; whoever listens comes again
                     _LOG.exception("%s is not followed any more", key)
                     messages, follower.is_gone = [], True
-                one.receivers = [each for each in one.receivers if each in one.listeners]
-                receivers = list(one.receivers)
+                followed.receivers = [
+                    each for each in followed.receivers if each in followed.listeners
+                ]
+                receivers = list(followed.receivers)
             if follower.is_gone:
                 messages.append(message("gone", {}))
             for listener in receivers if messages else []:
                 listener.put_soon(messages, is_last=follower.is_gone)
-            one.nobody.wait(follower.interval_s)
+            followed.nobody.wait(follower.interval_s)
 
-    def _has_ended(self, key: str, one: _Followed, follower: Following) -> bool:
+    def _has_ended(self, key: str, followed: _Followed, follower: Following) -> bool:
         """End it if nobody listens."""
         with self._lock:
-            if one.listeners and not follower.is_gone:
+            if followed.listeners and not follower.is_gone:
                 return False
-            one.has_ended = True
-            if self._followed.get(key) is one:
+            followed.has_ended = True
+            if self._followed.get(key) is followed:
                 del self._followed[key]
-            for listener in one.listeners:  # of a run that has gone
+            for listener in followed.listeners:  # of a run that has gone
                 listener.put_soon([], is_last=True)
-            one.listeners.clear()
+            followed.listeners.clear()
             return True

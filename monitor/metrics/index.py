@@ -61,42 +61,42 @@ class Index:
         """Return the answer to `GET /api/runs/R/metrics` (docs/serve.md)."""
         self._tidy(run)
         with self._lock:
-            one = self._open.setdefault(run.path, _Open())
+            opened = self._open.setdefault(run.path, _Open())
             self._open.move_to_end(run.path)
-        with one.lock:
-            told = self._asked(run, one, lambda store: self._answered(store, run, question))
-            if one.problem is not None:
-                told["indexed"]["problem"] = one.problem
+        with opened.lock:
+            answer = self._asked(run, opened, lambda store: self._answered(store, run, question))
+            if opened.problem is not None:
+                answer["indexed"]["problem"] = opened.problem
         self._close_some()
-        return told
+        return answer
 
-    def _asked(self, run: RunDir, one: _Open, ask: Callable[[Store], T]) -> T:
+    def _asked(self, run: RunDir, opened: _Open, ask: Callable[[Store], T]) -> T:
         """Ask the run's index, wherever one can be kept; one that is broken is made anew."""
-        if one.place and time.monotonic() - one.fell_mono > _RETRY_S:
-            one.close()
-            one.place, one.problem = 0, None
+        if opened.place and time.monotonic() - opened.fell_mono > _RETRY_S:
+            opened.close()
+            opened.place, opened.problem = 0, None
         last = len(self._places) - 1
         for is_again in (False, True) * len(self._places):
             try:
-                return ask(self._opened(run, one))
+                return ask(self._opened(run, opened))
             except ApiError:
                 raise
             except Exception as error:
                 # A damaged index may lead to anything; it is a cache, so it is no reason to fail.
-                in_memory = one.place == last
+                in_memory = opened.place == last
                 if in_memory and is_again:
                     raise
-                self._give_up(run, one, error, is_again=is_again)
+                self._give_up(run, opened, error, is_again=is_again)
         raise AssertionError
 
-    def _give_up(self, run: RunDir, one: _Open, error: Exception, *, is_again: bool) -> None:
+    def _give_up(self, run: RunDir, opened: _Open, error: Exception, *, is_again: bool) -> None:
         """Remove an index that is broken; go on elsewhere where none can be kept."""
-        one.close()
+        opened.close()
         if isinstance(error, UnusableError | BusyError | OSError) or is_again:
-            _LOG.warning("no index of %s at place %d: %s", run.run_id, one.place, error)
-            one.problem = one.problem or f"{error}: {self._places.folder}"
-            one.place = min(one.place + 1, len(self._places) - 1)
-            one.fell_mono = time.monotonic()
+            _LOG.warning("no index of %s at place %d: %s", run.run_id, opened.place, error)
+            opened.problem = opened.problem or f"{error}: {self._places.folder}"
+            opened.place = min(opened.place + 1, len(self._places) - 1)
+            opened.fell_mono = time.monotonic()
             return
         _LOG.warning(
             "the index of %s is made anew: %s",
@@ -104,16 +104,16 @@ class Index:
             error,
             exc_info=not isinstance(error, BrokenError),
         )
-        path = self._places.path(run, one.place)
+        path = self._places.path(run, opened.place)
         if path is not None:
             remove(path)
 
-    def _opened(self, run: RunDir, one: _Open) -> Store:
-        if one.store is not None and not one.store.is_current():
-            one.close()
-        if one.store is None:
-            one.store = Store(self._places.path(run, one.place))
-        return one.store
+    def _opened(self, run: RunDir, opened: _Open) -> Store:
+        if opened.store is not None and not opened.store.is_current():
+            opened.close()
+        if opened.store is None:
+            opened.store = Store(self._places.path(run, opened.place))
+        return opened.store
 
     def _answered(self, store: Store, run: RunDir, question: Question) -> dict[str, Any]:
         progress = self._up_to_date(store, run)
@@ -155,19 +155,19 @@ class Index:
         """Close the indexes that were not asked for lately."""
         with self._lock:
             for path in list(self._open)[: max(0, len(self._open) - _MOST_OPEN)]:
-                one = self._open[path]
-                if one.lock.acquire(blocking=False):
-                    one.close()
+                opened = self._open[path]
+                if opened.lock.acquire(blocking=False):
+                    opened.close()
                     del self._open[path]
-                    one.lock.release()
+                    opened.lock.release()
 
     def close(self) -> None:
         """End the background process, and close all; what is in the cache stays."""
         if self._background is not None:
             self._background.close()
         with self._lock:
-            for one in self._open.values():
-                with one.lock:
-                    one.close()
+            for opened in self._open.values():
+                with opened.lock:
+                    opened.close()
             self._open.clear()
         self._places.close()

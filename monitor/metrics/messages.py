@@ -45,9 +45,9 @@ def mono_of(name: str, line: Line) -> float:
     """Return what the lines of a look are sorted by; logs come first."""
     if not is_event(name):
         return 0.0
-    found = re.search(rb'"mono": ?([0-9.eE+]{1,24})', line.data[:400])
+    match = re.search(rb'"mono": ?([0-9.eE+]{1,24})', line.data[:400])
     try:
-        return float(found[1]) if found else 0.0
+        return float(match[1]) if match else 0.0
     except ValueError:
         return 0.0
 
@@ -62,7 +62,7 @@ def _of_event(line: Line, mask: Mask) -> tuple[str, Any] | None:
     if kind == "metric" and isinstance(name, str):
         figures = {key: value for key, value in event.items() if key not in _NO_FIGURES}
         key = part_of(event).partition("@")[2] or None
-        common = {one: event.get(one) for one in ("step", "t", "attempt")}
+        common = {field: event.get(field) for field in ("step", "t", "attempt")}
         return "metric", {"name": name, "key": key, **common, "fields": figures}
     if kind == "log" or (kind, name) == ("mark", "limits") or len(line.data) > 16 * _MOST_TEXT:
         return None

@@ -58,7 +58,9 @@ class Part:
         if len(self._x) == CHUNK_ROWS:
             self._close()
         get = event.get
-        if len(event) != self._width or any(get(one) is not None for one in self._waited_for):
+        if len(event) != self._width or any(
+            get(waiting) is not None for waiting in self._waited_for
+        ):
             self._add_fields(event)
         self._x.append(x)
         for field, column in self._columns.items():

@@ -39,7 +39,7 @@ class Places:
 
     def tidy(self, runs_folder: Path) -> None:
         """Remove indexes of runs that are gone, and the oldest if there are too many."""
-        found = []
+        folders = []
         with contextlib.suppress(OSError), os.scandir(self.folder) as entries:
             for entry in entries:
                 if not entry.name.endswith(".sqlite"):
@@ -50,9 +50,9 @@ class Places:
                     continue
                 with contextlib.suppress(OSError):
                     there = entry.stat()
-                    found.append((there.st_mtime, there.st_size, path))
-        left = sum(size for _, size, _ in found)
-        for _, size, path in sorted(found)[:-1]:
+                    folders.append((there.st_mtime, there.st_size, path))
+        left = sum(size for _, size, _ in folders)
+        for _, size, path in sorted(folders)[:-1]:
             if left <= _MOST_BYTES:
                 break
             remove(path)

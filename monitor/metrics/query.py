@@ -55,12 +55,12 @@ def answer(store: Store, question: Question, progress: Progress) -> dict[str, An
             )
         identity = store.identity()
         known, is_reset = _known(question.after, identity)
-        told, is_exact = _told(store, question, wanted, known)
+        curves_, is_exact = _told(store, question, wanted, known)
         resumes = store.resumes()
-    seen = {one.part.id: one.part.rows for one in wanted if one.part is not None}
+    seen = {curve.part.id: curve.part.rows for curve in wanted if curve.part is not None}
     cursor = f"{identity}:" + ",".join(f"{part}={rows}" for part, rows in sorted(seen.items()))
     return {
-        "series": told,
+        "series": curves_,
         "exact": is_exact,
         "resumes": [
             {"step": int(step), "attempt": attempt, "t": t, "run": run, "why": why}
@@ -80,15 +80,15 @@ def _full_name(part: str, field: str) -> str:
 
 def _expanded(series: tuple[str, ...], names: list[str]) -> list[str]:
     """Return the names that are asked for, each once: `train.*` is what there is of it."""
-    found: list[str] = []
+    expanded: list[str] = []
     for wanted in series:
         if wanted.endswith("*") and "@" not in wanted:
-            found += [name for name in names if name.startswith(wanted[:-1])]
+            expanded += [name for name in names if name.startswith(wanted[:-1])]
         elif wanted.endswith("@*"):
-            found += [name for name in names if name.partition("@")[0] == wanted[:-2]]
+            expanded += [name for name in names if name.partition("@")[0] == wanted[:-2]]
         else:
-            found.append(wanted)
-    return list(dict.fromkeys(found))
+            expanded.append(wanted)
+    return list(dict.fromkeys(expanded))
 
 
 def _found(name: str, parts: dict[str, PartRow]) -> _Series:
@@ -108,14 +108,14 @@ def _known(cursor: str, identity: str) -> tuple[Rows, bool]:
     """Return the rows of each part that the asker has, and whether what it has is void."""
     if not cursor:
         return {}, False
-    found = _CURSOR.fullmatch(cursor)
-    if found is None:
+    match = _CURSOR.fullmatch(cursor)
+    if match is None:
         raise BadRequestError(
             f"after is {cursor[:100]!r}", "the `cursor` of an earlier answer, as it was"
         )
-    if found["identity"] != identity:
+    if match["identity"] != identity:
         return {}, True
-    pairs = (pair.split("=") for pair in found["rows"].split(",") if pair)
+    pairs = (pair.split("=") for pair in match["rows"].split(",") if pair)
     return {int(part): int(rows) for part, rows in pairs}, False
 
 
@@ -124,21 +124,21 @@ def _told(
 ) -> tuple[dict[str, Any], bool]:
     """Return each series' curve as JSON, and whether all are exact."""
     by_part: dict[PartRow | None, list[_Series]] = {}
-    for one in wanted:
-        by_part.setdefault(one.part, []).append(one)
+    for curve in wanted:
+        by_part.setdefault(curve.part, []).append(curve)
     rows = {part: _rows(store, question, part, known) for part in by_part if part is not None}
     points = _points({part: len(by_part[part]) for part in rows}, rows, question.points)
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     is_exact = True
     for part, series in by_part.items():
         if part is None:
-            found |= {asked.name: Curve().told(_axis(asked.name)) for asked in series}
+            answers |= {asked.name: Curve().told(_axis(asked.name)) for asked in series}
             continue
         fields = [asked.field for asked in series]
         drawn, is_all = curves(store, part, fields, rows[part], points)
-        found |= {asked.name: drawn[asked.field].told(part.by) for asked in series}
+        answers |= {asked.name: drawn[asked.field].told(part.by) for asked in series}
         is_exact = is_exact and is_all
-    return {one.name: found[one.name] for one in wanted}, is_exact
+    return {curve.name: answers[curve.name] for curve in wanted}, is_exact
 
 
 def _rows(store: Store, question: Question, part: PartRow, known: Rows) -> range:

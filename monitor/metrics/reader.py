@@ -82,8 +82,8 @@ def progress_of(store: Store, run: RunDir) -> Progress:
     """Return how far the index is, and add nothing."""
     files = _files(run)
     with store.reading():
-        found = _progress(store.sources(), files)
-    return found or _nothing(files)
+        progress = _progress(store.sources(), files)
+    return progress or _nothing(files)
 
 
 def _nothing(files: dict[str, _File]) -> Progress:
@@ -99,7 +99,7 @@ class _File:
 
 
 def _files(run: RunDir) -> dict[str, _File]:
-    found = {}
+    files = {}
     for name in names_inside(run, "events"):
         if not name.endswith(".jsonl"):
             continue
@@ -108,8 +108,8 @@ def _files(run: RunDir) -> dict[str, _File]:
         except OSError:  # gone meanwhile
             continue
         if stat.S_ISREG(there.st_mode):
-            found[name] = _File(there.st_size, there.st_ino)
-    return found
+            files[name] = _File(there.st_size, there.st_ino)
+    return files
 
 
 def _order(name: str) -> tuple[int, int, str]:
@@ -237,8 +237,8 @@ def part_of(event: Event) -> str:
     if "index" in event:
         node = event.get("node")
         key = f"{node}.{event['index']}" if node else f"{event['index']}"
-    elif found := [event[key] for key in _KEYS if isinstance(event.get(key), str)]:
-        key = found[0]
+    elif keys := [event[key] for key in _KEYS if isinstance(event.get(key), str)]:
+        key = keys[0]
     elif _is_of_rank(name):
         key = f"{event.get('rank')}"
     else:

@@ -123,20 +123,20 @@ def metrics(request: Request, *, run: str, series: str, **rest: Any) -> Response
     runs: Runs = request.app.state.runs
     names = tuple(word.strip() for word in series.split(",") if word.strip())
     index: Index = request.app.state.index
-    found = runs.find(run)
+    found_run = runs.find(run)
     question = Question(series=names, **rest)
     with _LARGE_ANSWER if question.points > _FEW_POINTS else contextlib.nullcontext():
-        return Json(index.metrics(found, question))
+        return Json(index.metrics(found_run, question))
 
 
 async def stream_run(request: Request, *, run: str, cursor: str, logs: str) -> Response:
     """Open the stream of a run."""
     runs: Runs = request.app.state.runs
-    found = await asyncio.to_thread(runs.find, run)
+    found_run = await asyncio.to_thread(runs.find, run)
     last = request.headers.get("last-event-id", "")[:16384] or cursor
-    key = str(found.path)
+    key = str(found_run.path)
     hub: Hub = request.app.state.hub
-    return await open_stream(hub, key, lambda: Follower(runs, found), cursor=last, logs=logs)
+    return await open_stream(hub, key, lambda: Follower(runs, found_run), cursor=last, logs=logs)
 
 
 async def stream_runs(request: Request) -> Response:

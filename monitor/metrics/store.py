@@ -172,9 +172,9 @@ class Store:
         rows = self._db.execute("select name, inode, head, offset from source")
         return {row[0]: Source(*row) for row in rows}
 
-    def put_source(self, one: Source) -> None:
+    def put_source(self, source: Source) -> None:
         """Note how far a file has been read."""
-        values = (one.name, one.inode, one.head, one.offset)
+        values = (source.name, source.inode, source.head, source.offset)
         self._db.execute("insert or replace into source values(?, ?, ?, ?)", values)
 
     def parts(self) -> dict[str, PartRow]:
@@ -194,8 +194,8 @@ class Store:
 
     def fields(self, part: int) -> list[str]:
         """Return the fields that a part has values of."""
-        found = self._db.execute("select distinct field from chunk where part = ?", (part,))
-        return [row[0] for row in found if row[0] != X]
+        rows = self._db.execute("select distinct field from chunk where part = ?", (part,))
+        return [row[0] for row in rows if row[0] != X]
 
     def put_chunk(self, part: int, number: int, columns: dict[str, Column]) -> None:
         """Write the rows of one chunk; `columns` has X and the fields."""
@@ -207,7 +207,7 @@ class Store:
 
     def chunks(self, part: int, field: str, first: int, last: int) -> dict[int, bytes]:
         """Return the data of the chunks from `first` to `last`. Raises BrokenError."""
-        found = {}
+        chunks_ = {}
         with errors():
             rows = self._db.execute(
                 "select number, crc, data from chunk "
@@ -217,8 +217,8 @@ class Store:
             for number, crc, data in rows:
                 if not isinstance(data, bytes) or zlib.crc32(data) != crc:
                     raise BrokenError(f"chunk {number} of {field or 'the steps'} is damaged")
-                found[number] = data
-        return found
+                chunks_[number] = data
+        return chunks_
 
     def drop_chunks(self, part: int, first: int) -> None:
         """Remove the chunks from `first` on."""

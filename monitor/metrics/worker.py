@@ -32,9 +32,9 @@ def work() -> None:
         asked = lines.new(0.0 if wanted else _IDLE_S)
         if asked is None or not (asked or wanted):
             return
-        for one in asked:
-            wanted.pop(one, None)
-            wanted[one] = time.monotonic() + INTEREST_S
+        for request in asked:
+            wanted.pop(request, None)
+            wanted[request] = time.monotonic() + INTEREST_S
         if not wanted:
             continue
         key = next(reversed(wanted))

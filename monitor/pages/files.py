@@ -41,13 +41,13 @@ def page(name: str, **values: object) -> str:
 @cache
 def modules_of(entry: str) -> list[str]:
     """Return the module `entry` and all that it imports, as a page is to ask for all at once."""
-    found, left = [entry], [entry]
+    modules, left = [entry], [entry]
     while left:
         text = (STATIC / f"{left.pop()}.js").read_text(encoding="utf-8")
-        new = [name for _, name in IMPORT.findall(text) if name not in found]
-        found += dict.fromkeys(new)
+        new = [name for _, name in IMPORT.findall(text) if name not in modules]
+        modules += dict.fromkeys(new)
         left += dict.fromkeys(new)
-    return found
+    return modules
 
 
 def static(name: str) -> Path:

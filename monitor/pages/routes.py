@@ -58,8 +58,8 @@ def _file(request: Request, path: Path) -> Response:
 
     A page takes some twenty, each of which FileResponse would open and read in threads.
     """
-    found = path.stat()
-    tag = f'"{found.st_mtime_ns:x}-{found.st_size:x}"'
+    stat = path.stat()
+    tag = f'"{stat.st_mtime_ns:x}-{stat.st_size:x}"'
     headers = {"Cache-Control": "no-cache", "ETag": tag}
     if tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)

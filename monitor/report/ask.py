@@ -63,25 +63,25 @@ class Asker:
             "state": {},
         }
         await self._app(scope, receive, send)
-        said = json.loads(b"".join(parts) or b"null")
+        content = json.loads(b"".join(parts) or b"null")
         if status != 200:  # noqa: PLR2004 - OK
-            told = said if isinstance(said, dict) else {}
-            error = ApiError(told.get("error", f"status {status}"), told.get("hint", ""))
+            answer = content if isinstance(content, dict) else {}
+            error = ApiError(answer.get("error", f"status {status}"), answer.get("hint", ""))
             error.status = status
             raise error
-        return said
+        return content
 
 
 def answers_of(asker: Asker, run: str, series: Sequence[str]) -> Answers:
     """Return what the pages of `run` ask for, by path or by path and query. Raises ApiError."""
     here = f"api/runs/{quote(run, safe='')}"
-    found = {f"{here}/{name}": asker.get(f"{here}/{name}") for name in ("status", "config")}
-    found[f"{here}/incidents"] = asker.get(f"{here}/incidents")
-    found[f"{here}/metrics"] = _metrics(asker, here, series)
-    found |= _events(asker, here)
-    found |= _logs(asker, here)
-    found |= _evolution(asker, run)
-    return found
+    answers = {f"{here}/{name}": asker.get(f"{here}/{name}") for name in ("status", "config")}
+    answers[f"{here}/incidents"] = asker.get(f"{here}/incidents")
+    answers[f"{here}/metrics"] = _metrics(asker, here, series)
+    answers |= _events(asker, here)
+    answers |= _logs(asker, here)
+    answers |= _evolution(asker, run)
+    return answers
 
 
 def _metrics(asker: Asker, here: str, series: Sequence[str]) -> Any:
@@ -90,14 +90,14 @@ def _metrics(asker: Asker, here: str, series: Sequence[str]) -> Any:
     points = _POINTS
     while True:
         try:
-            said = asker.get(f"{here}/metrics?series={names}&points={points}")
+            curves = asker.get(f"{here}/metrics?series={names}&points={points}")
         except ApiError as error:
             if error.status != 400 or points <= _LEAST_POINTS:  # noqa: PLR2004 - too many values
                 raise
             points = _LEAST_POINTS  # hundreds of ranks
             continue
-        if said["indexed"].get("done", True) or time.monotonic() > until:
-            return said
+        if curves["indexed"].get("done", True) or time.monotonic() > until:
+            return curves
         time.sleep(0.5)
 
 
@@ -111,29 +111,29 @@ def _events(asker: Asker, here: str) -> Answers:
 def _logs(asker: Asker, here: str) -> Answers:
     """Return the ends of the run's own log and of the ranks' last logs."""
     first = asker.get(f"{here}/logs?last={_LINES}")
-    found = {f"{here}/logs": first}
-    names = list(dict.fromkeys(one["name"] for one in first["files"]))[:20]
+    answers = {f"{here}/logs": first}
+    names = list(dict.fromkeys(file["name"] for file in first["files"]))[:20]
     files = [{"name": name, "attempt": None} for name in names]
     for name in names:
-        said = asker.get(f"{here}/logs?file={quote(name)}&last={_LINES}")
-        found[f"{here}/logs?file={quote(name)}"] = said | {"files": files}
+        lines = asker.get(f"{here}/logs?file={quote(name)}&last={_LINES}")
+        answers[f"{here}/logs?file={quote(name)}"] = lines | {"files": files}
     first["files"] = files
-    return found
+    return answers
 
 
 def _evolution(asker: Asker, run: str) -> Answers:
     query = f"run={quote(run, safe='')}"
     datasets = asker.get(f"api/evolution/datasets?{query}")
-    found: Answers = {"api/evolution/datasets": datasets}
+    answers: Answers = {"api/evolution/datasets": datasets}
     for row in datasets["datasets"]:
         here = f"api/evolution/{quote(row['name'], safe='')}"
-        told = found[f"{here}/snapshots"] = asker.get(f"{here}/snapshots?{query}")
-        found[f"{here}/examples"] = _examples(asker, here, query)
-        for one in told["snapshots"]:
-            if "error" not in one:
-                path = f"{here}/snapshot/{one['step']}"
-                found[path] = asker.get(f"{path}?{query}")
-    return found
+        snapshots = answers[f"{here}/snapshots"] = asker.get(f"{here}/snapshots?{query}")
+        answers[f"{here}/examples"] = _examples(asker, here, query)
+        for snapshot in snapshots["snapshots"]:
+            if "error" not in snapshot:
+                path = f"{here}/snapshot/{snapshot['step']}"
+                answers[path] = asker.get(f"{path}?{query}")
+    return answers
 
 
 def _examples(asker: Asker, here: str, query: str) -> Any:

@@ -38,7 +38,7 @@ def _visit(name: str, folder: Path, texts: dict[str, str], order: list[str]) -> 
 
 def _wrapped(name: str, text: str) -> str:
     names = _EXPORT.findall(text)
-    text = IMPORT.sub(lambda found: _taken(found[1], found[2]), text)
+    text = IMPORT.sub(lambda match: _taken(match[1], match[2]), text)
     text = _EXPORT.sub("", text)
     if left := _LEFT.search(text):
         raise ValueError(f"{name}.js: a form of import or export that is not known: {left[0]}")
@@ -48,7 +48,7 @@ def _wrapped(name: str, text: str) -> str:
 
 def _taken(names: str, module: str) -> str:
     listed = ", ".join(
-        ": ".join(one.split(" as ")) for part in names.split(",") if (one := part.strip())
+        ": ".join(name.split(" as ")) for part in names.split(",") if (name := part.strip())
     )
     return f"const {{ {listed} }} = {_variable(module)};"
 

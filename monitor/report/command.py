@@ -41,20 +41,20 @@ def write_report(run: str, output: Path | None, *, replaces: bool) -> tuple[Path
     """Write the report; return its path and its size. Raises UserError."""
     from monitor.report.write import report_html
 
-    found = _find(run)
-    path = output or Path(f"{found.run_id}.html")
+    found_run = _find(run)
+    path = output or Path(f"{found_run.run_id}.html")
     if path.exists() and not replaces:
         raise UserError(
             f"{path} is there already",
             do=f"./airlock report {shlex.quote(run)} -o {shlex.quote(str(path))} --force",
         )
-    html = report_html(found)
+    html = report_html(found_run)
     try:
         write_text(path.absolute(), html)
     except OSError as error:
         raise UserError(
             f"{path} cannot be written: {error.strerror}",
-            do=f"./airlock report {shlex.quote(run)} -o ~/{found.run_id}.html",
+            do=f"./airlock report {shlex.quote(run)} -o ~/{found_run.run_id}.html",
         ) from error
     return path, len(html.encode())
 

@@ -69,7 +69,7 @@ def report_html(run: RunDir, most_bytes: int = MOST_BYTES) -> str:
 def series() -> list[str]:
     """Return the names of the series that the charts show, of single ranks and GPUs as well."""
     names = dict.fromkeys(_NAMES.findall((STATIC / "run_charts.js").read_text(encoding="utf-8")))
-    return [one for name in names for one in (name, f"{name}@*")]
+    return [pattern for name in names for pattern in (name, f"{name}@*")]
 
 
 def _thin_out(run: RunDir, answers: Answers) -> int:
@@ -79,8 +79,8 @@ def _thin_out(run: RunDir, answers: Answers) -> int:
     """
     by_set: dict[str, list[str]] = {}
     for key in answers:
-        if found := _SNAPSHOT.fullmatch(key):
-            by_set.setdefault(found["dataset"], []).append(key)
+        if match := _SNAPSHOT.fullmatch(key):
+            by_set.setdefault(match["dataset"], []).append(key)
     keys = max(by_set.values(), key=len, default=[])
     if len(keys) > 2:  # noqa: PLR2004 - the first and the last
         gone = keys[1:-1:2]
@@ -89,23 +89,25 @@ def _thin_out(run: RunDir, answers: Answers) -> int:
         dataset = keys[0].rpartition("/snapshot/")[0]
         kept = {int(key.rpartition("/")[2]) for key in keys if key in answers}
         listed: Any = answers[f"{dataset}/snapshots"]
-        listed["snapshots"] = [one for one in listed["snapshots"] if one["step"] in kept]
+        listed["snapshots"] = [
+            snapshot for snapshot in listed["snapshots"] if snapshot["step"] in kept
+        ]
         return len(gone)
-    logs = [said for key, said in answers.items() if "/logs" in key and len(said["lines"]) > 50]  # noqa: PLR2004
+    logs = [log for key, log in answers.items() if "/logs" in key and len(log["lines"]) > 50]  # noqa: PLR2004
     if not logs:
         raise UserError(
             f"the answers of {run.run_id} alone are more than {MOST_BYTES // 10**6} MB",
             do=f"./airlock monitor --run {run.run_id}",
         )
-    for said in logs:
-        said["lines"] = said["lines"][-50:]
+    for log in logs:
+        log["lines"] = log["lines"][-50:]
     return 0
 
 
 def _page(run: str, answers: Answers, left_out: int) -> str:
-    told = {"made_t": time.time(), "run": run, "left_out": left_out, "answers": answers}
+    content = {"made_t": time.time(), "run": run, "left_out": left_out, "answers": answers}
     # Within a script element only these characters could end it, or begin a comment.
-    data = json.dumps(told, allow_nan=False, separators=(",", ":"))
+    data = json.dumps(content, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         data = data.replace(character, f"\\u{ord(character):04x}")
     styles = _read(chart_file("uPlot.css")) + "".join(
@@ -135,8 +137,8 @@ def _page(run: str, answers: Answers, left_out: int) -> str:
 def licences() -> list[tuple[str, str]]:
     """Return the licences of what others wrote in the report: the name, and the whole text."""
     head = _read(chart_file("uPlot.js"))[:2000]
-    found = re.search(r"Copyright \(c\) .+", head)
-    copyright_line = found[0].strip() if found else "Copyright (c) Leon Sorokin"
+    match = re.search(r"Copyright \(c\) .+", head)
+    copyright_line = match[0].strip() if match else "Copyright (c) Leon Sorokin"
     texts = [("uPlot", _MIT.format(copyright=copyright_line))]
     whose = f"{PACKAGE} {metadata.version(PACKAGE)}"
     files = [file for file in metadata.files(PACKAGE) or [] if "licenses" in file.parts]

@@ -39,15 +39,15 @@ def _values(text: str, mask: Mask) -> dict[str, Any]:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError):
         return {}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     todo: list[tuple[str, Any]] = [("", table)]
     while todo:
         name, value = todo.pop()
         if isinstance(value, dict) and value:
             todo += [(f"{name}.{key}" if name else key, item) for key, item in value.items()]
         elif name:
-            found[name] = masked_value(name, _as_json(value), mask)
-    return dict(sorted(found.items()))
+            values[name] = masked_value(name, _as_json(value), mask)
+    return dict(sorted(values.items()))
 
 
 def _as_json(value: Any) -> Any:

@@ -125,13 +125,13 @@ def events_page(
     reader = EventReader(run, unpacked(after) if after else {})
     if last:
         reader.begin_near_the_end()
-    found: deque[Event] = deque(maxlen=last or None)
+    page: deque[Event] = deque(maxlen=last or None)
     for event in reader.events():
         if (not kind or event["kind"] == kind) and (not name or event["name"] == name):
-            found.append(event)
-        if not last and len(found) >= limit:
+            page.append(event)
+        if not last and len(page) >= limit:
             break
-    events = [masked(event, mask) for event in found]
+    events = [masked(event, mask) for event in page]
     return {"events": events, "cursor": reader.cursor, "more": reader.has_more}
 
 

@@ -68,14 +68,16 @@ class Runs:
         With `state`, all runs have to be looked at: the first time that takes a while.
         """
         wanted = search.casefold()
-        ids = [one for one in self.ids() if wanted in one.casefold()]
+        ids = [run_id for run_id in self.ids() if wanted in run_id.casefold()]
         if not state:
-            rows = (self.row(RunDir(self.folder / one)) for one in ids[offset : offset + limit])
+            rows = (
+                self.row(RunDir(self.folder / run_id)) for run_id in ids[offset : offset + limit]
+            )
             return [row for row in rows if row is not None], len(ids)
         found = [
             row
-            for one in ids
-            if (row := self.row(RunDir(self.folder / one))) is not None and row.state == state
+            for run_id in ids
+            if (row := self.row(RunDir(self.folder / run_id))) is not None and row.state == state
         ]
         return found[offset : offset + limit], len(found)
 
@@ -153,17 +155,17 @@ def _ids(folder: Path) -> list[str]:
 
     Links are left out: they lead elsewhere, or to a run that is listed already.
     """
-    found = []
+    ids = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.startswith(".") or not is_text(entry.name):
                     continue
                 if entry.is_dir(follow_symlinks=False) and (stamp := _when(entry)):
-                    found.append((stamp, entry.name))
+                    ids.append((stamp, entry.name))
     except OSError:
         return []
-    return [name for _, name in sorted(found, reverse=True)]
+    return [name for _, name in sorted(ids, reverse=True)]
 
 
 def _when(entry: os.DirEntry[str]) -> str:
@@ -180,7 +182,7 @@ def _when(entry: os.DirEntry[str]) -> str:
 def _stamp(run: RunDir) -> tuple[int, int, int]:
     """Return what changes whenever status.json is replaced; zeros without one."""
     try:
-        found = run.status.lstat()
+        stat = run.status.lstat()
     except OSError:
         return 0, 0, 0
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    return stat.st_mtime_ns, stat.st_ino, stat.st_size

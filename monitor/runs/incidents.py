@@ -18,13 +18,13 @@ _MOST_FILES = 1000
 
 def incidents_of(run: RunDir, mask: Mask) -> list[dict[str, Any]]:
     """Return the incidents, by attempt: the title of the verdict, its whole text, what to do."""
-    found: list[dict[str, Any]] = []
+    incidents: list[dict[str, Any]] = []
     for name in names_inside(run, "incidents"):
         if attempt := _FOLDER.fullmatch(name):
             text = ""
             with suppress(NotFoundError):
                 text = mask.text(text_inside(run, "incidents", name, "verdict.md"))
-            found.append(
+            incidents.append(
                 {
                     "attempt": int(attempt[1]),
                     "verdict": _title(text),
@@ -33,7 +33,7 @@ def incidents_of(run: RunDir, mask: Mask) -> list[dict[str, Any]]:
                     "files": _files(run, name),
                 }
             )
-    return sorted(found, key=lambda one: one["attempt"])[:_MOST]
+    return sorted(incidents, key=lambda incident: incident["attempt"])[:_MOST]
 
 
 def _title(text: str) -> str:
@@ -52,9 +52,9 @@ def _to_do(text: str) -> str:
 
 def _files(run: RunDir, name: str) -> list[str]:
     """Return the files of an incident, two levels deep, below the run folder."""
-    found = []
+    files = []
     for inner in names_inside(run, "incidents", name):
         below = names_inside(run, "incidents", name, inner)
         path = f"incidents/{name}/{inner}"
-        found += [f"{path}/{file}" for file in below] or [path]
-    return found[:_MOST_FILES]
+        files += [f"{path}/{file}" for file in below] or [path]
+    return files[:_MOST_FILES]

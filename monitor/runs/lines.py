@@ -56,12 +56,12 @@ def unpacked(cursor: str) -> dict[str, int]:
     try:
         data = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         text = zlib.decompressobj().decompress(data, _MOST_CURSOR_BYTES)
-        found = json.loads(text)
+        content = json.loads(text)
     except (ValueError, zlib.error, binascii.Error, RecursionError) as error:
         raise _wrong(cursor) from error
-    if not isinstance(found, dict) or not all(_is_offset(value) for value in found.values()):
+    if not isinstance(content, dict) or not all(_is_offset(value) for value in content.values()):
         raise _wrong(cursor)
-    return found
+    return content
 
 
 def _is_offset(value: object) -> bool:

@@ -37,16 +37,16 @@ class LogFile:
 
 def log_files(run: RunDir) -> list[LogFile]:
     """Return the logs that there are, the run's own first."""
-    found = []
+    files = []
     for name in names_inside(run, "logs"):
         if is_log := _LOG.fullmatch(name):
-            found.append(LogFile(is_log[1], None, ("logs", name)))
+            files.append(LogFile(is_log[1], None, ("logs", name)))
         elif is_attempt := _ATTEMPT.fullmatch(name):
             for inner in names_inside(run, "logs", name):
                 if is_log := _LOG.fullmatch(inner):
                     attempt = int(is_attempt[1])
-                    found.append(LogFile(is_log[1], attempt, ("logs", name, inner)))
-    return sorted(found, key=_order)
+                    files.append(LogFile(is_log[1], attempt, ("logs", name, inner)))
+    return sorted(files, key=_order)
 
 
 def _order(log: LogFile) -> tuple[bool, int, str, int, str]:
@@ -73,10 +73,10 @@ def logs_page(  # noqa: PLR0913 - the query's parameters
     number is null where the lines before were not counted.
     """
     files = log_files(run)
-    told = [{"name": one.name, "attempt": one.attempt} for one in files]
+    listed = [{"name": one.name, "attempt": one.attempt} for one in files]
     log = _chosen(run, files, file, attempt)
     if log is None:
-        return {"file": None, "attempt": None, "lines": [], "cursor": "", "files": told}
+        return {"file": None, "attempt": None, "lines": [], "cursor": "", "files": listed}
     with inside(run, *log.parts) as opened:
         if last and not after:
             lines, place = _last_lines(opened, last, search.casefold())
@@ -89,7 +89,7 @@ def logs_page(  # noqa: PLR0913 - the query's parameters
         "attempt": log.attempt,
         "lines": [{"n": n, "text": mask.text(text)} for n, text in lines],
         "cursor": packed(place),
-        "files": told,
+        "files": listed,
     }
 
 
@@ -97,9 +97,9 @@ def _chosen(run: RunDir, files: list[LogFile], name: str, attempt: int | None) -
     if not name and not files:
         return None
     names = [name] if name else ["run", "rank0", files[0].name]
-    for one in names:
+    for entry in names:
         for log in reversed(files):
-            if log.name == one and (attempt is None or log.attempt in (None, attempt)):
+            if log.name == entry and (attempt is None or log.attempt in (None, attempt)):
                 return log
     raise NotFoundError(
         f"{run.run_id} has no log {name[:80]!r}"
@@ -115,7 +115,7 @@ def _next_lines(
 ) -> tuple[list[tuple[int | None, str]], dict[str, int]]:
     at, number = begin.get("at", 0), begin.get("n", -1)
     skip = begin.get("skip", 0)
-    found: list[tuple[int | None, str]] = []
+    lines: list[tuple[int | None, str]] = []
     most, num_text = at + _BUDGET_BYTES, 0
     for end, line in _lines(file, at, most):
         at, number = end, number + 1 if number >= 0 else -1
@@ -124,12 +124,12 @@ def _next_lines(
         text = shown(line)
         if wanted and wanted not in text.casefold():
             continue
-        found.append((number if number >= 0 else None, text))
+        lines.append((number if number >= 0 else None, text))
         num_text += len(text)
-        if len(found) >= limit or num_text > _MOST_TEXT:
+        if len(lines) >= limit or num_text > _MOST_TEXT:
             break
     left = {"skip": skip} if skip > number >= 0 else {}
-    return found, {"at": at, "n": number, **left} if number >= 0 else {"at": at}
+    return lines, {"at": at, "n": number, **left} if number >= 0 else {"at": at}
 
 
 def _last_lines(

@@ -47,10 +47,10 @@ def memory_stats(run: RunDir) -> dict[str, Any]:
 def _disk(run: RunDir) -> dict[str, int] | None:
     """Return the room of the disk that the run is written to."""
     try:
-        found = shutil.disk_usage(run.path)
+        usage = shutil.disk_usage(run.path)
     except OSError:
         return None
-    return {"free_bytes": found.free, "total_bytes": found.total}
+    return {"free_bytes": usage.free, "total_bytes": usage.total}
 
 
 def _fields(event: Event) -> Event:

@@ -39,8 +39,8 @@ def mask_for(run: RunDir) -> Mask:
 def _variables(run: RunDir) -> dict[str, str]:
     """Return the variables of the run's ranks; none if they cannot be read."""
     try:
-        told = json_inside(run, "environment.json")
-        rows = [*told["variables"], *told["not_passed_on"]]
+        environment = json_inside(run, "environment.json")
+        rows = [*environment["variables"], *environment["not_passed_on"]]
         return {str(row["name"]): str(row["value"]) for row in rows}
     except (NotFoundError, KeyError, TypeError):
         return {}

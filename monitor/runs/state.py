@@ -70,9 +70,9 @@ class Row:
 def read_status(run: RunDir) -> dict[str, Any]:
     """Return status.json; {} where there is none yet, or it is not one."""
     with suppress(NotFoundError):
-        found = json_inside(run, "status.json")
-        if isinstance(found, dict):
-            return found
+        status = json_inside(run, "status.json")
+        if isinstance(status, dict):
+            return status
     return {}
 
 
@@ -99,32 +99,32 @@ def _is_new(run: RunDir) -> bool:
 
 def row_of(run: RunDir, status: dict[str, Any] | None = None) -> Row:
     """Return the row of a run, with `status` if that has been read already."""
-    told = read_status(run) if status is None else status
-    state = state_of(run, told)
-    code = told.get("exit_code")
+    status_ = read_status(run) if status is None else status
+    state = state_of(run, status_)
+    code = status_.get("exit_code")
     code = code if isinstance(code, int) else None
-    ranks = told.get("ranks")
+    ranks = status_.get("ranks")
     has_ended = state not in ("running", "paused")
-    error = _text(told.get("error")) or (_CRASHED if state == "crashed" else None)
-    profile = _text(told.get("profile")) or ""
+    error = _text(status_.get("error")) or (_CRASHED if state == "crashed" else None)
+    profile = _text(status_.get("profile")) or ""
     return Row(
         id=run.run_id,
         name=name_of(run.run_id),
         profile=profile,
         state=state,
-        phase=_text(told.get("phase")) or "preparing",
-        step=_whole(told.get("step")) or 0,
-        total_steps=_whole(told.get("total_steps")),
-        **{key: _figure(told.get(key)) for key in ("loss", "lr", "tokens_per_s", "mfu")},
-        eta_s=None if has_ended else _figure(told.get("eta_s")),
-        started_t=_time(told.get("started_t")),
-        updated_t=_time(told.get("updated_t")),
-        ended_t=_time(told.get("updated_t")) if has_ended else None,
+        phase=_text(status_.get("phase")) or "preparing",
+        step=_whole(status_.get("step")) or 0,
+        total_steps=_whole(status_.get("total_steps")),
+        **{key: _figure(status_.get(key)) for key in ("loss", "lr", "tokens_per_s", "mfu")},
+        eta_s=None if has_ended else _figure(status_.get("eta_s")),
+        started_t=_time(status_.get("started_t")),
+        updated_t=_time(status_.get("updated_t")),
+        ended_t=_time(status_.get("updated_t")) if has_ended else None,
         exit_code=code,
         exit_meaning=_meaning(code),
         error=error,
-        waiting=None if has_ended else _text(told.get("waiting")),
-        attempt=_whole(told.get("attempt")) or 0,
+        waiting=None if has_ended else _text(status_.get("waiting")),
+        attempt=_whole(status_.get("attempt")) or 0,
         num_ranks=len(ranks) if isinstance(ranks, list) else 0,
         resumed_from=resumed_from(run),
         color=zlib.crc32(run.run_id.encode(errors="replace")) % NUM_COLORS,
@@ -133,8 +133,8 @@ def row_of(run: RunDir, status: dict[str, Any] | None = None) -> Row:
 
 def name_of(run_id: str) -> str:
     """Return the name within a run's id: TIME-NAME-XXXX."""
-    found = _ID.fullmatch(run_id)
-    return found["name"] if found else run_id
+    match = _ID.fullmatch(run_id)
+    return match["name"] if match else run_id
 
 
 def resumed_from(run: RunDir) -> str | None:

@@ -52,15 +52,15 @@ def timeline(run: RunDir, rank: int, attempt: int) -> Phases:
     """
     key = (str(run.path), rank, attempt)
     with _lock:
-        found = _kept.get(key) or _Start([])
-    if not found.is_over:
-        found = _read_on(run, rank, attempt, found)
+        start = _kept.get(key) or _Start([])
+    if not start.is_over:
+        start = _read_on(run, rank, attempt, start)
         with _lock:
-            _kept[key] = found
+            _kept[key] = start
             _kept.move_to_end(key)
             if len(_kept) > _MOST_KEPT:
                 _kept.popitem(last=False)
-    return found.phases
+    return start.phases
 
 
 def _read_on(run: RunDir, rank: int, attempt: int, before: _Start) -> _Start:
@@ -91,7 +91,7 @@ def _add(event: dict[str, Any], phases: Phases) -> None:
     if event["kind"] == "start":
         phases.append({"phase": phase, "start_t": event.get("t"), "end_t": None})
     elif event["kind"] == "end":
-        for one in reversed(phases):
-            if one["phase"] == phase and one["end_t"] is None:
-                one["end_t"] = event.get("t")
+        for earlier in reversed(phases):
+            if earlier["phase"] == phase and earlier["end_t"] is None:
+                earlier["end_t"] = event.get("t")
                 break
