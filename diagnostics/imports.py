@@ -39,7 +39,13 @@ _POLL_S = 0.05
 _GRACE_S = 1.0  # for the child to write its stacks after the timeout
 
 
-@click.option("--module", "modules", multiple=True, metavar="NAME", help="Test these instead.")
+@click.option(
+    "--module",
+    "modules",
+    multiple=True,
+    metavar="NAME",
+    help="Import this module instead; may be repeated.",
+)
 @rung("imports", ends=False)
 def main(findings: Findings, request: Request, timeout_s: float, modules: tuple[str, ...]) -> None:
     """Import what a rank imports, one by one in a fresh process; exits with 4 if one fails."""

@@ -57,7 +57,9 @@ class Training:
     num_part_runs: int = 0  # one per part and step, about two where backward recomputes
 
 
-@click.option("--learning-rate", default=_LEARNING_RATE, show_default=True, help="Of this test.")
+@click.option(
+    "--learning-rate", default=_LEARNING_RATE, show_default=True, help="Learning rate of this test."
+)
 @rung("single_gpu")
 def main(findings: Findings, request: Request, _timeout_s: float, learning_rate: float) -> None:
     """Train a small model for a few steps on one device; exits with 4 if something is off."""

@@ -34,8 +34,16 @@ def inbox() -> None:
 
 
 @inbox.command(name="serve")
-@click.option("--profile", required=True, help="Trained, as ./start.sh takes it: tiny, 14b, 32b, …")
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key.")
+@click.option(
+    "--profile", required=True, help="Profile to train, as ./start.sh takes it: tiny, 14b, 32b, …"
+)
+@click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Set a value of the configuration, as section.key=VALUE.",
+)
 @click.option("--num-gpus", type=int, help="Ranks to start; by default one for each visible GPU.")
 @click.option(
     "--continue/--fresh",
@@ -48,7 +56,7 @@ def inbox() -> None:
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="Of a job, before it is set aside in failed/.",
+    help="Attempts at a job, before it is set aside in failed/.",
 )
 @click.option(
     "--backoff-s",

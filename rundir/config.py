@@ -26,7 +26,9 @@ class ModelConfig:
     """The model, and how it is held in memory."""
 
     path: str = _field("", "a Hugging Face id, or a local folder; empty: made from [architecture]")
-    revision: str = _field("", "of a Hugging Face id: a branch, a tag or a commit; empty: main")
+    revision: str = _field(
+        "", "version of a model of the Hub: a branch, a tag or a commit; empty: main"
+    )
     dtype: Literal["float32", "bfloat16"] = _field("bfloat16", "type of the weights in memory")
     attention: Literal["auto", "varlen", "sdpa", "cudnn", "eager", "flash_attention_2"] = _field(
         "auto",
@@ -79,13 +81,13 @@ class DataConfig:
         "", "column; rows where it is false, 0 or empty are left out and counted"
     )
     loss_on: Literal["answers", "last_answer"] = _field(
-        "answers", "which of the assistant's messages are trained: all, or the last one alone"
+        "answers", "messages of the assistant that are trained: all, or the last one alone"
     )
     chat_template: str = _field(
         "", "file of a chat template (Jinja) to use, and to export, instead of the model's own"
     )
     template_options: str = _field(
-        "", "what else the chat template is given: NAME=VALUE,… such as enable_thinking=false"
+        "", "further values for the chat template: NAME=VALUE,… such as enable_thinking=false"
     )
     max_samples: int = _field(0, "use only the first so many training samples; 0: all", at_least=0)
     max_seq_length: int = _field(
@@ -149,7 +151,7 @@ class TrainConfig:
 
     method: Literal["full", "lora", "qlora"] = _field(
         "lora",
-        "which weights are trained. full: all; lora: adapters on every matrix of a block; "
+        "weights that are trained. full: all; lora: adapters on every matrix of a block; "
         "qlora: the same, and the layers below them are held in four bits (bitsandbytes)",
     )
     max_steps: int = _field(0, "optimizer steps; 0: as many as `epochs` come to", at_least=0)
@@ -193,7 +195,7 @@ class TrainConfig:
     )
     bf16_updates: Literal["auto", "master", "stochastic", "plain"] = _field(
         "auto",
-        "how weights in bfloat16, which lose changes below 1/512 of themselves, are updated, for "
+        "update of weights in bfloat16, which lose changes below 1/512 of themselves, for "
         "method = full. master: in float32 copies, 4 bytes a weight, shared out where states are; "
         "stochastic: rounded up or down at random, right on average; plain: rounded to the "
         "nearest; auto: master where the plan says that it fits, else stochastic",
@@ -224,23 +226,23 @@ class TrainConfig:
     merge_adapters: bool = _field(
         True, "write the whole model as well, adapters merged into it; false: adapters alone"
     )
-    seed: int = _field(0, "of the data order, of new weights and of dropout", at_least=0)
+    seed: int = _field(0, "seed of the data order, of new weights and of dropout", at_least=0)
     log_every_steps: int = _field(1, "steps between two metrics", at_least=1)
     eval_every_steps: int = _field(0, "steps between evaluations; 0: before and after", at_least=0)
     evolution_prompts: int = _field(
         32, "held-out prompts that are answered at steps 0, 10, 25, 50, 100 …; 0: none", at_least=0
     )
     evolution_share: float = _field(
-        0.02, "of the run's time that these answers may take: others are left out", at_least=0
+        0.02, "share of the run's time that these answers may take: others are left out", at_least=0
     )
     eval_generate: bool = _field(False, "evaluations also generate answers and count exact matches")
     checkpoint_every_steps: int = _field(0, "steps between checkpoints; 0: at the end", at_least=0)
     keep_checkpoints: int = _field(
-        2, "how many of the last checkpoints are kept, beside the best", at_least=1
+        2, "number of checkpoints that are kept, the last ones, beside the best", at_least=1
     )
     export: Literal["best", "last"] = _field(
         "best",
-        "which checkpoint becomes the model. best: of those kept after an evaluation, the one with "
+        "checkpoint that becomes the model. best: of those kept after an evaluation, the one with "
         "the lowest held-out loss, and without held-out data the last; last: the last",
     )
     evaluate: bool = _field(
@@ -254,7 +256,7 @@ class TrainConfig:
     )
     on_bad_loss: Literal["warn", "stop", "skip", "rollback"] = _field(
         "warn",
-        "what becomes of a step whose loss is no number, or has jumped (docs/decisions/0027). "
+        "answer to a step whose loss is no number, or has jumped (docs/decisions/0027). "
         "warn: a jump is said, with the step's samples, and a loss that is no number ends the run; "
         "stop: the run saves the weights before that step, and ends; skip: the step changes no "
         "weight; rollback: back to the last checkpoint, and on without that step, at most 3 "
@@ -266,7 +268,8 @@ class TrainConfig:
         "incident has the ten largest with their lines",
     )
     report_to: str = _field(
-        "", "where metrics go besides TensorBoard files: wandb, trackio, or both with a comma"
+        "",
+        "trackers besides TensorBoard files: wandb, trackio, or both with a comma",
     )
 
 
@@ -304,7 +307,7 @@ class LaunchConfig:
         at_least=1,
     )
     max_restarts: int = _field(
-        0, "how often all ranks are started again after one has failed", at_least=0
+        0, "number of times that all ranks are started again after one has failed", at_least=0
     )
     restart_backoff_s: float = _field(
         1.0,
@@ -328,7 +331,7 @@ class LaunchConfig:
     )
     on_hang: Literal["auto", "end", "warn"] = _field(
         "auto",
-        "what becomes of a run that hangs. end: it fails, with exit code 12, or restarts; warn: it "
+        "answer to a run that hangs. end: it fails, with exit code 12, or restarts; warn: it "
         "is said, and no more; auto: end, and warn for a script",
     )
     stop_timeout_s: float = _field(

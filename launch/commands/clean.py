@@ -36,9 +36,11 @@ def _age(_context: click.Context, _option: click.Parameter, text: str) -> tuple[
     show_default=True,
     help="Leave the last so many runs of each profile, however old.",
 )
-@click.option("--inbox", metavar="FOLDER", help="Of an inbox: its runs and its models.")
+@click.option(
+    "--inbox", metavar="FOLDER", help="Folder of an inbox: clean its runs and its models."
+)
 @click.option("--yes", is_flag=True, help="Remove it; without this it is only shown.")
-@click.option("--dry-run", is_flag=True, help="Only show it, whatever else is typed.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 @options("json")
 def clean(
     older_than: tuple[str, float],

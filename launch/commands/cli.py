@@ -109,7 +109,9 @@ def doctor(names: tuple[str, ...], pid: int | None, as_json: bool) -> None:
     help="Instead: short runs of PROFILE on 2, 100, 1,000 and all examples, then on 2, 4, 8 ranks.",
 )
 @click.option("--all", "goes_on", is_flag=True, help="Go on after a rung that failed.")
-@click.option("--timeout-s", type=click.FloatRange(min=1), help="Of each rung, or a part of it.")
+@click.option(
+    "--timeout-s", type=click.FloatRange(min=1), help="Longest time for a rung, or a part of it."
+)
 @options("json")
 def check(
     rung: str | None,
@@ -160,21 +162,25 @@ def check(
     "--raw", "is_raw", is_flag=True, help="Continue the prompt as text, without the chat template."
 )
 @click.option(
-    "--max-new-tokens", type=click.IntRange(min=1), default=512, show_default=True, help="At most."
+    "--max-new-tokens",
+    type=click.IntRange(min=1),
+    default=512,
+    show_default=True,
+    help="Maximum number of new tokens.",
 )
 @click.option(
     "--temperature",
     type=click.FloatRange(min=0),
     default=0.0,
     show_default=True,
-    help="Of sampling; 0: the likeliest token, the same answer each time.",
+    help="Sampling temperature; 0: the likeliest token, the same answer each time.",
 )
 @click.option(
     "--device",
     type=click.Choice(["auto", "cuda", "mps", "cpu"]),
     default="auto",
     show_default=True,
-    help="One device.",
+    help="Device that answers.",
 )
 def try_(run: str, prompt: str | None, *, beside_base: bool, device: str, **options: Any) -> None:
     """Talk to the model that RUN has trained, or let it answer PROMPT and end."""
@@ -190,7 +196,9 @@ def try_(run: str, prompt: str | None, *, beside_base: bool, device: str, **opti
 @airlock.command()
 @click.argument("run", metavar="RUN")
 @click.argument("repo", metavar="OWNER/NAME")
-@click.option("--public", "is_public", is_flag=True, help="For all to see; else it is private.")
+@click.option(
+    "--public", "is_public", is_flag=True, help="Make the repository public; else it is private."
+)
 @click.option("--adapter", "is_adapter", is_flag=True, help="Upload the adapters alone.")
 @click.option("--replace", "replaces", is_flag=True, help="Replace what OWNER/NAME holds now.")
 def push(run: str, repo: str, **options: bool) -> None:

@@ -13,7 +13,7 @@ _TIMEOUT = click.option(
     type=click.FloatRange(min=1),
     default=600.0,
     show_default=True,
-    help="How long to wait for the run's answer, seconds; what was asked for stands all the same.",
+    help="Seconds to wait for the run's answer; what was asked for stands all the same.",
 )
 
 
@@ -74,7 +74,7 @@ def set_(run: str, settings: tuple[str, ...], *, timeout_s: float) -> None:
     type=click.IntRange(1, MOST_TRACED_STEPS),
     default=3,
     show_default=True,
-    help="How many.",
+    help="Number of steps to record.",
 )
 @_TIMEOUT
 def trace(run: str, *, steps: int, timeout_s: float) -> None:

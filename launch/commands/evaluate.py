@@ -20,16 +20,20 @@ from rundir.exit_codes import ExitCode
 @click.option("--live", metavar="RUN", help="A run that trains evaluates after its next step.")
 @click.option("--num-gpus", type=int, help="Ranks, each on a device of its own; 1 by default.")
 @options("set", "json")
-@click.option("--max-samples", type=click.IntRange(min=0), default=0, help="Of each set; 0: all.")
+@click.option(
+    "--max-samples", type=click.IntRange(min=0), default=0, help="Rows to take of each set; 0: all."
+)
 @click.option("--examples", metavar="FILE", help="Write each example to this JSONL file.")
 @click.option(
     "--timeout-s",
     type=click.FloatRange(min=1),
     default=600.0,
     show_default=True,
-    help="How long to wait for a live run's answer; what was asked for stands all the same.",
+    help="Seconds to wait for a live run's answer; what was asked for stands all the same.",
 )
-@click.option("--no-generate", is_flag=True, help="Only the loss: no answers, no exact match.")
+@click.option(
+    "--no-generate", is_flag=True, help="Leave out answers and exact match: the loss alone."
+)
 def evaluate(
     model: str | None, data: tuple[str, ...], live: str | None, *, timeout_s: float, **options: Any
 ) -> None:

@@ -64,7 +64,7 @@ What the start scripts preset:
     "profile", required=False, metavar="[PROFILE | SCRIPT.py ARGS... | -m MODULE ARGS...]"
 )
 @options("num_gpus", "data", "set", "resume", "again")
-@click.option("--name", help="Of the run: part of its folder's name; --resume NAME finds it.")
+@click.option("--name", help="Name of the run: part of its folder's name; --resume NAME finds it.")
 @click.option("--max-restarts", type=click.IntRange(min=0), help="Restarts after a rank failed.")
 @click.option(
     "--on-event",

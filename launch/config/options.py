@@ -26,7 +26,7 @@ _OPTIONS = {
         envvar="AIRLOCK_PRESET_PROFILE",
         default="tiny",
         show_default=True,
-        help="Whose settings, model and data.",
+        help="Profile whose settings, model and data are taken.",
     ),
     "num_gpus": click.option(
         "--num-gpus", type=int, help="Ranks to start; by default one for each visible GPU."
@@ -40,7 +40,11 @@ _OPTIONS = {
         "WEIGHT times an epoch.",
     ),
     "set": click.option(
-        "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set section.key."
+        "--set",
+        "settings",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Set a value of the configuration, as section.key=VALUE.",
     ),
     "resume": click.option(
         "--resume",
