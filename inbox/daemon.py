@@ -13,11 +13,11 @@ from types import FrameType
 
 from inbox import claim, requests
 from inbox.arrivals import Arrivals, Seen
+from inbox.carry_out import carry_out
 from inbox.content import Interrupted
 from inbox.jobs import Job, damaged_in, jobs_in
 from inbox.layout import Layout
 from inbox.lock import held
-from inbox.obey import obey
 from inbox.pages import serve_pages
 from inbox.settings import Settings
 from inbox.state import State, StateFile
@@ -123,7 +123,7 @@ class Daemon:
         self._hears_stop()  # first, whatever keeps the others from being done
         for asked in requests.pending(self._layout):
             if asked.request != "stop":
-                self.say(obey(asked, self._layout, self._trainer))
+                self.say(carry_out(asked, self._layout, self._trainer))
                 asked.path.unlink(missing_ok=True)
 
     def _hears_stop(self) -> bool:

@@ -42,7 +42,7 @@ class Follower:
             self._state.add(event)
             self._has_loaded |= event["name"] in ("mem.post_import", "mem.post_model")
 
-    def write_down(self) -> None:
+    def write_when_due(self) -> None:
         """Write the status, and measure host memory and GPUs of the run, each when it is due."""
         now = time.monotonic()
         for news in self._gpus.new():

@@ -137,7 +137,7 @@ def test_the_launcher_writes_samples_and_silence_into_the_run_folder(tmp_path: P
     seen, deadline = list[Event](), time.monotonic() + LONGEST_S
     while len(state.gpus) < 1 or not any(one["name"] == "gpu.silent" for one in seen):
         assert time.monotonic() < deadline
-        follower.write_down()
+        follower.write_when_due()
         new = follower.new_events()
         follower.take_in(new)
         seen += new

@@ -33,7 +33,7 @@ class MatrixHead:
         self.weights: list[torch.Tensor | None] = [head.weight, head.bias]
         self.num_at_once = max(1, _LOGITS_BYTES // (4 * head.weight.shape[0]))
 
-    def add(
+    def loss_and_gradients(
         self, rows: torch.Tensor, targets: torch.Tensor, gradients: list[torch.Tensor | None]
     ) -> torch.Tensor:
         """Return the summed cross-entropy of `rows`, (labels, width); its gradients are added.
@@ -82,10 +82,10 @@ class OwnHead:
             logits: torch.Tensor = self._plain(input_ids=ids, use_cache=False).logits
         return logits
 
-    def add(
+    def loss_and_gradients(
         self, rows: torch.Tensor, targets: torch.Tensor, gradients: list[torch.Tensor | None]
     ) -> torch.Tensor:
-        """Do the same as `MatrixHead.add`; `gradients` are those of rows and of `weights`."""
+        """Do the same as a `MatrixHead`; `gradients` are those of rows and of `weights`."""
         needs_any = any(grad is not None for grad in gradients)
         with torch.set_grad_enabled(needs_any):
             hidden = rows.detach().requires_grad_(needs_any)

@@ -91,7 +91,7 @@ class _ChunkedLoss(torch.autograd.Function):
         for begin in range(0, len(targets), head.num_at_once):
             chunk = slice(begin, begin + head.num_at_once)
             of_rows = None if of_hidden is None else of_hidden[chunk]
-            total += head.add(hidden[chunk], targets[chunk], [of_rows, *of_weights])
+            total += head.loss_and_gradients(hidden[chunk], targets[chunk], [of_rows, *of_weights])
         ctx.save_for_backward(*gradients)
         return total
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from launch.run.supervise import facts_command as teller
+from launch.run.supervise import facts_command
 from launch.run.supervise.told_events import (
     TOLD,
     Facts,
@@ -138,7 +138,14 @@ class _Call:
         self.name = str(facts["event"])
         data = (json.dumps(facts) + "\n").encode()
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(teller.__file__)), str(TIMEOUT_S), command],
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                str(Path(facts_command.__file__)),
+                str(TIMEOUT_S),
+                command,
+            ],
             env=os.environ | {"AIRLOCK_EVENT": self.name},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

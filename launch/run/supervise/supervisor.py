@@ -94,7 +94,7 @@ class Supervisor:
             if parts.signals.end_now:
                 break
             parts.say("\n".join(lines))
-        parts.follower.write_down()
+        parts.follower.write_when_due()
 
     def _poll_s(self) -> float:
         """Return the seconds until the next look; a look costs more than a millisecond."""

@@ -46,7 +46,7 @@ class Watch:
         events = follower.new_events()
         follower.take_in(events)
         self._parts.show(self._view, events)
-        follower.write_down()
+        follower.write_when_due()
 
     def _watch(self) -> None:
         while not self._is_over.is_set():

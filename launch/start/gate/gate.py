@@ -162,7 +162,7 @@ class Gate:
             if is_due and try_lock(node_lock):
                 judged = (version, now)
                 try:
-                    answer = self._judge(self._ledger.inside())
+                    answer = self._decide(self._ledger.inside())
                     if isinstance(answer, Admission):
                         self._write_entry(stack, answer)
                         return answer
@@ -170,7 +170,7 @@ class Gate:
                     node_lock.release()
             self._tick(str(answer))
 
-    def _judge(self, inside: list[Entry]) -> Admission | str:
+    def _decide(self, inside: list[Entry]) -> Admission | str:
         """Return the admission, or what this process has to wait for."""
         now = self._memory.now()
         profile = None if self._admit == "serial" else self._notes.read()

@@ -9,7 +9,7 @@ from inbox.requests import Asked
 from inbox.trainer import Trainer
 
 
-def obey(asked: Asked, layout: Layout, trainer: Trainer) -> str:
+def carry_out(asked: Asked, layout: Layout, trainer: Trainer) -> str:
     """Do what is asked of one job, and return it in words. Raises OSError."""
     present = trainer.job.id if trainer.job else ""
     if asked.request == "skip" and asked.job in ("", present):
@@ -18,10 +18,10 @@ def obey(asked: Asked, layout: Layout, trainer: Trainer) -> str:
         trainer.skip()
         return f"{present}: is to be skipped; it ends after its step"
     job = find_job(layout, asked.job)
-    return f"there is no job {asked.job!r}" if job is None else _obey(asked, *job, layout)
+    return f"there is no job {asked.job!r}" if job is None else _change_job(asked, *job, layout)
 
 
-def _obey(asked: Asked, state: str, job: Job, layout: Layout) -> str:
+def _change_job(asked: Asked, state: str, job: Job, layout: Layout) -> str:
     """Do what is asked of a job that does not train."""
     is_duplicate = verdict_of(job).get("result") == "duplicate"
     if asked.request == "skip" and state == "queue":
