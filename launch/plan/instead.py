@@ -18,6 +18,7 @@ from machine.processes.signals import Signals
 from rundir.footprint import Footprint
 
 _MOST = 6  # lines; the cheap ones come first
+_TIMEOUT_S = 90.0  # for all: a change whose trace takes longer is left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,13 @@ def what_fits_instead(
 ) -> list[Instead]:
     """Return the mildest change of each kind that makes the run fit, the cheapest kind first.
 
-    Raises UserError when the changes cannot be traced, and Interrupted when a stop was requested.
+    Raises UserError when none of the changes can be traced, and Interrupted when a stop was
+    requested.
     """
     groups = groups_of(plan, request.all_settings(), environ)
     changes = [change for group in groups for change in group]
     questions = [_question(plan, change) for change in changes]
-    footprints = iter(Tracer(questions, environ).wait(signals))
+    footprints = iter(Tracer(questions, environ, _TIMEOUT_S).wait_for_some(signals))
     alternatives: list[Instead] = []
     settled: list[set[str]] = []  # settings that suffice: with more of them it fits as well
     for group in groups:
@@ -50,7 +52,7 @@ def what_fits_instead(
         for change, footprint in answered:
             if any(keys < change.settings.keys() for keys in settled):
                 continue
-            if _fits(plan, change, footprint):
+            if footprint is not None and _fits(plan, change, footprint):
                 alternatives.append(_instead(plan, request, change))
                 settled += [set(change.settings)] if change.settings else []
                 break

@@ -118,22 +118,24 @@ class Tracer:
             if time.monotonic() < self._until:
                 return False
             self._error = _failed(f"it was not done after {self._timeout_s:.0f} s")
-        else:
-            self._take(self._child.returncode)
+        elif self._child.returncode:
+            assert self._folder is not None
+            self._error = _failed(_last_lines(self._folder / "output", self._child.returncode))
+        self._take()
         self.close()
         return True
 
-    def _take(self, code: int) -> None:
+    def _take(self) -> None:
+        """Take the answers that there are: all, unless the child did not come to its end."""
         assert self._folder is not None
         try:
-            if code != 0:
-                raise ValueError(_last_lines(self._folder / "output", code))
             footprints = read_footprints(self._folder / "out.json")
-            for question, footprint in zip(self._open, footprints, strict=True):
-                self._kept[question.key] = footprint
-                keep(question, footprint)
         except (OSError, ValueError, TypeError) as error:
-            self._error = _failed(str(error))
+            self._error = self._error or _failed(str(error))
+            return
+        for question, footprint in zip(self._open, footprints, strict=False):
+            self._kept[question.key] = footprint
+            keep(question, footprint)
 
     def answers(self) -> list[Footprint]:
         """Return the answers, in order of the questions. Raises UserError if there are none."""
@@ -143,8 +145,26 @@ class Tracer:
         assert None not in kept, "asked before it was done"
         return [answer for answer in kept if answer is not None]
 
+    def some_answers(self) -> list[Footprint | None]:
+        """Return the answers, in order of the questions, and None for each that is not known.
+
+        Raises UserError if none is.
+        """
+        kept = [self._kept[question.key] for question in self._questions]
+        if self._error is not None and not any(kept):
+            raise self._error
+        return kept
+
     def wait(self, signals: Signals) -> list[Footprint]:
-        """Wait for the answers and return them. Raises Interrupted when a stop was requested."""
+        """Wait for the answers and return them.
+
+        Raises Interrupted when a stop was requested, and UserError like `answers`.
+        """
+        self.wait_for_some(signals)
+        return self.answers()
+
+    def wait_for_some(self, signals: Signals) -> list[Footprint | None]:
+        """Wait, and return `some_answers`. Raises Interrupted when a stop was requested."""
         try:
             while not self.poll():
                 if signals.stop_asked:
@@ -152,7 +172,7 @@ class Tracer:
                 time.sleep(_POLL_S)
         finally:
             self.close()
-        return self.answers()
+        return self.some_answers()
 
     def close(self) -> None:
         """End the child if it is still running, and remove its files."""

@@ -190,8 +190,10 @@ def main() -> None:
     logging.set_verbosity_error()
     device = cast("Device", options.device)
     try:
-        footprints = [footprint(read_config(path), device) for path in options.configs]
-        write_footprints(options.out, footprints)
+        footprints: list[Footprint] = []
+        for path in options.configs:  # after each: who waits for them may not wait for all
+            footprints.append(footprint(read_config(path), device))
+            write_footprints(options.out, footprints)
     except UserError as error:
         print(error, file=sys.stderr)  # noqa: T201
         sys.exit(error.code)

@@ -98,6 +98,30 @@ def test_a_tracer_that_hangs_is_ended_after_a_while(
         tracer.wait(Signals())
 
 
+_SLOW_FROM_THE_SECOND_ON = """
+import time
+inner, calls = module.read_config, []
+def read_config(path):
+    calls.append(path)
+    time.sleep(0 if len(calls) == 1 else 600)
+    return inner(path)
+module.read_config = read_config
+"""
+
+
+@pytest.mark.runs
+def test_what_is_answered_before_the_time_is_up_is_kept(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    env = environ | hooked(environ, tmp_path, "rundir.config_file", _SLOW_FROM_THE_SECOND_ON)
+    first, second = question(), question("train.lora_rank=3")
+    with pytest.raises(UserError, match="not done after"):
+        Tracer([first, second], env, timeout_s=40).wait(Signals())
+    answers = Tracer([first, second], env, timeout_s=0).wait_for_some(Signals())
+    assert answers[0] is not None
+    assert answers[1] is None
+
+
 def test_a_stop_ends_it_at_once(environ: dict[str, str], tmp_path: Path) -> None:
     env = environ | hooked(environ, tmp_path, "rundir.footprint", SLEEPS)
     signals = Signals()
