@@ -26,6 +26,7 @@ from tests.running import (
     wait_until_training,
 )
 
+AIRLOCK = shlex.quote(f"{ROOT}/airlock")
 _NUM_STEPS = 8
 EIGHT = (
     "tiny",
@@ -190,7 +191,7 @@ def test_a_plain_run_shows_what_a_run_shows_and_leaves_what_a_run_leaves(
     assert isinstance(status, dict)
     assert (status["phase"], status["exit_code"], status["step"]) == ("done", 0, _NUM_STEPS)
     assert "[Rank 0] MEM:START" in str(whole["log"])
-    typed = f"{ROOT}/airlock run --plain tiny --set train.max_steps=8"
+    typed = f"{AIRLOCK} run --plain tiny --set train.max_steps=8"
     assert str(whole["command"]).startswith(typed)
 
 
@@ -210,7 +211,7 @@ def test_ctrl_c_saves_and_the_command_it_names_goes_on_bitwise(
     assert 4 < step < _NUM_STEPS
     assert f"the checkpoint after step {step} is saved" in out
     program, arguments = out.partition("  → ")[2].strip().split(" tiny ")
-    assert program == f"{ROOT}/airlock run --plain"
+    assert program == f"{AIRLOCK} run --plain"
     second, _ = done(plain("tiny", *shlex.split(arguments)), environ)
     assert second != first
     assert min(curve(second)) == step + 1

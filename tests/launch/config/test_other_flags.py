@@ -130,10 +130,11 @@ def test_what_is_like_nothing_is_answered_with_the_help(
 def test_one_process_answers_them_too_and_more_ranks_with_the_launcher(plain: Start) -> None:
     code, _, err = finish(plain("tiny", "--max_samples", "20", "--seed=3"))
     assert code == 2
-    expected = f"{ROOT}/airlock run tiny --plain --set data.max_samples=20 --set train.seed=3"
+    program = shlex.quote(f"{ROOT}/airlock")
+    expected = f"{program} run tiny --plain --set data.max_samples=20 --set train.seed=3"
     assert err.splitlines()[1] == f"  → {expected}"
     code, _, err = finish(plain("tiny", "--nproc_per_node", "8"))
-    assert err.splitlines()[1] == f"  → {ROOT}/airlock run tiny --num-gpus 8"
+    assert err.splitlines()[1] == f"  → {program} run tiny --num-gpus 8"
 
 
 def test_a_plan_answers_them_and_leaves_out_what_it_has_not(airlock: Start) -> None:
