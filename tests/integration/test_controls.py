@@ -141,7 +141,8 @@ def test_a_paused_run_can_be_stopped_and_saves(
         else:
             code, out, err = finish(airlock("pause", "--release", run.run_id))
             assert code == 0, err
-            assert f"tiny --resume runs/{run.run_id}" in out
+            assert " tiny --set launch.admit=open" in out
+            assert out.endswith(f" --resume runs/{run.run_id}\n")
         code, out, err = finish(process, timeout_s=LONG_S)
     assert code == 20, err
     (paused,) = events_of(run, "mark", "control")

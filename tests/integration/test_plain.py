@@ -352,7 +352,7 @@ CASES = {
         ("tiny", "--data", "my.jsonl"),
         {"RANK": "3", "WORLD_SIZE": "8"},
         2,
-        ["WORLD_SIZE=8", "airlock run tiny --num-gpus 8 --data my.jsonl"],
+        ["WORLD_SIZE=8", f"{AIRLOCK} run tiny --num-gpus 8 --data my.jsonl"],
     ),
     "a world of an odd size": (("tiny",), {"WORLD_SIZE": "few"}, 2, ["WORLD_SIZE=few"]),
 }

@@ -14,7 +14,7 @@ from rundir.config_file import read_config
 from rundir.paths import ROOT
 from tests import fake_nvml
 from tests.conftest import HAS_GPU
-from tests.integration.test_plain import EIGHT, ONE, done, weights
+from tests.integration.test_plain import AIRLOCK, EIGHT, ONE, done, weights
 from tests.running import Start, ended, events_of, finish, hooked, run_folder, wait_for
 
 
@@ -35,7 +35,8 @@ def test_of_eight_gpus_the_first_visible_is_used_and_the_command_for_all_is_said
         process.send_signal(signal.SIGINT)
         _, out, _ = finish(process)
     assert "tiny, 1 rank on cuda" in out
-    assert "airlock: 1 of 3 GPUs is used; all: CUDA_VISIBLE_DEVICES=5,6,7 ./start.sh tiny" in out
+    more = f"airlock: 1 of 3 GPUs is used; all: CUDA_VISIBLE_DEVICES=5,6,7 {AIRLOCK} run tiny"
+    assert more in out
     variables = json.loads(run.environment.read_text())["variables"]
     values = {variable["name"]: variable["value"] for variable in variables}
     assert values["CUDA_VISIBLE_DEVICES"] == "GPU-5"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def test_a_package_that_is_missing_is_named_before_anything_starts(
     code, out, err = finish(airlock(*SHORT, "--set", "model.attention=flash_attention_2"))
     assert code == 4, out + err
     assert "needs the package flash-attn" in err
-    assert f"{sys.executable} -m pip install" in err
+    assert f"{shlex.quote(sys.executable)} -m pip install" in err
     assert not (Path(environ["AIRLOCK_RUNS_DIR"]) / "latest").exists()
 
 

@@ -27,7 +27,8 @@ class Reporter:
         """Write the line `[Who] text` in one piece."""
         line = f"[{self.who}] {text}"
         with contextlib.suppress(OSError):  # a full disk, or a script that has closed its output
-            os.write(self._log, f"{line}\n".encode())
+            before = "\n" if _ends_within_a_line(self._log) else ""
+            os.write(self._log, f"{before}{line}\n".encode())
         self.events.emit("log", "line", text=line)
 
     def bound(self, to: Bound | None) -> None:
@@ -43,6 +44,16 @@ class Reporter:
         memory = measure()
         self.events.emit("mark", f"mem.{label.lower().replace('-', '_')}", **asdict(memory))
         self.line(f"MEM:{label} {memory.line()}")
+
+
+def _ends_within_a_line(log: int) -> bool:
+    """Return whether the last line of a log is not ended: a script's, or a progress bar."""
+    size = os.fstat(log).st_size  # 0 of what is no file
+    if not size:
+        return False
+    with Path(f"/proc/self/fd/{log}").open("rb") as file:
+        file.seek(size - 1)
+        return file.read(1) != b"\n"
 
 
 def write_output_to(log: Path, stacks: Path) -> None:

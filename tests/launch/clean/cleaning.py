@@ -19,6 +19,7 @@ _CHANGES = ("os.rename", "os.remove", "os.rmdir", "shutil.rmtree")
 def main() -> None:
     """Clean, and count."""
     at, num = int(sys.argv[1]), 0
+    sys.dont_write_bytecode = True  # a .pyc is renamed into its place: no change of clean's
 
     def look(event: str, _args: tuple[object, ...]) -> None:
         nonlocal num

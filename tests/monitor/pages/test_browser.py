@@ -189,7 +189,7 @@ def test_preparation_shows_how_far_it_is_and_what_it_holds(
         until(page, f"{said}.includes('1,234 rows, 25 % of 4.00 MiB, with 512 MiB of memory')")
         events.emit("metric", "prepare.progress", num_rows=5678, done_bytes=3 << 20, **told)
         until(page, f"{said}.includes('5,678 rows, 75 %')")
-        assert "512 MiB" in page.text_content('[data-id="timeline"]')
+        until(page, "document.querySelector('[data-id=timeline]').textContent.includes('512 MiB')")
         seen.assert_clean(base)
 
 

@@ -86,4 +86,4 @@ def test_the_command_answers_in_order_or_says_why_not(tmp_path: Path) -> None:
     assert failed.returncode == ExitCode.USAGE
     assert "model_type = 'gpt17' is not known to transformers\n  → " in failed.stderr
     assert "Traceback" not in failed.stderr
-    assert not (tmp_path / "out.json").exists()
+    assert read_footprints(tmp_path / "out.json") == [footprint(configs[0], "cpu")]
