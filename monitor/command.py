@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import socket
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
@@ -18,9 +20,10 @@ from monitor.api.token import token_of
 from monitor.http.errors import NotFoundError
 from monitor.runs.folder import Runs
 from rundir.errors import UserError
-from rundir.paths import runs_folder, shown
+from rundir.paths import ROOT, runs_folder, shown
 
 PORT = 8080
+_RECORDED = ROOT / "examples/recorded"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,7 +60,7 @@ PORT = 8080
 )
 @click.option("--until-end-of", "parent", type=int, metavar="PID", hidden=True)  # beside a run
 @click.option(
-    "--demo", is_flag=True, help="Show two small runs made for this, before any of yours."
+    "--demo", is_flag=True, help="Show a recorded run of eight ranks, before any of yours."
 )
 @click.pass_obj
 def command(  # noqa: PLR0913 - one for each option
@@ -101,10 +104,10 @@ def command(  # noqa: PLR0913 - one for each option
 def _folder(runs_dir: Path | None, inbox: Path | None, *, demo: bool) -> Iterator[Path]:
     """Yield the folder of runs that is served."""
     if demo:
-        from monitor.answers.demo import demo_folder
-
-        with demo_folder() as folder:
-            yield folder
+        # A copy: notes and requests to a run are written into its folder.
+        with TemporaryDirectory(prefix="airlock-demo-") as copy:
+            shutil.copytree(_RECORDED, copy, dirs_exist_ok=True)
+            yield Path(copy)
         return
     own = None if inbox is None else inbox.absolute() / "runs"
     is_named = runs_dir is not None or "AIRLOCK_RUNS_DIR" in os.environ

@@ -11,9 +11,9 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 
-from monitor.answers.demo import demo_runs
 from rundir.owner import take
 from rundir.paths import RunDir
+from tests.monitor.recorded import recorded
 from tests.monitor.serving import Server, event, make_run, served
 
 pytestmark = pytest.mark.runs  # it takes its time
@@ -25,7 +25,7 @@ _CALL_S = 60
 @pytest.fixture
 def server(folder: Path, environ: dict[str, str]) -> Iterator[Server]:
     """Serve runs of each kind, one of them live."""
-    demo_runs(folder)
+    recorded(folder)
     odd = make_run(folder, "odd\nname", events={"rank0": [event(1.0), event(2.0, "x", "y")]})
     (odd / "status.json").write_text("{")
     live = RunDir(make_run(folder, status={"exit_code": None, "phase": "training"}))

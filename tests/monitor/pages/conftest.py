@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks.serving import chromium as browsers
-from monitor.answers.demo import demo_runs
 from rundir.paths import RunDir
 from tests.monitor.chromium import chromium_path
+from tests.monitor.recorded import recorded
 
 
 @pytest.fixture
@@ -24,7 +24,4 @@ def chromium() -> Iterator[Any]:
 @pytest.fixture
 def demo(environ: dict[str, str]) -> RunDir:
     """Return the newer of two runs that lie in the folder of runs."""
-    folder = Path(environ["AIRLOCK_RUNS_DIR"])
-    folder.mkdir(parents=True)
-    demo_runs(folder)
-    return RunDir((folder / "latest").resolve())
+    return recorded(Path(environ["AIRLOCK_RUNS_DIR"]))

@@ -16,11 +16,13 @@ from rundir.owner import take
 from rundir.paths import RunDir
 from tests.monitor.answers.made import HOSTILE, example, new_run, put, snapshot, with_ways
 from tests.monitor.browsing import Seen, opened, server, until
+from tests.monitor.recorded import DATASET, EARLIER
 from tests.running import wait_for
 
 pytestmark = pytest.mark.runs  # a browser
 
 SHOWN = "document.querySelectorAll('.example').length"
+PAGE = 25  # examples that are shown at once
 STEP = "document.querySelector('[data-id=step]').textContent"
 
 
@@ -41,39 +43,38 @@ def answers(chromium: Any, demo: RunDir, environ: dict[str, str]) -> Iterator[tu
     with server(environ) as base:
         page, seen = opened(chromium, accept_downloads=True)
         page.goto(f"{base}evolution")
-        until(page, f"{SHOWN} === 16")
+        until(page, f"{SHOWN} === {PAGE}")
         yield page, seen
         seen.assert_clean(base)
 
 
 def test_the_slider_moves_from_wrong_answers_to_right_ones(answers: tuple[Any, Seen]) -> None:
     page, _ = answers
-    assert step(page) == "Step 2,000"
+    assert step(page) == "Step 300"
     page.locator("[data-id=slider]").fill("0")
     until(page, "document.querySelectorAll('.mark.right').length === 0")
     until(
-        page, "document.querySelector('[data-id=said]').innerText.startsWith('0 of 16 right (0 %)')"
+        page, "document.querySelector('[data-id=said]').innerText.startsWith('0 of 32 right (0 %)')"
     )
-    page.locator("[data-id=slider]").fill("12")
+    page.locator("[data-id=slider]").fill("8")
     until(page, "document.querySelectorAll('.mark.right').length > 10")
-    first = page.locator(".example").first
-    assert "Canberra" in first.locator(".now").inner_text()
+    assert page.locator(".example").first.locator(".now").inner_text() == "e"
 
 
 def test_keys_move_the_step_and_it_plays_to_the_end(answers: tuple[Any, Seen]) -> None:
     page, _ = answers
     page.keyboard.press("ArrowLeft")
-    assert step(page) == "Step 1,500"
+    assert step(page) == "Step 250"
     page.keyboard.press("ArrowRight")
-    assert step(page) == "Step 2,000"
+    assert step(page) == "Step 300"
     page.keyboard.press("Space")
-    until(page, f"{STEP} !== 'Step 2,000'")  # it begins anew
+    until(page, f"{STEP} !== 'Step 300'")  # it begins anew
     assert page.get_attribute("[data-id=play]", "aria-pressed") == "true"
     page.keyboard.press("Space")
     assert page.get_attribute("[data-id=play]", "aria-pressed") == "false"
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.dataset.id") == "search"
-    page.keyboard.type("capital of australia")
+    page.keyboard.type("last cebe")
     until(page, f"{SHOWN} === 1")
     page.locator(".way").first.click(position={"x": 3, "y": 10})
     assert step(page) == "Step 0"
@@ -82,20 +83,20 @@ def test_keys_move_the_step_and_it_plays_to_the_end(answers: tuple[Any, Seen]) -
 def test_filters_show_what_was_learned_and_what_was_lost(answers: tuple[Any, Seen]) -> None:
     page, _ = answers
     counts = filters(page)
-    assert counts["All"] == 16
+    assert counts["All"] == 32
     for name in ("Newly right", "Regressed", "Never right", "Unstable"):
         page.get_by_role("button", name=name).click()
-        until(page, f"{SHOWN} === {counts[name]}")
+        until(page, f"{SHOWN} === {min(counts[name], PAGE)}")
         assert counts[name] > 0
-        assert page.locator(f".example:has-text('{name}')").count() == counts[name]
+        assert page.locator(f".example:has-text('{name}')").count() == min(counts[name], PAGE)
 
 
 def test_two_runs_stand_side_by_side(answers: tuple[Any, Seen]) -> None:
     page, _ = answers
     labels = page.locator("[data-id=base] option").all_text_contents()
-    other = next(one for one in labels if one.endswith("0d3a"))
+    other = next(one for one in labels if one.endswith(EARLIER[-4:]))
     page.locator("[data-id=base]").select_option(label=other)
-    until(page, "document.body.textContent.includes('0d3a · step 1,000')")
+    until(page, "document.body.textContent.includes('0d3a · step 100')")
     assert page.locator(".evolution .chart ul.legend li").count() == 6
     page.locator("[data-id=base]").select_option("expected")
     until(page, "document.querySelector('.example .sides').children[1].hidden")
@@ -107,8 +108,8 @@ def test_all_answers_are_exported(answers: tuple[Any, Seen]) -> None:
         with page.expect_download() as waiting:
             page.locator(f"[data-format={form}]").click()
         path = Path(waiting.value.path())
-        assert waiting.value.suggested_filename.endswith(f"evolution_demo.{form}")
-        assert len(path.read_text().splitlines()) >= 16 * 13
+        assert waiting.value.suggested_filename.endswith(f"{DATASET}.{form}")
+        assert len(path.read_text().splitlines()) >= 32 * 9
 
 
 def test_no_answer_becomes_markup(chromium: Any, folder: Path, environ: dict[str, str]) -> None:
@@ -185,5 +186,5 @@ def test_nothing_is_wider_than_the_screen(answers: tuple[Any, Seen]) -> None:
     for width in (360, 768, 1360):
         page.set_viewport_size({"width": width, "height": 800})
         page.reload()
-        until(page, f"{SHOWN} === 16")
+        until(page, f"{SHOWN} === {PAGE}")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
