@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Asked(Generic[T]):
+class TimedCall(Generic[T]):
     """A call running in its own daemon thread, which does not delay the end of the process."""
 
     def __init__(self, ask: Callable[[], T]) -> None:
@@ -42,4 +42,4 @@ class Asked(Generic[T]):
 
 def within(timeout_s: float, ask: Callable[[], T]) -> T:
     """Return the result of `ask`, or raise what it raised, or TimeoutError after `timeout_s`."""
-    return Asked(ask).answer(time.monotonic() + timeout_s)
+    return TimedCall(ask).answer(time.monotonic() + timeout_s)

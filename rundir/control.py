@@ -36,7 +36,7 @@ MOST_TRACED_STEPS = 100  # a trace of more is larger than any viewer takes
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ControlRequest:
     """One file of the control folder: the request, the id that its answer is to have, its value."""
 
     request: str
@@ -68,11 +68,11 @@ def is_stop_by_hand(run: RunDir) -> bool:
     return (run.control / _BY_HAND).exists()
 
 
-def ask_once(run: RunDir, request: Request, value: str = "") -> Asked:
+def ask_once(run: RunDir, request: Request, value: str = "") -> ControlRequest:
     """Make a request of its own, whose answer, a `control` event, has its id. Raises OSError."""
-    asked = Asked(request, secrets.token_hex(4), value)
-    write_text(run.control / asked.name, value, durable=False)
-    return asked
+    made = ControlRequest(request, secrets.token_hex(4), value)
+    write_text(run.control / made.name, value, durable=False)
+    return made
 
 
 def is_asked(run: RunDir, request: Request) -> bool:
@@ -89,7 +89,7 @@ def withdraw(run: RunDir, name: str) -> bool:
     return True
 
 
-def pending(run: RunDir) -> list[Asked]:
+def pending(run: RunDir) -> list[ControlRequest]:
     """Return the requests that the ranks have to look at between steps, by name.
 
     A folder or a file that cannot be read holds no request.
@@ -106,7 +106,7 @@ def pending(run: RunDir) -> list[Asked]:
                 value = (run.control / name).read_text(encoding="utf-8")
             except (OSError, ValueError):  # withdrawn meanwhile, or no text
                 continue
-            requests.append(Asked(request, id_, value.strip()))
+            requests.append(ControlRequest(request, id_, value.strip()))
     return requests
 
 

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 from rundir.config import SECTIONS, EvaluationConfig
-from rundir.event_table.spec import EventSpec
 from rundir.exit_codes import ExitCode
 from rundir.paths import ROOT
-from rundir.schema import EVENTS
+from rundir.schema import EVENTS, EventSpec
 from rundir.starts import STARTS
 
 _BEGIN, _END = "<!-- table: {} -->", "<!-- end of table -->"

@@ -28,11 +28,49 @@ def cache_folder() -> Path:
     return Path(os.environ.get("AIRLOCK_CACHE_DIR") or ROOT / ".cache").absolute()
 
 
+class _Below:
+    """The path of one file or folder of a run."""
+
+    def __init__(self, *parts: str) -> None:
+        self._parts = parts
+
+    def __get__(self, run: RunDir, _: type[RunDir]) -> Path:
+        return run.path.joinpath(*self._parts)
+
+
 @dataclass(frozen=True, slots=True)
 class RunDir:
     """The paths of one run folder; naming them neither reads nor creates anything."""
 
     path: Path
+
+    config = _Below("config.toml")  # the resolved configuration; each value's source in a comment
+    plan = _Below("plan.json")  # memory predicted for the run's GPUs and the host; not of a script
+    command = _Below("command.txt")  # what was typed, and the torchrun command that it became
+    # The process that started the run: host, pid, time, command; locked while it lives.
+    owner = _Below("owner.json")
+    # The variables set for the ranks, and those not passed on, each with its reason.
+    environment = _Below("environment.json")
+    made_with = _Below("made_with.json")  # the versions of the libraries, the commit of the clone
+    prepared = _Below("prepared.json")  # what was made ready for the ranks (rundir/prepared.py)
+    status = _Below("status.json")  # the current state of the run, replaced as a whole
+    events = _Below("events")  # one append-only JSON-lines file for each writer
+    control = _Below("control")  # requests to the run: stop, pause, save, … (rundir/control.py)
+    checkpoints = _Below("checkpoints")  # folders step_XXXXXXXX, complete only with their marker
+    adapter = _Below("adapter")  # the trained adapters alone, as peft writes them, if any
+    model = _Below("model")  # the trained model as an ordinary Hugging Face folder
+    tensorboard = _Below("tensorboard")  # its event files, made from the metrics among the events
+    data = _Below("data")  # for people to look at: some samples, and the rows left out
+    # The files that were trained and evaluated on, with size and SHA-256.
+    data_files = _Below("data", "files.json")
+    incidents = _Below("incidents")  # the evidence that a failed or hung run has left
+    traces = _Below("traces")  # by `airlock trace`: for each rank a trace, its longest operations
+    agent_log = _Below("logs", "agent.log")  # the output of torch's elastic agent
+    zygote_log = _Below("logs", "zygote.log")
+    run_log = _Below("logs", "run.log")  # the console's lines as plain text; secrets are masked
+    # The output of the monitor beside the run, with its token: for this user alone.
+    monitor_log = _Below("logs", "monitor.log")
+    elastic = _Below("logs", "elastic")  # a folder that torch's elastic agent needs for itself
 
     @property
     def run_id(self) -> str:
@@ -40,102 +78,17 @@ class RunDir:
         return self.path.name
 
     @property
-    def config(self) -> Path:
-        """The resolved configuration, each value with its source as a comment."""
-        return self.path / "config.toml"
-
-    @property
-    def plan(self) -> Path:
-        """The memory predicted for the run's GPUs and the host; absent for a script."""
-        return self.path / "plan.json"
-
-    @property
-    def command(self) -> Path:
-        """The command that was typed, and the torchrun command that it became."""
-        return self.path / "command.txt"
-
-    @property
-    def owner(self) -> Path:
-        """The process that started the run: host, pid, time, command; locked while it lives."""
-        return self.path / "owner.json"
-
-    @property
-    def environment(self) -> Path:
-        """The variables set for the ranks, and those not passed on, each with its reason."""
-        return self.path / "environment.json"
-
-    @property
-    def made_with(self) -> Path:
-        """The versions of the libraries, and the commit of the clone."""
-        return self.path / "made_with.json"
-
-    @property
-    def status(self) -> Path:
-        """The current state of the run, one JSON object, replaced as a whole."""
-        return self.path / "status.json"
-
-    @property
-    def events(self) -> Path:
-        """The events, one append-only JSON-lines file for each writer."""
-        return self.path / "events"
-
-    @property
-    def control(self) -> Path:
-        """Requests to the run: files named stop, pause, save, … (rundir/control.py)."""
-        return self.path / "control"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Checkpoints: folders step_XXXXXXXX, complete only with their marker."""
-        return self.path / "checkpoints"
-
-    @property
-    def adapter(self) -> Path:
-        """The trained adapters alone, as peft writes them; absent unless some were trained."""
-        return self.path / "adapter"
-
-    @property
-    def model(self) -> Path:
-        """The trained model as an ordinary Hugging Face folder."""
-        return self.path / "model"
-
-    @property
-    def tensorboard(self) -> Path:
-        """TensorBoard's event files, made from the metrics among the events."""
-        return self.path / "tensorboard"
-
-    @property
-    def data(self) -> Path:
-        """Data for people to look at: some samples, and the rows left out."""
-        return self.path / "data"
-
-    @property
-    def data_files(self) -> Path:
-        """The files that were trained and evaluated on, with size and SHA-256."""
-        return self.data / "files.json"
+    def incident_archive(self) -> Path:
+        """All incidents in one file, to attach to a bug report; secrets are masked in it."""
+        return self.incidents / f"{self.run_id}-incident.zip"
 
     def data_of_hub(self, field: str, number: int = 0) -> Path:
         """Return the folder of links to a dataset of the Hub, the `number`-th in data.`field`."""
         return self.path / (f"base_data_{field}_{number}" if number else f"base_data_{field}")
 
-    @property
-    def incidents(self) -> Path:
-        """The evidence that a failed or hung run has left."""
-        return self.path / "incidents"
-
     def incident(self, attempt: int) -> Path:
         """Return the folder about the end of one attempt: verdict, logs, stacks, flight records."""
         return self.incidents / f"incident-attempt{attempt}"
-
-    @property
-    def incident_archive(self) -> Path:
-        """All incidents in one file, to attach to a bug report; secrets are masked in it."""
-        return self.incidents / f"{self.run_id}-incident.zip"
-
-    @property
-    def traces(self) -> Path:
-        """What `airlock trace` has recorded: for each rank a trace, and its longest operations."""
-        return self.path / "traces"
 
     def pulse(self, rank: int) -> Path:
         """Return the file with the progress of rank `rank` (rundir/pulse.py)."""
@@ -149,34 +102,9 @@ class RunDir:
         """Return the file with the last collectives of rank `rank`, which it writes when asked."""
         return self.path / "progress" / f"flight-rank{rank}.json"
 
-    @property
-    def agent_log(self) -> Path:
-        """The output of torch's elastic agent."""
-        return self.path / "logs" / "agent.log"
-
-    @property
-    def zygote_log(self) -> Path:
-        """The output of the zygote."""
-        return self.path / "logs" / "zygote.log"
-
-    @property
-    def run_log(self) -> Path:
-        """The lines of the run's console, as plain text; secrets are masked."""
-        return self.path / "logs" / "run.log"
-
-    @property
-    def monitor_log(self) -> Path:
-        """The output of the monitor beside the run, with its token: for this user alone."""
-        return self.path / "logs" / "monitor.log"
-
     def track_log(self, tracker: str) -> Path:
         """Return the log of tracking with `tracker`: `tensorboard`, `wandb` or `trackio`."""
         return self.path / "logs" / f"track-{tracker}.log"
-
-    @property
-    def elastic(self) -> Path:
-        """A folder that torch's elastic agent needs for itself."""
-        return self.path / "logs" / "elastic"
 
     def event_file(self, writer: str) -> Path:
         """Return the events of one writer: `launch`, `agent`, `zygote`, `prepare` or `rankN`."""

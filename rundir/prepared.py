@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from rundir.atomic import write_text
@@ -72,12 +71,12 @@ class Prepared:
 
 def write_prepared(run: RunDir, prepared: Prepared) -> None:
     """Write prepared.json into the run folder. Raises OSError."""
-    write_text(run.path / "prepared.json", json.dumps(asdict(prepared), indent=1) + "\n")
+    write_text(run.prepared, json.dumps(asdict(prepared), indent=1) + "\n")
 
 
 def read_prepared(run: RunDir) -> Prepared:
     """Return what `write_prepared` wrote. Raises OSError when the run was not prepared."""
-    table = json.loads(Path(run.path / "prepared.json").read_text(encoding="utf-8"))
+    table = json.loads(run.prepared.read_text(encoding="utf-8"))
     table["loading"] = Loading(**table["loading"])
     for name in ("train", "evaluation"):
         table[name] = None if table[name] is None else _data_of(table[name])

@@ -1,6 +1,6 @@
 """The table of event names, their fields and writers; docs are generated from it.
 
-An event is one JSON object on one line::
+Its rows are in rundir/event_table/*.json. An event is one JSON object on one line::
 
     {"v": 1, "t": unix seconds, "mono": seconds since boot, "node": 0, "attempt": 0,
      "rank": 3 or null, "pid": 123, "kind": "start|end|mark|metric|log|error", "name": ..., fields}
@@ -11,8 +11,11 @@ A span is a `start` and an `end` of the same name by the same pid; the `end` has
 
 from __future__ import annotations
 
-from rundir.event_table import machine, outcome, start, training
-from rundir.event_table.spec import EventSpec
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
 VERSION = 1
 
@@ -28,13 +31,32 @@ PHASES = (
     "interrupted",
 )
 RANK_PHASES = ("spawn", "waiting", "importing", "loading", "ready", "training", "done", "failed")
+_FILES = ("start", "training", "machine", "outcome")
 
-EVENTS: tuple[EventSpec, ...] = (
-    *start.EVENTS,
-    *training.EVENTS,
-    *machine.EVENTS,
-    *outcome.EVENTS,
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventSpec:
+    """One row of the table: fields and their meanings; those in `optional` may be null.
+
+    The `fields` of a span are those of its start.
+    """
+
+    name: str
+    kind: Literal["span", "mark", "metric", "log", "error"]
+    writer: str
+    meaning: str
+    fields: dict[str, str] = field(default_factory=dict)
+    optional: frozenset[str] = frozenset()
+
+
+def _rows() -> Iterator[EventSpec]:
+    for name in _FILES:
+        file = Path(__file__).parent / "event_table" / f"{name}.json"
+        for row in json.loads(file.read_text(encoding="utf-8")):
+            yield EventSpec(**row | {"optional": frozenset(row.get("optional", ()))})
+
+
+EVENTS = tuple(_rows())
 _BY_NAME: dict[tuple[str, str], EventSpec] = {(spec.kind, spec.name): spec for spec in EVENTS}
 
 

@@ -15,7 +15,7 @@ import psutil
 
 from benchmarks.serving.runs import events
 from benchmarks.serving.server import free_port
-from launch.track.event_reader import figures_of
+from launch.track.figures import figures_of
 from launch.track.tensorboard import TensorBoard
 
 _TIMEOUT_S = 900.0

@@ -23,7 +23,7 @@ from launch.config.request import Request
 from launch.live.stop import end_leftovers
 from machine.gpus import nvml
 from machine.gpus.devices import Placement
-from machine.timeouts import Asked
+from machine.timeouts import TimedCall
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.finding import Finding
@@ -91,7 +91,7 @@ def find(
         on_cpu = dataclasses.replace(job.placement, device="cpu")
         job = dataclasses.replace(job, placement=on_cpu)
     deadline = time.monotonic() + TIMEOUT_S
-    state = Asked(nvml.driver_state) if job.placement.device == "cuda" else None
+    state = TimedCall(nvml.driver_state) if job.placement.device == "cuda" else None
     context = Context(
         config=job.config,
         sources=job.sources,
@@ -99,11 +99,11 @@ def find(
         environ=environ,
         driver=lambda: state.answer(deadline) if state else None,
     )
-    asked = [(name, Asked(partial(check, context))) for name, check in checks.items()]
+    asked = [(name, TimedCall(partial(check, context))) for name, check in checks.items()]
     return [finding for name, answer in asked for finding in _findings_of(name, answer, deadline)]
 
 
-def _findings_of(name: str, asked: Asked[list[Finding]], deadline: float) -> list[Finding]:
+def _findings_of(name: str, asked: TimedCall[list[Finding]], deadline: float) -> list[Finding]:
     try:
         return asked.answer(deadline)
     except TimeoutError:

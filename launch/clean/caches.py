@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from launch.clean.item import Item, Kept, Retention, freed_bytes
-from launch.clean.live import LiveRuns
+from launch.clean.runs_in_use import LiveRuns
 from rundir.seal import is_sealed
 
 # Folder of the cache: what its entries are called, and what they are.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.clean.item import Item, Kept, Retention, freed_bytes
-from launch.clean.live import LiveRuns
+from launch.clean.runs_in_use import LiveRuns
 
 DESCENT, CURRENT = "descent.jsonl", "current"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.clean.item import TRASH, Item, Kept, Retention, freed_bytes
-from launch.clean.live import IS_LIVE, LiveRuns, run_folders
+from launch.clean.runs_in_use import IS_LIVE, LiveRuns, run_folders
 from rundir.checkpoints import best_checkpoint, complete_checkpoints
 from rundir.exit_codes import ExitCode
 from rundir.owner import is_owned, owner_of
@@ -21,7 +21,7 @@ LookAgain = Callable[[], LiveRuns]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
+class _RecordedRun:
     """A run with Airlock's records."""
 
     run: RunDir
@@ -71,7 +71,7 @@ def old_runs(
         yield Kept(kind="run", path=run_of.run.path, why=why)
 
 
-def _whole(old: _Run, age_s: float, look_again: LookAgain) -> Item:
+def _whole(old: _RecordedRun, age_s: float, look_again: LookAgain) -> Item:
     return Item(
         kind="run",
         path=old.run.path,
@@ -91,7 +91,7 @@ def _used(run: RunDir, look_again: LookAgain) -> Callable[[Path], str]:
     return used
 
 
-def _recorded(run: RunDir) -> _Run | None:
+def _recorded(run: RunDir) -> _RecordedRun | None:
     """Return the run with what its records say; None without any, or if it is another user's."""
     owner, status = owner_of(run), {}
     with contextlib.suppress(OSError, ValueError):
@@ -100,7 +100,7 @@ def _recorded(run: RunDir) -> _Run | None:
     if not is_ours or run.path.lstat().st_uid != os.getuid():
         return None
     times = [float(status.get("updated_t") or 0.0), _written_t(run)]
-    return _Run(
+    return _RecordedRun(
         run=run,
         profile=str(status.get("profile") or ""),
         phase=str(status.get("phase") or ""),
@@ -116,7 +116,7 @@ def _written_t(run: RunDir) -> float:
         return run.path.lstat().st_mtime
 
 
-def _kept_by_place(folder: Path, runs: list[_Run], retention: Retention) -> dict[Path, str]:
+def _kept_by_place(folder: Path, runs: list[_RecordedRun], retention: Retention) -> dict[Path, str]:
     """Return the runs that are kept whatever their age, with the reason."""
     reasons: dict[Path, str] = {}
     for of_one in _by_profile(runs):
@@ -134,13 +134,13 @@ def _kept_by_place(folder: Path, runs: list[_Run], retention: Retention) -> dict
     return reasons
 
 
-def _last_models(runs: list[_Run]) -> set[Path]:
+def _last_models(runs: list[_RecordedRun]) -> set[Path]:
     """Return the last run of each profile that has exported a model."""
     folders = ([run.run.path for run in some if run.has_exported] for some in _by_profile(runs))
     return {paths[-1] for paths in folders if paths}
 
 
-def _last_with_checkpoints(runs: list[_Run]) -> set[Path]:
+def _last_with_checkpoints(runs: list[_RecordedRun]) -> set[Path]:
     """Return the last run of each profile that has whole checkpoints."""
     folders = (
         [run.run.path for run in some if complete_checkpoints(run.run.checkpoints)]
@@ -149,14 +149,14 @@ def _last_with_checkpoints(runs: list[_Run]) -> set[Path]:
     return {paths[-1] for paths in folders if paths}
 
 
-def _by_profile(runs: Iterable[_Run]) -> list[list[_Run]]:
-    by_profile: dict[str, list[_Run]] = {}
+def _by_profile(runs: Iterable[_RecordedRun]) -> list[list[_RecordedRun]]:
+    by_profile: dict[str, list[_RecordedRun]] = {}
     for run in runs:
         by_profile.setdefault(run.profile, []).append(run)
     return list(by_profile.values())
 
 
-def _superfluous(old: _Run, last_models: set[Path]) -> list[Path]:
+def _superfluous(old: _RecordedRun, last_models: set[Path]) -> list[Path]:
     """Return the checkpoints that a run which stays can do without.
 
     The best of the last good run of a profile stays, or its last if none was evaluated.

@@ -56,8 +56,8 @@ def clean(
     Old runs, the checkpoints of runs that are done, prepared data. Never a live run or what it
     uses, the last good model of a profile with its best checkpoint, or what Airlock did not make.
     """
-    from launch.clean.clean import Asked
-    from launch.clean.clean import clean as carry_out
+    from launch.clean.clean_up import Asked
+    from launch.clean.clean_up import clean as carry_out
 
     asked = Asked(
         older_than=older_than[0],

@@ -242,6 +242,6 @@ def stop(run: str | None) -> None:
 @click.option("--to", "service", metavar="NAME", help="Send it to wandb or trackio instead.")
 def track(run: str, service: str | None) -> None:
     """Write a run's TensorBoard files anew, from what it has measured."""
-    from launch.track.process import track as track_run
+    from launch.track.tracking_process import track as track_run
 
     end_with(lambda console, _: track_run(run, service, console))

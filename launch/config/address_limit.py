@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from launch.config.rank_environment import Variable
-from machine.memory.address_probe import Outcome, Trial, probe
+from machine.memory.address_probe import LimitTrial, ProbeResult, probe
 from machine.memory.address_space import NUM_POOLS, Prediction
 from machine.memory.limits import RLIMIT_VARIABLE
 from rundir.config import LimitsConfig
@@ -42,15 +42,15 @@ def rank_limit(
     outcome = probe(trial, env)
     if outcome.failure is None:
         return Variable(RLIMIT_VARIABLE, str(limit), source, _as_set(limit, outcome.cuda_skipped))
-    without = probe(replace(trial, limit_bytes=None), env) if outcome.in_cuda else Outcome()
+    without = probe(replace(trial, limit_bytes=None), env) if outcome.in_cuda else ProbeResult()
     if outcome.in_cuda and without.failure and not _has_hard_limit():
         untried = f"CUDA does not start without a limit either: {without.failure}"
         return Variable(RLIMIT_VARIABLE, str(limit), source, _as_set(limit, untried))
     raise _too_low(limit, source, max(predicted.least_bytes, without.peak_bytes), outcome.failure)
 
 
-def _trial(predicted: Prediction, limit_bytes: int, reserved_bytes: int) -> Trial:
-    return Trial(
+def _trial(predicted: Prediction, limit_bytes: int, reserved_bytes: int) -> LimitTrial:
+    return LimitTrial(
         limit_bytes=limit_bytes,
         reserved_bytes=reserved_bytes,
         num_threads=predicted.num_threads,
@@ -77,7 +77,7 @@ def _predicted_limit(predicted: Prediction, env: Mapping[str, str] | None) -> Va
     return Variable(RLIMIT_VARIABLE, "0", "predicted", why)
 
 
-def _ending(outcome: Outcome) -> str:
+def _ending(outcome: ProbeResult) -> str:
     if outcome.failure is None:
         return f"it started, in {outcome.peak_bytes / GIB:.1f} GiB"
     return f"it failed too: {outcome.failure}"

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from launch.config.values import one_value
+from launch.config.setting_values import one_value
 from rundir.config import EvaluationConfig
 from rundir.data_paths import as_text, data_paths
 from rundir.errors import UserError

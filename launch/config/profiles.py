@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from launch.config.values import check_key
+from launch.config.setting_values import check_key
 from machine.typed import again, start_program
 from machine.typed_run import typed_run
 from rundir.config import SECTIONS

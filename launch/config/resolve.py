@@ -19,7 +19,7 @@ from launch.config.profiles import (
     name_of,
     profile_file,
 )
-from launch.config.values import resolve_sections
+from launch.config.setting_values import resolve_sections
 from rundir.config import SECTIONS, DataConfig, LaunchConfig, RunConfig, Sources, TrainConfig
 from rundir.data_paths import as_text, data_paths
 from rundir.paths import ROOT, RunDir

@@ -11,7 +11,7 @@ from typing import Any
 
 from launch.config.again import config_of
 from launch.config.evaluation_sets import NAME
-from launch.config.values import resolve_sections
+from launch.config.setting_values import resolve_sections
 from machine.typed import ls_runs
 from rundir.checkpoints import MARKER, best_checkpoint, complete_checkpoints
 from rundir.config import (

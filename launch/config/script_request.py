@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launch.config.values import resolve_sections
+from launch.config.setting_values import resolve_sections
 from rundir.config import SCRIPT_SECTIONS, RunConfig, ScriptConfig, Sources
 from rundir.errors import UserError
 from rundir.paths import ROOT

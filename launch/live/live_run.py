@@ -14,7 +14,7 @@ from machine.typed_run import typed_run
 from rundir import control
 from rundir.checkpoints import complete_checkpoints
 from rundir.config_file import is_of_script, read_config
-from rundir.control import Asked
+from rundir.control import ControlRequest
 from rundir.errors import UserError
 from rundir.events import Event, EventTail
 from rundir.exit_codes import ExitCode
@@ -117,7 +117,7 @@ class LiveRun:
         if phase == "stopping":
             raise UserError(f"run {run.run_id} is stopping: it saves and ends", do=f"{program} ps")
 
-    def ask(self, request: control.Request, value: str) -> Asked:
+    def ask(self, request: control.Request, value: str) -> ControlRequest:
         """Make a request that is answered once. Raises UserError."""
         try:
             return control.ask_once(self.run, request, value)
@@ -132,7 +132,7 @@ class LiveRun:
             do=f"df -h {folder}; ls -ld {folder}",
         )
 
-    def answer(self, asked: Asked) -> Event:
+    def answer(self, asked: ControlRequest) -> Event:
         """Wait for the answer to a request; return it. Raises UserError as `first` does."""
 
         attempt = self.attempt

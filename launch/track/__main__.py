@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from launch.track.process import track_beside
+from launch.track.tracking_process import track_beside
 from rundir.paths import RunDir
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from launch.track.event_reader import Tracker
+from launch.track.figures import Tracker
 from launch.track.tensorboard import TensorBoard
 from rundir.config_file import read_config
 from rundir.errors import UserError

@@ -1,4 +1,9 @@
-"""The GPUs a run may use, and its number of ranks. Asks NVML; never imports torch."""
+"""The GPUs a run may use, and its number of ranks. Asks NVML; never imports torch.
+
+A GPU may be cut into instances (MIG), each a device with memory of its own. CUDA shows a process
+one of them, however many CUDA_VISIBLE_DEVICES names; Slurm and Kubernetes name them there
+(https://docs.nvidia.com/datacenter/tesla/mig-user-guide/).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from machine.gpus import mig, nvml
+from machine.gpus import nvml
 from machine.gpus.torch_build import ROCM_DO, torch_build
 from machine.timeouts import within
 from machine.typed import again, console_program, start_program
@@ -22,6 +27,7 @@ USUAL_GPU = "H100-80G"  # to plan for, where there is none: in launch/plan/catal
 A_NODE = 8  # ranks of a node with GPUs that is not this one, if no number is given
 MAX_RANKS = 1024
 _DRIVER_TIMEOUT_S = 60.0  # without persistence mode it wakes one GPU after another, seconds each
+_MIG = "MIG-"  # begins the UUIDs of instances
 MAX_CPU_RANKS = 64  # more would only thrash, and a typo (NUM_GPUS=200) should not start them
 
 
@@ -33,11 +39,12 @@ class Gpu:
     uuid: str
     name: str
     memory_bytes: int
+    old_name: str = ""  # of an instance: its name before driver 470
 
     @property
-    def is_part(self) -> bool:
+    def is_instance(self) -> bool:
         """True for an instance: CUDA shows a process no more than one, and NCCL joins none."""
-        return self.uuid.startswith(mig.PREFIX)
+        return self.uuid.startswith(_MIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +68,10 @@ def installed_gpus() -> list[Gpu]:
     Of a GPU with a single instance to be seen (MIG), as in a container, the instance. Raises
     UserError if the driver does not answer within the timeout.
     """
-    return _asked(_ask_for_gpus)
+    return _answer_of_driver(_ask_for_gpus)
 
 
-def _asked(ask: Callable[[], T]) -> T:
+def _answer_of_driver(ask: Callable[[], T]) -> T:
     try:
         return within(_DRIVER_TIMEOUT_S, ask)
     except TimeoutError as error:
@@ -82,9 +89,9 @@ def _ask_for_gpus() -> list[Gpu]:
     with contextlib.suppress(pynvml.NVMLError):
         nvml.open_driver()
         for index in range(pynvml.nvmlDeviceGetCount()):
-            parts = mig.parts_of(index)
-            if len(parts) == 1:
-                gpus.append(_gpu(parts[0]))
+            instances = _instances_of(index)
+            if len(instances) == 1:
+                gpus += instances
                 continue
             with contextlib.suppress(pynvml.NVMLError):  # a lost GPU; preflight reports it
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -94,24 +101,52 @@ def _ask_for_gpus() -> list[Gpu]:
     return gpus
 
 
-def _gpu(part: mig.Part) -> Gpu:
-    return Gpu(part.index, part.uuid, part.name, part.memory_bytes)
+def _instances_of(index: int) -> list[Gpu]:
+    """Return the instances of one GPU; none if it is whole, or does not answer."""
+    import pynvml as nv
+
+    instances: list[Gpu] = []
+    with contextlib.suppress(nv.NVMLError):
+        gpu = nv.nvmlDeviceGetHandleByIndex(index)
+        gpu_uuid, gpu_name = nv.nvmlDeviceGetUUID(gpu), nv.nvmlDeviceGetName(gpu)
+        for handle in nvml.mig_handles(gpu):
+            ids = (nv.nvmlDeviceGetGpuInstanceId(handle), nv.nvmlDeviceGetComputeInstanceId(handle))
+            instances.append(
+                Gpu(
+                    index=index,
+                    uuid=nv.nvmlDeviceGetUUID(handle),
+                    name=nvml.answer_or(f"{gpu_name} MIG", nv.nvmlDeviceGetName, handle),
+                    memory_bytes=int(nv.nvmlDeviceGetMemoryInfo(handle).total),
+                    old_name=f"{_MIG}{gpu_uuid}/{ids[0]}/{ids[1]}",
+                )
+            )
+    return instances
 
 
-def _installed_parts() -> list[mig.Part]:
-    return _asked(mig.all_parts)
+def _ask_for_instances() -> list[Gpu]:
+    import pynvml
+
+    with contextlib.suppress(pynvml.NVMLError):
+        nvml.open_driver()
+        numbers = range(pynvml.nvmlDeviceGetCount())
+        return [instance for index in numbers for instance in _instances_of(index)]
+    return []
+
+
+def _installed_instances() -> list[Gpu]:
+    return _answer_of_driver(_ask_for_instances)
 
 
 def visible_gpus(
     installed: list[Gpu],
     cuda_visible_devices: str | None,
-    parts: Callable[[], list[mig.Part]] = _installed_parts,
+    instances: Callable[[], list[Gpu]] = _installed_instances,
 ) -> list[Gpu]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES leaves visible, in its order.
 
     CUDA itself silently drops everything from the first invalid entry on; here an invalid entry
-    raises UserError. Entries are indices, UUID prefixes or instances (MIG-…, found among `parts`);
-    "-1" or nothing hides every GPU.
+    raises UserError. Entries are indices, UUID prefixes or `instances` (MIG-…); "-1" or nothing
+    hides every GPU.
     """
     if cuda_visible_devices is None:
         return installed
@@ -119,8 +154,8 @@ def visible_gpus(
     if entries in ([""], ["-1"], ["NoDevFiles"]):
         return []
     chosen = [
-        _find_part(parts(), entry, cuda_visible_devices)
-        if entry.startswith(mig.PREFIX)
+        _find_instance(instances(), entry, cuda_visible_devices)
+        if entry.startswith(_MIG)
         else _find_gpu(installed, entry, cuda_visible_devices)
         for entry in entries
     ]
@@ -157,16 +192,22 @@ def _find_gpu(installed: list[Gpu], entry: str, spec: str) -> Gpu:
     )
 
 
-def _find_part(parts: list[mig.Part], entry: str, spec: str) -> Gpu:
-    matching = [part for part in parts if part.is_called(entry)]
+def _find_instance(instances: list[Gpu], entry: str, spec: str) -> Gpu:
+    matching = [
+        gpu
+        for gpu in instances
+        if entry == gpu.old_name or (entry != _MIG and gpu.uuid.startswith(entry))
+    ]
     if len(matching) == 1:
-        return _gpu(matching[0])
-    there = ", ".join(part.uuid for part in parts) or "none that can be seen from here"
+        return matching[0]
+    there = ", ".join(gpu.uuid for gpu in instances) or "none that can be seen from here"
     raise UserError(
         f"CUDA_VISIBLE_DEVICES={spec}: {entry!r} names {len(matching) or 'no'} "
-        f"instance{'s' * (len(matching) > 1)} of a GPU (MIG); there {'is' if not parts else 'are'} "
-        f"{there}",
-        do=f"CUDA_VISIBLE_DEVICES={parts[0].uuid}" if parts else "nvidia-smi -L   # lists them",
+        f"instance{'s' * (len(matching) > 1)} of a GPU (MIG); there "
+        f"{'are' if instances else 'is'} {there}",
+        do=f"CUDA_VISIBLE_DEVICES={instances[0].uuid}"
+        if instances
+        else "nvidia-smi -L   # lists them",
     )
 
 
@@ -213,7 +254,7 @@ def place(
             do=again(config.profile, {"NUM_GPUS": str(min(max(number, 1), limit))}),
         )
     chosen = tuple(visible[:number]) if device == "cuda" else ()
-    _check_parts(chosen, config.profile)
+    _check_instances(chosen, config.profile)
     return Placement(device, number, source, chosen)
 
 
@@ -231,17 +272,17 @@ def place_elsewhere(config: RunConfig, asked: tuple[int, str] | None) -> Placeme
     return Placement("cuda", number, source, ())
 
 
-def _check_parts(chosen: Sequence[Gpu], profile: str) -> None:
+def _check_instances(chosen: Sequence[Gpu], profile: str) -> None:
     """Raise UserError for an instance among several GPUs, before a rank fails to find its own."""
-    part = next((gpu for gpu in chosen if gpu.is_part), None)
-    if part is None or len(chosen) == 1:
+    instance = next((gpu for gpu in chosen if gpu.is_instance), None)
+    if instance is None or len(chosen) == 1:
         return
-    alone = again(profile, {"CUDA_VISIBLE_DEVICES": part.uuid, "NUM_GPUS": "1"})
+    alone = again(profile, {"CUDA_VISIBLE_DEVICES": instance.uuid, "NUM_GPUS": "1"})
     raise UserError(
-        f"{len(chosen)} ranks are to have a GPU each, and {part.uuid} is an instance of one (MIG): "
-        "CUDA shows a process a single instance, and NCCL cannot join them",
+        f"{len(chosen)} ranks are to have a GPU each, and {instance.uuid} is an instance of one "
+        "(MIG): CUDA shows a process a single instance, and NCCL cannot join them",
         do=f"{alone}   # on that instance alone; all of the GPU: "
-        f"sudo nvidia-smi -i {part.index} -mig 0",
+        f"sudo nvidia-smi -i {instance.index} -mig 0",
         code=ExitCode.PREFLIGHT,
     )
 

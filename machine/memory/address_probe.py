@@ -30,7 +30,7 @@ _CUDA_BEGINS = "cuda"  # printed before the first call of the driver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class LimitTrial:
     """What is tried: with `limit_bytes` None there is no limit but the hard one.
 
     With `num_pools` above 0, CUDA is initialised as in a rank: cuInit, a context on the first
@@ -44,7 +44,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ProbeResult:
     """The result of a trial. `failure` is None if it succeeded."""
 
     failure: str | None = None
@@ -53,7 +53,7 @@ class Outcome:
     peak_bytes: int = 0  # the most address space it has reserved, of a success
 
 
-def probe(trial: Trial, env: Mapping[str, str] | None = None) -> Outcome:
+def probe(trial: LimitTrial, env: Mapping[str, str] | None = None) -> ProbeResult:
     """Carry out a trial in a child process with the environment `env`; None means this one's."""
     command = [sys.executable, "-I", "-S", str(Path(__file__)), json.dumps(asdict(trial))]
     done = subprocess.run(
@@ -68,22 +68,22 @@ def probe(trial: Trial, env: Mapping[str, str] | None = None) -> Outcome:
     lines = done.stdout.splitlines()
     in_cuda = _CUDA_BEGINS in lines
     if done.returncode == 0:
-        return Outcome(**json.loads(lines[-1]))
+        return ProbeResult(**json.loads(lines[-1]))
     if done.returncode == -signal.SIGALRM:
         what = f"start CUDA within {_LONGEST_CUDA_S} s"
         if not in_cuda:
             what = f"start {trial.num_threads} threads within {_LONGEST_S} s"
-        return Outcome(failure=f"it did not {what}", in_cuda=in_cuda)
+        return ProbeResult(failure=f"it did not {what}", in_cuda=in_cuda)
     results = [line for line in lines if line != _CUDA_BEGINS]
     text = (results[-1] if results else done.stderr.strip())[-200:]
     if done.returncode < 0:
         text = f"signal {-done.returncode} ended it {text}".strip()
-    return Outcome(failure=text or f"it ended with {done.returncode}", in_cuda=in_cuda)
+    return ProbeResult(failure=text or f"it ended with {done.returncode}", in_cuda=in_cuda)
 
 
 def _main() -> None:
     signal.alarm(_LONGEST_S)  # SIGALRM ends the process by default
-    trial = Trial(**json.loads(sys.argv[1]))
+    trial = LimitTrial(**json.loads(sys.argv[1]))
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     soft = hard if trial.limit_bytes is None else trial.limit_bytes
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

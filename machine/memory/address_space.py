@@ -36,7 +36,7 @@ _KEPT_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AddressUse:
     """One use of address space: the least before training starts, and the most."""
 
     what: str
@@ -48,7 +48,7 @@ class Part:
 class Prediction:
     """Predicted address space by part, with the least number of threads and their stack size."""
 
-    parts: Sequence[Part]
+    parts: Sequence[AddressUse]
     num_threads: int
     stack_bytes: int
     in_use_bytes: int = 0  # the part that a rank could use, all of the host
@@ -91,14 +91,14 @@ def predict(files: Sequence[Path], omp_num_threads: str, gpu_bytes: Sequence[int
     host = memory.total_bytes + host_swap_free_bytes()
     libraries = _CUDA_LIBRARIES_MOST if gpu_bytes else _LIBRARIES_MOST
     parts = [
-        Part("for Python, torch and what they import", _LIBRARIES_LEAST, libraries),
-        Part(
+        AddressUse("for Python, torch and what they import", _LIBRARIES_LEAST, libraries),
+        AddressUse(
             f"for stacks and malloc arenas of up to {2 * num_threads} threads",
             num_threads * stack,
             2 * num_threads * (stack + _ARENA),
         ),
         # safetensors maps a file a second time while opening it.
-        Part(
+        AddressUse(
             f"for the model and the data, mapped from files ({len(sizes)})",
             sum(sizes) + max(sizes, default=0),
             2 * sum(sizes),
@@ -107,12 +107,12 @@ def predict(files: Sequence[Path], omp_num_threads: str, gpu_bytes: Sequence[int
     if gpu_bytes:
         total = sum(gpu_bytes)
         parts += [
-            Part(
+            AddressUse(
                 f"for torch's CUDA allocator, {NUM_POOLS} pools of 9/8 of the GPUs",
                 0,
                 NUM_POOLS * total * 9 // 8,
             ),
-            Part(
+            AddressUse(
                 "for the CUDA driver, as large as the GPUs and the machine's memory",
                 0,
                 total + machine_memory_bytes() + _CUDA_CONTEXT,
@@ -120,8 +120,8 @@ def predict(files: Sequence[Path], omp_num_threads: str, gpu_bytes: Sequence[int
         ]
     kept = int(host * _KEPT_SHARE)
     parts += [
-        Part(f"in use, all of {memory.where}", 0, host),
-        Part("that allocators may keep when it is free again", 0, kept),
+        AddressUse(f"in use, all of {memory.where}", 0, host),
+        AddressUse("that allocators may keep when it is free again", 0, kept),
     ]
     return Prediction(parts, num_threads, stack, host, on_gpus=bool(gpu_bytes))
 

@@ -67,7 +67,7 @@ def write_card(run: RunDir, folder: Path) -> None:
         (folder / CURVES).write_text(curves, encoding="utf-8")
     records = folder / RECORDS
     records.mkdir(exist_ok=True)
-    for file in (run.config, run.command, run.made_with, run.path / "prepared.json"):
+    for file in (run.config, run.command, run.made_with, run.prepared):
         if file.is_file():
             shutil.copyfile(file, records / file.name)
     is_adapter = (folder / "adapter_config.json").is_file()

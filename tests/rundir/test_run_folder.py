@@ -125,11 +125,9 @@ def test_runs_and_cache_lie_in_the_clone_unless_told(monkeypatch: pytest.MonkeyP
 
 def test_no_two_things_of_a_run_share_a_path(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    named = [
-        getattr(run, name)
-        for name, kind in vars(RunDir).items()
-        if isinstance(kind, property) and name != "run_id"
-    ]
+    named = [path for name in vars(RunDir) if isinstance(path := getattr(run, name), Path)]
+    named.remove(run.path)
+    assert len(named) > 20
     named += [run.event_file("launch"), run.event_file("rank0"), run.event_file("rank1")]
     named += [run.rank_log(rank, attempt) for rank in (0, 1) for attempt in (0, 1)]
     named += [run.evolution("a", 1), run.evolution("a", 2), run.evolution("b", 1)]

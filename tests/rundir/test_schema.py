@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from rundir.config import SECTIONS
-from rundir.event_table.spec import EventSpec
 from rundir.exit_codes import ExitCode
 from rundir.paths import PACKAGES
-from rundir.schema import EVENTS, PHASES, RANK_PHASES, spec_of
+from rundir.schema import EVENTS, PHASES, RANK_PHASES, EventSpec, spec_of
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVELOPE = {"v", "t", "mono", "node", "attempt", "rank", "pid", "kind", "name", "duration_s"}

@@ -14,7 +14,7 @@ from ranks.group import Ranks
 from rundir import control
 from rundir.config import RunConfig, TrainConfig
 from rundir.config_file import change_setting
-from rundir.control import Asked
+from rundir.control import ControlRequest
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.units import clock_text
@@ -62,7 +62,7 @@ class Controls:
     def __init__(self, config: RunConfig, run: RunDir, ranks: Ranks, events: EventWriter) -> None:
         self._run, self._ranks, self._events = run, ranks, events
         self._meet_every_s = min(_MEET_EVERY_S, _MEET_SHARE * config.launch.collective_timeout_s)
-        self._todo: dict[str, list[Asked]] = {}  # on rank 0
+        self._todo: dict[str, list[ControlRequest]] = {}  # on rank 0
         self._stuck: set[str] = set()  # files that could not be removed: answered once all the same
         self._recorder = Recorder(run, ranks, events)
 
@@ -186,7 +186,7 @@ class Controls:
         return ""
 
     def _record(self, training: Training) -> None:
-        files: list[Asked] = self._ranks.share(self._taken("profile"))
+        files: list[ControlRequest] = self._ranks.share(self._taken("profile"))
         left = training.total_steps - training.step
         numbers = [int(file.value) for file in files if file.value.isdecimal()]
         num_steps = min(max(numbers, default=1), control.MOST_TRACED_STEPS, left)
@@ -199,13 +199,13 @@ class Controls:
         which = f"step {first}" if num_steps == 1 else f"steps {first} to {last}"
         self._tell("profile", files, training, answer=f"recording {which}")
 
-    def _taken(self, request: str) -> list[Asked]:
+    def _taken(self, request: str) -> list[ControlRequest]:
         return self._todo.pop(request, [])
 
     def _tell(
         self,
         request: str,
-        files: list[Asked],
+        files: list[ControlRequest],
         training: Training,
         *,
         answer: str = "",

@@ -12,7 +12,7 @@ import pytest
 import launch.config.profiles
 from launch.config.profiles import load_profile
 from launch.config.resolve import resolve
-from launch.config.values import env_names
+from launch.config.setting_values import env_names
 from rundir.config import SECTIONS, RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode

@@ -77,7 +77,7 @@ class Trained:
         self._run, self._is_over = run, threading.Event()
         self._writers = [EventWriter(run.event_file(f"rank{rank}"), rank=rank) for rank in (0, 1)]
         self._phases = phase_after or {}
-        self.answered: list[control.Asked] = []
+        self.answered: list[control.ControlRequest] = []
         self._thread = threading.Thread(target=self._answer)
 
     def __enter__(self) -> Trained:
@@ -98,7 +98,7 @@ class Trained:
                     control.withdraw(self._run, one.name)
                 self._tell(one)
 
-    def _tell(self, one: control.Asked) -> None:
+    def _tell(self, one: control.ControlRequest) -> None:
         fields: dict[str, Any] = {"request": one.request, "ids": [one.id] if one.id else []}
         if one.request in self._phases:
             in_phase(self._run, self._phases[one.request])

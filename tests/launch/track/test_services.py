@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from launch.track.process import track_once
+from launch.track.tracking_process import track_once
 from machine.processes.signals import Signals
 from rundir.errors import UserError
 from tests.launch.track.runs import HOST, MadeRun
-from tests.launch.track.test_process import Beside
+from tests.launch.track.test_tracking_process import Beside
 from tests.running import processes_of, wait_for
 from tests.tensorboard_files import scalars
 

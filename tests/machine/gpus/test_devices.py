@@ -21,7 +21,6 @@ from machine.gpus.devices import (
     place,
     visible_gpus,
 )
-from machine.gpus.mig import Part
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
@@ -66,8 +65,8 @@ def test_an_entry_that_names_no_gpu_is_an_error_that_says_which_there_are(spec: 
     assert raised.value.do == "CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7"
 
 
-PARTS = [
-    Part(
+INSTANCES = [
+    Gpu(
         index=2,
         uuid=f"MIG-{letter}1b2",
         old_name=f"MIG-GPU-b2c2/{number}/0",
@@ -91,9 +90,9 @@ def test_an_instance_of_a_gpu_is_a_device_with_memory_of_its_own(
     spec: str, uuids: list[str]
 ) -> None:
     for installed in (NODE, []):  # a container may see the instance and not its GPU
-        chosen = visible_gpus(installed, spec, lambda: PARTS)
+        chosen = visible_gpus(installed, spec, lambda: INSTANCES)
         assert [gpu.uuid for gpu in chosen] == uuids
-        assert all(gpu.is_part and gpu.memory_bytes == 40 << 30 for gpu in chosen)
+        assert all(gpu.is_instance and gpu.memory_bytes == 40 << 30 for gpu in chosen)
     alone = place(config(), None, chosen[:1])
     assert (alone.device, alone.num_ranks, alone.gpus[0].index) == ("cuda", 1, 2)
 
@@ -110,7 +109,7 @@ def test_an_entry_that_names_no_instance_is_an_error_that_says_which_there_are(
     spec: str, says: str
 ) -> None:
     with pytest.raises(UserError, match=re.escape(says)) as raised:
-        visible_gpus(NODE, spec, lambda: PARTS)
+        visible_gpus(NODE, spec, lambda: INSTANCES)
     assert raised.value.do == "CUDA_VISIBLE_DEVICES=MIG-a1b2"
     with pytest.raises(UserError, match="there is none that can be seen"):
         visible_gpus(NODE, spec, list)
@@ -118,7 +117,7 @@ def test_an_entry_that_names_no_instance_is_an_error_that_says_which_there_are(
 
 @pytest.mark.parametrize("spec", ["MIG-a,MIG-b", "0,MIG-a"])
 def test_several_ranks_get_no_instances_for_cuda_shows_a_process_one(spec: str) -> None:
-    visible = visible_gpus(NODE, spec, lambda: PARTS)
+    visible = visible_gpus(NODE, spec, lambda: INSTANCES)
     with pytest.raises(UserError, match="NCCL cannot join them") as raised:
         place(config(), None, visible)
     assert "CUDA_VISIBLE_DEVICES=MIG-a1b2 NUM_GPUS=1 ./start.sh 32b" in raised.value.do
@@ -132,8 +131,8 @@ from machine.gpus.devices import installed_gpus, visible_gpus
 for gpu in (*installed_gpus(), *visible_gpus([], "MIG-202"), *visible_gpus([], "MIG-GPU-1/1/0")):
     print(gpu.index, gpu.uuid, gpu.memory_bytes >> 20)
 """
-    env = {"NVML_MIG_0": "1", "NVML_PARTS_0": "1", "NVML_TOTAL_MIB_100": "20000"}
-    env |= {"NVML_MIG_1": "1", "NVML_PARTS_1": "2", "NVML_TOTAL_MIB_202": "40000"}
+    env = {"NVML_MIG_0": "1", "NVML_INSTANCES_0": "1", "NVML_TOTAL_MIB_100": "20000"}
+    env |= {"NVML_MIG_1": "1", "NVML_INSTANCES_1": "2", "NVML_TOTAL_MIB_202": "40000"}
     done = subprocess.run(
         [sys.executable, "-P", "-c", program],
         env=environ | fake_nvml.build(tmp_path) | env,

@@ -18,7 +18,7 @@ import pytest
 from launch.config.address_limit import rank_limit
 from machine.gpus.devices import installed_gpus
 from machine.memory import address_space
-from machine.memory.address_probe import Trial, probe
+from machine.memory.address_probe import LimitTrial, probe
 from machine.memory.address_space import predict
 from machine.memory.host_memory import Available, HostMemory, machine_memory_bytes
 from rundir.config import LimitsConfig
@@ -59,7 +59,7 @@ def test_the_pools_of_torchs_allocator_are_reserved_in_the_trial(env: dict[str, 
     little = env | {"CUDA_INIT_GIB": "1"}
     for num_pools in (1, 3):
         needed = 8 + 90 * num_pools
-        trial = Trial(
+        trial = LimitTrial(
             limit_bytes=needed * GIB, reserved_bytes=GIB, num_threads=2, num_pools=num_pools
         )
         assert probe(trial, little).failure is None

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launch.config.address_limit import rank_limit
-from machine.memory.address_probe import Trial, probe
+from machine.memory.address_probe import LimitTrial, probe
 from machine.memory.address_space import Prediction, mapped_files, predict
 from machine.memory.host_memory import HostMemory
 from machine.memory.limits import RLIMIT_VARIABLE, apply_limits, check_limits, is_out_of_memory
@@ -29,7 +29,9 @@ SMALL = predict([], "2", [])
 
 def failure(limit_bytes: int, reserved_bytes: int, num_threads: int) -> str | None:
     """Return why a trial failed, or None."""
-    trial = Trial(limit_bytes=limit_bytes, reserved_bytes=reserved_bytes, num_threads=num_threads)
+    trial = LimitTrial(
+        limit_bytes=limit_bytes, reserved_bytes=reserved_bytes, num_threads=num_threads
+    )
     return probe(trial).failure
 
 

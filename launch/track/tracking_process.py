@@ -16,7 +16,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from launch.track.event_reader import EventReader
+from launch.track.figures import EventReader
 from launch.track.services import FILES, LAST_WORDS, SERVICES, TITLES, Say, make_tracker
 from machine.processes.parent import die_with_parent
 from machine.typed import ls_runs, pip_install

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from launch.track.process import track_once
 from launch.track.sidecar import Tracking
+from launch.track.tracking_process import track_once
 from machine.processes.descendants import OwnProcesses
 from machine.processes.signals import Signals
 from rundir.config import RunConfig, TrainConfig

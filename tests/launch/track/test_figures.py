@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.track.event_reader import figures_of
-from launch.track.process import track_once
+from launch.track.figures import figures_of
+from launch.track.tracking_process import track_once
 from rundir.errors import UserError
 from rundir.events import read_events
 from tests.conftest import ROOT
@@ -172,7 +172,7 @@ def test_it_needs_neither_torch_nor_its_memory(made: MadeRun, environ: dict[str,
     made.steps(1, 2)
     program = (
         "import sys, pathlib\n"
-        "from launch.track.process import track_once\n"
+        "from launch.track.tracking_process import track_once\n"
         "from rundir.paths import RunDir\n"
         f"track_once(RunDir(pathlib.Path({str(made.run.path)!r})), 'tensorboard', print)\n"
         "print('tensorboardX' in sys.modules, 'torch' in sys.modules)"

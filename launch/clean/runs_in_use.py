@@ -62,17 +62,13 @@ class LiveRuns:
         return ""
 
 
-def _prepared(run: RunDir) -> Path:
-    return run.path / "prepared.json"
-
-
 def _is_being_prepared(run: RunDir) -> bool:
-    return phase_of(run) in ("", "preparing") and not _prepared(run).is_file()
+    return phase_of(run) in ("", "preparing") and not run.prepared.is_file()
 
 
 def _texts(run: RunDir) -> str:
     texts = []
-    for file in (run.command, run.config, _prepared(run)):
+    for file in (run.command, run.config, run.prepared):
         try:
             texts.append(file.read_text(encoding="utf-8", errors="replace"))
         except OSError:  # not there yet

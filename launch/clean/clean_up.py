@@ -13,10 +13,10 @@ from rich.console import Console
 
 from launch.clean.caches import old_entries
 from launch.clean.item import Item, Kept, Retention
-from launch.clean.live import LiveRuns, run_folders
 from launch.clean.old_models import old_models
 from launch.clean.old_runs import old_runs
 from launch.clean.remove import left_over, remove
+from launch.clean.runs_in_use import LiveRuns, run_folders
 from machine.typed import console_program
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
