@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rundir.errors import UserError
@@ -48,6 +49,22 @@ def data_paths(text: str) -> list[DataPath]:
 def as_text(paths: list[DataPath]) -> str:
     """Return the text that `data_paths` takes apart."""
     return ",".join(map(str, paths))
+
+
+def absolute(path: str, base: Path) -> str:
+    """Return a path as it is below `base`, if it is a relative one; ~ is the user's home."""
+    return str(base / os.path.expanduser(path))  # noqa: PTH111 - never raises
+
+
+def absolute_paths(text: str, base: Path) -> str:
+    """Return the text of `data_paths` with each path that is not the Hub's made absolute."""
+    paths = data_paths(text)
+    return as_text(
+        [
+            path if path.is_of_hub else replace(path, path=absolute(path.path, base))
+            for path in paths
+        ]
+    )
 
 
 def name_of(text: str) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from launch.config.setting_values import one_value
 from rundir.config import EvaluationConfig
-from rundir.data_paths import as_text, data_paths
+from rundir.data_paths import absolute_paths
 from rundir.errors import UserError
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}"
@@ -41,7 +40,7 @@ def resolve_sets(
     given: dict[str, dict[str, Any]] = {}
     for name, content in table.items():
         _check(name, content, layer)
-        given[name] = {**content, "path": _absolute(str(content.get("path", "")), base)}
+        given[name] = {**content, "path": absolute_paths(str(content.get("path", "")), base)}
     for setting in settings:
         key, equals, value = setting.partition("=")
         _, _, rest = key.strip().partition(".")
@@ -49,7 +48,7 @@ def resolve_sets(
         _check(name, [item], f"--set {key}")
         if not equals:
             raise UserError(f"--set {setting!r} has no value", do=f"--set {key}=VALUE")
-        value = _absolute(value, Path.cwd()) if item == "path" else value
+        value = absolute_paths(value, Path.cwd()) if item == "path" else value
         given.setdefault(name, {})[item] = value
     return {name: _resolved(name, values) for name, values in given.items()}
 
@@ -79,11 +78,3 @@ def _resolved(name: str, values: dict[str, Any]) -> EvaluationConfig:
             f"the set evaluation.{name} has no path", do=f"--set evaluation.{name}.path=FILE"
         )
     return made
-
-
-def _absolute(text: str, base: Path) -> str:
-    paths = [
-        path if path.is_of_hub else replace(path, path=str(base / os.path.expanduser(path.path)))  # noqa: PTH111 - never raises
-        for path in data_paths(text)
-    ]
-    return as_text(paths)

@@ -34,13 +34,13 @@ from machine.gpus.devices import (
     visible_gpus,
 )
 from machine.memory.limits import check_limits
-from machine.typed import again, ls_runs
-from machine.typed_run import typed_run
+from machine.typed import again
+from machine.typed_run import run_called, typed_run
 from rundir.checkpoints import complete_checkpoints, step_of
 from rundir.config import RunConfig, Sources
 from rundir.config_file import read_config
 from rundir.errors import UserError
-from rundir.paths import NAME, RunDir, find_run
+from rundir.paths import NAME, RunDir
 from rundir.starts import start_of
 
 
@@ -98,7 +98,7 @@ def examine(request: Request, environ: Mapping[str, str]) -> tuple[Job, list[Use
             errors.append(error)
     users_alloc_conf(environ)
     check_gate()
-    resumed = None if request.resume is None else _run_called(request.resume)
+    resumed = None if request.resume is None else run_called(request.resume)
     if resumed is not None:
         check_unowned(resumed, request.profile)
     launch = dataclasses.replace(launch, num_ranks=placement.num_ranks)
@@ -147,7 +147,7 @@ def resolve_job(request: Request, environ: Mapping[str, str]) -> tuple[RunConfig
     settings = request.all_settings()
     if request.script is not None:
         return resolve_script(request.script, settings, environ)
-    resumed = None if request.resume is None else _run_called(request.resume)
+    resumed = None if request.resume is None else run_called(request.resume)
     again = None if request.again is None else run_to_repeat(request.again)
     config, sources = resolve(request.profile, settings, environ, resumed or again)
     if again is not None:
@@ -194,13 +194,6 @@ def _checked_name(name: str | None) -> str | None:
             do=again("my-run" if better in ("", "latest") else better, instead_of=name),
         )
     return name
-
-
-def _run_called(name: str) -> RunDir:
-    try:
-        return find_run(name)
-    except ValueError as error:
-        raise UserError(str(error), do=ls_runs()) from error
 
 
 def _checkpoint_of(run: RunDir, max_steps: int) -> Path:

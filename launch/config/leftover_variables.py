@@ -2,29 +2,37 @@
 
 A run reports those it finds. It does not pass them on, unless `launch.keep_env` names them; but
 those that a machine may need, as its GPUs cannot reach each other without, are passed on with a
-warning. The table below is also in docs/configuration.md.
+warning. The rules are in leftover_variables.toml.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import tomllib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 
-from machine.gpus.allocator import OLD_NAME as OLD_ALLOC_CONF
 from rundir.errors import UserError
 
-_MIB = 1024 * 1024
+_OFF = ("0", "n", "no", "f", "false", "off")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeftoverRule:
-    """A rule: variable names (`*` matches any ending), their harmful values, and the harm."""
+    """A rule: variable names (`*` matches any ending), their harmful values, and the harm.
 
-    names: tuple[str, ...]
+    `values` says in words which do harm; those beyond any, on and off are in the next four fields,
+    in lower case.
+    """
+
+    names: list[str]
     values: str
-    is_harmful: Callable[[str], bool]
+    among: list[str] | None = None
+    not_among: list[str] | None = None
+    below: int = 0  # of whole numbers; to NCCL a negative one means "not set"
+    multiple_of: int = 1  # what whole numbers have to be
     why: str
     can_keep: bool = True
     may_be_needed: bool = False  # passed on, with a warning
@@ -32,6 +40,23 @@ class LeftoverRule:
     def covers(self, name: str) -> bool:
         """Return whether the rule applies to the variable `name`."""
         return any(fnmatchcase(name, pattern) for pattern in self.names)
+
+    def is_harmful(self, value: str) -> bool:
+        """Return whether a variable that the rule covers does harm with that value."""
+        text = value.strip().casefold()
+        if self.values == "any":
+            return True
+        if self.values in ("on", "off"):
+            return bool(text) and (self.values == "off") is (text in _OFF)
+        if self.among is not None:
+            return text in self.among
+        if self.not_among is not None:
+            return text not in self.not_among
+        return text.isdecimal() and (int(text) < self.below or int(text) % self.multiple_of != 0)
+
+
+_FILE = Path(__file__).with_suffix(".toml")
+RULES = [LeftoverRule(**row) for row in tomllib.loads(_FILE.read_text(encoding="utf-8"))["rule"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,186 +68,25 @@ class Leftover:
     reason: str
 
 
-def _is_on(value: str) -> bool:
-    return value.strip().casefold() not in ("", "0", "n", "no", "f", "false", "off")
-
-
-def _is_off(value: str) -> bool:
-    return bool(value.strip()) and not _is_on(value)
-
-
-def _is_any(_value: str) -> bool:
-    return True
-
-
-def _one_of(*values: str) -> Callable[[str], bool]:
-    return lambda value: value.strip().casefold() in values
-
-
-def _below(limit: int) -> Callable[[str], bool]:
-    """Return a test for whole numbers below `limit`; to NCCL a negative one means "not set"."""
-    return lambda value: value.strip().isdecimal() and int(value) < limit
-
-
-def _bad_num_threads(value: str) -> bool:
-    """Return whether a number of threads is too low or one that NCCL would change.
-
-    NCCL wants whole warps of 32, at least 64 threads (src/graph/tuning.cc).
-    """
-    is_number = value.strip().isdecimal()
-    return is_number and (int(value) % 32 != 0 or int(value) < 256)  # noqa: PLR2004 - the lowest default
-
-
-RULES = (
-    LeftoverRule(
-        (
-            "RANK",
-            "LOCAL_RANK",
-            "GROUP_RANK",
-            "ROLE_RANK",
-            "WORLD_SIZE",
-            "LOCAL_WORLD_SIZE",
-            "GROUP_WORLD_SIZE",
-            "ROLE_WORLD_SIZE",
-            "ROLE_NAME",
-            "MASTER_ADDR",
-            "MASTER_PORT",
-            "PYTHON_EXEC",
-            "PET_*",
-            "TORCHELASTIC_*",
-        ),
-        "any",
-        _is_any,
-        "another launcher's; torchrun would take them for its own, and sets what ranks need",
-        can_keep=False,
-    ),
-    LeftoverRule(
-        ("NCCL_IB_DISABLE",),
-        "on",
-        _is_on,
-        "between nodes NCCL falls back from InfiniBand to TCP, many times slower",
-        may_be_needed=True,
-    ),
-    LeftoverRule(
-        ("NCCL_SOCKET_IFNAME",),
-        "`lo`",
-        _one_of("lo", "=lo"),
-        "the loopback device reaches no other node: the ranks wait for each other in vain",
-    ),
-    LeftoverRule(
-        ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"),
-        "on",
-        _is_on,
-        "GPUs of a node exchange data by a detour; needed only where a collective hangs without",
-        may_be_needed=True,
-    ),
-    LeftoverRule(
-        ("NCCL_P2P_LEVEL",),
-        "all but `SYS`",
-        lambda value: not _one_of("", "sys")(value),
-        "GPUs farther apart than this exchange data through host memory, though they could do so "
-        "directly; needed only where a collective hangs without",
-        may_be_needed=True,
-    ),
-    LeftoverRule(
-        ("NCCL_DEBUG",),
-        "`INFO`, `TRACE`",
-        _one_of("info", "trace"),
-        "every rank's log fills with NCCL's own lines",
-        may_be_needed=True,
-    ),
-    LeftoverRule(
-        ("NCCL_NTHREADS",),
-        "below 256, or not a multiple of 32",
-        _bad_num_threads,
-        "few threads slow every collective; NCCL makes 64 of what is less, and the most it can "
-        "have of what is not a multiple of 32",
-    ),
-    LeftoverRule(
-        ("NCCL_BUFFSIZE",),
-        "below 4 MiB",
-        _below(4 * _MIB),
-        "smaller buffers than NCCL's own slow every collective; launch.nccl=low-memory, if meant",
-    ),
-    LeftoverRule(
-        ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS"),
-        "below 4",
-        _below(4),
-        "few channels slow every collective; launch.nccl=low-memory, if meant",
-    ),
-    LeftoverRule(
-        ("TORCH_DISTRIBUTED_DEBUG",),
-        "`DETAIL`",
-        _one_of("detail"),
-        "every collective is checked by another one first, and NCCL is not told a rank's GPU "
-        "(pytorch#178977)",
-    ),
-    LeftoverRule(
-        ("CUDA_LAUNCH_BLOCKING",),
-        "on",
-        _is_on,
-        "the CPU waits for each kernel before it starts the next",
-    ),
-    LeftoverRule(
-        ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT"),
-        "on",
-        _is_on,
-        "the CPU waits for each collective, and nothing watches for one that hangs",
-    ),
-    LeftoverRule(
-        (
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-            "NCCL_ASYNC_ERROR_HANDLING",
-            "TORCH_NCCL_ENABLE_MONITORING",
-        ),
-        "off",
-        _is_off,
-        "a rank stuck in a collective would stay so for ever, without a report",
-    ),
-    LeftoverRule(
-        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_TRACE_CPP_STACK"),
-        "any",
-        _is_any,
-        "old names; torch now has TORCH_FR_BUFFER_SIZE and TORCH_FR_CPP_STACK",
-    ),
-    LeftoverRule(
-        ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE",),
-        "any",
-        _is_any,
-        "an old name; torch now has TORCH_FR_DUMP_TEMP_FILE",
-    ),
-    LeftoverRule(
-        (OLD_ALLOC_CONF,),
-        "any",
-        _is_any,
-        "an old name; its value is passed on as PYTORCH_ALLOC_CONF",
-        can_keep=False,
-    ),
-)
-
-
 def find_leftovers(environ: Mapping[str, str], keep_env: str) -> list[Leftover]:
     """Return the variables of `environ` not passed on, in table order, without those kept."""
-    keep = names_in(keep_env)
-    return [
-        leftover for leftover in _found(environ, may_be_needed=False) if leftover.name not in keep
-    ]
+    return _harmful(environ, keep_env, may_be_needed=False)
 
 
 def find_slow_settings(environ: Mapping[str, str], keep_env: str) -> list[Leftover]:
     """Return the variables of `environ` passed on with a warning; those kept need none."""
+    return _harmful(environ, keep_env, may_be_needed=True)
+
+
+def _harmful(environ: Mapping[str, str], keep_env: str, *, may_be_needed: bool) -> list[Leftover]:
     keep = names_in(keep_env)
     return [
-        leftover for leftover in _found(environ, may_be_needed=True) if leftover.name not in keep
+        Leftover(name, value, rule.why)
+        for rule in RULES
+        if rule.may_be_needed is may_be_needed
+        for name, value in sorted(environ.items())
+        if rule.covers(name) and name not in keep and rule.is_harmful(value)
     ]
-
-
-def _found(environ: Mapping[str, str], *, may_be_needed: bool) -> Iterator[Leftover]:
-    for rule in RULES:
-        if rule.may_be_needed is may_be_needed:
-            for name, value in sorted(environ.items()):
-                if rule.covers(name) and rule.is_harmful(value):
-                    yield Leftover(name, value, rule.why)
 
 
 def names_in(keep_env: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import shlex
 import tomllib
@@ -16,6 +15,7 @@ from machine.typed import again, start_program
 from machine.typed_run import typed_run
 from rundir.config import SECTIONS
 from rundir.config_file import read_config
+from rundir.data_paths import absolute
 from rundir.errors import UserError
 from rundir.paths import ROOT, RunDir, find_run
 
@@ -32,7 +32,7 @@ def is_file(profile: str) -> bool:
 def profile_file(profile: str) -> Path:
     """Return the file of a profile."""
     if is_file(profile):
-        return Path.cwd() / os.path.expanduser(profile)  # noqa: PTH111 - never raises
+        return Path(absolute(profile, Path.cwd()))
     return PROFILES / f"{profile}.toml"
 
 

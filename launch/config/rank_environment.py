@@ -35,6 +35,10 @@ class Variable:
     reason: str
 
 
+def _ours(name: str, value: str, reason: str) -> Variable:
+    return Variable(name, value, "airlock", reason)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEnvironment:
     """The variables set for the ranks, and those of the user that do harm.
@@ -70,83 +74,63 @@ def rank_environment(
     run: RunDir,
     environ: Mapping[str, str],
     *,
-    own_trainer: bool = True,
     bindings: Bindings = NOT_ASKED,
 ) -> RankEnvironment:
-    """Return the environment of the ranks, made from the user's `environ`; see `rank_variables`."""
-    variables = rank_variables(
-        config, placement, run, environ, own_trainer=own_trainer, bindings=bindings
-    )
-    final = {variable.name: variable.value for variable in variables}
-    # A variable that Airlock itself sets to the same value is passed on after all.
-    left_out = [
-        leftover
-        for leftover in find_leftovers(environ, config.launch.keep_env)
-        if final.get(leftover.name) != leftover.value
+    """Return the environment of the ranks, made from the user's `environ`.
+
+    The user's values win unless Airlock needs its own. Variables that only suit our own trainer are
+    left alone for a script. Ranks with `bindings` have no more threads than cores. Raises UserError
+    if the user's settings of torch's allocator are invalid.
+    """
+    leftovers = find_leftovers(environ, config.launch.keep_env)
+    gone = {leftover.name for leftover in leftovers}
+    own = {name: value for name, value in environ.items() if name not in gone}
+    needed, defaults = _set_by_airlock(config, placement, run, own, bindings)
+    variables = [
+        *needed,
+        *(_or_the_users(variable, own) for variable in defaults),
+        *_allocator(environ, adds=config.script is None and placement.device == "cuda"),
     ]
-    slow = find_slow_settings(environ, config.launch.keep_env)
-    return RankEnvironment(variables=variables, left_out=left_out, slow=slow)
+    final = {variable.name: variable.value for variable in variables}
+    variables += [kept for kept in _kept(own) if kept.name not in final]
+    return RankEnvironment(
+        variables=variables,
+        # A variable that Airlock itself sets to the same value is passed on after all.
+        left_out=[leftover for leftover in leftovers if final.get(leftover.name) != leftover.value],
+        slow=find_slow_settings(environ, config.launch.keep_env),
+    )
 
 
-def rank_variables(
+def _set_by_airlock(
     config: RunConfig,
     placement: Placement,
     run: RunDir,
-    environ: Mapping[str, str],
-    *,
-    own_trainer: bool = True,
-    bindings: Bindings = NOT_ASKED,
-) -> list[Variable]:
-    """Return the variables set for the ranks. The user's values win unless Airlock needs its own.
-
-    `own_trainer` is false for a script of the user's: variables that only suit our own trainer are
-    then left alone. Ranks with `bindings` have no more threads than cores. Raises UserError if the
-    user's settings of torch's allocator are invalid.
-    """
-    left_out = {leftover.name for leftover in find_leftovers(environ, config.launch.keep_env)}
-    own = {name: value for name, value in environ.items() if name not in left_out}
+    own: Mapping[str, str],
+    bindings: Bindings,
+) -> tuple[list[Variable], list[Variable]]:
+    """Return the variables that ranks need, and those for which a user's value goes before."""
     threads = _threads(config.launch, placement, bindings)
+    is_on_gpus, is_ours = placement.device == "cuda", config.script is None
     needed = [
-        Variable("AIRLOCK_RUN_DIR", str(run.path), "airlock", "where a rank finds its run"),
-        Variable(
-            "PYTHONPATH", python_path(own), "airlock", "the clone comes first, then the user's own"
-        ),
-        Variable(
-            "PYTHONSAFEPATH",
-            "1",
-            "airlock",
-            "a train.py in the working directory must not shadow ours",
-        ),
-        Variable(
-            "PYTHONUNBUFFERED",
-            "1",
-            "airlock",
-            "a rank that is killed has its last words in its log",
-        ),
-        *(_visible_gpus(placement) if own_trainer else _for_script(config, environ)),
+        _ours("AIRLOCK_RUN_DIR", str(run.path), "where a rank finds its run"),
+        _ours("PYTHONPATH", python_path(own), "the clone comes first, then the user's own"),
+        _ours("PYTHONSAFEPATH", "1", "a train.py in the working directory must not shadow ours"),
+        _ours("PYTHONUNBUFFERED", "1", "a rank that is killed has its last words in its log"),
+        *(_visible_gpus(placement) if is_ours else _for_script(config, own)),
         *(threads if config.launch.threads_per_rank else []),
-        *([_numa(bindings)] if placement.device == "cuda" or bindings.ranks else []),
+        *([_numa(bindings)] if is_on_gpus or bindings.ranks else []),
     ]
     defaults = [
         *([] if config.launch.threads_per_rank else threads),
         *_shares(placement, bindings),
-        Variable(
-            "PYTORCH_NVML_BASED_CUDA_CHECK",
-            "1",
-            "airlock",
-            "is_available() asks NVML and makes no context",
+        _ours(
+            "PYTORCH_NVML_BASED_CUDA_CHECK", "1", "is_available() asks NVML and makes no context"
         ),
-        *([_PCI_ORDER] if placement.device == "cuda" else []),
-        *(_FOR_OUR_TRAINER if own_trainer else []),
-        *(_for_nccl(config.launch, run) if placement.device == "cuda" else []),
+        *([_PCI_ORDER] if is_on_gpus else []),
+        *(_FOR_OUR_TRAINER if is_ours else []),
+        *(_for_nccl(config.launch, run) if is_on_gpus else []),
     ]
-    set_ = [
-        *needed,
-        *(_or_the_users(variable, own) for variable in defaults),
-        *_allocator(environ, adds=own_trainer and placement.device == "cuda"),
-    ]
-    names = {variable.name for variable in set_}
-    return [*set_, *(kept for kept in _kept(own) if kept.name not in names)]
+    return needed, defaults
 
 
 def _or_the_users(variable: Variable, own: Mapping[str, str]) -> Variable:
@@ -199,17 +183,15 @@ def _shares(placement: Placement, bindings: Bindings) -> list[Variable]:
     """Return variables that limit compiler processes to a rank's share of the cores."""
     share = str(_share(placement, bindings))
     return [
-        Variable(
+        _ours(
             "TORCHINDUCTOR_COMPILE_THREADS",
             share,
-            "airlock",
             "a rank's share of the cores: torch.compile would start up to 32 workers in every "
             "rank (pytorch#190941)",
         ),
-        Variable(
+        _ours(
             "MAX_JOBS",
             share,
-            "airlock",
             "a rank's share of the cores: a build of an extension would start a compiler for "
             "each core, in every rank",
         ),
@@ -223,45 +205,42 @@ def _visible_gpus(placement: Placement) -> list[Variable]:
         return _HIDDEN_GPUS
     gpus = ",".join(gpu.uuid for gpu in placement.gpus)
     why = "by UUID: numbers mean other GPUs elsewhere"
-    return [Variable("CUDA_VISIBLE_DEVICES", gpus, "airlock", why)]
+    return [_ours("CUDA_VISIBLE_DEVICES", gpus, why)]
 
 
 # An empty value hides every GPU from CUDA and none from HIP, which takes HIP_VISIBLE_DEVICES first
 # (rocm-systems, projects/clr/rocclr/device/rocm/rocdevice.cpp, Device::init).
 _HIDDEN_GPUS = [
-    Variable("CUDA_VISIBLE_DEVICES", "", "airlock", "this run is on CPU"),
-    Variable("HIP_VISIBLE_DEVICES", "-1", "airlock", "this run is on CPU: the same for AMD GPUs"),
+    _ours("CUDA_VISIBLE_DEVICES", "", "this run is on CPU"),
+    _ours("HIP_VISIBLE_DEVICES", "-1", "this run is on CPU: the same for AMD GPUs"),
 ]
 
 # CUDA C++ Programming Guide, "CUDA Environment Variables": the default is
 # FASTEST_FIRST, which differs from PCI_BUS_ID where GPUs are not all of one kind.
-_PCI_ORDER = Variable(
+_PCI_ORDER = _ours(
     "CUDA_DEVICE_ORDER",
     "PCI_BUS_ID",
-    "airlock",
     "a GPU's number means the same one to CUDA as to nvidia-smi, and to this plan",
 )
 
-_STORE_OF_EACH_ATTEMPT = Variable(
+_STORE_OF_EACH_ATTEMPT = _ours(
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
     "1",
-    "airlock",
     "after a restart, ranks would find addresses of dead ones in the agent's store",
 )
 
 _FOR_OUR_TRAINER = [
-    Variable("TOKENIZERS_PARALLELISM", "false", "airlock", "its threads do not survive a fork"),
-    Variable("HF_HUB_OFFLINE", "1", "airlock", "files are fetched once, before the ranks start"),
+    _ours("TOKENIZERS_PARALLELISM", "false", "its threads do not survive a fork"),
+    _ours("HF_HUB_OFFLINE", "1", "files are fetched once, before the ranks start"),
 ]
 
 
 def _for_script(config: RunConfig, environ: Mapping[str, str]) -> list[Variable]:
     own = json.dumps(_own_python(environ))
     return [
-        Variable(
+        _ours(
             "AIRLOCK_SCRIPT_ENVIRONMENT",
             own,
-            "airlock",
             "Python's variables as you have them: a rank restores them for the script",
         ),
         *(_HIDDEN_GPUS if config.launch.device == "cpu" else []),
@@ -285,10 +264,9 @@ def _for_nccl(launch: LaunchConfig, run: RunDir) -> list[Variable]:
     NCCL_MIN_NCHANNELS=1 is such a default, and NCCL_NTHREADS does not affect any buffer (NCCL's
     src/graph/connect.cc and tuning.cc).
     """
-    trace = Variable(
+    trace = _ours(
         "TORCH_FR_DUMP_TEMP_FILE",
         f"{run.incidents}/nccl_trace_rank_",
-        "airlock",
         "a rank stuck in a collective leaves its last ones here; torch would write to ~/.cache, "
         "over those of other runs",
     )
@@ -320,7 +298,7 @@ def _allocator(environ: Mapping[str, str], *, adds: bool) -> list[Variable]:
     if not conf:
         return []
     if not users:
-        return [Variable(ALLOC_CONF, conf, "airlock", why)]
+        return [_ours(ALLOC_CONF, conf, why)]
     if conf == users:
         return [Variable(ALLOC_CONF, conf, "environment", "as you set it")]
     return [Variable(ALLOC_CONF, conf, "environment, airlock", f"yours, and expandable: {why}")]

@@ -80,14 +80,7 @@ def make_folder(job: Job, environ: Mapping[str, str]) -> tuple[RunDir, RankEnvir
 
 def environment_of(job: Job, folder: RunDir, environ: Mapping[str, str]) -> RankEnvironment:
     """Return the environment of the ranks of `job`."""
-    return rank_environment(
-        job.config,
-        job.placement,
-        folder,
-        environ,
-        own_trainer=job.config.script is None,
-        bindings=job.bindings,
-    )
+    return rank_environment(job.config, job.placement, folder, environ, bindings=job.bindings)
 
 
 def write_environment(folder: RunDir, environment: RankEnvironment) -> None:

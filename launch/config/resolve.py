@@ -5,7 +5,6 @@ In order of precedence: option (`--set`), environment (AIRLOCK_SECTION_KEY), pro
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from launch.config.profiles import (
 )
 from launch.config.setting_values import resolve_sections
 from rundir.config import SECTIONS, DataConfig, LaunchConfig, RunConfig, Sources, TrainConfig
-from rundir.data_paths import as_text, data_paths
+from rundir.data_paths import absolute, absolute_paths
 from rundir.paths import ROOT, RunDir
 
 
@@ -45,10 +44,11 @@ def resolve(
     base = profile_file(profile).resolve().parent if is_file(profile) else ROOT
     base = ROOT if base == PROFILES else base  # one of Airlock's own, given by its path
     values["data"] = _absolute(values["data"], sources, base)
-    if values["model"].path.startswith("~"):  # the shell does not expand it after `model.path=`
-        path = os.path.expanduser(values["model"].path)  # noqa: PTH111 - never raises
-        values["model"] = replace(values["model"], path=path)
-    values["train"] = _adapter(values["train"])
+    model, train = values["model"], values["train"]
+    if model.path.startswith("~"):  # the shell does not expand it after `model.path=`
+        values["model"] = replace(model, path=absolute(model.path, Path.cwd()))
+    if train.adapter:
+        values["train"] = replace(train, adapter=absolute(train.adapter, Path.cwd()))
     values["launch"] = _start_that_loads(values["launch"], values["train"], sources)
     architecture = table.get("architecture", {})
     if values["model"].path and sources["model.path"] not in (layer, "default"):
@@ -71,32 +71,16 @@ def _absolute(data: DataConfig, sources: Sources, profiles_base: Path) -> DataCo
         sources["data.eval_path"] = "none, as data.path is not the profile's"
         data = replace(data, eval_path="")
 
-    def absolute(key: str, text: str) -> str:
-        base = profiles_base if _from_profile(sources[f"data.{key}"]) else Path.cwd()
-        return str(base / os.path.expanduser(text)) if text else ""  # noqa: PTH111 - never raises
+    def base_of(key: str) -> Path:
+        return profiles_base if _from_profile(sources[f"data.{key}"]) else Path.cwd()
 
-    def each(key: str, text: str) -> str:
-        paths = data_paths(text)
-        resolved = [
-            path if path.is_of_hub else replace(path, path=absolute(key, path.path))
-            for path in paths
-        ]
-        return as_text(resolved)
-
+    template = data.chat_template
     return replace(
         data,
-        path=each("path", data.path),
-        eval_path=each("eval_path", data.eval_path),
-        chat_template=absolute("chat_template", data.chat_template),
+        path=absolute_paths(data.path, base_of("path")),
+        eval_path=absolute_paths(data.eval_path, base_of("eval_path")),
+        chat_template=template and absolute(template, base_of("chat_template")),
     )
-
-
-def _adapter(train: TrainConfig) -> TrainConfig:
-    """Return `train` with the adapter folder made absolute, from the working directory."""
-    if not train.adapter:
-        return train
-    path = Path.cwd() / os.path.expanduser(train.adapter)  # noqa: PTH111 - never raises
-    return replace(train, adapter=str(path))
 
 
 def _start_that_loads(launch: LaunchConfig, train: TrainConfig, sources: Sources) -> LaunchConfig:

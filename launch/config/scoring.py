@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -14,14 +15,8 @@ from launch.config.evaluation_sets import NAME
 from launch.config.setting_values import resolve_sections
 from machine.typed import ls_runs
 from rundir.checkpoints import MARKER, best_checkpoint, complete_checkpoints
-from rundir.config import (
-    SECTIONS,
-    EvaluationConfig,
-    RunConfig,
-    ScoringConfig,
-    Sources,
-)
-from rundir.data_paths import DataPath
+from rundir.config import SECTIONS, EvaluationConfig, RunConfig, ScoringConfig, Sources
+from rundir.data_paths import DataPath, absolute
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, find_run, shown
@@ -43,21 +38,13 @@ def scoring_config(
     table, checkpoint, layer = _of_model(model)
     values, sources = resolve_sections(tuple(SECTIONS), (table, layer), settings, environ)
     # What only a training has.
-    values["data"] = replace(
-        values["data"],
-        path="",
-        eval_path="",
-        eval_fraction=0.0,
-        max_samples=0,
-        max_eval_samples=0,
-        streaming=False,
-    )
+    no_data = {"path": "", "eval_path": "", "eval_fraction": 0.0, "streaming": False}
+    values["data"] = replace(values["data"], **no_data, max_samples=0, max_eval_samples=0)
     train = replace(
         values["train"],
         report_to="",
         evaluate=True,
         early_stop_evaluations=0,
-        micro_batch_size=max(1, values["train"].micro_batch_size),
         shard_optimizer=False,
     )
     values["model"] = replace(values["model"], compile=False, gradient_checkpointing=False)
@@ -164,11 +151,8 @@ def _of_folder(folder: Path) -> tuple[Table, Path | None, str]:
     described = _described(folder)
     length = _json(folder / "config.json").get("max_position_embeddings")
     data = {"max_seq_length": min(length, _DEFAULT_LENGTH)} if isinstance(length, int) else {}
-    return (
-        {"model": described | {"path": str(folder)}, "data": data, "train": {"method": "full"}},
-        None,
-        layer,
-    )
+    model = described | {"path": str(folder)}
+    return {"model": model, "data": data, "train": {"method": "full"}}, None, layer
 
 
 def _described(folder: Path) -> dict[str, Any]:
@@ -188,8 +172,6 @@ def _json(file: Path) -> dict[str, Any]:
 
 def named_sets(data: Sequence[str], columns: str, max_samples: int) -> dict[str, EvaluationConfig]:
     """Return the sets of DATA…, each PATH or NAME=PATH. Raises UserError for two of a name."""
-    import re
-
     sets: dict[str, EvaluationConfig] = {}
     for text in data:
         name, equals, path = text.partition("=")
@@ -197,14 +179,12 @@ def named_sets(data: Sequence[str], columns: str, max_samples: int) -> dict[str,
             path = text
             name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(text.removeprefix("hf:")).stem).strip("-")
             name = name[:40] or "data"
-        one = DataPath(path)
-        if not one.is_of_hub:
-            one = DataPath(str(Path.cwd() / Path(path).expanduser()))
+        path = path if DataPath(path).is_of_hub else absolute(path, Path.cwd())
         if name in sets:
             raise UserError(
-                f"two sets are called {name}: {sets[name].path} and {one.path}",
+                f"two sets are called {name}: {sets[name].path} and {path}",
                 do=f"./airlock evaluate MODEL {name}={shlex.quote(sets[name].path)} "
-                f"{name}-2={shlex.quote(one.path)}",
+                f"{name}-2={shlex.quote(path)}",
             )
-        sets[name] = EvaluationConfig(path=one.path, columns=columns, max_samples=max_samples)
+        sets[name] = EvaluationConfig(path=path, columns=columns, max_samples=max_samples)
     return sets

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from rundir.events import Event, EventTail
 from rundir.paths import RunDir
 from rundir.schema import spec_of
 
 _METRICS = ("train", "eval", "eval.set", "host", "gpu")
-_NO_FIGURES = (
-    "step",
-    "index",
-    "set",
-    "num_samples",
-    "num_labels",
-)  # they say what a figure belongs to
+# They say what a figure belongs to.
+_NO_FIGURES = ("step", "index", "set", "num_samples", "num_labels")
 _NOT_FINITE = ("nan", "inf", "-inf")  # as in events, since JSON has no such numbers
-
-
-def is_tracked(event: Event) -> bool:
-    """Return whether the event is a metric that is tracked."""
-    return event["kind"] == "metric" and event["name"] in _METRICS
 
 
 def figures_of(event: Event) -> dict[str, float]:
@@ -48,26 +38,29 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) or value in _NOT_FINITE else None
 
 
-class Tracker(Protocol):
+class FigureTracker:
     """A destination of figures; every method may raise whatever its library raises."""
 
     def repeat_from(self, step: int) -> None:
-        """Drop what was added of this step and later ones: the run resumes from a checkpoint."""
+        """Drop what was added of this step and later ones: the run resumes from a checkpoint.
+
+        A service forgets nothing, and its charts show both.
+        """
 
     def add(self, step: int, t: float, figures: dict[str, float]) -> None:
         """Add figures as they were after `step`, at Unix time `t` in seconds."""
 
     def flush(self) -> None:
-        """Publish what was added, as far as that does not take long."""
+        """Publish what was added, as far as that does not take long; a service does by itself."""
 
     def close(self) -> None:
         """Publish all of it."""
 
 
-class EventReader:
+class MetricReader:
     """A reader that passes the metrics of rank 0 and of the launcher on to a tracker."""
 
-    def __init__(self, run: RunDir, tracker: Tracker) -> None:
+    def __init__(self, run: RunDir, tracker: FigureTracker) -> None:
         self._tails = [EventTail(run.event_file(writer)) for writer in ("rank0", "launch")]
         self._tracker = tracker
         self._step = 0  # the last one trained, which figures of the host and its GPUs belong to
@@ -85,7 +78,7 @@ class EventReader:
             self._step = event["first_step"]
             if event["attempt"] > 0:
                 self._tracker.repeat_from(self._step + 1)
-        elif is_tracked(event):
+        elif event["kind"] == "metric" and event["name"] in _METRICS:
             step = event.get("step", self._step)
             if event["name"] == "train":
                 self._step = step

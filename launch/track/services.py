@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from launch.track.figures import Tracker
+from launch.track.figures import FigureTracker
 from launch.track.tensorboard import TensorBoard
 from rundir.config_file import read_config
 from rundir.errors import UserError
@@ -38,7 +38,7 @@ def services_in(report_to: str) -> list[str]:
     return [name for name in dict.fromkeys(names) if name != FILES]
 
 
-def make_tracker(name: str, run: RunDir, say: Say, *, is_beside: bool = False) -> Tracker:
+def make_tracker(name: str, run: RunDir, say: Say, *, is_beside: bool = False) -> FigureTracker:
     """Return the tracker called `name`, for `run`. Raises whatever its library raises.
 
     `is_beside`: the run is in progress, so that W&B, if unreachable, has to keep the data for
@@ -52,7 +52,7 @@ def make_tracker(name: str, run: RunDir, say: Say, *, is_beside: bool = False) -
     return Trackio(run, config, say)
 
 
-class Wandb:
+class Wandb(FigureTracker):
     """A run of W&B with the id of ours; one that exists already is continued.
 
     WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE, WANDB_DIR and the like have their usual meaning.
@@ -89,22 +89,16 @@ class Wandb:
         self._run.define_metric(_STEP)
         self._run.define_metric("*", step_metric=_STEP, step_sync=True)
 
-    def repeat_from(self, step: int) -> None:
-        """Do nothing: W&B forgets nothing, and its charts show both."""
-
     def add(self, step: int, t: float, figures: dict[str, float]) -> None:
         """Log the figures as one row of the history."""
         self._run.log({**figures, _STEP: step, "_timestamp": t})
-
-    def flush(self) -> None:
-        """Do nothing: W&B uploads by itself."""
 
     def close(self) -> None:
         """Wait until everything is uploaded."""
         self._run.finish()
 
 
-class Trackio:
+class Trackio(FigureTracker):
     """A run of trackio with the id of ours as its name; one that exists already is continued.
 
     TRACKIO_DIR, TRACKIO_SPACE_ID and the like have their usual meaning.
@@ -126,9 +120,6 @@ class Trackio:
         )
         say(f"run {run.run_id} of the project {project}")
 
-    def repeat_from(self, step: int) -> None:
-        """Do nothing: trackio forgets nothing, and its charts show both."""
-
     def add(self, step: int, t: float, figures: dict[str, float]) -> None:  # noqa: ARG002
         """Log the figures as one row, without `t`: trackio has no times but its own.
 
@@ -137,9 +128,6 @@ class Trackio:
         finite = {name: figure for name, figure in figures.items() if math.isfinite(figure)}
         if finite:
             self._trackio.log(finite, step=step)
-
-    def flush(self) -> None:
-        """Do nothing: trackio writes by itself."""
 
     def close(self) -> None:
         """Wait until everything is written."""

@@ -96,8 +96,11 @@ class Tracking:
     def _alive(self, waited_s: float) -> list[_Sidecar]:
         """Return the sidecars that are still running and have time left."""
         self._show()
-        alive = [sidecar for sidecar in self._sidecars or () if sidecar.process.poll() is None]
-        return [running for running in alive if waited_s < running.most_s]
+        return [
+            sidecar
+            for sidecar in self._sidecars or ()
+            if sidecar.process.poll() is None and waited_s < sidecar.most_s
+        ]
 
     def _show(self) -> None:
         """Print the lines of the trackers, and report each one that has failed."""
@@ -133,15 +136,8 @@ class _Sidecar:
         self.most_s = _FILES_S if name == FILES else _SERVICE_S
         self.was_ended = False  # or its failure has been reported
         self.why = ""  # the reason for its failure, in its own words
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "launch.track",
-            str(run.path),
-            name,
-            str(os.getpid()),
-        ]
+        command = [sys.executable, "-P", "-m", "launch.track"]
+        command += [str(run.path), name, str(os.getpid())]
         with run.track_log(name).open("ab") as log:
             self.process = subprocess.Popen(
                 command,

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from launch.track.figures import FigureTracker
+
 
 @contextlib.contextmanager
 def _without_torch() -> Iterator[None]:
@@ -25,7 +27,7 @@ def _without_torch() -> Iterator[None]:
         del sys.modules["torch"]
 
 
-class TensorBoard:
+class TensorBoard(FigureTracker):
     """One event file in `folder`, which replaces those that were there before.
 
     SummaryWriter would write it from a thread, and hang when the disk is full.
@@ -40,11 +42,8 @@ class TensorBoard:
         # TensorBoard recognises the files by this prefix, and reads them in order of name.
         name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
         self._path = folder / name
-        self._event, self._session, self._summary = (
-            event_pb2.Event,
-            event_pb2.SessionLog,
-            summary_pb2.Summary,
-        )
+        self._event, self._session = event_pb2.Event, event_pb2.SessionLog
+        self._summary = summary_pb2.Summary
         self._records = RecordWriter(str(self._path))
         self._write(wall_time=time.time(), file_version="brain.Event:2")
 

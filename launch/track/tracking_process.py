@@ -16,14 +16,15 @@ from types import FrameType
 
 from rich.console import Console
 
-from launch.track.figures import EventReader
+from launch.track.figures import MetricReader
 from launch.track.services import FILES, LAST_WORDS, SERVICES, TITLES, Say, make_tracker
 from machine.processes.parent import die_with_parent
-from machine.typed import ls_runs, pip_install
+from machine.typed import pip_install
+from machine.typed_run import run_called
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.files.lock import lock
-from rundir.paths import RunDir, find_run
+from rundir.paths import RunDir
 
 _POLL_S = 1.0
 _NICE = 5  # the training comes first
@@ -35,10 +36,7 @@ def track(name: str, service: str | None, console: Console) -> None:
 
     Raises UserError when there is no such run or service, or when it cannot be done.
     """
-    try:
-        run = find_run(name)
-    except ValueError as error:
-        raise UserError(str(error), do=ls_runs()) from error
+    run = run_called(name)
     to = service or FILES
     if to not in TITLES:
         raise UserError(f"no tracker {to!r}", do=f"--to {' or --to '.join(SERVICES)}")
@@ -55,7 +53,7 @@ def track_once(run: RunDir, name: str, say: Say) -> None:
     with _alone(run, name):
         try:
             tracker = make_tracker(name, run, say)
-            EventReader(run, tracker).follow()
+            MetricReader(run, tracker).follow()
             tracker.close()
         except Exception as error:  # trackers may raise anything
             raise UserError(
@@ -90,13 +88,13 @@ def track_beside(run: RunDir, name: str, parent_pid: int) -> int:
     try:
         with _alone(run, name):
             tracker = make_tracker(name, run, say, is_beside=True)
-            follower = EventReader(run, tracker)
+            reader = MetricReader(run, tracker)
             while not asked_to_end:
-                follower.follow()
+                reader.follow()
                 if select.select([0], [], [], _POLL_S)[0]:
                     break
             signal.alarm(_LAST_S)
-            follower.follow()
+            reader.follow()
             tracker.close()
     except Exception as error:  # noqa: BLE001 - whatever a tracker raises, the training goes on
         say(f"{LAST_WORDS}{_text(error)}")
