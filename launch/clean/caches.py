@@ -22,9 +22,7 @@ _ENTRIES = {
 _LEAST_AGE_S = 600.0
 
 
-def old_entries(
-    cache: Path, retention: Retention, live: LiveRuns, look_again: Callable[[], LiveRuns]
-) -> Iterator[Item | Kept]:
+def old_entries(cache: Path, retention: Retention, live: LiveRuns) -> Iterator[Item | Kept]:
     """Yield the entries not used since, by the time of their folders (rundir/seal.py)."""
     for name, (pattern, what) in _ENTRIES.items():
         folder = cache / name
@@ -46,18 +44,16 @@ def old_entries(
                     size_bytes=freed_bytes(path),
                     age_s=age_s,
                     what=f"{what}, made again when a run needs it",
-                    used=_used_since(stat.st_mtime_ns, path.name, look_again),
+                    used=_used_since(stat.st_mtime_ns, path.name, live),
                 )
 
 
-def _used_since(
-    seen_ns: int, name: str, look_again: Callable[[], LiveRuns]
-) -> Callable[[Path], str]:
+def _used_since(seen_ns: int, name: str, live: LiveRuns) -> Callable[[Path], str]:
     """Return what tells whether a run has begun to use the entry meanwhile."""
 
     def used(at: Path) -> str:
         if at.lstat().st_mtime_ns != seen_ns:
             return "a run has begun to use it"
-        return look_again().user_of_cached(name) if at.name == name else ""
+        return live.again().user_of_cached(name) if at.name == name else ""
 
     return used

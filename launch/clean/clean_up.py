@@ -21,13 +21,13 @@ from machine.typed import console_program
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import cache_folder, runs_folder, shown
-from rundir.units import size_text
+from rundir.units import num_text, size_text
 
 _DAY_S = 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CleanOptions:
     """What was typed."""
 
     older_than: str
@@ -44,27 +44,28 @@ class Asked:
         return shlex.join([*inbox, "--older-than", self.older_than, "--keep", str(self.keep)])
 
 
-def clean(asked: Asked, console: Console) -> ExitCode:
+def clean(options: CleanOptions, console: Console) -> ExitCode:
     """Show what could be removed, or remove it. Raises UserError for a folder that is no inbox."""
-    places = _Places.of(asked.inbox)
-    findings = list(places.look(Retention(older_than_s=asked.older_than_s, keep=asked.keep)))
+    places = _CleanedFolders.of(options.inbox)
+    retention = Retention(older_than_s=options.older_than_s, keep=options.keep)
+    findings = list(places.old_things(retention))
     items = [item for item in findings if isinstance(item, Item)]
     kept = [item for item in findings if isinstance(item, Kept)]
-    if not asked.as_json:
-        console.out("\n".join(_plan(asked, places, items, kept)), highlight=False)
-    removed, kept_after_all, failed = _remove_all(items) if asked.yes else ([], [], {})
+    if not options.as_json:
+        console.out("\n".join(_plan(options, places, items, kept)), highlight=False)
+    removed, kept_after_all, failed = _remove_all(items) if options.yes else ([], [], {})
     kept += kept_after_all
-    if asked.as_json:
-        console.out(json.dumps(_as_json(asked, items, kept, removed, failed)), highlight=False)
+    if options.as_json:
+        console.out(json.dumps(_as_json(options, items, kept, removed, failed)), highlight=False)
     else:
-        console.out("\n".join(_end(asked, items, removed, kept_after_all)), highlight=False)
+        console.out("\n".join(_end(options, items, removed, kept_after_all)), highlight=False)
     if failed:
         raise _not_removed(failed)
     return ExitCode.DONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Places:
+class _CleanedFolders:
     """Where to look: the runs and the cache, or the runs and the models of an inbox."""
 
     runs: Path
@@ -72,7 +73,7 @@ class _Places:
     models: Path | None
 
     @classmethod
-    def of(cls, inbox: str | None) -> _Places:
+    def of(cls, inbox: str | None) -> _CleanedFolders:
         """Return the places of an inbox, or of this clone."""
         if inbox is None:
             return cls(runs=runs_folder(), cache=cache_folder(), models=None)
@@ -89,22 +90,17 @@ class _Places:
         """All places, as they are shown."""
         return [folder for folder in (self.runs, self.cache, self.models) if folder is not None]
 
-    def look(self, retention: Retention) -> Iterable[Item | Kept]:
+    def old_things(self, retention: Retention) -> Iterable[Item | Kept]:
         """Yield what could be removed, and what is kept although it is old."""
         yield from left_over(self._of_trash())
-        live = self.live()
-        yield from old_runs(self.runs, retention, live, self.live)
+        jobs = () if self.models is None else ("queue", "processing")
+        job_folders = [self.runs.parent / name for name in jobs]
+        live = LiveRuns({self.runs, runs_folder()}, job_folders)
+        yield from old_runs(self.runs, retention, live)
         if self.cache is not None:
-            yield from old_entries(self.cache, retention, live, self.live)
+            yield from old_entries(self.cache, retention, live)
         if self.models is not None:
-            yield from old_models(self.models, retention, live, self.live)
-
-    def live(self) -> LiveRuns:
-        """Return the runs that are live now, elsewhere too, and the jobs of the inbox."""
-        folders = () if self.models is None else ("queue", "processing")
-        places = (self.runs.parent / name for name in folders)
-        jobs = [path.name for folder in places if folder.is_dir() for path in folder.iterdir()]
-        return LiveRuns({self.runs, runs_folder()}, jobs)
+            yield from old_models(self.models, retention, live)
 
     def _of_trash(self) -> list[Path]:
         folders = [self.runs, *(run.checkpoints for run in run_folders(self.runs))]
@@ -119,20 +115,20 @@ def _remove_all(items: list[Item]) -> tuple[list[Item], list[Kept], dict[Path, O
     failed: dict[Path, OSError] = {}
     for item in items:
         try:
-            why = remove(item)
+            if why := remove(item):
+                kept.append(Kept(kind=item.kind, path=item.path, why=why))
+            else:
+                removed.append(item)
         except OSError as error:
             failed[item.path] = error
-            continue
-        if why:
-            kept.append(Kept(kind=item.kind, path=item.path, why=why))
-        else:
-            removed.append(item)
     return removed, kept, failed
 
 
-def _plan(asked: Asked, places: _Places, items: list[Item], kept: list[Kept]) -> list[str]:
+def _plan(
+    options: CleanOptions, places: _CleanedFolders, items: list[Item], kept: list[Kept]
+) -> list[str]:
     where = " and ".join(shown(path) for path in places.all)
-    lines = [f"of {where}, older than {asked.older_than}:"]
+    lines = [f"of {where}, older than {options.older_than}:"]
     lines += [
         f"  {item.kind:<11} {size_text(item.size_bytes):>12}  {item.age_s / _DAY_S:>5.0f} days  "
         f"{_name(item.path)}  ({item.what})"
@@ -152,23 +148,22 @@ def _name(path: Path) -> str:
 
 
 def _end(
-    asked: Asked, items: list[Item], removed: list[Item], kept_after_all: list[Kept]
+    options: CleanOptions, items: list[Item], removed: list[Item], kept_after_all: list[Kept]
 ) -> list[str]:
     lines = [f"  kept after all: {_name(kept.path)}: {kept.why}" for kept in kept_after_all]
-    if asked.yes:
+    if options.yes:
         return [*lines, f"removed: {_total(removed)}"]
     if not items:
         return ["nothing to remove"]
     return [
         f"could be removed: {_total(items)}; nothing was",
-        f"  → {console_program()} clean {asked.words} --yes",
+        f"  → {console_program()} clean {options.words} --yes",
     ]
 
 
 def _total(items: list[Item]) -> str:
-    num = len(items)
     size = size_text(sum(item.size_bytes for item in items))
-    return f"{num} thing{'' if num == 1 else 's'}, {size}"
+    return f"{num_text(len(items), 'thing')}, {size}"
 
 
 def _not_removed(failed: Mapping[Path, OSError]) -> UserError:
@@ -183,14 +178,14 @@ def _not_removed(failed: Mapping[Path, OSError]) -> UserError:
 
 
 def _as_json(
-    asked: Asked,
+    options: CleanOptions,
     items: list[Item],
     kept: list[Kept],
     removed: list[Item],
     failed: Mapping[Path, OSError],
 ) -> dict[str, Any]:
     return {
-        "is_dry_run": not asked.yes,
+        "is_dry_run": not options.yes,
         "could_be_removed": [item.as_json for item in items],
         "removed": [entry.as_json for entry in removed],
         "kept": [{"kind": entry.kind, "path": str(entry.path), "why": entry.why} for entry in kept],

@@ -14,9 +14,7 @@ from launch.clean.runs_in_use import LiveRuns
 DESCENT, CURRENT = "descent.jsonl", "current"
 
 
-def old_models(
-    folder: Path, retention: Retention, live: LiveRuns, look_again: Callable[[], LiveRuns]
-) -> Iterator[Item | Kept]:
+def old_models(folder: Path, retention: Retention, live: LiveRuns) -> Iterator[Item | Kept]:
     """Yield what can go of `folder`, the models of an inbox, and which old ones are kept."""
     lines = _lines(folder / DESCENT)
     jobs = list(dict.fromkeys(str(line["job"]) for line in lines))
@@ -48,15 +46,15 @@ def old_models(
                 size_bytes=freed_bytes(path),
                 age_s=age_s,
                 what="a model that another has followed",
-                used=_used(folder, path.name, look_again),
+                used=_used(folder, path.name, live),
             )
 
 
-def _used(folder: Path, name: str, look_again: Callable[[], LiveRuns]) -> Callable[[Path], str]:
+def _used(folder: Path, name: str, live: LiveRuns) -> Callable[[Path], str]:
     def used(at: Path) -> str:
         if name in _current(folder, _lines(folder / DESCENT)):
             return "it is the current model now"
-        return look_again().user_of(name) if at.name == name else ""
+        return live.again().user_of(name) if at.name == name else ""
 
     return used
 

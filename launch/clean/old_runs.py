@@ -17,8 +17,6 @@ from rundir.owner import is_owned, owner_of
 from rundir.paths import RunDir
 from rundir.status import read_status
 
-LookAgain = Callable[[], LiveRuns]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RecordedRun:
@@ -36,9 +34,7 @@ class _RecordedRun:
         return self.is_done and (self.run.model.is_dir() or self.run.adapter.is_dir())
 
 
-def old_runs(
-    folder: Path, retention: Retention, live: LiveRuns, look_again: LookAgain
-) -> Iterator[Item | Kept]:
+def old_runs(folder: Path, retention: Retention, live: LiveRuns) -> Iterator[Item | Kept]:
     """Yield what can go of the runs in `folder`, and which old ones are kept, and why."""
     runs = []
     for run in run_folders(folder):
@@ -49,44 +45,40 @@ def old_runs(
             runs.append(recorded)
     kept = _kept_by_place(folder, runs, retention)
     last_models = _last_models(runs)
-    for run_of in runs:
-        age_s = time.time() - run_of.ended_t
+    for old in runs:
+        age_s = time.time() - old.ended_t
         if age_s < retention.older_than_s:
             continue
-        why = live.why(run_of.run) or kept.get(run_of.run.path, "")
+        why = live.why(old.run) or kept.get(old.run.path, "")
         if not why:
-            yield _whole(run_of, age_s, look_again)
+            yield Item(
+                kind="run",
+                path=old.run.path,
+                size_bytes=freed_bytes(old.run.path),
+                age_s=age_s,
+                what=f"{old.profile}, {old.phase or 'never began'}",
+                used=_used(old.run, live),
+            )
             continue
-        checkpoints = [] if live.why(run_of.run) else _superfluous(run_of, last_models)
+        checkpoints = [] if live.why(old.run) else _superfluous(old, last_models)
         if checkpoints:
             yield Item(
                 kind="checkpoints",
-                path=run_of.run.checkpoints,
+                path=old.run.checkpoints,
                 paths=tuple(checkpoints),
                 size_bytes=sum(map(freed_bytes, checkpoints)),
                 age_s=age_s,
                 what=f"{len(checkpoints)} of a run that is done; its model stays",
-                used=_used(run_of.run, look_again),
+                used=_used(old.run, live),
             )
-        yield Kept(kind="run", path=run_of.run.path, why=why)
+        yield Kept(kind="run", path=old.run.path, why=why)
 
 
-def _whole(old: _RecordedRun, age_s: float, look_again: LookAgain) -> Item:
-    return Item(
-        kind="run",
-        path=old.run.path,
-        size_bytes=freed_bytes(old.run.path),
-        age_s=age_s,
-        what=f"{old.profile}, {old.phase or 'never began'}",
-        used=_used(old.run, look_again),
-    )
-
-
-def _used(run: RunDir, look_again: LookAgain) -> Callable[[Path], str]:
+def _used(run: RunDir, live: LiveRuns) -> Callable[[Path], str]:
     def used(at: Path) -> str:
         if at.name.startswith(TRASH):  # it was looked at a moment ago
             return IS_LIVE if is_owned(RunDir(at)) else ""
-        return look_again().why(run)
+        return live.again().why(run)
 
     return used
 
@@ -119,14 +111,17 @@ def _written_t(run: RunDir) -> float:
 def _kept_by_place(folder: Path, runs: list[_RecordedRun], retention: Retention) -> dict[Path, str]:
     """Return the runs that are kept whatever their age, with the reason."""
     reasons: dict[Path, str] = {}
-    for of_one in _by_profile(runs):
-        last = of_one[-retention.keep :] if retention.keep else []
-        for place in last:
-            which = "the last run" if retention.keep == 1 else f"one of the last {retention.keep}"
-            reasons[place.run.path] = f"{which} of {place.profile or 'its profile'}"
+    which = "the last run" if retention.keep == 1 else f"one of the last {retention.keep}"
+    by_profile: dict[str, list[_RecordedRun]] = {}
+    for run in runs:
+        by_profile.setdefault(run.profile, []).append(run)
+    for profile, of_profile in by_profile.items():
+        for run in of_profile[-retention.keep :] if retention.keep else []:
+            reasons[run.run.path] = f"{which} of {profile or 'its profile'}"
     for path in _last_models(runs):
         reasons.setdefault(path, "it has the last good model of its profile")
-    for path in _last_with_checkpoints(runs):
+    resumable = (run for run in runs if complete_checkpoints(run.run.checkpoints))
+    for path in _last_of_each_profile(resumable):
         reasons.setdefault(path, "it has the last checkpoints of its profile, to go on from")
     latest = folder / "latest"
     if latest.is_symlink():
@@ -136,24 +131,11 @@ def _kept_by_place(folder: Path, runs: list[_RecordedRun], retention: Retention)
 
 def _last_models(runs: list[_RecordedRun]) -> set[Path]:
     """Return the last run of each profile that has exported a model."""
-    folders = ([run.run.path for run in some if run.has_exported] for some in _by_profile(runs))
-    return {paths[-1] for paths in folders if paths}
+    return _last_of_each_profile(run for run in runs if run.has_exported)
 
 
-def _last_with_checkpoints(runs: list[_RecordedRun]) -> set[Path]:
-    """Return the last run of each profile that has whole checkpoints."""
-    folders = (
-        [run.run.path for run in some if complete_checkpoints(run.run.checkpoints)]
-        for some in _by_profile(runs)
-    )
-    return {paths[-1] for paths in folders if paths}
-
-
-def _by_profile(runs: Iterable[_RecordedRun]) -> list[list[_RecordedRun]]:
-    by_profile: dict[str, list[_RecordedRun]] = {}
-    for run in runs:
-        by_profile.setdefault(run.profile, []).append(run)
-    return list(by_profile.values())
+def _last_of_each_profile(runs: Iterable[_RecordedRun]) -> set[Path]:
+    return set({run.profile: run.run.path for run in runs}.values())
 
 
 def _superfluous(old: _RecordedRun, last_models: set[Path]) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from machine.processes.runs import all_runs, phase_of
@@ -25,11 +25,14 @@ def run_folders(folder: Path) -> Iterator[RunDir]:
 class LiveRuns:
     """The live runs of this user, in `folders` or with processes here, as they are now.
 
-    `jobs` are those of an inbox that go on: their runs can be resumed, or are being scored.
+    `job_folders` hold the jobs of an inbox that go on: their runs can be resumed, or are being
+    scored.
     """
 
-    def __init__(self, folders: Iterable[Path], jobs: Iterable[str] = ()) -> None:
-        self._jobs = list(jobs)
+    def __init__(self, folders: Collection[Path], job_folders: Collection[Path] = ()) -> None:
+        self._folders, self._job_folders = folders, job_folders
+        jobs = (folder.iterdir() for folder in job_folders if folder.is_dir())
+        self._jobs = [path.name for paths in jobs for path in paths]
         owned = {
             run.path.resolve() for folder in folders for run in run_folders(folder) if is_owned(run)
         }
@@ -37,6 +40,10 @@ class LiveRuns:
         self._live = owned | with_processes
         self._preparing = [path.name for path in sorted(owned) if _is_being_prepared(RunDir(path))]
         self._texts = {path.name: _texts(RunDir(path)) for path in self._live}
+
+    def again(self) -> LiveRuns:
+        """Return those that are live by now."""
+        return LiveRuns(self._folders, self._job_folders)
 
     def why(self, run: RunDir) -> str:
         """Return why `run` is not to be touched, or "": it is live, or a live run uses it."""

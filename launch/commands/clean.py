@@ -56,10 +56,10 @@ def clean(
     Old runs, the checkpoints of runs that are done, prepared data. Never a live run or what it
     uses, the last good model of a profile with its best checkpoint, or what Airlock did not make.
     """
-    from launch.clean.clean_up import Asked
+    from launch.clean.clean_up import CleanOptions
     from launch.clean.clean_up import clean as carry_out
 
-    asked = Asked(
+    options_ = CleanOptions(
         older_than=older_than[0],
         older_than_s=older_than[1],
         keep=keep,
@@ -67,4 +67,4 @@ def clean(
         yes=yes and not dry_run,
         as_json=as_json,
     )
-    end_with(lambda console, _: carry_out(asked, console))
+    end_with(lambda console, _: carry_out(options_, console))

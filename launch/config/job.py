@@ -25,7 +25,6 @@ from machine.cores.numa import NOT_ASKED, Bindings, bind_ranks
 from machine.gpus.allocator import users_alloc_conf
 from machine.gpus.devices import (
     USUAL_GPU,
-    Gpu,
     Placement,
     asked_num_ranks,
     installed_gpus,
@@ -136,7 +135,7 @@ def _place_somewhere(
     asked: tuple[int, str] | None = None
     try:
         asked = _asked_of(request, config, sources, environ)
-        return place(config, asked, _visible(environ), _plan_of(request, asked))
+        return _placed(request, config, asked, environ)
     except UserError as error:
         errors.append(error)
     return place_elsewhere(config, asked)
@@ -152,9 +151,8 @@ def resolve_job(request: Request, environ: Mapping[str, str]) -> tuple[RunConfig
     config, sources = resolve(request.profile, settings, environ, resumed or again)
     if again is not None:
         revision = pinned_revision(config, sources, again)
-        config = dataclasses.replace(
-            config, model=dataclasses.replace(config.model, revision=revision)
-        )
+        model = dataclasses.replace(config.model, revision=revision)
+        config = dataclasses.replace(config, model=model)
     if request.demo:
         config, sources = with_demo(config, sources)
     start_of(config)
@@ -165,24 +163,24 @@ def place_job(
     request: Request, config: RunConfig, sources: Sources, environ: Mapping[str, str]
 ) -> Placement:
     """Return the device and number of ranks of a request. Raises UserError."""
-    asked = _asked_of(request, config, sources, environ)
-    return place(config, asked, _visible(environ), _plan_of(request, asked))
+    return _placed(request, config, _asked_of(request, config, sources, environ), environ)
 
 
-def _plan_of(request: Request, asked: tuple[int, str] | None) -> str:
-    """Return the command that plans a request for as many GPUs as are asked for."""
+def _placed(
+    request: Request,
+    config: RunConfig,
+    asked: tuple[int, str] | None,
+    environ: Mapping[str, str],
+) -> Placement:
+    visible = visible_gpus(installed_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
     number = {} if asked is None else {"num_gpus": asked[0]}
-    return request.command(PLAN, {}, gpu=USUAL_GPU, **number)
+    return place(config, asked, visible, request.command(PLAN, {}, gpu=USUAL_GPU, **number))
 
 
 def _asked_of(
     request: Request, config: RunConfig, sources: Sources, environ: Mapping[str, str]
 ) -> tuple[int, str] | None:
     return asked_num_ranks(request.num_gpus, config, sources["launch.num_ranks"], environ)
-
-
-def _visible(environ: Mapping[str, str]) -> list[Gpu]:
-    return visible_gpus(installed_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def _checked_name(name: str | None) -> str | None:

@@ -15,42 +15,39 @@ from machine.typed_run import pinned
 from rundir import owner
 from rundir.atomic import write_text
 from rundir.card.made_with import write_made_with
-from rundir.config import RunConfig
 from rundir.config_file import config_text
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, create_run
 
 
-def torchrun_args(run: RunDir, num_ranks: int, max_restarts: int) -> list[str]:
-    """Return torchrun's arguments to start `num_ranks` ranks of `run` on this node."""
+def torchrun_args_of(job: Job, folder: RunDir) -> list[str]:
+    """Return torchrun's arguments, which are the agent's, to start the ranks of `job`."""
     return [
         "--nnodes=1",
-        f"--nproc-per-node={num_ranks}",
+        f"--nproc-per-node={job.placement.num_ranks}",
         "--rdzv-backend=c10d",
         "--rdzv-endpoint=localhost:0",  # a free port; a fixed one could be in use
-        f"--rdzv-id={run.run_id}",
-        f"--max-restarts={max_restarts}",
-        f"--log-dir={run.elastic}",  # else every run leaves a folder in /tmp
+        f"--rdzv-id={folder.run_id}",
+        f"--max-restarts={job.config.launch.max_restarts}",
+        f"--log-dir={folder.elastic}",  # else every run leaves a folder in /tmp
         "-m",
         "launch.start.rank.rank",
     ]
 
 
-def torchrun_line(args: list[str], environment: RankEnvironment) -> str:
-    """Return the shell command, with environment, that cold-starts a prepared run."""
-    unset = [word for leftover in environment.left_out for word in ("-u", leftover.name)]
-    settings = [f"{variable.name}={variable.value}" for variable in environment.variables]
-    return shlex.join(["env", *unset, *settings, "torchrun", *args])
+def torchrun_line_of(job: Job, folder: RunDir, environment: RankEnvironment) -> str:
+    """Return the shell command, with environment, that cold-starts the prepared run.
 
-
-def plain_torchrun_line(config: RunConfig) -> str:
-    """Return the shell command that runs the script of `config` without Airlock."""
-    assert config.script is not None
-    restarts = config.launch.max_restarts
-    options = ["--standalone", f"--nproc-per-node={config.launch.num_ranks}"]
+    For a script, it is the one that runs it without Airlock.
+    """
+    if (script := job.config.script) is None:
+        unset = [word for leftover in environment.left_out for word in ("-u", leftover.name)]
+        settings = [f"{variable.name}={variable.value}" for variable in environment.variables]
+        return shlex.join(["env", *unset, *settings, "torchrun", *torchrun_args_of(job, folder)])
+    restarts = job.config.launch.max_restarts
+    options = ["--standalone", f"--nproc-per-node={job.placement.num_ranks}"]
     options += [f"--max-restarts={restarts}"] if restarts else []
-    script = config.script
     what = ["-m", script.module] if script.module else [script.path]
     return shlex.join(["torchrun", *options, *what, *script.args])
 
@@ -97,18 +94,6 @@ def write_command(
         resumed = None if job.resume_from is None else RunDir(job.resume_from.parent.parent)
         typed = pinned(typed, {"--resume": resumed, "--again": job.again})
     write_text(folder.command, f"{typed}\n\n# with torch's own:\n{line}\n")
-
-
-def torchrun_args_of(job: Job, folder: RunDir) -> list[str]:
-    """Return the agent's arguments, which are torchrun's."""
-    return torchrun_args(folder, job.placement.num_ranks, job.config.launch.max_restarts)
-
-
-def torchrun_line_of(job: Job, folder: RunDir, environment: RankEnvironment) -> str:
-    """Return the equivalent torchrun command."""
-    if job.config.script is not None:
-        return plain_torchrun_line(job.config)
-    return torchrun_line(torchrun_args_of(job, folder), environment)
 
 
 def _batch(job: Job) -> str:
