@@ -13,7 +13,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from rundir.config import SECTIONS
-from rundir.paths import ROOT, runs_folder
+from rundir.errors import UserError
+from rundir.paths import ROOT, RunDir, find_run, runs_folder
 
 START, CONSOLE = "start.sh", "airlock"
 
@@ -46,6 +47,14 @@ def console_program(environ: Mapping[str, str] | None = None) -> str:
 def ls_runs() -> str:
     """Return the command that lists the folders of all runs."""
     return f"ls {shlex.quote(str(runs_folder()))}"
+
+
+def run_called(name: str) -> RunDir:
+    """Return the run called `name`. Raises UserError, with the command that lists all runs."""
+    try:
+        return find_run(name)
+    except ValueError as error:
+        raise UserError(str(error), do=ls_runs()) from error
 
 
 def pip_install(package: str) -> str:

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from machine.typed import CONSOLE, assignments, console_program, ls_runs, start_program
-from rundir.errors import UserError
-from rundir.paths import ROOT, RunDir, find_run, shown
+from machine.typed import CONSOLE, assignments, console_program, start_program
+from rundir.paths import ROOT, RunDir, shown
 
 _PLAIN = ["python", "-m", "train"]  # as runs of one process were recorded once
 _BEGIN = ("--resume", "--again", "--demo")  # how a run begins: one that goes on begins otherwise
@@ -60,14 +59,6 @@ class TypedRun:
 
     def _line(self, words: Sequence[str]) -> str:
         return f"{assignments(self.variables)}{self.program} {shlex.join(words)}".rstrip()
-
-
-def run_called(name: str) -> RunDir:
-    """Return the run called `name`. Raises UserError, with the command that lists all runs."""
-    try:
-        return find_run(name)
-    except ValueError as error:
-        raise UserError(str(error), do=ls_runs()) from error
 
 
 def typed_run(run: RunDir, profile: str = "") -> TypedRun:

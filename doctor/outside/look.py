@@ -158,7 +158,8 @@ def look(job: Job) -> list[Seen]:
     """Return what is seen of each rank within three seconds; up to eleven if none of them moves."""
     seen = [Seen(rank=rank, process=process) for rank, process in job.ranks.items()]
     before = {
-        seen_rank.rank: (_cpu_s(seen_rank.process), io_bytes([seen_rank.pid])) for seen_rank in seen
+        seen_rank.rank: (_cpu_s(seen_rank.process), io_bytes([seen_rank.pid])[0])
+        for seen_rank in seen
     }
     started_s = time.monotonic()
     for number in range(_NUM_LONG):
@@ -171,7 +172,7 @@ def look(job: Job) -> list[Seen]:
         seen_rank.span_s = time.monotonic() - started_s
         cpu_s, read = before[seen_rank.rank]
         seen_rank.cpu_s = max(0.0, _cpu_s(seen_rank.process) - cpu_s)
-        seen_rank.read_bytes = max(0, io_bytes([seen_rank.pid]) - read)
+        seen_rank.read_bytes = max(0, io_bytes([seen_rank.pid])[0] - read)
         seen_rank.connecting = _connecting(seen_rank.process)
         script = _script(seen_rank.process)
         seen_rank.stack = as_stack(seen_rank.last.threads, script)

@@ -19,8 +19,7 @@ from rich.console import Console
 from launch.track.figures import MetricReader
 from launch.track.services import FILES, LAST_WORDS, SERVICES, TITLES, Say, make_tracker
 from machine.processes.parent import die_with_parent
-from machine.typed import pip_install
-from machine.typed_run import run_called
+from machine.typed import pip_install, run_called
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.files.lock import lock

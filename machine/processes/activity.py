@@ -13,19 +13,12 @@ from rundir.paths import RunDir
 from rundir.process_id import stat_fields
 
 
-def io_bytes(pids: Iterable[int]) -> int:
+def io_bytes(pids: Iterable[int]) -> tuple[int, int]:
     """Return the bytes that these processes and their descendants have read and written so far.
 
-    From and to files, pipes and the like, by calls that have ended; 0 if unavailable.
-    """
-    return all_io_bytes(pids)[0]
-
-
-def all_io_bytes(pids: Iterable[int]) -> tuple[int, int]:
-    """Return the bytes of `io_bytes`, and those that went from and to disks.
-
-    The latter grow within a call that writes a large tensor, and while a mapped file is read. They
-    are counted in whole pages, so a line in a log is 4 KiB.
+    First those from and to files, pipes and the like, by calls that have ended; then those from and
+    to disks, which grow within a call that writes a large tensor, and while a mapped file is read.
+    They are counted in whole pages, so a line in a log is 4 KiB. Both are 0 if unavailable.
     """
     called = disk = 0
     for process in _with_descendants(pids):
