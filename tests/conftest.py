@@ -17,7 +17,7 @@ import pytest
 
 from tests import parts
 from tests.broken import End, ToItsEnd
-from tests.running import Start, assert_nothing_left, ended, finish, run_folder
+from tests.running import Answered, Start, assert_nothing_left, ended, finish, run_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -123,6 +123,36 @@ def airlock(environ: dict[str, str], tmp_path: Path) -> Callable[..., Start]:
         )
 
     return start  # type: ignore[return-value]
+
+
+@pytest.fixture
+def answered(
+    environ: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Answered:
+    """Carry out `airlock ARGS` as the fixture `airlock` does, but in this process.
+
+    Returns the exit code, and what was printed to stdout and to stderr.
+    """
+    from launch.commands.cli import airlock
+
+    def carry_out(*args: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:
+        variables = environ | (env or {})
+        with monkeypatch.context() as patch:
+            for name in os.environ.keys() - variables.keys() - {"PYTEST_CURRENT_TEST"}:
+                patch.delenv(name)
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            patch.chdir(tmp_path)
+            patch.setattr("sys.argv", [str(ROOT / "launch/__main__.py"), *args])
+            capsys.readouterr()
+            with pytest.raises(SystemExit) as left:
+                airlock(list(args), prog_name="airlock")
+        return int(left.value.code or 0), *capsys.readouterr()
+
+    return carry_out
 
 
 @pytest.fixture

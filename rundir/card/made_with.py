@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -36,6 +37,7 @@ def read_made_with(run: RunDir) -> dict[str, Any]:
     return made_with if isinstance(made_with, dict) else {}
 
 
+@cache
 def commit_of_clone() -> str:
     """Return the commit of the clone, with "-dirty" if files are changed; "" if git has none."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40"]
