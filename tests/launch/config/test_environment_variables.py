@@ -11,16 +11,12 @@ from typing import Any
 import pytest
 
 from launch.config.environment_text import environment_lines, left_out_lines
-from launch.config.rank_environment import (
-    RankEnvironment,
-    Variable,
-    rank_environment,
-    rank_variables,
-)
-from launch.config.records import torchrun_line
+from launch.config.job import Job
+from launch.config.rank_environment import RankEnvironment, Variable, rank_environment
+from launch.config.records import torchrun_line_of
 from machine.cores.cores import usable_cores
 from machine.gpus.devices import Gpu, Placement
-from rundir.config import RunConfig
+from rundir.config import RunConfig, ScriptConfig
 from rundir.paths import ROOT, RunDir
 
 CORES = usable_cores().number
@@ -31,8 +27,9 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXP
 RUN = RunDir(Path("/runs/one"))
 
 
-def config(**launch: Any) -> RunConfig:
-    plain = RunConfig(profile="tiny")
+def config(*, own_trainer: bool = True, **launch: Any) -> RunConfig:
+    script = None if own_trainer else ScriptConfig(path="/a.py")
+    plain = RunConfig(profile="tiny", script=script)
     return replace(plain, launch=replace(plain.launch, **launch))
 
 
@@ -43,7 +40,8 @@ def variables(
     own_trainer: bool = True,
     **launch: Any,
 ) -> dict[str, Variable]:
-    listed = rank_variables(config(**launch), placement, RUN, environ, own_trainer=own_trainer)
+    own_config = config(own_trainer=own_trainer, **launch)
+    listed = rank_environment(own_config, placement, RUN, environ).variables
     by_name = {variable.name: variable for variable in listed}
     assert len(by_name) == len(listed)
     return by_name
@@ -325,9 +323,11 @@ def test_the_report_has_a_line_for_each_reason_and_what_to_type() -> None:
 
 
 def test_the_torchrun_line_takes_out_what_is_not_passed_on() -> None:
-    line = torchrun_line(["-m", "launch.start.rank.rank"], environment({"NCCL_BUFFSIZE": "1"}))
+    job = Job(config=config(), sources={}, placement=ON_CPU, resume_from=None)
+    line = torchrun_line_of(job, RUN, environment({"NCCL_BUFFSIZE": "1"}))
     assert line.startswith("env -u NCCL_BUFFSIZE AIRLOCK_RUN_DIR=/runs/one ")
-    assert line.endswith(" torchrun -m launch.start.rank.rank")
+    assert " torchrun --nnodes=1 --nproc-per-node=2 " in line
+    assert line.endswith(" -m launch.start.rank.rank")
 
 
 def test_all_of_it_goes_to_the_run_folder() -> None:

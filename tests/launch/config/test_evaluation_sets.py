@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from launch.config.scoring import named_sets, scoring_config
 from rundir.config import EvaluationConfig
 from rundir.config_file import config_text, read_config
 from rundir.errors import UserError
-from tests.models import tiny_model
 
 PROFILE = """
 [evaluation.hard]
@@ -90,16 +90,17 @@ def test_data_are_named_by_their_files_or_as_typed(tmp_path: Path) -> None:
     made = named_sets([str(tmp_path / "a.jsonl"), "b=c.jsonl", "hf:owner/name"], "", 3)
     assert list(made) == ["a", "b", "name"]
     assert made["b"].path == str(Path.cwd() / "c.jsonl")
-    assert {one.max_samples for one in made.values()} == {3}
+    assert {one_set.max_samples for one_set in made.values()} == {3}
     with pytest.raises(UserError) as raised:
         named_sets(["x/a.jsonl", "y/a.jsonl"], "", 0)
     assert raised.value.do.endswith(f"a-2={shlex.quote(str(Path.cwd() / 'y/a.jsonl'))}")
 
 
 def test_a_folder_is_evaluated_in_its_own_dtype_and_length(tmp_path: Path) -> None:
-    folder = tiny_model(tmp_path / "model")
-    config, _ = scoring_config(str(folder), (), {})
-    assert (config.model.path, config.model.dtype) == (str(folder), "float32")
+    described = {"dtype": "float32", "max_position_embeddings": 256}
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    config, _ = scoring_config(str(tmp_path), (), {})
+    assert (config.model.path, config.model.dtype) == (str(tmp_path), "float32")
     assert config.data.max_seq_length == 256
     assert config.train.method == "full"
 

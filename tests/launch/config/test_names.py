@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from launch.config.job import make_job
+from launch.config.records import banner, make_folder
 from launch.config.request import Request
 from launch.config.resolve import resolve
+from launch.config.script_request import read_script
 from rundir.paths import create_run, find_run
 from tests.conftest import ROOT
-from tests.running import Start, finish, here
+from tests.running import Answered, here
 
 
 @pytest.fixture
@@ -33,36 +36,30 @@ def test_a_profile_can_be_a_file_and_its_data_lie_beside_it(own: Path) -> None:
     assert sources["train.max_steps"].startswith("profile ")
 
 
-def test_a_file_that_is_not_there_is_answered_with_all_that_was_typed(airlock: Start) -> None:
-    code, _, err = finish(airlock("run", "none.toml", "--data", "a b"))
-    assert code == 2
-    assert "there is no file " in err
-    assert "→ ./start.sh 14b --data 'a b'" in err
-
-
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
-        ("27b", ["./start.sh 27b-gemma --data a", "./start.sh 27b-qwen --data a"]),
-        ("mistral", ["./start.sh 24b-mistral --data a"]),
-        ("33b", ["./start.sh 32b --data a"]),
-        ("ax.yaml", ["./start.sh ax.toml --data a"]),
+        ("27b", ["./start.sh 27b-gemma --data 'a b'", "./start.sh 27b-qwen --data 'a b'"]),
+        ("mistral", ["./start.sh 24b-mistral --data 'a b'"]),
+        ("33b", ["./start.sh 32b --data 'a b'"]),
+        ("ax.yaml", ["./start.sh ax.toml --data 'a b'"]),
+        ("none.toml", ["./start.sh 14b --data 'a b'"]),
         ("help", ["./start.sh --help"]),
     ],
 )
 def test_a_word_that_is_no_profile_is_answered_with_those_that_may_be_meant(
-    airlock: Start, word: str, expected: list[str]
+    answered: Answered, word: str, expected: list[str]
 ) -> None:
-    code, _, err = finish(airlock("run", word, "--data", "a"))
+    code, _, err = answered("run", word, "--data", "a b")
     assert code == 2
-    assert [line.partition("   #")[0] for line in err.split("\n  → ")[1:]][:-1] == expected[:-1]
-    assert err.split("\n  → ")[-1].partition("   #")[0].strip() == expected[-1]
+    assert ("there is no file " in err) == (word == "none.toml")
+    assert [do.partition("   #")[0].strip() for do in err.split("\n  → ")[1:]] == expected
 
 
 def test_the_name_of_a_run_is_in_its_folders_name_and_in_what_is_repeated(
-    airlock: Start, own: Path
+    answered: Answered, own: Path
 ) -> None:
-    code, _, err = finish(airlock("run", str(own), "--name", "a/b"))
+    code, _, err = answered("run", str(own), "--name", "a/b")
     assert code == 2
     assert f"→ ./start.sh '{own}' --name a-b" in err
     assert Request(profile="tiny", name="x").command("./start.sh", {}).endswith("tiny --name x")
@@ -85,28 +82,37 @@ def test_a_run_is_found_by_its_name_and_two_of_a_name_are_told_apart(
 
 
 @pytest.mark.parametrize(
-    ("num_gpus", "settings", "expected"),
+    ("num_gpus", "batch", "micro_batch", "expected"),
     [
-        ("4", {"global_batch_size": 64, "micro_batch_size": 2}, "64 samples a step = 4 ranks x 8"),
-        ("1", {"global_batch_size": 3, "micro_batch_size": 1}, "= 1 rank x 3 micro-batches x 1 s"),
-        ("2", {"global_batch_size": 3, "micro_batch_size": 9}, "in at most 2 ranks x 1 micro-bat"),
+        (4, 64, 2, "64 samples a step = 4 ranks x 8"),
+        (1, 3, 1, "= 1 rank x 3 micro-batches x 1 s"),
+        (2, 3, 9, "in at most 2 ranks x 1 micro-bat"),
     ],
 )
 def test_the_banner_shows_the_batch_as_a_product(
-    airlock: Start, num_gpus: str, settings: dict[str, int], expected: str
+    num_gpus: int, batch: int, micro_batch: int, expected: str
 ) -> None:
-    typed = [word for key, value in settings.items() for word in ("--set", f"train.{key}={value}")]
-    code, out, err = finish(airlock("run", "tiny", "--dry-run", "--num-gpus", num_gpus, *typed))
-    assert code == 0, err
-    assert expected in out.splitlines()[0].replace("\N{MULTIPLICATION SIGN}", "x")
+    sizes = (f"train.global_batch_size={batch}", f"train.micro_batch_size={micro_batch}")
+    request = Request(profile="tiny", num_gpus=num_gpus, settings=sizes)
+    first, *_ = banner(make_job(request, {})).splitlines()
+    assert expected in first.replace("\N{MULTIPLICATION SIGN}", "x")
 
 
 def test_a_scripts_run_is_not_resumed_and_what_is_advised_is_what_was_typed(
-    airlock: Start, tmp_path: Path
+    answered: Answered,
+    environ: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "job.py").write_text("print(1)")
-    assert finish(airlock("run", "--num-gpus", "1", "job.py", "--lr", "1"))[0] == 0
-    code, _, err = finish(airlock("run", "tiny", "--resume", "latest"))
+    script = ("job.py", "--lr", "1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AIRLOCK_RUNS_DIR", environ["AIRLOCK_RUNS_DIR"])
+    launch = str(ROOT / "launch/__main__.py")
+    monkeypatch.setattr("sys.argv", [launch, "run", "--num-gpus", "1", *script])
+    request = Request(profile="", num_gpus=1, script=read_script("job.py", script[1:], ()))
+    make_folder(make_job(request, environ), environ)
+    code, _, err = answered("run", "tiny", "--resume", "latest")
     assert code == 2
     assert f"is of the script {tmp_path}/job.py" in err
     assert f"→ {here('start.sh')} --num-gpus 1 job.py --lr 1" in err

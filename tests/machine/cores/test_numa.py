@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from launch.config.rank_environment import rank_variables
+from launch.config.rank_environment import rank_environment
 from machine.cores import binding, numa
 from machine.cores.binding import (
     DEFAULT,
@@ -150,8 +150,9 @@ def variables(bindings: Bindings, **launch: Any) -> dict[str, str]:
     config = RunConfig(profile="32b")
     config = replace(config, launch=replace(config.launch, **launch))
     placement = Placement("cuda", 8, "a test", tuple(GPUS))
-    listed = rank_variables(config, placement, RunDir(Path("/runs/1")), {}, bindings=bindings)
-    return {variable.name: variable.value for variable in listed}
+    run = RunDir(Path("/runs/1"))
+    environment = rank_environment(config, placement, run, {}, bindings=bindings)
+    return {variable.name: variable.value for variable in environment.variables}
 
 
 def test_a_bound_rank_has_no_more_threads_than_cores(
