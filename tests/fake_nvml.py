@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 
 def build(folder: Path) -> dict[str, str]:
-    """Compile fake_nvml.c into `folder`; return the environment in which programs find it."""
+    """Put fake_nvml.c, compiled, into `folder`; return the environment in which it is found."""
+    (folder / "libnvidia-ml.so.1").write_bytes(compiled("fake_nvml.c"))
+    return {"LD_LIBRARY_PATH": str(folder)}
+
+
+@functools.cache
+def compiled(source: str) -> bytes:
+    """Return the shared object made of a file of this folder, once for all tests."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
-    library = folder / "libnvidia-ml.so.1"
-    source = Path(__file__).with_name("fake_nvml.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
-    return {"LD_LIBRARY_PATH": str(folder)}
+    with tempfile.TemporaryDirectory() as folder:
+        library, file = Path(folder) / "library.so", Path(__file__).with_name(source)
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, file], check=True)
+        return library.read_bytes()

@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -193,6 +193,19 @@ def processes_of(run: RunDir) -> list[psutil.Process]:
 def assert_nothing_left(run: RunDir) -> None:
     """Fail if a process of the run is alive, and does not end within moments."""
     wait_for(lambda: not processes_of(run), why="processes are left behind", timeout_s=30.0)
+
+
+def python(
+    program: str, *args: str, env: dict[str, str] | None = None, within: Sequence[str] = ()
+) -> str:
+    """Return what `program` prints, run as Airlock's own programs are, with `env` added."""
+    return subprocess.run(
+        [*within, sys.executable, "-P", "-c", program, *args],
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | (env or {}),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
 
 
 def finish(process: subprocess.Popen[str], timeout_s: float = 200.0) -> tuple[int, str, str]:

@@ -10,7 +10,15 @@ import pytest
 from launch.config.request import PLAN, RUN, Request
 from machine import typed
 from tests.conftest import ROOT
-from tests.running import Start, finish, here, run_folder
+from tests.running import (
+    Answered,
+    Start,
+    assert_nothing_left,
+    ended,
+    here,
+    run_folder,
+    wait_for,
+)
 
 LAUNCH = str(ROOT / "launch/__main__.py")
 REQUEST = Request(profile="14b", data="my data.jsonl", settings=("train.lora_rank=8",))
@@ -80,10 +88,10 @@ def test_a_repeated_command_has_all_words_but_those_that_a_variable_replaces(
     assert typed.again("tiny", {"NUM_GPUS": "64"}) == f"NUM_GPUS=64 {expected}"
 
 
-def test_ranks_that_cannot_be_are_answered_with_all_that_was_typed(airlock: Start) -> None:
+def test_ranks_that_cannot_be_are_answered_with_all_that_was_typed(answered: Answered) -> None:
     env = {"AIRLOCK_SCRIPT": str(ROOT / "start_single.sh"), "NUM_GPUS": "99"}
     args = ("run", "tiny", "--data", "my data.jsonl")
-    code, _, err = finish(airlock(*args, env=env | NO_GPU))
+    code, _, err = answered(*args, env=env | NO_GPU)
     assert code == 2
     again = f"NUM_GPUS=64 {here('start_single.sh')} tiny --data 'my data.jsonl'"
     assert again in err.replace("CUDA_VISIBLE_DEVICES='' ", "")
@@ -92,11 +100,18 @@ def test_ranks_that_cannot_be_are_answered_with_all_that_was_typed(airlock: Star
 def test_the_kept_command_has_the_variables_and_its_torchrun_line_the_limit(
     airlock: Start, environ: dict[str, str]
 ) -> None:
-    short = ("--set", "train.max_steps=1", "--set", "data.eval_path=")
+    settings = ("--set", "data.eval_path=", "--set", "launch.start=cold")
     env = {"NUM_GPUS": "1", "AIRLOCK_LIMITS_RLIMIT_AS_GIB": "24", "AIRLOCK_SCRIPT": "./start.sh"}
-    code, out, err = finish(airlock("run", "tiny", *short, env=env))
-    assert code == 0, out + err
-    first, *_, line = run_folder(environ).command.read_text().splitlines()
+    with ended(airlock("run", "tiny", *settings, env=env)):
+        run = run_folder(environ)
+
+        def limited_command() -> str:
+            text = run.command.read_text() if run.command.exists() else ""
+            return text if "AIRLOCK_RLIMIT_AS_BYTES" in text else ""
+
+        text = wait_for(limited_command, why="the command has no limit")
+    assert_nothing_left(run)
+    first, *_, line = text.splitlines()
     # It was typed where no ./start.sh lies, and has to work when it is pasted.
     line_typed = f"NUM_GPUS=1 AIRLOCK_LIMITS_RLIMIT_AS_GIB=24 {here('start.sh')} tiny --set "
     assert first.startswith(line_typed)
@@ -104,22 +119,15 @@ def test_the_kept_command_has_the_variables_and_its_torchrun_line_the_limit(
     assert len(limits) == 1, line
 
 
-@pytest.mark.parametrize("command", ["attach", "try", "pause", "stop", "track"])
+@pytest.mark.parametrize(
+    "command", ["attach", "try", "pause", "stop", "track", "run tiny --resume"]
+)
 def test_the_folder_of_all_runs_is_listed_though_its_path_has_a_space(
-    airlock: Start, tmp_path: Path, command: str
+    answered: Answered, tmp_path: Path, command: str
 ) -> None:
     folder = tmp_path / "new user/runs"
-    _, _, err = finish(airlock(command, "nosuch", env={"AIRLOCK_RUNS_DIR": str(folder)}))
+    _, _, err = answered(*command.split(), "nosuch", env={"AIRLOCK_RUNS_DIR": str(folder)})
     assert shlex.split(err.rpartition("ls ")[2], comments=True) == [str(folder)]
-
-
-def test_the_folder_of_all_runs_is_listed_where_none_is_resumed(
-    airlock: Start, tmp_path: Path
-) -> None:
-    folder = tmp_path / "new user/runs"
-    env = {"AIRLOCK_RUNS_DIR": str(folder)}
-    started = airlock("run", "tiny", "--resume", "nosuch", env=env)
-    assert shlex.split(finish(started)[2].rpartition("ls ")[2]) == [str(folder)]
 
 
 def test_a_package_is_installed_by_a_python_whose_path_has_a_space(

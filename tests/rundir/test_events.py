@@ -36,16 +36,8 @@ def file(tmp_path: Path) -> Path:
 
 
 def line(text: str) -> str:
-    event = {
-        "v": 1,
-        "t": 0.0,
-        "mono": 0.0,
-        "rank": None,
-        "kind": "log",
-        "name": "line",
-        "text": text,
-    }
-    return json.dumps(event) + "\n"
+    event = {"v": 1, "t": 0.0, "mono": 0.0, "rank": None, "kind": "log", "name": "line"}
+    return json.dumps(event | {"text": text}) + "\n"
 
 
 def texts(events: list[dict[str, Any]]) -> list[str]:
@@ -55,7 +47,7 @@ def texts(events: list[dict[str, Any]]) -> list[str]:
 def test_many_processes_writing_to_one_file_never_interleave(
     file: Path, environ: dict[str, str]
 ) -> None:
-    num_writers, num_events = 6, 150
+    num_writers, num_events = 4, 100
     writers = [
         subprocess.Popen(
             [sys.executable, "-P", "-c", WRITER, str(file), str(number), str(num_events)],
@@ -79,8 +71,13 @@ def test_many_processes_writing_to_one_file_never_interleave(
 
 
 def test_an_event_says_when_where_and_who_wrote_it(file: Path) -> None:
-    EventWriter(file, rank=3, node=1, attempt=2).emit("log", "line", text="übung \u2028 \n\r")
-    (event,) = read_events(file.parent)
+    for attempt in (1, 2):  # a second writer of a file appends to it
+        events = EventWriter(file, rank=3, node=1, attempt=attempt)
+        events.emit("log", "line", text="übung \u2028 \n\r")
+        events.close()
+    first, event = read_events(file.parent)
+    assert first["attempt"] == 1
+    assert event.keys() == COMMON | {"text"}
     assert event["v"] == 1
     assert (event["rank"], event["node"], event["attempt"]) == (3, 1, 2)
     assert event["pid"] == os.getpid()
@@ -111,15 +108,11 @@ def test_a_broken_line_is_skipped_and_the_others_are_read(file: Path, broken: by
     assert texts(read_events(file.parent)) == ["before", "after"]
 
 
-def test_a_file_that_is_not_there_yet_has_no_events(file: Path) -> None:
+def test_a_file_or_a_folder_that_is_not_there_yet_has_no_events(file: Path) -> None:
     tail = EventTail(file)
-    assert tail.new_events() == []
+    assert tail.new_events() == read_events(file.parent / "none") == []
     file.write_text(line("now"), encoding="utf-8")
     assert texts(tail.new_events()) == ["now"]
-
-
-def test_a_folder_that_is_not_there_has_no_events(tmp_path: Path) -> None:
-    assert read_events(tmp_path / "none") == []
 
 
 @pytest.mark.parametrize(
@@ -139,12 +132,6 @@ def test_fields_other_than_the_tables_are_refused(
     with pytest.raises(AssertionError, match="not as in the table"):
         EventWriter(file).emit(kind, name, **fields)
     assert file.read_bytes() == b""
-
-
-@pytest.mark.parametrize(("kind", "name"), [("log", "lines"), ("mark", "line"), ("span", "ste")])
-def test_an_event_that_the_table_lacks_is_refused(file: Path, kind: str, name: str) -> None:
-    with pytest.raises(KeyError):
-        EventWriter(file).emit(kind, name, text="a")
 
 
 def test_null_is_taken_only_where_the_table_allows_it(file: Path) -> None:
@@ -191,14 +178,6 @@ def test_a_reader_takes_up_new_files_and_new_lines_once(tmp_path: Path) -> None:
     assert events.new_events() == []
 
 
-def test_a_second_writer_of_a_file_appends_to_it(file: Path) -> None:
-    for attempt in range(2):
-        events = EventWriter(file, attempt=attempt)
-        events.emit("log", "line", text=str(attempt))
-        events.close()
-    assert texts(read_events(file.parent)) == ["0", "1"]
-
-
 def test_a_fork_of_the_writer_writes_nothing(file: Path) -> None:
     events = EventWriter(file)
     with events.span("import"):
@@ -208,8 +187,3 @@ def test_a_fork_of_the_writer_writes_nothing(file: Path) -> None:
             os._exit(0)
         os.waitpid(pid, 0)
     assert [event["kind"] for event in read_events(file.parent)] == ["start", "end"]
-
-
-def test_every_event_has_what_is_common_to_all_and_nothing_else_but_its_fields(file: Path) -> None:
-    EventWriter(file, rank=0).emit("log", "line", text="hello")
-    assert json.loads(file.read_text()).keys() == COMMON | {"text"}

@@ -42,31 +42,25 @@ def test_what_the_user_sets_stays(tmp_path: Path) -> None:
 
 def test_a_model_is_cut_down_to_two_layers_of_its_shape_with_random_weights() -> None:
     config, sources = demo("32b")
-    found = cut_down(config, sources)
-    assert found is not None
-    small, its_sources = found
-    assert small.architecture == config.architecture | {"num_hidden_layers": 2}
+    config.architecture["layer_types"] = ["full_attention"] * 64
+    cut = cut_down(config, sources)
+    assert cut is not None
+    small, its_sources = cut
+    of_layers = {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}
+    assert small.architecture == config.architecture | of_layers
     assert (small.model.path, small.launch.load, small.launch.start) == ("", "random", "imports")
     assert its_sources["model.path"] == "option --demo: 2 of 64 layers, random weights"
     start_of(small)  # a valid combination
-
-
-def test_lists_with_an_entry_for_each_layer_are_cut_too() -> None:
-    config, sources = demo("32b")
-    config.architecture["layer_types"] = ["full_attention"] * 64
-    found = cut_down(config, sources)
-    assert found is not None
-    assert found[0].architecture["layer_types"] == ["full_attention"] * 2
 
 
 def test_the_shape_of_a_local_model_is_read_from_its_files(tmp_path: Path) -> None:
     shape = '"model_type": "qwen3", "num_hidden_layers": 9, "hidden_size": 64'
     (tmp_path / "config.json").write_text(f'{{{shape}, "torch_dtype": "bfloat16"}}')
     config, sources = demo("32b", f"model.path={tmp_path}")
-    found = cut_down(config, sources)
-    assert found is not None
+    cut = cut_down(config, sources)
     expected = {"model_type": "qwen3", "num_hidden_layers": 2, "hidden_size": 64}
-    assert found[0].architecture == expected
+    assert cut is not None
+    assert cut[0].architecture == expected
 
 
 def test_a_model_of_which_nothing_is_known_or_to_cut_is_left_whole() -> None:
@@ -76,12 +70,9 @@ def test_a_model_of_which_nothing_is_known_or_to_cut_is_left_whole() -> None:
     assert cut_down(config, sources) is None
 
 
-def test_nothing_of_a_run_without_it_changes() -> None:
+def test_nothing_of_a_run_without_it_changes_and_a_command_made_from_the_request_has_it() -> None:
     assert DEMO not in resolve_job(Request(profile="32b"), {})[1].values()
     config, sources = resolve("tiny", (), {})
     assert with_demo(config, sources)[1]["launch.needs_gpu"] != DEMO
-
-
-def test_a_command_made_from_the_request_has_it_too() -> None:
     request = Request(profile="32b", demo=True)
     assert request.command(RUN, {"train.seed": "1"}).endswith(" --demo")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.running import python
 
 _MISSING = """
 from launch.config import extra_packages as packages
@@ -22,11 +22,5 @@ def test_a_model_is_not_compiled_where_the_path_of_torch_has_a_space(
     torch.mkdir(parents=True)
     (torch / "__init__.py").write_text("raise SystemExit('imported')")
     path = os.pathsep.join([str(torch.parent), environ["PYTHONPATH"]])
-    told = subprocess.run(
-        [sys.executable, "-P", "-c", _MISSING],
-        env=environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert f"cannot link in a path with a space: {torch} -> AIRLOCK_PYTHON=PATH" in told
+    lacking = python(_MISSING, env=environ | {"PYTHONPATH": path})
+    assert f"cannot link in a path with a space: {torch} -> AIRLOCK_PYTHON=PATH" in lacking

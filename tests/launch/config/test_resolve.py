@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -37,27 +38,19 @@ def value(config: RunConfig, key: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("key", "in_profile", "default"),
+    ("key", "text", "meant", "other", "in_profile", "default"),
     [
-        ("train.max_steps", 400, 0),
-        ("train.learning_rate", 3e-3, 1e-4),
-        ("train.method", "full", "lora"),
-        ("train.eval_generate", True, False),
+        ("train.max_steps", "7", 7, "3", 400, 0),
+        ("train.learning_rate", "0.5", 0.5, "3", 3e-3, 1e-4),
+        ("train.method", "lora", "lora", "full", "full", "lora"),
+        ("train.eval_generate", "no", False, "yes", True, False),
     ],
 )
 def test_an_option_beats_the_environment_beats_the_profile_beats_the_default(
-    profiles: Path, key: str, in_profile: Any, default: Any
+    profiles: Path, key: str, text: str, meant: Any, other: str, in_profile: Any, default: Any
 ) -> None:
     (profiles / "p.toml").write_bytes((ROOT / "profiles" / "tiny.toml").read_bytes())
     (profiles / "none.toml").touch()
-    given = {
-        "train.max_steps": ("7", 7),
-        "train.learning_rate": ("0.5", 0.5),
-        "train.method": ("lora", "lora"),
-        "train.eval_generate": ("no", False),
-    }
-    text, meant = given[key]
-    other = {"train.method": "full", "train.eval_generate": "yes"}.get(key, "3")
     section, _, name = key.partition(".")
     variable = f"AIRLOCK_{section.upper()}_{name.upper()}"
 
@@ -75,12 +68,6 @@ def test_of_two_options_for_one_key_the_last_wins() -> None:
     assert resolve("tiny", ["train.seed=1", "train.seed= 2 "], {})[0].train.seed == 2
 
 
-def test_every_value_has_a_source() -> None:
-    sources = resolve("tiny", [], {})[1]
-    for section, cls in SECTIONS.items():
-        assert all(sources[f"{section}.{item.name}"] for item in fields(cls))
-
-
 @pytest.mark.parametrize(
     ("key", "name"),
     [
@@ -94,9 +81,11 @@ def test_each_key_has_a_variable_by_rule(key: str, name: str) -> None:
     assert value(resolve("tiny", [], {name: "3"})[0], key) == 3
 
 
-def test_no_two_keys_share_a_variable() -> None:
-    keys = list(resolve("tiny", [], {})[1])
-    assert len({env_names(key)[0] for key in keys}) == len(keys)
+def test_every_value_has_a_source_and_a_variable_of_its_own() -> None:
+    sources = resolve("tiny", [], {})[1]
+    for section, cls in SECTIONS.items():
+        assert all(sources[f"{section}.{item.name}"] for item in fields(cls))
+    assert len({env_names(key)[0] for key in sources}) == len(sources)
 
 
 @pytest.mark.parametrize(("typo", "near"), [("tinny", "tiny"), ("32", "32b"), ("14B", "14b")])
@@ -114,23 +103,18 @@ def test_a_profile_is_only_ever_a_name(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "near"),
+    ("setting", "says"),
     [
-        ("train.learningrate=1", "train.learning_rate"),
-        ("max_steps=1", "train.max_steps"),
-        ("data.pth=x", "data.path"),
-        ("Train.Seed=1", "train.seed"),
+        ("train.learningrate=1", "--set: unknown key.*perhaps train.learning_rate?"),
+        ("max_steps=1", "--set: unknown key.*perhaps train.max_steps?"),
+        ("data.pth=x", "--set: unknown key.*perhaps data.path?"),
+        ("Train.Seed=1", "--set: unknown key.*perhaps train.seed?"),
+        ("train.seed", "has no value.*as in train.max_steps=10"),
     ],
 )
-def test_an_unknown_key_is_answered_with_the_nearest(setting: str, near: str) -> None:
-    with pytest.raises(UserError, match="--set: unknown key") as raised:
+def test_a_setting_that_cannot_be_is_answered_with_the_nearest(setting: str, says: str) -> None:
+    with pytest.raises(UserError, match=re.compile(says, re.DOTALL)):
         resolve("tiny", [setting], {})
-    assert f"perhaps {near}?" in raised.value.do
-
-
-def test_a_setting_without_a_value_is_answered_with_an_example() -> None:
-    with pytest.raises(UserError, match="has no value"):
-        resolve("tiny", ["train.seed"], {})
 
 
 @pytest.mark.parametrize(
@@ -155,7 +139,7 @@ def test_a_setting_without_a_value_is_answered_with_an_example() -> None:
         ("launch.gate_timeout_s=0.5", "is 0.5, the least is 1"),
         ("train.eval_generate=maybe", "'maybe', not true or false"),
         ("train.eval_generate=2", "'2', not true or false"),
-        ("train.method=dora", "is 'dora'"),
+        ("train.method=dora", "is 'dora'\n  → one of full, lora, qlora"),
         ("model.dtype=float16", "is 'float16'"),
     ],
 )
@@ -168,11 +152,6 @@ def test_a_value_of_the_wrong_type_or_range_is_named(setting: str, says: str) ->
     if text:
         with pytest.raises(UserError, match=env_names(key)[0]):
             resolve("tiny", [], {env_names(key)[0]: text})
-
-
-def test_choices_are_listed_when_a_value_is_none_of_them() -> None:
-    with pytest.raises(UserError, match="one of full, lora, qlora"):
-        resolve("tiny", ["train.method=dora"], {})
 
 
 def test_in_four_bits_the_zygote_only_imports_unless_told_otherwise() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,9 +13,8 @@ from launch.track.figures import figures_of
 from launch.track.tracking_process import track_once
 from rundir.errors import UserError
 from rundir.events import read_events
-from tests.conftest import ROOT
 from tests.launch.track.runs import HOST, MadeRun
-from tests.running import Start, finish
+from tests.running import Answered, python
 from tests.tensorboard_files import records, scalars
 
 
@@ -141,9 +138,9 @@ def test_tracking_again_replaces_what_was_there(made: MadeRun) -> None:
     assert len(scalars(made.run.tensorboard)["train/loss"]) == 4  # fails unless it is one file
 
 
-def test_by_hand_it_takes_one_command(made: MadeRun, airlock: Start) -> None:
+def test_by_hand_it_takes_one_command(made: MadeRun, answered: Answered) -> None:
     made.steps(1, 2)
-    code, out, err = finish(airlock("track", str(made.run.path)))
+    code, out, err = answered("track", str(made.run.path))
     assert (code, err) == (0, "")
     assert f"tensorboard --logdir {shlex.quote(str(made.run.tensorboard))}" in out
     assert len(scalars(made.run.tensorboard)["train/loss"]) == 2
@@ -151,7 +148,7 @@ def test_by_hand_it_takes_one_command(made: MadeRun, airlock: Start) -> None:
         (("nowhere",), "no run 'nowhere'"),
         ((str(made.run.path), "--to", "clouds"), "--to wandb"),
     ):
-        code, _, err = finish(airlock("track", *args))
+        code, _, err = answered("track", *args)
         assert code == 2
         assert said in err
 
@@ -168,7 +165,7 @@ def test_a_full_disk_is_said_and_what_was_there_stays(made: MadeRun, small_disk:
     assert sorted(small_disk.iterdir()) == sorted([before, small_disk / "filler"])
 
 
-def test_it_needs_neither_torch_nor_its_memory(made: MadeRun, environ: dict[str, str]) -> None:
+def test_it_needs_neither_torch_nor_its_memory(made: MadeRun) -> None:
     made.steps(1, 2)
     program = (
         "import sys, pathlib\n"
@@ -177,12 +174,4 @@ def test_it_needs_neither_torch_nor_its_memory(made: MadeRun, environ: dict[str,
         f"track_once(RunDir(pathlib.Path({str(made.run.path)!r})), 'tensorboard', print)\n"
         "print('tensorboardX' in sys.modules, 'torch' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program],
-        cwd=ROOT,
-        env=environ,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout.split() == ["True", "False"]
+    assert python(program).split() == ["True", "False"]

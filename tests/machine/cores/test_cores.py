@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ import pytest
 
 from machine.cores.cores import least_quota
 from machine.mounts import Mount
-from tests.conftest import ROOT
+from tests.running import python
 
 V1 = {"cpu.cfs_period_us": "100000\n"}
 
@@ -43,18 +41,20 @@ def write(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(text)
 
 
-@pytest.mark.parametrize(("text", "cores"), [("150000 100000\n", 1.5), ("max 100000\n", None)])
-def test_the_quota_of_version_2_is_read(tmp_path: Path, text: str, cores: float | None) -> None:
-    seen = Hierarchy(tmp_path, "/a/b", "/", 2)
-    write(tmp_path / "a" / "b", {"cpu.max": text})
-    assert seen.quota() == cores
-
-
-@pytest.mark.parametrize(("text", "cores"), [("350000\n", 3.5), ("-1\n", None)])
-def test_the_quota_of_version_1_is_read(tmp_path: Path, text: str, cores: float | None) -> None:
-    seen = Hierarchy(tmp_path, "/a/b", "/", 1)
-    write(tmp_path / "a" / "b", V1 | {"cpu.cfs_quota_us": text})
-    assert seen.quota() == cores
+@pytest.mark.parametrize(
+    ("version", "files", "cores"),
+    [
+        (2, {"cpu.max": "150000 100000\n"}, 1.5),
+        (2, {"cpu.max": "max 100000\n"}, None),
+        (1, V1 | {"cpu.cfs_quota_us": "350000\n"}, 3.5),
+        (1, V1 | {"cpu.cfs_quota_us": "-1\n"}, None),
+    ],
+)
+def test_the_quota_of_either_version_is_read(
+    tmp_path: Path, version: int, files: dict[str, str], cores: float | None
+) -> None:
+    write(tmp_path / "a" / "b", files)
+    assert Hierarchy(tmp_path, "/a/b", "/", version).quota() == cores
 
 
 def test_a_quota_higher_up_counts_when_it_is_less(tmp_path: Path) -> None:
@@ -111,14 +111,8 @@ def test_in_a_real_cgroup_with_a_quota_there_is_never_less_than_one_core(half_a_
         "from machine.cores.cores import *; c = usable_cores();"
         "print(c.number, cpu_quota(), c.counted)"
     )
-    command = f'echo $$ > {half_a_core}/cgroup.procs && exec "{sys.executable}" -P -c "{counts}"'
-    done = subprocess.run(
-        ["bash", "-c", command],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    assert done.stdout.startswith("1 0.5 ")
+    inside = f'echo $$ > {half_a_core}/cgroup.procs && exec "$0" "$@"'
+    text = python(counts, within=("bash", "-c", inside))
+    assert text.startswith("1 0.5 ")
     if len(os.sched_getaffinity(0)) > 1:
-        assert "quota is 0.5" in done.stdout
+        assert "quota is 0.5" in text

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ from machine.gpus.devices import Gpu, Placement, installed_gpus
 from rundir.config import LaunchConfig, RunConfig
 from rundir.paths import RunDir
 from tests import fake_nvml
-from tests.conftest import ROOT
+from tests.running import python
 
 GPUS = [Gpu(index, f"GPU-{index}", "NVIDIA H100", 80 << 30) for index in range(8)]
 ADDRESSES = [f"0000:{index + 1:x}b:00.0" for index in range(8)]
@@ -54,69 +52,71 @@ def sysfs(tmp_path: Path) -> Path:
 
 
 def test_ranks_share_the_physical_cores_of_their_gpus_node(sysfs: Path) -> None:
-    found = plan(GPUS, ADDRESSES, ALL, sys=sysfs)
-    assert [one.node for one in found.ranks] == [0] * 4 + [1] * 4
-    assert found.ranks[0].cores == (0, 1, 2, 3, 32, 33, 34, 35)
-    assert found.ranks[7].cores == (28, 29, 30, 31, 60, 61, 62, 63)
-    every = [core for one in found.ranks for core in one.cores]
+    planned = plan(GPUS, ADDRESSES, ALL, sys=sysfs)
+    assert [rank.node for rank in planned.ranks] == [0] * 4 + [1] * 4
+    assert planned.ranks[0].cores == (0, 1, 2, 3, 32, 33, 34, 35)
+    assert planned.ranks[7].cores == (28, 29, 30, 31, 60, 61, 62, 63)
+    every = [core for rank in planned.ranks for core in rank.cores]
     assert sorted(every) == sorted(ALL)  # each core once
-    assert found.fewest_cores == 8
-    assert found.value().startswith("0:0-3,32-35 0:4-7,36-39 ")
-    assert found.lines()[5] == "  rank 5: GPU 5 (0000:6b:00.0): node 1, cores 20-23,52-55"
+    assert planned.fewest_cores == 8
+    assert planned.value().startswith("0:0-3,32-35 0:4-7,36-39 ")
+    assert planned.lines()[5] == "  rank 5: GPU 5 (0000:6b:00.0): node 1, cores 20-23,52-55"
 
 
-def test_the_order_of_the_gpus_is_that_of_the_ranks(sysfs: Path) -> None:
-    found = plan([GPUS[6], GPUS[1]], [ADDRESSES[6], ADDRESSES[1]], ALL, sys=sysfs)
-    assert found.value() == "1:16-31,48-63 0:0-15,32-47"
+@pytest.mark.parametrize(
+    ("gpus", "allowed", "value"),
+    [
+        pytest.param([6, 1], ALL, "1:16-31,48-63 0:0-15,32-47", id="in the order of the ranks"),
+        pytest.param([0, 1, 2], {0, 1, 2, 32, 33, 34, 50}, "0:0,32 0:1,33 0:2,34", id="usable"),
+        pytest.param([0, 1, 2], ALL, "0:0-4,32-36 0:5-9,37-41 0:10-15,42-47", id="not even"),
+    ],
+)
+def test_only_cores_that_may_be_used_are_given_out_and_all_of_them(
+    sysfs: Path, gpus: list[int], allowed: set[int], value: str
+) -> None:
+    chosen, addresses = [GPUS[index] for index in gpus], [ADDRESSES[index] for index in gpus]
+    assert plan(chosen, addresses, allowed, sys=sysfs).value() == value
 
 
-def test_only_cores_that_may_be_used_are_given_out(sysfs: Path) -> None:
-    found = plan(GPUS[:3], ADDRESSES[:3], {0, 1, 2, 32, 33, 34, 50}, sys=sysfs)
-    assert found.value() == "0:0,32 0:1,33 0:2,34"
-
-
-def test_a_rank_whose_node_may_not_be_used_is_not_bound(sysfs: Path) -> None:
-    found = plan(GPUS, ADDRESSES, set(range(16)), sys=sysfs)
-    assert found.value() == "0:0-3 0:4-7 0:8-11 0:12-15 - - - -"
-    assert "no core of its node 1 may be used" in found.lines()[4]
-
-
-def test_more_ranks_than_cores_of_a_node_are_not_bound(sysfs: Path) -> None:
-    found = plan(GPUS[:4], ADDRESSES[:4], {0, 1, 2, 32, 33, 34, 16}, sys=sysfs)
-    assert found.value() == "- - - -"
-    assert "4 ranks share the 6 usable cores of its node 0" in found.lines()[0]
-
-
-def test_a_share_that_is_not_even_leaves_no_core_out(sysfs: Path) -> None:
-    found = plan(GPUS[:3], ADDRESSES[:3], ALL, sys=sysfs)
-    assert [len(one.cores) for one in found.ranks] == [10, 10, 12]
-    assert found.fewest_cores == 10
+@pytest.mark.parametrize(
+    ("num_gpus", "allowed", "value", "why"),
+    [
+        (8, set(range(16)), "0:0-3 0:4-7 0:8-11 0:12-15 - - - -", "no core of its node 1 may be"),
+        (4, {0, 1, 2, 32, 33, 34, 16}, "- - - -", "4 ranks share the 6 usable cores of its node 0"),
+    ],
+)
+def test_a_rank_without_usable_cores_on_its_node_is_not_bound(
+    sysfs: Path, num_gpus: int, allowed: set[int], value: str, why: str
+) -> None:
+    planned = plan(GPUS[:num_gpus], ADDRESSES[:num_gpus], allowed, sys=sysfs)
+    assert planned.value() == value
+    assert why in planned.lines()[value.split().index("-")]
 
 
 def test_ranks_that_are_to_have_more_threads_than_their_share_get_the_whole_node(
     sysfs: Path,
 ) -> None:
-    found = plan(GPUS, ADDRESSES, ALL, num_threads=9, sys=sysfs)
-    assert found.ranks[1].cores == tuple(sorted(parse_cores("0-15,32-47")))
+    planned = plan(GPUS, ADDRESSES, ALL, num_threads=9, sys=sysfs)
+    assert planned.ranks[1].cores == tuple(sorted(parse_cores("0-15,32-47")))
     assert plan(GPUS, ADDRESSES, ALL, num_threads=8, sys=sysfs).fewest_cores == 8
 
 
 def test_a_gpu_of_an_unknown_node_is_not_bound_and_the_others_are(sysfs: Path) -> None:
     write(sysfs / f"bus/pci/devices/{ADDRESSES[1]}/numa_node", "-1\n")
-    found = plan(GPUS[:3], [ADDRESSES[0], ADDRESSES[1], ""], ALL, sys=sysfs)
-    assert found.value() == "0:0-15,32-47 - -"
-    assert found.lines()[1].endswith("(0000:2b:00.0): not bound: its NUMA node is unknown")
-    assert "GPU 2 (PCI address unknown): not bound" in found.lines()[2]
+    planned = plan(GPUS[:3], [ADDRESSES[0], ADDRESSES[1], ""], ALL, sys=sysfs)
+    assert planned.value() == "0:0-15,32-47 - -"
+    assert planned.lines()[1].endswith("(0000:2b:00.0): not bound: its NUMA node is unknown")
+    assert "GPU 2 (PCI address unknown): not bound" in planned.lines()[2]
 
 
 def test_nothing_is_bound_where_no_node_is_known(sysfs: Path) -> None:
     for address in ADDRESSES:
         write(sysfs / f"bus/pci/devices/{address}/numa_node", "-1\n")
-    found = plan(GPUS, ADDRESSES, ALL, sys=sysfs)
-    assert (found.value(), found.fewest_cores) == ("", None)
-    assert found.lines() == ["  not bound: the kernel knows no GPU's NUMA node"]
-    (said,) = found.complaints()
-    assert said == "airlock: ranks are not bound to NUMA nodes: the kernel knows no GPU's NUMA node"
+    planned = plan(GPUS, ADDRESSES, ALL, sys=sysfs)
+    assert (planned.value(), planned.fewest_cores) == ("", None)
+    assert planned.lines() == ["  not bound: the kernel knows no GPU's NUMA node"]
+    unknown = "ranks are not bound to NUMA nodes: the kernel knows no GPU's NUMA node"
+    assert planned.complaints() == [f"airlock: {unknown}"]
     for silent in (Bindings(why_not="the machine has one NUMA node"), Bindings()):
         assert silent.complaints() == []
 
@@ -128,14 +128,13 @@ def test_one_node_is_the_whole_machine(tmp_path: Path) -> None:
     assert plan(GPUS, ADDRESSES, ALL, sys=tmp_path).why_not == "the machine has one NUMA node"
 
 
-def test_binding_can_be_switched_off_and_is_not_for_ranks_on_cpu() -> None:
+def test_binding_can_be_switched_off_and_is_not_for_ranks_on_cpu_or_under_numactl(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert bind_ranks(LaunchConfig(numa="off"), GPUS, {}).why_not == "launch.numa is off"
     assert bind_ranks(LaunchConfig(), [], {}).why_not == "the ranks are on CPU"
     inner = bind_ranks(LaunchConfig(), GPUS, {NUMA_VARIABLE: "0:0-3"})
     assert "a rank of another run" in inner.why_not
-
-
-def test_whoever_uses_numactl_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numa, "memory_policy", lambda: INTERLEAVE)
     assert "numactl" in bind_ranks(LaunchConfig(), GPUS, {}).why_not
 
@@ -161,14 +160,14 @@ def test_a_bound_rank_has_no_more_threads_than_cores(
     monkeypatch.setattr("os.sched_getaffinity", lambda _pid: set(range(24)))
     monkeypatch.setattr("machine.cores.cores.cpu_quota", lambda: None)
     # Four GPUs on the 16 cores of node 0, and four on the 8 of node 1 that may be used.
-    found = plan(GPUS, ADDRESSES, set(range(24)), sys=sysfs)
-    assert found.fewest_cores == 2
-    set_ = variables(found)
+    planned = plan(GPUS, ADDRESSES, set(range(24)), sys=sysfs)
+    assert planned.fewest_cores == 2
+    set_ = variables(planned)
     assert (set_["OMP_NUM_THREADS"], set_["MAX_JOBS"]) == ("2", "2")
-    assert set_[NUMA_VARIABLE] == found.value()
+    assert set_[NUMA_VARIABLE] == planned.value()
     unbound = variables(Bindings(why_not="off"))
     assert (unbound["OMP_NUM_THREADS"], unbound[NUMA_VARIABLE]) == ("3", "")
-    assert variables(found, threads_per_rank=5)["OMP_NUM_THREADS"] == "5"
+    assert variables(planned, threads_per_rank=5)["OMP_NUM_THREADS"] == "5"
 
 
 BIND = """
@@ -183,15 +182,8 @@ print(json.dumps([bound and bound.memory, sorted(os.sched_getaffinity(0)), memor
 
 
 def in_a_process(program: str, *args: str, **env: str) -> list[object]:
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program, *args],
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | env,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found: list[object] = json.loads(done.stdout)
-    return found
+    printed: list[object] = json.loads(python(program, *args, env=env))
+    return printed
 
 
 def has_memory_policies() -> bool:
@@ -289,16 +281,13 @@ def test_where_a_container_refuses_memory_policies_the_cores_are_bound_all_the_s
     )
 
 
-def test_a_machine_whose_system_calls_are_not_known_has_no_memory_policies(
+def test_memory_policies_that_cannot_be_are_refused_in_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(binding, "_SYSCALLS", {})
+    assert in_a_process(POLICY.replace("(0,)", "(1000,)"))[0] != ""  # there is no such node
+    monkeypatch.setattr(binding, "_SYSCALLS", {})  # of a machine that is not known
     assert "not known on" in binding.set_memory_policy(PREFERRED, (0,))
     assert memory_policy() is None
-
-
-def test_a_node_that_does_not_exist_is_refused_in_words() -> None:
-    assert in_a_process(POLICY.replace("(0,)", "(1000,)"))[0] != ""
 
 
 ADDRESSED = """

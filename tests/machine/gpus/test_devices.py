@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from tests import fake_nvml
+from tests.running import python
 
 UUIDS = ("GPU-aaa0", "GPU-aab1", "GPU-b2c2", "GPU-d3e3", "GPU-f404", "GPU-f515", "GPU-c6", "GPU-d7")
 NODE = [Gpu(i, uuid, "NVIDIA H100", 80 << 30) for i, uuid in enumerate(UUIDS)]
@@ -124,7 +124,7 @@ def test_several_ranks_get_no_instances_for_cuda_shows_a_process_one(spec: str) 
     assert place(config(), (1, "NUM_GPUS=1"), visible).num_ranks == 1
 
 
-def test_the_driver_is_asked_for_the_instances(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_the_driver_is_asked_for_the_instances(tmp_path: Path) -> None:
     """A GPU with one instance stands for that; of one with several, each has to be named."""
     program = """
 from machine.gpus.devices import installed_gpus, visible_gpus
@@ -133,15 +133,8 @@ for gpu in (*installed_gpus(), *visible_gpus([], "MIG-202"), *visible_gpus([], "
 """
     env = {"NVML_MIG_0": "1", "NVML_INSTANCES_0": "1", "NVML_TOTAL_MIB_100": "20000"}
     env |= {"NVML_MIG_1": "1", "NVML_INSTANCES_1": "2", "NVML_TOTAL_MIB_202": "40000"}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program],
-        env=environ | fake_nvml.build(tmp_path) | env,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    seen = ["0 MIG-100 20000", "1 GPU-1 81559", "1 MIG-202 40000", "1 MIG-200 81559"]
-    assert done.stdout.splitlines() == seen
+    expected = ["0 MIG-100 20000", "1 GPU-1 81559", "1 MIG-202 40000", "1 MIG-200 81559"]
+    assert python(program, env=fake_nvml.build(tmp_path) | env).splitlines() == expected
 
 
 @pytest.mark.parametrize("spec", ["0,0", "1,GPU-aab1", "GPU-b,GPU-b2"])

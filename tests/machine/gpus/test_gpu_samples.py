@@ -6,8 +6,6 @@ The driver is a fake behind the real pynvml; the last test asks a real one.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import asdict
@@ -19,7 +17,7 @@ import pytest
 from machine.gpus.devices import Gpu, installed_gpus
 from machine.gpus.gpu_samples import GpuSample, GpuSampler, Silence, sample
 from tests import fake_nvml
-from tests.conftest import ROOT
+from tests.running import python
 
 TWO = tuple(Gpu(i, f"GPU-{i}", "NVIDIA Pretence", 80 << 30) for i in range(2))
 SAMPLED = """
@@ -33,16 +31,9 @@ for i in range(2):
 LONGEST_S = 30.0
 
 
-def sampled(folder: Path, environ: dict[str, str], **env: str) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", SAMPLED],
-        env=environ | fake_nvml.build(folder) | env,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def sampled(folder: Path, **env: str) -> list[dict[str, Any]]:
+    text = python(SAMPLED, env=fake_nvml.build(folder) | env)
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def until(sampler: GpuSampler, num: int) -> list[GpuSample | Silence]:
@@ -59,9 +50,9 @@ def as_sample(gpu: Gpu) -> GpuSample:
     return GpuSample(index=gpu.index, used_bytes=1, total_bytes=2)
 
 
-def test_a_sample_holds_what_the_driver_says(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_a_sample_holds_what_the_driver_says(tmp_path: Path) -> None:
     env = {"NVML_USED_MIB_0": "72908", "NVML_SLOWED_0": str(0x4 | 0x8 | 0x40)}
-    first, second = sampled(tmp_path, environ, **env)
+    first, second = sampled(tmp_path, **env)
     assert first == {
         "index": 0,
         "used_bytes": 72908 << 20,
@@ -75,20 +66,16 @@ def test_a_sample_holds_what_the_driver_says(tmp_path: Path, environ: dict[str, 
     assert (second["index"], second["slowed_by"]) == (1, [])
 
 
-def test_what_a_gpu_does_not_report_is_none_and_the_rest_is_there(
-    tmp_path: Path, environ: dict[str, str]
-) -> None:
+def test_what_a_gpu_does_not_report_is_none_and_the_rest_is_there(tmp_path: Path) -> None:
     unknown_error = "999"
-    first, second = sampled(tmp_path, environ, NVML_NO_RATES_0="1", NVML_NO_POWER_0=unknown_error)
+    first, second = sampled(tmp_path, NVML_NO_RATES_0="1", NVML_NO_POWER_0=unknown_error)
     assert first["utilization_percent"] is first["power_w"] is None
     assert (first["temperature_c"], first["power_limit_w"]) == (40, 700.0)
     assert second["utilization_percent"] == 98
 
 
-def test_a_lost_gpu_is_silent_and_the_other_one_is_not(
-    tmp_path: Path, environ: dict[str, str]
-) -> None:
-    first, second = sampled(tmp_path, environ, NVML_LOST_0="15")
+def test_a_lost_gpu_is_silent_and_the_other_one_is_not(tmp_path: Path) -> None:
+    first, second = sampled(tmp_path, NVML_LOST_0="15")
     assert first.keys() == {"index", "why"}
     assert first["index"] == 0
     assert second["utilization_percent"] == 98

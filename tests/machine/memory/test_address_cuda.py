@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import re
 import resource
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +24,7 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.units import GIB
 from tests import fake_cuda
-from tests.conftest import ROOT
+from tests.running import python
 
 ON_GPU = predict([], "2", [80 * GIB])
 POOLS_GIB = 3 * 90
@@ -126,16 +124,10 @@ def test_a_ulimit_that_cuda_does_not_start_with_is_refused(env: dict[str, str]) 
         "try: print(rank_limit(LimitsConfig(), predict([], '2', [80 << 30])))\n"
         "except UserError as error: print(error, error.do)"
     )
-    limit_kib = 300 << 20
-    done = subprocess.run(
-        ["sh", "-c", f'ulimit -S -v {limit_kib}; exec "{sys.executable}" -P -c "$0"', program],
-        env=env | {"PYTHONPATH": str(ROOT), "CUDA_INIT_GIB": "500"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "ulimit -v: no rank starts with 300.00 GiB" in done.stdout
-    named = re.search(r"ulimit -v (\d+), or more", done.stdout)
+    limited = ("sh", "-c", f'ulimit -S -v {300 << 20}; exec "$0" "$@"')
+    text = python(program, env=env | {"CUDA_INIT_GIB": "500"}, within=limited)
+    assert "ulimit -v: no rank starts with 300.00 GiB" in text
+    named = re.search(r"ulimit -v (\d+), or more", text)
     assert named is not None
     assert int(named[1]) > (500 + POOLS_GIB) << 20
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import resource
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,17 +20,9 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.prepared import Prepared, PreparedData
 from rundir.units import GIB, MIB
-from tests.conftest import ROOT
+from tests.running import python
 
 SMALL = predict([], "2", [])
-
-
-def failure(limit_bytes: int, reserved_bytes: int, num_threads: int) -> str | None:
-    """Return why a trial failed, or None."""
-    trial = LimitTrial(
-        limit_bytes=limit_bytes, reserved_bytes=reserved_bytes, num_threads=num_threads
-    )
-    return probe(trial).failure
 
 
 def test_what_is_predicted_is_all_of_the_memory_and_what_is_reserved_besides() -> None:
@@ -43,12 +33,6 @@ def test_what_is_predicted_is_all_of_the_memory_and_what_is_reserved_besides() -
     for part in SMALL.parts:
         assert part.least_bytes <= part.most_bytes
         assert part.what in SMALL.in_words()
-
-
-@pytest.mark.parametrize("own", ["2,4", "2"])
-def test_nested_numbers_of_threads_count_by_their_first(own: str) -> None:
-    assert predict([], own, []).num_threads == SMALL.num_threads
-    assert predict([], "many", []).num_threads >= len(os.sched_getaffinity(0))
 
 
 def test_files_that_are_mapped_add_their_size(tmp_path: Path) -> None:
@@ -63,6 +47,8 @@ def test_files_that_are_mapped_add_their_size(tmp_path: Path) -> None:
 
 
 def test_gpus_and_threads_add_what_is_reserved_for_them() -> None:
+    assert predict([], "2,4", []).num_threads == SMALL.num_threads  # nested: the first counts
+    assert predict([], "many", []).num_threads >= len(os.sched_getaffinity(0))
     assert predict([], "50", []).most_bytes > SMALL.most_bytes + 2 * 48 * 64 * MIB
     with_gpus = predict([], "2", [80 * GIB] * 8)
     gpus = 8 * 80 * GIB
@@ -86,14 +72,11 @@ def test_the_weights_the_data_and_the_checkpoint_are_what_is_mapped(tmp_path: Pa
     assert mapped_files(prepared)[0] == model / "pytorch_model.bin"
 
 
-def test_the_prediction_passes_its_trial_and_is_handed_on_with_its_parts() -> None:
+def test_the_prediction_passes_its_trial_and_is_handed_on_unless_a_user_has_set_one() -> None:
     limit = rank_limit(LimitsConfig(), SMALL)
     assert (limit.name, limit.source) == (RLIMIT_VARIABLE, "predicted")
     assert limit.value == str(SMALL.most_bytes)
     assert limit.reason == SMALL.in_words()
-
-
-def test_a_users_own_limit_wins_over_the_prediction_and_none_is_none() -> None:
     assert rank_limit(LimitsConfig(rlimit_as_gib=3), SMALL).value == str(3 * GIB)
     assert rank_limit(LimitsConfig(rlimit_as_gib=0), SMALL).value == "0"
 
@@ -118,29 +101,26 @@ def test_a_prediction_that_fails_its_trial_is_not_applied_and_says_why() -> None
     assert "Cannot allocate memory" in limit.reason
 
 
-def test_a_model_larger_than_the_limit_fails_the_trial() -> None:
-    """A load of 1.6 GB has failed under 2.5 GiB, so the probe must report it beforehand."""
-    assert failure(5 * GIB // 2, 3 * GIB, 4) is not None
-    assert failure(4 * GIB, 3 * GIB, 4) is None
-
-
-@pytest.mark.parametrize("spare_mib", [10, 40, 100])
-def test_too_little_room_for_threads_fails_the_trial_in_bounded_time(spare_mib: int) -> None:
-    told = failure(GIB + spare_mib * MIB, GIB, 64)
-    assert told is not None
-    assert "thread" in told or "reserve" in told
-
-
-def in_a_shell(limit_kib: int, program: str) -> str:
-    """Return what `program` prints under `ulimit -v`."""
-    done = subprocess.run(
-        ["sh", "-c", f'ulimit -v {limit_kib}; exec "$0" "$@"', sys.executable, "-P", "-c", program],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
+@pytest.mark.parametrize(
+    ("limit_bytes", "reserved_bytes", "num_threads", "failure"),
+    [
+        # A load of 1.6 GB has failed under 2.5 GiB, so the probe must report it beforehand.
+        (5 * GIB // 2, 3 * GIB, 4, "reserve"),
+        (4 * GIB, 3 * GIB, 4, None),
+        # Too little room for threads fails the trial in bounded time.
+        (GIB + 10 * MIB, GIB, 64, "thread|reserve"),
+        (GIB + 40 * MIB, GIB, 64, "thread|reserve"),
+        (GIB + 100 * MIB, GIB, 64, "thread|reserve"),
+    ],
+)
+def test_a_trial_fails_where_the_limit_leaves_no_room_for_what_is_reserved(
+    limit_bytes: int, reserved_bytes: int, num_threads: int, failure: str | None
+) -> None:
+    result = probe(
+        LimitTrial(limit_bytes=limit_bytes, reserved_bytes=reserved_bytes, num_threads=num_threads)
     )
-    return done.stdout
+    assert (result.failure is None) == (failure is None)
+    assert failure is None or re.search(failure, result.failure or "")
 
 
 LIMITED = """
@@ -156,18 +136,21 @@ except Exception as error:
 """
 
 
-def test_a_lower_ulimit_is_kept_if_ranks_can_start_with_it() -> None:
-    assert in_a_shell(3 << 20, LIMITED.format(gib=-1)).strip() == str(3 * GIB)
-
-
-def test_a_ulimit_that_no_rank_starts_with_is_refused() -> None:
-    text = in_a_shell(1 << 20, LIMITED.format(gib=-1))
-    assert "ulimit -v: no rank starts with 1.00 GiB" in text
-    assert "ulimit -v 2097152" in text
-
-
-def test_more_than_the_hard_limit_cannot_be_asked_for() -> None:
-    assert "hard limit is 3.0 GiB" in in_a_shell(3 << 20, LIMITED.format(gib=5))
+@pytest.mark.parametrize(
+    ("ulimit_gib", "gib", "printed"),
+    [
+        pytest.param(3, -1, rf"^{3 * GIB}$", id="kept, as ranks can start with it"),
+        pytest.param(1, -1, r"ulimit -v: no rank starts with 1\.00 GiB", id="too low for a rank"),
+        pytest.param(3, 5, r"hard limit is 3\.0 GiB", id="more than the hard limit"),
+    ],
+)
+def test_a_ulimit_is_kept_if_ranks_can_start_with_it_and_else_refused(
+    ulimit_gib: int, gib: int, printed: str
+) -> None:
+    limited = ("sh", "-c", f'ulimit -v {ulimit_gib << 20}; exec "$0" "$@"')
+    text = python(LIMITED.format(gib=gib), within=limited)
+    assert re.search(printed, text, re.MULTILINE)
+    assert ("ulimit -v 2097152" in text) == (ulimit_gib == 1)
 
 
 def test_a_guard_that_would_keep_all_memory_free_is_refused() -> None:

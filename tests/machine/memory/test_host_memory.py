@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +13,8 @@ from benchmarks.starts.memory_cgroup import MemoryCgroup, NoCgroupError, memory_
 from machine.memory.host_memory import Cgroup, HostMemory, memory_groups
 from machine.mounts import filesystem_of, mounts
 from rundir.units import GIB, MIB
-from tests.conftest import ROOT
 from tests.memory_cgroup import limited
-from tests.running import wait_for
+from tests.running import python, wait_for
 
 LIMIT = 256 * MIB
 NOW = (
@@ -26,16 +24,9 @@ NOW = (
 )
 
 
-def python(cgroup: MemoryCgroup, program: str) -> list[str]:
+def inside(cgroup: MemoryCgroup, program: str) -> list[str]:
     """Return the words that `program` prints when run inside the group."""
-    done = subprocess.run(
-        cgroup.command([sys.executable, "-P", "-c", program]),
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.split(maxsplit=3)
+    return python(program, within=cgroup.command([])).split(maxsplit=3)
 
 
 def make_v2(folder: Path, **files: str) -> Cgroup:
@@ -68,7 +59,7 @@ def make_proc(folder: Path, cgroup: str, *mounted: str) -> Path:
 
 def test_in_a_limited_group_the_limit_bounds_what_can_be_had() -> None:
     with limited(LIMIT) as cgroup:
-        available, total, is_limited, where = python(cgroup, NOW)
+        available, total, is_limited, where = inside(cgroup, NOW)
         assert where.strip() == f"the cgroup {cgroup.group.folder}"
     assert (int(total), is_limited) == (LIMIT, "True")
     assert 0 < int(available) < LIMIT  # a Python process needs some of it
@@ -81,7 +72,7 @@ def test_a_limit_further_up_bounds_a_group_without_one() -> None:
         below = cgroup.group.folder / "below"
         below.mkdir()
         try:
-            _, total, is_limited, where = python(MemoryCgroup(Cgroup(below, 1)), NOW)
+            _, total, is_limited, where = inside(MemoryCgroup(Cgroup(below, 1)), NOW)
             assert where.strip() == f"the cgroup {cgroup.group.folder}"
             assert (int(total), is_limited) == (LIMIT, "True")
         finally:
@@ -93,10 +84,10 @@ def test_the_page_cache_of_a_group_counts_as_free(tmp_path: Path) -> None:
     write = f"open({str(tmp_path / 'file')!r}, 'wb').write(bytes(100 << 20))\n"
     sync = "import os; os.sync()\n"  # dirty pages are reclaimed once they are on the disk
     with limited(LIMIT) as cgroup:
-        before = int(python(cgroup, NOW)[0])
-        cached = int(python(cgroup, write + sync + NOW)[0])
+        before = int(inside(cgroup, NOW)[0])
+        cached = int(inside(cgroup, write + sync + NOW)[0])
         used = int((cgroup.group.folder / _usage(cgroup)).read_text())
-        held = int(python(cgroup, "held = b'x' * (100 << 20)\n" + NOW)[0])
+        held = int(inside(cgroup, "held = b'x' * (100 << 20)\n" + NOW)[0])
     assert used > 90 * MIB  # it really was in the cache
     assert abs(cached - before) < 30 * MIB
     assert held < before - 90 * MIB
@@ -106,32 +97,22 @@ def _usage(cgroup: MemoryCgroup) -> str:
     return "memory.usage_in_bytes" if cgroup.group.version == 1 else "memory.current"
 
 
-def test_a_process_killed_for_want_of_memory_is_counted() -> None:
+def test_a_process_killed_for_want_of_memory_is_counted_and_one_killed_by_hand_is_not() -> None:
+    by_hand, greedy = "import os; os.kill(os.getpid(), 9)", "held = b'x' * (1 << 30)"
     with limited(LIMIT) as cgroup:
-        assert cgroup.group.num_oom_kills() == 0
-        greedy = cgroup.command([sys.executable, "-c", "held = b'x' * (1 << 30)"])
-        assert subprocess.run(greedy, check=False).returncode == -9
-        assert cgroup.group.num_oom_kills() == 1
+        for program, num_kills in ((by_hand, 0), (greedy, 1)):
+            command = cgroup.command([sys.executable, "-c", program])
+            assert subprocess.run(command, check=False).returncode == -9
+            assert cgroup.group.num_oom_kills() == num_kills
 
 
-def test_one_killed_by_hand_is_not_counted() -> None:
-    with limited(LIMIT) as cgroup:
-        own_end = "import os; os.kill(os.getpid(), 9)"
-        ended = subprocess.run(cgroup.command([sys.executable, "-c", own_end]), check=False)
-        assert ended.returncode == -9
-        assert cgroup.group.num_oom_kills() == 0
-
-
-def test_of_a_limited_group_nothing_is_left_behind() -> None:
+def test_of_a_limited_group_nothing_is_left_and_where_there_can_be_none_it_is_said_why() -> None:
     with limited(LIMIT) as cgroup:
         process = subprocess.Popen(cgroup.command(["sleep", "100"]))
         wait_for(cgroup.pids, why="it is not in the group", timeout_s=10)
         folder = cgroup.group.folder
     assert process.wait(10) == -9
     assert not folder.exists()
-
-
-def test_where_no_group_can_be_made_it_is_said_why() -> None:
     with pytest.raises(NoCgroupError, match=r"no memory cgroup|in no memory cgroup"):
         memory_cgroup(-5).__enter__()  # a limit that no kernel accepts
 
@@ -145,22 +126,23 @@ def test_without_any_group_the_host_is_the_bound(tmp_path: Path) -> None:
     assert memory.num_oom_kills() >= 0
 
 
-def test_a_group_of_v2_is_read_as_the_kernel_writes_it(tmp_path: Path) -> None:
-    group = make_v2(tmp_path / "own")
-    assert group.limit_bytes() == GIB
-    assert group.available_bytes(1000) == 1000 - 600 + 200 + 50 + 8
-    assert group.num_oom_kills() == 3
-
-
 @pytest.mark.parametrize(
     ("maximum", "high", "limit"),
-    [("max", "max", None), ("max", "500", 500), ("700", "500", 500), ("300", "500", 300)],
+    [
+        (str(GIB), "max", GIB),
+        ("max", "max", None),
+        ("max", "500", 500),
+        ("700", "500", 500),
+        ("300", "500", 300),
+    ],
 )
-def test_the_lower_of_max_and_high_is_the_limit(
+def test_the_lower_of_max_and_high_is_the_limit_of_a_group_of_v2(
     tmp_path: Path, maximum: str, high: str, limit: int | None
 ) -> None:
     group = make_v2(tmp_path / "own", memory_max=maximum, memory_high=high)
     assert group.limit_bytes() == limit
+    assert group.available_bytes(1000) == 1000 - 600 + 200 + 50 + 8
+    assert group.num_oom_kills() == 3
 
 
 def test_all_limits_on_the_way_to_the_root_of_v2_count(tmp_path: Path) -> None:
@@ -190,15 +172,9 @@ def test_in_a_container_that_sees_only_its_own_group_that_is_the_bound(
         tmp_path / "proc", "0::/kubepods/pod1/abc", f"{root} {top} ro - cgroup2 cgroup rw"
     )
     assert [group.folder for group in memory_groups(proc)] == [top]
-    assert HostMemory(proc).now().total_bytes == 100000
-
-
-def test_a_group_that_is_removed_meanwhile_bounds_nothing(tmp_path: Path) -> None:
-    top = tmp_path / "cgroup"
-    make_v2(top, memory_max="100000")
-    memory = HostMemory(make_proc(tmp_path / "proc", "0::/", f"/ {top} ro - cgroup2 cgroup rw"))
+    memory = HostMemory(proc)
     assert memory.now().total_bytes == 100000
-    for file in top.iterdir():
+    for file in top.iterdir():  # the group is removed meanwhile
         file.unlink()
     assert memory.now().where == "the host"
 
@@ -226,12 +202,11 @@ def test_swap_of_v1_is_what_the_limit_on_both_leaves(
     assert Cgroup(tmp_path, 1).swap_bytes(1000, 700) == swappable
 
 
-def test_a_mount_point_with_a_space_in_its_name_is_found(tmp_path: Path) -> None:
+def test_a_mount_point_with_a_space_is_found_and_the_filesystem_of_what_is_not_there_yet(
+    tmp_path: Path,
+) -> None:
     proc = make_proc(tmp_path, "0::/", r"/a\040b /mnt/my\040disk rw - nfs4 server:/ rw,hard")
     (mount,) = mounts(proc)
     assert (mount.root, mount.point, mount.kind) == ("/a b", Path("/mnt/my disk"), "nfs4")
     assert mount.options == "rw,hard"
-
-
-def test_the_filesystem_of_a_path_that_is_not_there_yet_is_that_of_its_folder() -> None:
     assert filesystem_of(Path("/proc/self/none/at/all")) == "proc"
