@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rundir.checkpoints import MARKER, checkpoint_name, complete_checkpoints
-from rundir.control import Request, ask, is_asked
+from rundir.checkpoints import MARKER, checkpoint_name, complete_checkpoints, step_of
+from rundir.control import ask, is_asked
 from rundir.paths import RunDir, cache_folder, create_run, find_run, runs_folder, shown
 from rundir.prepared import Prepared, PreparedData, read_prepared, write_prepared
 from rundir.schema import PHASES, RANK_PHASES, VERSION
@@ -40,12 +40,15 @@ def made(run: RunDir) -> RunDir:
     return run
 
 
-def test_a_new_run_has_a_name_of_its_own_and_its_folders(runs: Path) -> None:
+def test_a_new_run_has_a_name_of_its_own_and_its_folders_and_is_the_latest(runs: Path) -> None:
     run = create_run("tiny")
     assert re.fullmatch(r"\d{8}-\d{6}-tiny-[0-9a-f]{4}", run.run_id)
-    assert run.path.parent == runs
     for folder in (run.events, run.control, run.checkpoints, run.agent_log.parent):
         assert folder.is_dir()
+    for newest in (run, create_run("tiny"), create_run("14b")):
+        assert newest.path.parent == runs
+    assert (runs / "latest").resolve() == newest.path
+    assert not (runs / "latest").readlink().is_absolute()  # the folder can be moved as a whole
 
 
 def test_a_name_that_is_taken_is_drawn_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,13 +56,6 @@ def test_a_name_that_is_taken_is_drawn_anew(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("rundir.paths.secrets.token_hex", lambda _: next(names))
     monkeypatch.setattr("rundir.paths.time.strftime", lambda _: "20261121-120000")
     assert [create_run("tiny").run_id[-4:] for _ in range(2)] == ["aaaa", "bbbb"]
-
-
-def test_latest_points_to_the_newest_run(runs: Path) -> None:
-    for _ in range(3):
-        newest = create_run("tiny")
-        assert (runs / "latest").resolve() == newest.path
-        assert not (runs / "latest").readlink().is_absolute()  # the folder can be moved as a whole
 
 
 def test_runs_made_at_once_are_distinct_and_latest_is_one_of_the_last(
@@ -103,9 +99,7 @@ def test_a_run_is_found_by_path_by_id_and_as_latest(
 
 
 @pytest.mark.parametrize("name", ["latest", "none", "/nowhere/at/all", "../runs"])
-def test_a_run_that_is_not_there_is_an_error_that_says_where_was_looked(
-    runs: Path, name: str
-) -> None:
+def test_a_run_that_is_not_there_is_an_error_that_names_the_folder(runs: Path, name: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"no run {name!r}")) as raised:
         find_run(name)
     assert str(runs) in str(raised.value)
@@ -146,30 +140,18 @@ def test_what_is_written_as_status_is_read_again() -> None:
     assert [set(row) for row in table["ranks"]] == [{item.name for item in fields(RankStatus)}] * 2
 
 
-@pytest.mark.parametrize("phase", PHASES)
-def test_every_phase_of_the_table_can_be_written(phase: str) -> None:
-    run = create_run("tiny")
-    write_status(run, Status(run_id="", profile="", phase=phase))
-    assert read_status(run)["phase"] == phase
-
-
-@pytest.mark.parametrize("phase", [*sorted({*RANK_PHASES} - {*PHASES}), "", "Training"])
-def test_a_phase_that_the_table_lacks_is_refused(phase: str) -> None:
-    run = create_run("tiny")
-    with pytest.raises(AssertionError):
-        write_status(run, Status(run_id="", profile="", phase=phase))
-    assert not run.status.exists()
-
-
-def test_a_ranks_phase_that_the_table_lacks_is_refused() -> None:
+def test_every_phase_of_the_table_can_be_written_and_no_other() -> None:
     run, ranks = create_run("tiny"), [RankStatus(rank=0, phase="preparing")]
+    for phase in (*sorted({*RANK_PHASES} - {*PHASES}), "", "Training"):
+        with pytest.raises(AssertionError):
+            write_status(run, Status(run_id="", profile="", phase=phase))
     with pytest.raises(AssertionError):
         write_status(run, Status(run_id="", profile="", ranks=ranks))
-
-
-def test_a_run_without_a_status_yet_says_so() -> None:
-    with pytest.raises(FileNotFoundError):
-        read_status(create_run("tiny"))
+    with pytest.raises(FileNotFoundError):  # nothing was written yet
+        read_status(run)
+    for phase in PHASES:
+        write_status(run, Status(run_id="", profile="", phase=phase))
+        assert read_status(run)["phase"] == phase
 
 
 def test_only_whole_checkpoints_count_oldest_first(tmp_path: Path) -> None:
@@ -179,38 +161,30 @@ def test_only_whole_checkpoints_count_oldest_first(tmp_path: Path) -> None:
     (tmp_path / checkpoint_name(200)).mkdir()  # torn: without its marker
     (tmp_path / f".{checkpoint_name(300)}.abc").mkdir()  # still being made
     (tmp_path / f".{checkpoint_name(300)}.abc" / MARKER).touch()
-    steps = [int(path.name.removeprefix("step_")) for path in complete_checkpoints(tmp_path)]
+    steps = [step_of(path) for path in complete_checkpoints(tmp_path)]
     assert steps == [3, 20, 100, 99_999_999]
     assert complete_checkpoints(tmp_path / "none") == []
 
 
-@pytest.mark.parametrize("request_", ["stop", "pause", "resume"])
-def test_a_request_stands_once_it_is_made(request_: Request) -> None:
+def test_a_request_stands_once_it_is_made() -> None:
     run = create_run("tiny")
-    assert not is_asked(run, request_)
-    ask(run, request_)
-    ask(run, request_)
-    assert [path.name for path in run.control.iterdir()] == [request_]
-    assert is_asked(run, request_)
+    assert not is_asked(run, "pause")
+    for _ in range(2):
+        ask(run, "pause")
+    assert [path.name for path in run.control.iterdir()] == ["pause"]
+    assert is_asked(run, "pause")
+    assert not is_asked(run, "stop")
 
 
 @pytest.mark.parametrize("with_evaluation", [True, False])
 def test_what_was_prepared_is_read_again(with_evaluation: bool) -> None:
     run = create_run("tiny")
-    data = PreparedData(
-        path="/cache/größe.arrow", num_samples=5, num_too_long=2, longest=3, end_token_id=9
-    )
-    prepared = Prepared(
-        model_path="/m",
-        train=data,
-        evaluation=data if with_evaluation else None,
-        resume_from=None if with_evaluation else "/c",
-    )
+    data = PreparedData(path="/größe", num_samples=5, num_too_long=2, longest=3, end_token_id=9)
+    held_out, resumed = (data, None) if with_evaluation else (None, "/c")
+    prepared = Prepared(model_path="/m", train=data, evaluation=held_out, resume_from=resumed)
     write_prepared(run, prepared)
     assert read_prepared(run) == prepared
-    assert (
-        json.loads((run.path / "prepared.json").read_text(encoding="utf-8"))["model_path"] == "/m"
-    )
+    assert json.loads(run.prepared.read_text(encoding="utf-8"))["model_path"] == "/m"
 
 
 def test_a_path_is_shown_though_the_working_directory_has_been_removed(

@@ -104,8 +104,8 @@ def test_without_evaluation_git_or_metrics_the_card_is_shorter(
 def test_the_curves_are_a_picture_of_both_losses(tmp_path: Path) -> None:
     run = trained_run(tmp_path / "run")
     root = ET.fromstring(curves_svg(read_events(run.events)))  # noqa: S314 - our own
-    lines = [one for one in root if one.tag.endswith("polyline")]
-    assert [len(one.attrib["points"].split()) for one in lines] == [4, 3]
+    lines = [element for element in root if element.tag.endswith("polyline")]
+    assert [len(line.attrib["points"].split()) for line in lines] == [4, 3]
     assert "held-out loss" in "".join(root.itertext())
     assert curves_svg([]) == ""
 
