@@ -31,17 +31,17 @@ def fill(disk: Path) -> None:
 
 
 def track(made: MadeRun) -> None:
-    said: list[str] = []
-    track_once(made.run, "tensorboard", said.append)
-    assert said == []
+    lines: list[str] = []
+    track_once(made.run, "tensorboard", lines.append)
+    assert lines == []
 
 
 def test_every_figure_has_the_name_the_step_and_the_time_it_should(made: MadeRun) -> None:
     made.rank0.emit("metric", "eval", step=0, loss=5.5, exact_match=0.25)
     made.steps(1, 3)
     track(made)
-    found = scalars(made.run.tensorboard)
-    assert found.keys() == {
+    figures = scalars(made.run.tensorboard)
+    assert figures.keys() == {
         "train/loss",
         "train/lr",
         "train/grad_norm",
@@ -51,23 +51,23 @@ def test_every_figure_has_the_name_the_step_and_the_time_it_should(made: MadeRun
         "eval/loss",
         "eval/exact_match",
     }
-    assert [(step, loss) for step, _, loss in found["train/loss"]] == [(1, 1.0), (2, 2.0), (3, 3.0)]
-    assert found["time/data_s"][0][2] == 0.25
+    assert [(step, loss) for step, _, loss in figures["train/loss"]] == [
+        (1, 1.0),
+        (2, 2.0),
+        (3, 3.0),
+    ]
+    assert figures["time/data_s"][0][2] == 0.25
     events = read_events(made.run.events)
-    assert [t for _, t, _ in found["train/loss"]] == [event["t"] for event in events[1:]]
-    assert found["eval/exact_match"] == [(0, events[0]["t"], 0.25)]
+    assert [t for _, t, _ in figures["train/loss"]] == [event["t"] for event in events[1:]]
+    assert figures["eval/exact_match"] == [(0, events[0]["t"], 0.25)]
 
 
-def test_figures_of_the_host_belong_to_the_last_step_trained(made: MadeRun) -> None:
+def test_figures_of_the_host_belong_to_the_last_step_and_each_gpu_has_names_of_its_own(
+    made: MadeRun,
+) -> None:
     made.launch.emit("metric", "host", **HOST)
     made.steps(1, 2)
     made.launch.emit("metric", "host", **HOST)
-    track(made)
-    found = scalars(made.run.tensorboard)
-    assert [(step, value) for step, _, value in found["host/pss_bytes"]] == [(0, 700), (2, 700)]
-
-
-def test_each_gpu_has_names_of_its_own(made: MadeRun) -> None:
     for index in (0, 3):
         made.launch.emit(
             "metric",
@@ -82,11 +82,13 @@ def test_each_gpu_has_names_of_its_own(made: MadeRun) -> None:
             slowed_by=["power cap"],
         )
     track(made)
-    found = scalars(made.run.tensorboard)
-    assert found["gpu/3/used_bytes"][0][2] == 3
-    assert "gpu/3/index" not in found
-    assert found["gpu/0/power_limit_w"][0][2] == 700
-    assert len(found) == 10  # neither what is null nor what is no figure
+    figures = scalars(made.run.tensorboard)
+    assert [(step, value) for step, _, value in figures["host/pss_bytes"]] == [(0, 700), (2, 700)]
+    assert figures["gpu/3/used_bytes"][0][2] == 3
+    assert "gpu/3/index" not in figures
+    assert figures["gpu/0/power_limit_w"][0][2] == 700
+    of_gpus = [name for name in figures if name.startswith("gpu/")]
+    assert len(of_gpus) == 10  # neither what is null nor what is no figure
 
 
 def test_what_is_repeated_after_a_restart_takes_the_place_of_what_it_repeats(
@@ -98,13 +100,6 @@ def test_what_is_repeated_after_a_restart_takes_the_place_of_what_it_repeats(
     track(made)
     losses = [(step, loss) for step, _, loss in scalars(made.run.tensorboard)["train/loss"]]
     assert losses == [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 106), (7, 107)]
-
-
-def test_a_run_that_goes_on_from_another_one_has_nothing_to_take_back(made: MadeRun) -> None:
-    made.steps(1, 2)
-    track(made)
-    (path,) = made.run.tensorboard.iterdir()
-    assert not any(record.HasField("session_log") for record in records(path))
 
 
 @pytest.mark.parametrize(("text", "number"), [("nan", math.nan), ("inf", math.inf)])
@@ -131,6 +126,8 @@ def test_tracking_again_replaces_what_was_there(made: MadeRun) -> None:
     made.steps(1, 2)
     track(made)
     (first,) = made.run.tensorboard.iterdir()
+    # A run that goes on from another one has nothing to take back.
+    assert not any(record.HasField("session_log") for record in records(first))
     before = first.rename(made.run.tensorboard / "events.out.tfevents.1.elsewhere.7")
     made.steps(3, 4)
     track(made)

@@ -43,7 +43,7 @@ def rows_of_wandb(path: Path) -> list[dict[str, Any]]:
     """Return the history in W&B's own file: blocks of 32 KiB, with records that may span them."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    data, position, body, found = path.read_bytes(), 7, b"", []
+    data, position, body, rows = path.read_bytes(), 7, b"", []
     while position + 7 <= len(data):
         if 32768 - position % 32768 < 7:
             position += 32768 - position % 32768
@@ -54,24 +54,35 @@ def rows_of_wandb(path: Path) -> list[dict[str, Any]]:
         if kind in (1, 4):  # whole, or the last piece
             record, body = Record.FromString(body), b""
             if record.HasField("history"):
-                items = record.history.item
-                found.append(
-                    {
-                        item.key or "/".join(item.nested_key): json.loads(item.value_json)
-                        for item in items
-                    }
-                )
-    return found
+                row = {
+                    item.key or "/".join(item.nested_key): json.loads(item.value_json)
+                    for item in record.history.item
+                }
+                rows.append(row)
+    return rows
+
+
+NOWHERE = {
+    "WANDB_BASE_URL": "http://127.0.0.1:9",
+    "WANDB_API_KEY": "0" * 40,
+    "WANDB_INIT_TIMEOUT": "5",
+}
+
+
+def followed(folder: Path, environ: dict[str, str], service: str) -> Beside:
+    """Return the tracking of a run of three steps so far, once the service has said something."""
+    beside = Beside(MadeRun(folder), environ, service)
+    beside.made.steps(1, 3)
+    beside.look()
+    wait_for(beside.says, why=f"{service} said nothing")
+    return beside
 
 
 @needs("wandb")
 def test_wandb_offline_has_every_step_with_its_time(
     tmp_path: Path, at_home: dict[str, str]
 ) -> None:
-    beside = Beside(MadeRun(tmp_path), at_home, "wandb")
-    beside.made.steps(1, 3)
-    beside.look()
-    wait_for(beside.says, why="W&B said nothing")
+    beside = followed(tmp_path, at_home, "wandb")
     beside.made.steps(4, 5)
     beside.made.launch.emit("metric", "host", **HOST)
     beside.tracking.end(Signals())
@@ -87,37 +98,15 @@ def test_wandb_offline_has_every_step_with_its_time(
 
 
 @needs("wandb")
-def test_wandb_without_a_key_keeps_the_run_for_later(
-    tmp_path: Path, at_home: dict[str, str]
+@pytest.mark.parametrize(("env", "why"), [({}, "No API key configured"), (NOWHERE, "refused: off")])
+def test_wandb_without_a_key_or_that_cannot_be_reached_keeps_the_run_for_later(
+    tmp_path: Path, at_home: dict[str, str], env: dict[str, str], why: str
 ) -> None:
     del at_home["WANDB_MODE"]
-    beside = Beside(MadeRun(tmp_path), at_home, "wandb")
-    beside.made.steps(1, 3)
-    beside.look()
-    wait_for(beside.says, why="W&B said nothing")
+    beside = followed(tmp_path, at_home | env, "wandb")
     beside.tracking.end(Signals())
-    assert "No API key configured" in beside.lines[0]
+    assert why in beside.lines[0]
     assert "offline; `wandb sync " in beside.lines[0]
-    (kept,) = beside.run.path.glob("wandb/offline-run-*/*.wandb")
-    assert len(rows_of_wandb(kept)) == 3
-
-
-@needs("wandb")
-def test_wandb_that_cannot_be_reached_keeps_the_run_for_later(
-    tmp_path: Path, at_home: dict[str, str]
-) -> None:
-    del at_home["WANDB_MODE"]
-    nowhere = {
-        "WANDB_BASE_URL": "http://127.0.0.1:9",
-        "WANDB_API_KEY": "0" * 40,
-        "WANDB_INIT_TIMEOUT": "5",
-    }
-    beside = Beside(MadeRun(tmp_path), at_home | nowhere, "wandb")
-    beside.made.steps(1, 3)
-    beside.look()
-    wait_for(beside.says, why="W&B said nothing")
-    beside.tracking.end(Signals())
-    assert "connection refused: offline; `wandb sync " in beside.lines[0]
     (kept,) = beside.run.path.glob("wandb/offline-run-*/*.wandb")
     assert len(rows_of_wandb(kept)) == 3
 
@@ -139,11 +128,8 @@ def test_by_hand_wandb_without_a_key_is_an_error(
 def test_wandb_leaves_no_process_when_its_own_hangs(
     tmp_path: Path, at_home: dict[str, str]
 ) -> None:
-    beside = Beside(MadeRun(tmp_path), at_home, "wandb")
-    beside.made.steps(1, 3)
-    beside.look()
-    wait_for(beside.says, why="W&B said nothing")
-    core = next(one for one in processes_of(beside.run) if "wandb-core" in one.name())
+    beside = followed(tmp_path, at_home, "wandb")
+    core = next(each for each in processes_of(beside.run) if "wandb-core" in each.name())
     core.suspend()
     signals = Signals()
     signals.end_now = True
@@ -153,16 +139,13 @@ def test_wandb_leaves_no_process_when_its_own_hangs(
 
 @needs("trackio")
 def test_trackio_has_every_step_in_its_database(tmp_path: Path, at_home: dict[str, str]) -> None:
-    beside = Beside(MadeRun(tmp_path), at_home, "trackio")
-    beside.made.steps(1, 3)
+    beside = followed(tmp_path, at_home, "trackio")
     beside.made.rank0.emit("metric", "eval", step=3, loss=float("nan"), exact_match=None)
-    beside.look()
-    wait_for(beside.says, why="trackio said nothing")
     beside.tracking.end(Signals())
     with sqlite3.connect(tmp_path / "trackio" / "airlock.db") as database:
         rows = database.execute(
             "select run_name, step, metrics from metrics order by id"
         ).fetchall()
-    found = [(name, step, json.loads(metrics).get("train/loss")) for name, step, metrics in rows]
-    assert found == [(beside.run.run_id, step, float(step)) for step in (1, 2, 3)]
+    losses = [(name, step, json.loads(metrics).get("train/loss")) for name, step, metrics in rows]
+    assert losses == [(beside.run.run_id, step, float(step)) for step in (1, 2, 3)]
     assert processes_of(beside.run) == []

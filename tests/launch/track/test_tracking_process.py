@@ -20,8 +20,8 @@ from machine.processes.signals import Signals
 from rundir.config import RunConfig, TrainConfig
 from rundir.errors import UserError
 from rundir.events import read_events
-from tests.launch.track.runs import MadeRun
-from tests.running import processes_of, wait_for
+from tests.launch.track.runs import HOST, MadeRun
+from tests.running import ended, processes_of, wait_for
 from tests.tensorboard_files import scalars
 
 
@@ -63,11 +63,11 @@ class Beside:
 
 @pytest.fixture
 def beside(tmp_path: Path, environ: dict[str, str]) -> Iterator[Beside]:
-    one = Beside(MadeRun(tmp_path), environ)
-    yield one
+    tracked = Beside(MadeRun(tmp_path), environ)
+    yield tracked
     signals = Signals()
     signals.end_now = True
-    one.tracking.end(signals)
+    tracked.tracking.end(signals)
 
 
 def started(beside: Beside) -> None:
@@ -77,8 +77,6 @@ def started(beside: Beside) -> None:
 
 
 def test_nothing_is_started_before_there_is_a_metric_of_training(beside: Beside) -> None:
-    from tests.launch.track.runs import HOST
-
     beside.made.launch.emit("metric", "host", **HOST)
     beside.look()
     assert processes_of(beside.run) == []
@@ -86,35 +84,27 @@ def test_nothing_is_started_before_there_is_a_metric_of_training(beside: Beside)
     assert not beside.run.tensorboard.exists()
 
 
-def test_at_the_end_it_has_all_and_is_gone(beside: Beside) -> None:
-    started(beside)
-    beside.made.steps(3, 500)
-    beside.tracking.end(Signals())
-    assert len(scalars(beside.run.tensorboard)["train/loss"]) == 500
-    assert processes_of(beside.run) == []
-    assert beside.lines == []
-
-
-def test_what_it_has_is_on_disk_while_the_run_goes_on(beside: Beside) -> None:
+def test_it_follows_alone_in_a_session_of_its_own_and_at_the_end_has_all_and_is_gone(
+    beside: Beside,
+) -> None:
     started(beside)
     beside.made.steps(3, 5)
     wait_for(
         lambda: len(scalars(beside.run.tensorboard).get("train/loss", [])) == 5,
-        why="the file does not grow",
+        why="the file does not grow while the run goes on",
     )
-
-
-def test_it_has_a_session_of_its_own_and_nothing_open_but_its_own(beside: Beside) -> None:
-    started(beside)
     pid = beside.pid()
     assert os.getsid(pid) == pid
+    own = (str(beside.run.track_log("tensorboard")), str(beside.run.tensorboard), "pipe:")
     opened = {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}
-    assert all(
-        str(beside.run.track_log("tensorboard")) in path
-        or str(beside.run.tensorboard) in path
-        or path.startswith("pipe:")
-        for path in opened
-    ), opened
+    assert all(any(name in path for name in own) for path in opened), opened
+    with pytest.raises(UserError, match="is being tracked by a process of its own"):
+        track_once(beside.run, "tensorboard", print)
+    beside.made.steps(6, 500)
+    beside.tracking.end(Signals())
+    assert len(scalars(beside.run.tensorboard)["train/loss"]) == 500
+    assert processes_of(beside.run) == []
+    assert beside.lines == []
 
 
 def test_one_that_is_killed_is_one_line_and_no_more(beside: Beside) -> None:
@@ -149,37 +139,27 @@ def test_one_that_hangs_does_not_keep_the_run_from_ending(beside: Beside) -> Non
     assert processes_of(beside.run) == []
 
 
-def test_nobody_else_tracks_what_is_being_tracked(beside: Beside) -> None:
-    started(beside)
-    with pytest.raises(UserError, match="is being tracked by a process of its own"):
-        track_once(beside.run, "tensorboard", print)
-
-
 def test_it_ends_with_its_launcher_however_that_ends(
     tmp_path: Path, environ: dict[str, str]
 ) -> None:
     made = MadeRun(tmp_path)
     made.steps(1, 2)
     launcher = f"""
-import time, pathlib, rich.console
+import os, time, pathlib, rich.console
 from machine.processes.descendants import OwnProcesses
 from launch.track.sidecar import Tracking
 from rundir.config import RunConfig
 from rundir.events import read_events
 from rundir.paths import RunDir
 run = RunDir(pathlib.Path({str(made.run.path)!r}))
-env = {{**__import__("os").environ, "AIRLOCK_RUN_DIR": str(run.path)}}
+env = os.environ | {{"AIRLOCK_RUN_DIR": str(run.path)}}
 tracking = Tracking(run, RunConfig(profile="tiny"), env, OwnProcesses(), rich.console.Console())
 tracking.look(read_events(run.events))
 time.sleep(1000)
 """
-    process = subprocess.Popen([sys.executable, "-P", "-c", launcher], env=environ)
-    try:
+    with ended(subprocess.Popen([sys.executable, "-P", "-c", launcher], env=environ, text=True)):
         wait_for(lambda: any(made.run.tensorboard.glob("events.*")), why="nothing was tracked")
         made.steps(3, 300)
-    finally:
-        process.kill()
-        process.wait()
     wait_for(lambda: not processes_of(made.run), why="it lives on", timeout_s=20)
     assert len(scalars(made.run.tensorboard)["train/loss"]) == 300
 
@@ -193,8 +173,8 @@ def test_a_service_that_cannot_be_had_holds_up_neither_files_nor_training(
     beside.made.steps(1, 2)
     beside.look()
     beside.tracking.end(Signals())
-    said, what_to_do = beside.lines
-    assert said == "airlock: trackio: no trackio here; the training goes on without it"
+    failure, what_to_do = beside.lines
+    assert failure == "airlock: trackio: no trackio here; the training goes on without it"
     assert what_to_do.startswith(f"  → ./airlock track {beside.run.run_id} --to trackio ")
     assert len(scalars(beside.run.tensorboard)["train/loss"]) == 2
 

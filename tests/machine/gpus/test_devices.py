@@ -57,12 +57,22 @@ def test_the_visible_gpus_are_those_named_in_their_order(
     assert [gpu.index for gpu in visible_gpus(NODE, spec)] == indices
 
 
-@pytest.mark.parametrize("spec", ["8", "0,9", "x", "0,,1", "0,", "GPU-zzz", "GPU", "aaa0", "00"])
-def test_an_entry_that_names_no_gpu_is_an_error_that_says_which_there_are(spec: str) -> None:
-    with pytest.raises(UserError, match="GPUs 0 to 7") as raised:
-        visible_gpus(NODE, spec)
-    assert f"CUDA_VISIBLE_DEVICES={spec}" in str(raised.value)
-    assert raised.value.do == "CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7"
+@pytest.mark.parametrize(
+    ("specs", "says", "do"),
+    [
+        ("8 0,9 x 0,,1 0, GPU-zzz GPU aaa0 00", "GPUs 0 to 7", "=0,1,2,3,4,5,6,7"),
+        ("0,0 1,GPU-aab1 GPU-b,GPU-b2", "names a GPU twice", "name each GPU once"),
+        ("GPU-aa", "'GPU-aa' begins the UUIDs of 2 GPUs", "write more of it"),
+    ],
+)
+def test_an_entry_that_does_not_name_one_gpu_is_an_error_that_says_which_there_are(
+    specs: str, says: str, do: str
+) -> None:
+    for spec in specs.split():
+        with pytest.raises(UserError, match=says) as raised:
+            visible_gpus(NODE, spec)
+        assert f"CUDA_VISIBLE_DEVICES={spec}" in str(raised.value)
+        assert do in raised.value.do
 
 
 INSTANCES = [
@@ -97,18 +107,10 @@ def test_an_instance_of_a_gpu_is_a_device_with_memory_of_its_own(
     assert (alone.device, alone.num_ranks, alone.gpus[0].index) == ("cuda", 1, 2)
 
 
-@pytest.mark.parametrize(
-    ("spec", "says"),
-    [
-        ("MIG-zzz", "names no instance of a GPU (MIG); there are MIG-a1b2, MIG-b1b2"),
-        ("MIG-", "names no instance"),
-        ("MIG-GPU-b2c2/3/0", "names no instance"),
-    ],
-)
-def test_an_entry_that_names_no_instance_is_an_error_that_says_which_there_are(
-    spec: str, says: str
-) -> None:
-    with pytest.raises(UserError, match=re.escape(says)) as raised:
+@pytest.mark.parametrize("spec", ["MIG-zzz", "MIG-", "MIG-GPU-b2c2/3/0"])
+def test_an_entry_that_names_no_instance_is_an_error_that_says_which_there_are(spec: str) -> None:
+    says = re.escape("names no instance of a GPU (MIG); there are MIG-a1b2, MIG-b1b2")
+    with pytest.raises(UserError, match=says) as raised:
         visible_gpus(NODE, spec, lambda: INSTANCES)
     assert raised.value.do == "CUDA_VISIBLE_DEVICES=MIG-a1b2"
     with pytest.raises(UserError, match="there is none that can be seen"):
@@ -135,17 +137,6 @@ for gpu in (*installed_gpus(), *visible_gpus([], "MIG-202"), *visible_gpus([], "
     env |= {"NVML_MIG_1": "1", "NVML_INSTANCES_1": "2", "NVML_TOTAL_MIB_202": "40000"}
     expected = ["0 MIG-100 20000", "1 GPU-1 81559", "1 MIG-202 40000", "1 MIG-200 81559"]
     assert python(program, env=fake_nvml.build(tmp_path) | env).splitlines() == expected
-
-
-@pytest.mark.parametrize("spec", ["0,0", "1,GPU-aab1", "GPU-b,GPU-b2"])
-def test_a_gpu_named_twice_is_an_error(spec: str) -> None:
-    with pytest.raises(UserError, match="names a GPU twice"):
-        visible_gpus(NODE, spec)
-
-
-def test_a_prefix_that_fits_two_gpus_is_an_error() -> None:
-    with pytest.raises(UserError, match="GPU-aa"):
-        visible_gpus(NODE, "GPU-aa")
 
 
 def test_naming_a_gpu_on_a_machine_without_any_is_answered_with_the_way_to_cpu() -> None:
@@ -201,23 +192,20 @@ def test_a_number_of_ranks_that_cannot_be_had_is_answered_with_one_that_can(
 
 
 NUM_GPUS, PRESET = {"NUM_GPUS": "3"}, {"AIRLOCK_PRESET_NUM_GPUS": "4"}
+OPTION, VARIABLE = "option --set launch.num_ranks", "environment AIRLOCK_LAUNCH_NUM_RANKS"
+PROFILE = "profile 32b.toml"
 
 
 @pytest.mark.parametrize(
     ("option", "source", "environ", "asked"),
     [
-        (1, "option --set launch.num_ranks", NUM_GPUS | PRESET, (1, "--num-gpus")),
-        (None, "option --set launch.num_ranks", NUM_GPUS | PRESET, (2, "--set launch.num_ranks")),
-        (None, "environment AIRLOCK_LAUNCH_NUM_RANKS", NUM_GPUS | PRESET, (3, "NUM_GPUS=3")),
-        (None, "profile 32b.toml", NUM_GPUS | PRESET, (3, "NUM_GPUS=3")),
-        (None, "profile 32b.toml", PRESET, (4, "the start script")),
-        (None, "profile 32b.toml", {"NUM_GPUS": " "}, (2, "profile 32b.toml")),
-        (
-            None,
-            "environment AIRLOCK_LAUNCH_NUM_RANKS",
-            PRESET,
-            (2, "environment AIRLOCK_LAUNCH_NUM_RANKS"),
-        ),
+        (1, OPTION, NUM_GPUS | PRESET, (1, "--num-gpus")),
+        (None, OPTION, NUM_GPUS | PRESET, (2, "--set launch.num_ranks")),
+        (None, VARIABLE, NUM_GPUS | PRESET, (3, "NUM_GPUS=3")),
+        (None, PROFILE, NUM_GPUS | PRESET, (3, "NUM_GPUS=3")),
+        (None, PROFILE, PRESET, (4, "the start script")),
+        (None, PROFILE, {"NUM_GPUS": " "}, (2, PROFILE)),
+        (None, VARIABLE, PRESET, (2, VARIABLE)),
         (None, "default", NUM_GPUS, (3, "NUM_GPUS=3")),
         (None, "default", {}, None),
     ],
@@ -229,18 +217,15 @@ def test_the_number_of_ranks_comes_from_who_has_the_first_word(
     assert asked_num_ranks(option, set_to, source, environ) == asked
 
 
-@pytest.mark.parametrize("option", [0, -2])
-def test_an_option_of_no_ranks_is_taken_at_its_word(option: int) -> None:
-    asked = asked_num_ranks(option, config(), "default", NUM_GPUS)
-    with pytest.raises(UserError, match=f"--num-gpus asks for {option} ranks"):
-        place(config(), asked, NODE)
-
-
-@pytest.mark.parametrize("name", ["NUM_GPUS", "AIRLOCK_PRESET_NUM_GPUS"])
-@pytest.mark.parametrize("text", ["abc", "2.5", "0x2", "1,2"])
-def test_a_number_of_ranks_that_is_no_number_is_an_error(name: str, text: str) -> None:
-    with pytest.raises(UserError, match=f"{name}='{text}' is not a whole number"):
-        asked_num_ranks(None, config(), "default", {name: text})
+def test_an_option_of_no_ranks_is_taken_at_its_word_and_what_is_no_number_is_an_error() -> None:
+    for option in (0, -2):
+        asked = asked_num_ranks(option, config(), "default", NUM_GPUS)
+        with pytest.raises(UserError, match=f"--num-gpus asks for {option} ranks"):
+            place(config(), asked, NODE)
+    for name in ("NUM_GPUS", "AIRLOCK_PRESET_NUM_GPUS"):
+        for text in ("abc", "2.5", "0x2", "1,2"):
+            with pytest.raises(UserError, match=f"{name}='{text}' is not a whole number"):
+                asked_num_ranks(None, config(), "default", {name: text})
 
 
 def test_the_driver_of_this_machine_is_asked_whether_there_is_one_or_not() -> None:

@@ -37,13 +37,13 @@ def sampled(folder: Path, **env: str) -> list[dict[str, Any]]:
 
 
 def until(sampler: GpuSampler, num: int) -> list[GpuSample | Silence]:
-    """Return the first `num` things that the sampler finds."""
-    found, deadline = list[GpuSample | Silence](), time.monotonic() + LONGEST_S
-    while len(found) < num and time.monotonic() < deadline:
-        found += sampler.new()
+    """Return the first `num` answers of the sampler."""
+    answers, deadline = list[GpuSample | Silence](), time.monotonic() + LONGEST_S
+    while len(answers) < num and time.monotonic() < deadline:
+        answers += sampler.new()
         time.sleep(0.01)
-    assert len(found) >= num
-    return found
+    assert len(answers) >= num
+    return answers
 
 
 def as_sample(gpu: Gpu) -> GpuSample:
@@ -51,8 +51,10 @@ def as_sample(gpu: Gpu) -> GpuSample:
 
 
 def test_a_sample_holds_what_the_driver_says(tmp_path: Path) -> None:
-    env = {"NVML_USED_MIB_0": "72908", "NVML_SLOWED_0": str(0x4 | 0x8 | 0x40)}
-    first, second = sampled(tmp_path, **env)
+    slowed = str(0x4 | 0x8 | 0x40)
+    first, second = sampled(
+        tmp_path, NVML_USED_MIB_0="72908", NVML_SLOWED_0=slowed, NVML_LOST_1="15"
+    )
     assert first == {
         "index": 0,
         "used_bytes": 72908 << 20,
@@ -63,7 +65,8 @@ def test_a_sample_holds_what_the_driver_says(tmp_path: Path) -> None:
         "power_limit_w": 700.0,
         "slowed_by": ["power cap", "hardware slowdown", "too hot (hardware)"],
     }
-    assert (second["index"], second["slowed_by"]) == (1, [])
+    assert second.keys() == {"index", "why"}  # a lost GPU is silent
+    assert second["index"] == 1
 
 
 def test_what_a_gpu_does_not_report_is_none_and_the_rest_is_there(tmp_path: Path) -> None:
@@ -71,30 +74,19 @@ def test_what_a_gpu_does_not_report_is_none_and_the_rest_is_there(tmp_path: Path
     first, second = sampled(tmp_path, NVML_NO_RATES_0="1", NVML_NO_POWER_0=unknown_error)
     assert first["utilization_percent"] is first["power_w"] is None
     assert (first["temperature_c"], first["power_limit_w"]) == (40, 700.0)
-    assert second["utilization_percent"] == 98
-
-
-def test_a_lost_gpu_is_silent_and_the_other_one_is_not(tmp_path: Path) -> None:
-    first, second = sampled(tmp_path, NVML_LOST_0="15")
-    assert first.keys() == {"index", "why"}
-    assert first["index"] == 0
-    assert second["utilization_percent"] == 98
+    assert (second["index"], second["utilization_percent"], second["slowed_by"]) == (1, 98, [])
 
 
 def test_samples_come_again_and_again_until_they_are_stopped() -> None:
     sampler = GpuSampler(TWO, every_s=0.01, ask=as_sample)
-    found = until(sampler, 6)
-    assert [one.index for one in found[:4]] == [0, 1, 0, 1]
+    assert [answer.index for answer in until(sampler, 6)[:4]] == [0, 1, 0, 1]
     sampler.stop()
     assert sampler._thread is not None
     sampler._thread.join(LONGEST_S)
     assert not sampler._thread.is_alive()
-
-
-def test_a_run_without_gpus_asks_nobody() -> None:
-    sampler = GpuSampler((), ask=as_sample)
-    assert sampler.new() == []
-    assert sampler._thread is None
+    without_gpus = GpuSampler((), ask=as_sample)  # asks nobody
+    assert without_gpus.new() == []
+    assert without_gpus._thread is None
 
 
 def test_a_gpu_that_is_lost_is_told_once(request: pytest.FixtureRequest) -> None:
@@ -103,9 +95,9 @@ def test_a_gpu_that_is_lost_is_told_once(request: pytest.FixtureRequest) -> None
 
     sampler = GpuSampler(TWO, every_s=0.01, ask=ask)
     request.addfinalizer(sampler.stop)
-    found = until(sampler, 5)
-    assert [one for one in found if isinstance(one, Silence)] == [Silence(0, "GPU is lost")]
-    assert {one.index for one in found if isinstance(one, GpuSample)} == {1}
+    answers = until(sampler, 5)
+    assert [each for each in answers if isinstance(each, Silence)] == [Silence(0, "GPU is lost")]
+    assert {each.index for each in answers if isinstance(each, GpuSample)} == {1}
 
 
 def test_a_driver_that_hangs_delays_nobody_and_is_told_once(
@@ -125,7 +117,7 @@ def test_a_driver_that_hangs_delays_nobody_and_is_told_once(
     assert isinstance(silence, Silence)
     assert silence.index is None
     assert "has not answered for 0.05 s" in silence.why
-    assert not any(isinstance(one, Silence) for one in sampler.new())
+    assert not any(isinstance(answer, Silence) for answer in sampler.new())
     answers.set()
     assert isinstance(until(sampler, 1)[0], GpuSample)
 
@@ -133,8 +125,8 @@ def test_a_driver_that_hangs_delays_nobody_and_is_told_once(
 @pytest.mark.gpu
 def test_a_real_gpu_reports_its_memory_temperature_and_load() -> None:
     for gpu in installed_gpus():
-        found = sample(gpu)
-        assert isinstance(found, GpuSample), found
-        assert 0 <= found.used_bytes < found.total_bytes, asdict(found)
-        assert found.temperature_c is None or 0 < found.temperature_c < 120
-        assert found.utilization_percent is None or 0 <= found.utilization_percent <= 100
+        state = sample(gpu)
+        assert isinstance(state, GpuSample), state
+        assert 0 <= state.used_bytes < state.total_bytes, asdict(state)
+        assert state.temperature_c is None or 0 < state.temperature_c < 120
+        assert state.utilization_percent is None or 0 <= state.utilization_percent <= 100

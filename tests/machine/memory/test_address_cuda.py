@@ -38,9 +38,9 @@ def env(tmp_path: Path) -> dict[str, str]:
 def test_a_predicted_limit_is_used_when_cuda_starts_with_it(env: dict[str, str]) -> None:
     limit = rank_limit(LimitsConfig(), ON_GPU, env | {"CUDA_INIT_GIB": "100"})
     assert (limit.value, limit.source) == (str(ON_GPU.most_bytes), "predicted")
-    told = re.search(r"CUDA starts with it, in ([\d.]+) GiB", limit.reason)
-    assert told is not None
-    assert float(told[1]) * GIB > ON_GPU.in_use_bytes + (100 + POOLS_GIB) * GIB
+    started = re.search(r"CUDA starts with it, in ([\d.]+) GiB", limit.reason)
+    assert started is not None
+    assert float(started[1]) * GIB > ON_GPU.in_use_bytes + (100 + POOLS_GIB) * GIB
 
 
 def test_a_predicted_limit_that_cuda_does_not_start_with_is_none_and_says_why(
@@ -61,9 +61,9 @@ def test_the_pools_of_torchs_allocator_are_reserved_in_the_trial(env: dict[str, 
             limit_bytes=needed * GIB, reserved_bytes=GIB, num_threads=2, num_pools=num_pools
         )
         assert probe(trial, little).failure is None
-        found = probe(replace(trial, limit_bytes=(needed - 20) * GIB), little)
-        assert found.in_cuda
-        assert "cuMemAddressReserve: CUDA_ERROR_OUT_OF_MEMORY" in (found.failure or "")
+        failed = probe(replace(trial, limit_bytes=(needed - 20) * GIB), little)
+        assert failed.in_cuda
+        assert "cuMemAddressReserve: CUDA_ERROR_OUT_OF_MEMORY" in (failed.failure or "")
 
 
 def test_a_users_limit_that_cuda_does_not_start_with_is_refused_and_the_one_named_will_do(
@@ -81,23 +81,26 @@ def test_a_users_limit_that_cuda_does_not_start_with_is_refused_and_the_one_name
     assert chosen.value == str(int(named[1]) * GIB)
 
 
-def test_a_driver_that_fails_without_a_limit_too_is_not_blamed_on_the_limit(
-    env: dict[str, str],
+@pytest.mark.parametrize(
+    ("limits", "driver", "value", "reason"),
+    [
+        (
+            LimitsConfig(rlimit_as_gib=2000),
+            {"CUDA_INIT": "100"},
+            str(2000 * GIB),
+            r"CUDA does not start without a limit either: .*CUDA_ERROR_NO_DEVICE \(100\)",
+        ),
+        (LimitsConfig(), {"CUDA_INIT": "100"}, "0", "without a limit it failed too"),
+        (LimitsConfig(), {"CUDA_CRASH": "1"}, "0", "signal 6 ended it"),
+        (LimitsConfig(), {"CUDA_COUNT": "0"}, str(ON_GPU.most_bytes), "libcuda sees no GPU$"),
+    ],
+)
+def test_what_a_driver_that_fails_or_sees_no_gpu_means_for_the_limit_is_said(
+    env: dict[str, str], limits: LimitsConfig, driver: dict[str, str], value: str, reason: str
 ) -> None:
-    broken = env | {"CUDA_INIT": "100"}
-    own = rank_limit(LimitsConfig(rlimit_as_gib=2000), ON_GPU, broken)
-    assert own.value == str(2000 * GIB)
-    assert "CUDA does not start without a limit either: " in own.reason
-    assert "CUDA_ERROR_NO_DEVICE (100)" in own.reason
-    none = rank_limit(LimitsConfig(), ON_GPU, broken)
-    assert none.value == "0"
-    assert "without a limit it failed too" in none.reason
-
-
-def test_a_driver_that_crashes_under_the_limit_means_no_limit(env: dict[str, str]) -> None:
-    none = rank_limit(LimitsConfig(), ON_GPU, env | {"CUDA_CRASH": "1"})
-    assert none.value == "0"
-    assert "signal 6 ended it" in none.reason
+    limit = rank_limit(limits, ON_GPU, env | driver)
+    assert limit.value == value
+    assert re.search(reason, limit.reason)
 
 
 @pytest.mark.skipif(Path("/proc/driver/nvidia/version").exists(), reason="there is a driver here")
@@ -105,11 +108,6 @@ def test_without_libcuda_that_part_is_left_out_and_said() -> None:
     limit = rank_limit(LimitsConfig(), ON_GPU, dict(os.environ))
     assert limit.value == str(ON_GPU.most_bytes)
     assert "not tried with CUDA: libcuda.so.1 cannot be loaded" in limit.reason
-
-
-def test_a_driver_that_sees_no_gpu_is_said(env: dict[str, str]) -> None:
-    limit = rank_limit(LimitsConfig(), ON_GPU, env | {"CUDA_COUNT": "0"})
-    assert limit.reason.endswith("not tried with CUDA: libcuda sees no GPU")
 
 
 def test_on_cpu_the_driver_is_left_alone(env: dict[str, str]) -> None:
@@ -139,9 +137,9 @@ def test_the_driver_is_counted_by_the_machines_memory_whatever_the_cgroup_leaves
     monkeypatch.setattr(HostMemory, "now", lambda _self: few)
     monkeypatch.setattr(address_space, "machine_memory_bytes", lambda: 2000 * GIB)
     in_container = predict([], "2", [80 * GIB] * 2)
-    (driver,) = (one for one in in_container.parts if "driver" in one.what)
+    (driver,) = (part for part in in_container.parts if "driver" in part.what)
     assert driver.most_bytes >= (2000 + 160) * GIB
-    (pools,) = (one for one in in_container.parts if "pools" in one.what)
+    (pools,) = (part for part in in_container.parts if "pools" in part.what)
     assert pools.most_bytes == 3 * 2 * 90 * GIB
 
 
@@ -164,9 +162,6 @@ def test_the_machines_memory_is_the_largest_of_what_the_kernel_says(tmp_path: Pa
     for number in range(40):
         write(blocks / f"memory{number}/state", "offline\n" if number > 31 else "online\n")
     assert machine_memory_bytes(tmp_path) == 33 * GIB
-
-
-def test_the_machines_memory_is_no_less_than_the_containers() -> None:
     assert machine_memory_bytes() >= HostMemory().now().total_bytes
 
 
