@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rundir.checkpoints import MARKER, checkpoint_name, note_evaluation
@@ -29,12 +30,10 @@ def run_of(
     run = trained_run(runs / run_id)
     ended_t = time.time() - days * DAY_S
     phase = {0: "done", None: "training"}.get(exit_code, "failed")
-    write_status(
-        run,
-        Status(run_id=run_id, profile=profile, phase=phase, updated_t=ended_t, exit_code=exit_code),
-    )
+    status = Status(run_id=run_id, profile=profile, phase=phase, exit_code=exit_code)
+    write_status(run, replace(status, updated_t=ended_t))
     owner = Owner(host="here", pid=1, started_t=ended_t, command="./start.sh tiny")
-    run.owner.write_text(json.dumps({name: getattr(owner, name) for name in owner.__slots__}))
+    run.owner.write_text(json.dumps(asdict(owner)))
     for step, loss in ((2, 1.0), (4, 2.0)):
         checkpoint = run.checkpoints / checkpoint_name(step)
         checkpoint.mkdir(parents=True)

@@ -32,7 +32,9 @@ def profile(folder: Path, text: str = PROFILE) -> str:
     return str(file)
 
 
-def test_a_profile_names_sets_beside_it_and_they_survive_the_run_folder(tmp_path: Path) -> None:
+def test_a_profile_names_sets_beside_it_and_an_option_adds_one_or_changes_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config, sources = resolve(profile(tmp_path), (), {})
     assert config.evaluation == {
         "hard": EvaluationConfig(path=str(tmp_path / "hard.jsonl"), max_samples=5),
@@ -41,11 +43,6 @@ def test_a_profile_names_sets_beside_it_and_they_survive_the_run_folder(tmp_path
     file = tmp_path / "config.toml"
     file.write_text(config_text(config, sources), encoding="utf-8")
     assert read_config(file) == config
-
-
-def test_an_option_adds_a_set_or_changes_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.chdir(tmp_path)
     settings = ("evaluation.hard.max_samples=7", "evaluation.new.path=new.jsonl")
     config, _ = resolve(profile(tmp_path), settings, {})
@@ -96,15 +93,14 @@ def test_data_are_named_by_their_files_or_as_typed(tmp_path: Path) -> None:
     assert raised.value.do.endswith(f"a-2={shlex.quote(str(Path.cwd() / 'y/a.jsonl'))}")
 
 
-def test_a_folder_is_evaluated_in_its_own_dtype_and_length(tmp_path: Path) -> None:
+def test_a_folder_is_evaluated_in_its_own_dtype_and_length_if_it_holds_a_model(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(UserError, match="neither a run, a model nor adapters"):
+        scoring_config(str(tmp_path), (), {})
     described = {"dtype": "float32", "max_position_embeddings": 256}
     (tmp_path / "config.json").write_text(json.dumps(described))
     config, _ = scoring_config(str(tmp_path), (), {})
     assert (config.model.path, config.model.dtype) == (str(tmp_path), "float32")
     assert config.data.max_seq_length == 256
     assert config.train.method == "full"
-
-
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="neither a run, a model nor adapters"):
-        scoring_config(str(tmp_path), (), {})

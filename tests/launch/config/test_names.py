@@ -28,12 +28,18 @@ def own(tmp_path: Path) -> Path:
     return folder / "my own.toml"
 
 
-def test_a_profile_can_be_a_file_and_its_data_lie_beside_it(own: Path) -> None:
+def test_a_profile_can_be_a_file_and_its_data_lie_beside_it(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config, sources = resolve(str(own), [], {})
     assert config.profile == "my-own"
     assert config.data.path == str(own.parent / "train.jsonl")
     assert config.architecture["hidden_size"] == 128
     assert sources["train.max_steps"].startswith("profile ")
+    monkeypatch.chdir(ROOT)
+    by_name, _ = resolve("tiny", (), {})
+    for path in ("profiles/tiny.toml", "./profiles/../profiles/tiny.toml"):  # one of Airlock's own
+        assert resolve(path, (), {})[0] == by_name
 
 
 @pytest.mark.parametrize(
@@ -116,12 +122,3 @@ def test_a_scripts_run_is_not_resumed_and_what_is_advised_is_what_was_typed(
     assert code == 2
     assert f"is of the script {tmp_path}/job.py" in err
     assert f"→ {here('start.sh')} --num-gpus 1 job.py --lr 1" in err
-
-
-def test_a_profile_of_airlocks_own_may_be_given_by_its_path(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(ROOT)
-    by_name, _ = resolve("tiny", (), {})
-    for path in ("profiles/tiny.toml", "./profiles/../profiles/tiny.toml"):
-        assert resolve(path, (), {})[0] == by_name

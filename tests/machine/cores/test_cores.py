@@ -57,13 +57,18 @@ def test_the_quota_of_either_version_is_read(
     assert Hierarchy(tmp_path, "/a/b", "/", version).quota() == cores
 
 
-def test_a_quota_higher_up_counts_when_it_is_less(tmp_path: Path) -> None:
-    seen = Hierarchy(tmp_path, "/a/b", "/", 2)
+def test_a_quota_higher_up_counts_when_it_is_less_and_what_cannot_be_read_is_none(
+    tmp_path: Path,
+) -> None:
+    hierarchy = Hierarchy(tmp_path, "/a/b", "/", 2)
+    assert hierarchy.quota() is None
+    write(tmp_path / "a" / "b", {"cpu.max": "\n"})
+    assert hierarchy.quota() is None
     write(tmp_path / "a" / "b", {"cpu.max": "400000 100000\n"})
     write(tmp_path / "a", {"cpu.max": "200000 100000\n"})
-    assert seen.quota() == 2
+    assert hierarchy.quota() == 2
     write(tmp_path / "a", {"cpu.max": "max 100000\n"})
-    assert seen.quota() == 4
+    assert hierarchy.quota() == 4
 
 
 @pytest.mark.parametrize(
@@ -72,16 +77,8 @@ def test_a_quota_higher_up_counts_when_it_is_less(tmp_path: Path) -> None:
 def test_a_container_that_sees_only_its_own_cgroup_reads_that(
     tmp_path: Path, group: str, root: str
 ) -> None:
-    seen = Hierarchy(tmp_path, group, root, 1)
     write(tmp_path, V1 | {"cpu.cfs_quota_us": "200000\n"})
-    assert seen.quota() == 2
-
-
-def test_what_cannot_be_read_is_no_quota(tmp_path: Path) -> None:
-    seen = Hierarchy(tmp_path, "/a", "/", 2)
-    assert seen.quota() is None
-    write(tmp_path / "a", {"cpu.max": "\n"})
-    assert seen.quota() is None
+    assert Hierarchy(tmp_path, group, root, 1).quota() == 2
 
 
 @pytest.fixture

@@ -19,13 +19,10 @@ NEW, OLD = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
     ],
 )
 @pytest.mark.parametrize("name", [NEW, OLD])
-def test_settings_are_found_under_either_name(name: str, conf: str) -> None:
+def test_settings_are_found_under_either_name_and_must_not_differ(name: str, conf: str) -> None:
     assert users_alloc_conf({name: conf}) == conf
     assert users_alloc_conf({NEW: conf, OLD: conf}) == conf
     assert users_alloc_conf({NEW: "", OLD: ""}) == users_alloc_conf({}) == ""
-
-
-def test_different_settings_under_both_names_are_an_error() -> None:
     with pytest.raises(UserError, match=r"max_split_size_mb:1 .* differ") as raised:
         users_alloc_conf({NEW: "max_split_size_mb:1", OLD: "max_split_size_mb:2"})
     assert raised.value.do.startswith(f"unset {OLD}")

@@ -23,15 +23,14 @@ from tests.rundir.test_full_disk import SmallDisk
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    found = RunDir(tmp_path)
-    found.run_log.parent.mkdir()
-    return found
+    made = RunDir(tmp_path)
+    made.run_log.parent.mkdir()
+    return made
 
 
 def test_a_line_is_plain_and_of_one_that_is_rewritten_the_last_state_counts() -> None:
-    assert plain("\x1b[1;32mgreen\x1b[0m text \x1b]8;;http://x\x07link\x1b]8;;\x07") == (
-        "green text link"
-    )
+    coloured = "\x1b[1;32mgreen\x1b[0m text \x1b]8;;http://x\x07link\x1b]8;;\x07"
+    assert plain(coloured) == "green text link"
     assert plain("\r10 %\x1b[K\r20 %\x1b[K\r") == "20 %"
     assert plain("\x1b[2K\x1b[1A") == ""
 
@@ -68,6 +67,7 @@ def test_a_full_disk_loses_lines_and_says_how_many_once_there_is_room(small_disk
     run.run_log.parent.mkdir()
     log = RunLog(run)
     log.write("first\n")
+    RunLog(RunDir(small_disk / "gone")).write("a line\n")  # without a folder nothing fails
     disk.fill()
     for number in range(3):
         log.write(f"{number} {'x' * 5000}\n")  # more than is left in the file's last block
@@ -78,41 +78,32 @@ def test_a_full_disk_loses_lines_and_says_how_many_once_there_is_room(small_disk
     assert lines[-2:] == ["(3 lines are lost: they could not be written)", "last"]
 
 
-def test_without_a_folder_nothing_fails(tmp_path: Path) -> None:
-    RunLog(RunDir(tmp_path / "gone")).write("a line\n")
-
-
-def test_an_error_of_a_child_is_raised_with_its_reason_and_printed_by_nobody_else(
+def test_an_error_of_a_child_of_any_length_is_raised_and_printed_by_nobody_else(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "fails.py").write_text(
         "import os, sys\n"
         "from rundir.errors import UserError\n"
         "if sys.argv[1:] == ['dumb']: os._exit(5)\n"
+        "if sys.argv[1:] == ['long']:\n"
+        "    raise UserError('\\N{COLLISION SYMBOL}' * 100_000, do='\\N{FIRE}' * 100_000)\n"
         "raise UserError('it is wrong', do='mend it')\n"
     )
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     env.pop("AIRLOCK_RUN_DIR", None)
-    with pytest.raises(UserError, match="it is wrong") as told:
-        children.run_well("it failed", "fails", env=env, signals=Signals())
-    assert (told.value.args[0], told.value.do, told.value.code) == ("it is wrong", "mend it", 2)
-    with pytest.raises(UserError, match="it failed") as told:
-        children.run_well("it failed", "fails", "dumb", env=env, signals=Signals())
-    assert told.value.code == ExitCode.DATA
+
+    def error_of(*args: str) -> UserError:
+        with pytest.raises(UserError) as raised:
+            children.run_well("it failed", "fails", *args, env=env, signals=Signals())
+        return raised.value
+
+    own = error_of()
+    assert (own.args[0], own.do, own.code) == ("it is wrong", "mend it", 2)
+    none = error_of("dumb")
+    assert (none.args[0], none.code) == ("it failed", ExitCode.DATA)
+    long = error_of("long")
+    assert (set(long.args[0]), set(long.do)) == ({"\N{COLLISION SYMBOL}"}, {"\N{FIRE}"})
     assert "wrong" not in "".join(capfd.readouterr())
-
-
-def test_an_error_of_any_length_comes_back_from_a_child(tmp_path: Path) -> None:
-    (tmp_path / "fails.py").write_text(
-        "from rundir.errors import UserError\n"
-        "raise UserError('\\N{COLLISION SYMBOL}' * 100_000, do='\\N{FIRE}' * 100_000)\n"
-    )
-    with pytest.raises(UserError) as told:
-        children.run_well(
-            "", "fails", env=os.environ | {"PYTHONPATH": str(tmp_path)}, signals=Signals()
-        )
-    assert set(told.value.args[0]) == {"\N{COLLISION SYMBOL}"}
-    assert set(told.value.do) == {"\N{FIRE}"}
 
 
 def test_a_child_s_output_and_its_error_are_kept(run: RunDir, tmp_path: Path) -> None:
