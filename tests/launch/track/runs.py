@@ -9,17 +9,9 @@ from rundir.config_file import config_text
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 
-TRAIN = {
-    "lr": 1e-3,
-    "grad_norm": 2.0,
-    "tokens_per_s": 900.0,
-    "mfu": None,
-    "time_data_s": 0.25,
-    "time_forward_s": None,
-    "time_backward_s": None,
-    "time_comm_s": 0.5,
-    "time_optimizer_s": None,
-}
+TRAIN = {"lr": 1e-3, "grad_norm": 2.0, "tokens_per_s": 900.0}
+TRAIN |= {"time_data_s": 0.25, "time_comm_s": 0.5}
+ON_CPU = dict.fromkeys(("mfu", "time_forward_s", "time_backward_s", "time_optimizer_s"))
 HOST = {"pss_bytes": 700, "pss_anon_bytes": 600, "num_processes": 5, "available_bytes": 9000}
 
 
@@ -37,7 +29,7 @@ class MadeRun:
     def steps(self, first: int, last: int, loss: float = 0.0) -> None:
         """Write the metrics of those steps; the loss of each is its number plus `loss`."""
         for step in range(first, last + 1):
-            self.rank0.emit("metric", "train", step=step, loss=loss + step, **TRAIN)
+            self.rank0.emit("metric", "train", step=step, loss=loss + step, **TRAIN, **ON_CPU)
 
     def restart(self, first_step: int) -> None:
         """Make rank 0 resume from the checkpoint after `first_step`."""

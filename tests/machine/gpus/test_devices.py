@@ -139,13 +139,6 @@ for gpu in (*installed_gpus(), *visible_gpus([], "MIG-202"), *visible_gpus([], "
     assert python(program, env=fake_nvml.build(tmp_path) | env).splitlines() == expected
 
 
-def test_naming_a_gpu_on_a_machine_without_any_is_answered_with_the_way_to_cpu() -> None:
-    with pytest.raises(UserError, match="this machine has no NVIDIA GPU") as raised:
-        visible_gpus([], "0")
-    assert raised.value.do.startswith("env -u CUDA_VISIBLE_DEVICES")
-    assert visible_gpus([], None) == visible_gpus([], "") == []
-
-
 def test_every_visible_gpu_gets_a_rank_unless_a_number_is_named() -> None:
     everything = place(config(), None, NODE)
     assert (everything.device, everything.num_ranks) == ("cuda", 8)
@@ -164,11 +157,15 @@ def test_a_run_on_cpu_has_two_ranks_unless_a_number_is_named() -> None:
     assert place(config(needs_gpu=False), (3, "--num-gpus"), []).num_ranks == 3
 
 
-@pytest.mark.parametrize("launch", [{}, {"device": "cuda", "needs_gpu": False}])
-def test_a_run_that_needs_a_gpu_does_not_start_without(launch: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="needs an NVIDIA GPU") as raised:
-        place(config(**launch), None, [])
-    assert raised.value.code == ExitCode.PREFLIGHT
+def test_a_run_that_needs_a_gpu_does_not_start_without() -> None:
+    for launch in (config(), config(device="cuda", needs_gpu=False)):
+        with pytest.raises(UserError, match="needs an NVIDIA GPU") as raised:
+            place(launch, None, [])
+        assert raised.value.code == ExitCode.PREFLIGHT
+    with pytest.raises(UserError, match="this machine has no NVIDIA GPU") as raised:
+        visible_gpus([], "0")
+    assert raised.value.do.startswith("env -u CUDA_VISIBLE_DEVICES")
+    assert visible_gpus([], None) == visible_gpus([], "") == []
 
 
 @pytest.mark.parametrize(

@@ -5,21 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from launch.start.rank.last_words import last_words
-from machine.memory.limits import is_out_of_memory
-from rundir.exit_codes import ExitCode
 from tests import fake_nvml
 from tests.running import python
-
-COUNTING = (
-    "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before "
-    "calling NumCudaDevices() that might have already set an error? Error 2: out of memory"
-)
-AT_INIT = [
-    COUNTING,
-    "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
-    "CUDA driver error: out of memory",
-]
 
 # Last words of a process with a limit and a number of its GPU; without a limit where that is 0.
 PROGRAM = """
@@ -35,14 +22,6 @@ for gib, env in json.loads(sys.argv[1]):
     for name in env:
         del os.environ[name]
 """
-
-
-def test_cudas_own_error_is_out_of_memory_and_another_of_the_driver_is_not() -> None:
-    for text in AT_INIT:
-        assert is_out_of_memory(RuntimeError(text))
-        assert last_words(RuntimeError(text))["exit_code"] == ExitCode.OUT_OF_MEMORY
-    text = "Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported driver"
-    assert not is_out_of_memory(RuntimeError(text))
 
 
 def test_a_limit_is_named_with_the_address_space_and_a_full_gpu_as_such(tmp_path: Path) -> None:

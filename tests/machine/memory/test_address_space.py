@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from launch.config.address_limit import rank_limit
+from launch.start.rank.last_words import last_words
 from machine.memory.address_probe import LimitTrial, probe
 from machine.memory.address_space import Prediction, mapped_files, predict
 from machine.memory.host_memory import HostMemory
@@ -125,6 +126,7 @@ def test_a_trial_fails_where_the_limit_leaves_no_room_for_what_is_reserved(
 
 LIMITED = """
 from launch.config.address_limit import rank_limit
+from launch.start.rank.last_words import last_words
 from machine.memory.address_space import predict
 from machine.memory.limits import check_limits
 from rundir.config import LimitsConfig
@@ -189,9 +191,14 @@ def test_a_rank_applies_what_it_is_handed_unless_one_was_asked_for(
         (RuntimeError("unable to mmap 1600 bytes from file: Cannot allocate memory (12)"), True),
         (RuntimeError("std::bad_alloc"), True),
         (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory"), True),
+        (RuntimeError("Unexpected error from cudaGetDeviceCount() Error 2: out of memory"), True),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronous"), True),
+        (RuntimeError("CUDA driver error: out of memory"), True),
+        (RuntimeError("cudaGetDeviceCount(). Error 803: system has unsupported driver"), False),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
         (OSError(28, "No space left on device"), False),
     ],
 )
 def test_a_failed_allocation_is_known_by_what_it_says(error: Exception, is_one: bool) -> None:
     assert is_out_of_memory(error) is is_one
+    assert (last_words(error)["exit_code"] == ExitCode.OUT_OF_MEMORY) is is_one
