@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.job import make_job
+from launch.config.job import Job, make_job
 from launch.config.records import banner, make_folder
 from launch.config.request import Request
 from launch.config.resolve import resolve
 from launch.config.script_request import read_script
+from machine.gpus.devices import Placement
 from rundir.paths import create_run, find_run
 from tests.conftest import ROOT
 from tests.running import Answered, here
@@ -99,8 +100,10 @@ def test_the_banner_shows_the_batch_as_a_product(
     num_gpus: int, batch: int, micro_batch: int, expected: str
 ) -> None:
     sizes = (f"train.global_batch_size={batch}", f"train.micro_batch_size={micro_batch}")
-    request = Request(profile="tiny", num_gpus=num_gpus, settings=sizes)
-    first, *_ = banner(make_job(request, {})).splitlines()
+    config, sources = resolve("tiny", sizes, {})
+    ranks = Placement("cpu", num_gpus, "--num-gpus", ())
+    job = Job(config=config, sources=sources, placement=ranks, resume_from=None)
+    first, *_ = banner(job).splitlines()
     assert expected in first.replace("\N{MULTIPLICATION SIGN}", "x")
 
 
