@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -14,7 +15,7 @@ from launch.config.resolve import resolve
 from launch.config.script_request import is_script
 from launch.files.model_folder import fetched_model_folder, made_model_folder
 from launch.plan.fit import Fit
-from launch.plan.host import Weights, weights_of
+from launch.plan.host import weights_of
 from launch.plan.instead import Instead, what_fits_instead
 from launch.plan.plan import Host, Plan, this_host
 from launch.plan.question import question_of
@@ -93,25 +94,12 @@ def make_plan(
         target=target,
         footprint=footprint,
         host=host,
-        weights=_weights(config, made),
+        weights=weights_of(config, made),
         model_folder=folder,
     )
 
 
-def _weights(config: RunConfig, folder: Path | None) -> Weights:
-    """Return the weights as the files have them; damaged ones are for the run to refuse."""
-    try:
-        return weights_of(config, folder)
-    except UserError as error:
-        return Weights(
-            load="mmap" if config.launch.load == "auto" else config.launch.load,
-            is_converted=False,
-            reading_bytes=0,
-            note=str(error.args[0]),
-        )
-
-
 def plan_text(made: Plan, instead: list[Instead] | None) -> str:
     """Return the plan as one JSON object; `instead` is null if no alternatives were looked for."""
-    alternatives = None if instead is None else [alternative.as_json() for alternative in instead]
+    alternatives = None if instead is None else list(map(asdict, instead))
     return json.dumps(made.as_json() | {"instead": alternatives})

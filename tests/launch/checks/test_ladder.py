@@ -214,9 +214,9 @@ def test_short_runs_that_a_killed_rung_has_left_are_removed(ladder: Ladder) -> N
     ladder.put(
         "medium",
         """
-        from launch.checks.rung_process import TRIALS
+        from launch.checks.run_rung import SHORT_RUNS
         from rundir.paths import runs_folder
-        (runs_folder() / f"{TRIALS}{os.getpid()}-x").mkdir()
+        (runs_folder() / f"{SHORT_RUNS}{os.getpid()}-x").mkdir()
         os.kill(os.getpid(), 9)
         """,
     )

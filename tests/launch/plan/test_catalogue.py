@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launch.plan.catalogue import CATALOGUE, GpuKind, column_kinds, gpu_kind
+from launch.plan.catalogue import CATALOGUE, COLUMNS, GpuKind, gpu_kind
 from rundir.errors import UserError
 from rundir.units import GIB
 
@@ -60,7 +60,7 @@ def test_no_name_is_used_for_two_gpus() -> None:
 
 
 def test_the_columns_go_from_small_to_large() -> None:
-    sizes = [kind.memory_bytes for kind in column_kinds()]
+    sizes = [kind.memory_bytes for kind in COLUMNS]
     assert sizes == sorted(sizes)
 
 
