@@ -41,7 +41,6 @@ def main(findings: Findings, request: Request, _timeout_s: float) -> None:
     with findings.reported("torch", install_command()):
         import torch
     findings.add(check_cuda())
-    findings.add(check_threads())
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     devices = [f"cuda:{i}" for i in range(num_gpus)] or ["cpu"]
     for device in devices:
@@ -123,20 +122,6 @@ def _driver_text() -> str:
         return f"no driver answers: {fault.text}" if fault else "no driver answers"
     newest = f"{state.cuda[0]}.{state.cuda[1]}" if state.cuda else "none: libcuda is not here"
     return f"driver {state.version} for CUDA up to {newest}"
-
-
-def check_threads() -> Finding:
-    """Report the number of threads torch computes with; this never fails."""
-    import torch
-
-    num_threads, num_cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
-    omp = os.environ.get("OMP_NUM_THREADS", "not set")
-    return Finding(
-        check="threads",
-        ok=True,
-        text=f"{num_threads} for the {num_cores} cores of this process (OMP_NUM_THREADS {omp})",
-        figures={"num_threads": num_threads, "num_cores": num_cores},
-    )
 
 
 def check_device(name: str) -> Finding:

@@ -47,10 +47,10 @@ def main(findings: Findings, request: Request, timeout_s: float) -> None:
     ):
         placement = run.job.placement
         with group_of(run, timeout_s) as group:
-            group.wait(findings.look, timeout_s)
+            group.wait(findings.note_memory, timeout_s)
             results, speed, may_mend = list(judge(group)), _speed(group), group.may_be_the_path
         if may_mend and not all(finding.ok for finding in results) and placement.device in DEVICES:
-            results = mended(results, run, request, min(timeout_s, _TRY_S), findings.look)
+            results = mended(results, run, request, min(timeout_s, _TRY_S), findings.note_memory)
         for finding in results:
             findings.add(finding)
         over = "NCCL" if placement.device == "cuda" else "gloo"

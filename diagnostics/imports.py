@@ -51,7 +51,7 @@ _GRACE_S = 1.0  # for the child to write its stacks after the timeout
 def main(findings: Findings, request: Request, timeout_s: float, modules: tuple[str, ...]) -> None:
     """Import what a rank imports, one by one in a fresh process; exits with 4 if one fails."""
     names = modules or rank_modules(request)
-    for finding in check_imports(names, timeout_s, findings.look):
+    for finding in check_imports(names, timeout_s, findings.note_memory):
         findings.add(finding)
     findings.finish(f"{len(names)} modules, {', '.join(names[:_MAX_NAMES])}, …")
 

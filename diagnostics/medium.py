@@ -36,7 +36,7 @@ def main(findings: Findings, request: Request, timeout_s: float) -> None:
     request = replace(request, num_gpus=None)
     command = request.command(PLAIN, short)
     args = ["--plain", *request.arguments(PLAIN, short)]
-    with short_run(args, timeout_s, findings.look) as ran:
+    with short_run(args, timeout_s, findings.note_memory) as ran:
         findings.add(judge_end(ran, command))
         if findings.all_ok:
             loss = judge_loss(ran.losses, per_pass)

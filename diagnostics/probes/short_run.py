@@ -125,7 +125,7 @@ def _where(folder: RunDir | None, timeout_s: float) -> str:
         return f"{text}: rank {', '.join(map(str, sorted(stopped)))} is stopped by a signal"
     if not last:
         return f"{text}: no rank has started"
-    rank = min(last, key=lambda one: float(last[one]["mono"]))
+    rank = min(last, key=lambda number: float(last[number]["mono"]))
     attempt = int(last[rank]["attempt"])
     log = folder.rank_log(rank, attempt)
     last_lines = (

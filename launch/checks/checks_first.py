@@ -17,9 +17,8 @@ from launch.config.records import banner, environment_of
 from launch.config.request import PLAN, Request
 from launch.files.data_file import NoDataError, data_commands
 from launch.plan.fit import Fit
-from launch.plan.planning import plan_of_ways
+from launch.plan.planning import plan_of_job
 from launch.plan.show import verdict_lines
-from launch.plan.target import target_of_placement
 from machine.processes.signals import Interrupted, Signals
 from machine.typed import again, console_program
 from rundir.errors import UserError
@@ -128,9 +127,8 @@ def _say_plan(
     environ: Mapping[str, str],
     signals: Signals,
 ) -> None:
-    target = target_of_placement(job.placement)
     try:
-        plan = plan_of_ways(job.config, target, environ, signals)
+        plan = plan_of_job(job, environ, signals)
     except (UserError, OSError) as error:
         _say(console, f"airlock: no plan: {error.args[0]}")
         return

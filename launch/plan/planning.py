@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from launch.config.extra_packages import require
+from launch.config.job import Job
 from launch.config.request import Request
 from launch.config.resolve import resolve
 from launch.config.script_request import is_script
@@ -20,7 +21,7 @@ from launch.plan.instead import Instead, what_fits_instead
 from launch.plan.plan import Host, Plan, this_host
 from launch.plan.question import question_of
 from launch.plan.show import show_instead, show_plan
-from launch.plan.target import Target, choose_target, with_ranks
+from launch.plan.target import Target, choose_target, target_of_placement, with_ranks
 from launch.plan.tracer import Tracer
 from launch.plan.updates import chosen, with_ways
 from machine.gpus.devices import asked_num_ranks
@@ -77,6 +78,11 @@ def plan_of_ways(
     footprints = Tracer(questions, environ).wait(signals)
     pairs = zip(configs, footprints, strict=True)
     return chosen([make_plan(config_, target, footprint, host) for config_, footprint in pairs])
+
+
+def plan_of_job(job: Job, environ: Mapping[str, str], signals: Signals) -> Plan:
+    """Return the plan of a job on this machine. Raises as `plan_of_ways` does, and OSError."""
+    return plan_of_ways(job.config, target_of_placement(job.placement), environ, signals)
 
 
 def make_plan(
