@@ -61,8 +61,8 @@ class Machine:
         """Return the findings of each check; a shell first runs `first` in its own namespace."""
         words, env = ["preflight", profile, "--json", *args], self.environ | dict(env)
         if first:
-            command = shlex.join([sys.executable, "-P", "-m", "launch", *words])
-            command = in_namespace(f"{first}\nexec {command}")
+            program = shlex.join([sys.executable, "-P", "-m", "launch", *words])
+            command = in_namespace(f"{first}\nexec {program}")
             done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         else:
             done = run_module("launch", *words, env=env)
