@@ -12,11 +12,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from diagnostics.probes.address_limit import limit_addresses
+from diagnostics.probes.limited_addresses import limit_addresses
 from diagnostics.probes.result import Findings, install_command, last_line
 from diagnostics.probes.rung import rung
 from launch.config.request import Request
 from machine.gpus.devices import Gpu, installed_gpus, visible_gpus
+from machine.gpus.nvml import driver_fault, driver_state
 from rundir.errors import UserError
 from rundir.finding import Figure, Finding
 from rundir.paths import ROOT
@@ -40,7 +41,6 @@ def main(findings: Findings, request: Request, _timeout_s: float) -> None:
     with findings.reported("torch", install_command()):
         import torch
     findings.add(check_cuda())
-    findings.add(check_threads())
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     devices = [f"cuda:{i}" for i in range(num_gpus)] or ["cpu"]
     for device in devices:
@@ -77,7 +77,7 @@ def check_cuda() -> Finding:
     except UserError as error:
         return Finding(check="cuda", ok=False, text=str(error.args[0]), do=error.do)
     num_usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return judge_cuda(installed, visible, torch.version.cuda, num_usable, _driver())
+    return judge_cuda(installed, visible, torch.version.cuda, num_usable, _driver_text())
 
 
 def judge_cuda(
@@ -115,31 +115,13 @@ def judge_cuda(
     )
 
 
-def _driver() -> str:
+def _driver_text() -> str:
     """Describe the NVIDIA driver and the newest CUDA version it supports."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        version, cuda = pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlSystemGetCudaDriverVersion()
-        pynvml.nvmlShutdown()
-    except pynvml.NVMLError as error:
-        return f"no driver answers: {error}"
-    return f"driver {version} for CUDA up to {cuda // 1000}.{cuda % 1000 // 10}"
-
-
-def check_threads() -> Finding:
-    """Report the number of threads torch computes with; this never fails."""
-    import torch
-
-    num_threads, num_cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
-    omp = os.environ.get("OMP_NUM_THREADS", "not set")
-    return Finding(
-        check="threads",
-        ok=True,
-        text=f"{num_threads} for the {num_cores} cores of this process (OMP_NUM_THREADS {omp})",
-        figures={"num_threads": num_threads, "num_cores": num_cores},
-    )
+    state, fault = driver_state(), driver_fault()
+    if state is None:
+        return f"no driver answers: {fault.text}" if fault else "no driver answers"
+    newest = f"{state.cuda[0]}.{state.cuda[1]}" if state.cuda else "none: libcuda is not here"
+    return f"driver {state.version} for CUDA up to {newest}"
 
 
 def check_device(name: str) -> Finding:

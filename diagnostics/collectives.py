@@ -22,7 +22,7 @@ from diagnostics.probes.detours import Detour, find_detour, with_detour, without
 from diagnostics.probes.own_run import OwnRun, own_run
 from diagnostics.probes.result import Findings, check_device_command
 from diagnostics.probes.rung import rung
-from launch.checks.system import find_localhost
+from launch.checks.system import check_localhost
 from launch.config.request import Request
 from rundir.finding import Finding
 from rundir.units import MIB
@@ -38,7 +38,7 @@ Results = list[dict[str, dict[str, Any]]]  # by rank: the result of each stage
 @rung("collectives", ends=False)
 def main(findings: Findings, request: Request, timeout_s: float) -> None:
     """Let all ranks all-reduce, and every pair exchange; exits with 4 and names any that cannot."""
-    findings.add(find_localhost())
+    findings.add(*check_localhost())
     if not findings.all_ok:
         findings.finish()
     with (
@@ -47,10 +47,10 @@ def main(findings: Findings, request: Request, timeout_s: float) -> None:
     ):
         placement = run.job.placement
         with group_of(run, timeout_s) as group:
-            group.wait(findings.look, timeout_s)
+            group.wait(findings.note_memory, timeout_s)
             results, speed, may_mend = list(judge(group)), _speed(group), group.may_be_the_path
         if may_mend and not all(finding.ok for finding in results) and placement.device in DEVICES:
-            results = mended(results, run, request, min(timeout_s, _TRY_S), findings.look)
+            results = mended(results, run, request, min(timeout_s, _TRY_S), findings.note_memory)
         for finding in results:
             findings.add(finding)
         over = "NCCL" if placement.device == "cuda" else "gloo"

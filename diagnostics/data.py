@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from diagnostics.probes.own_run import OwnRun, own_run
@@ -22,19 +21,10 @@ from rundir.config import RunConfig
 from rundir.finding import Finding
 
 _NUM_STEPS = 10
+# Over all ranks' batches of some steps; num_places are rows times their length, with padding.
+Totals = Counter[str]
+_SHOWN = ("num_steps", "num_batches", "num_tokens", "num_label_tokens", "longest_row")
 _OURS = "./test.sh tests/train   # this is a fault of train/, not of the data"
-
-
-@dataclass(slots=True, kw_only=True)
-class Looked:
-    """The totals over the batches that all ranks have in some steps."""
-
-    num_steps: int = 0
-    num_batches: int = 0
-    num_tokens: int = 0  # inputs
-    num_labels: int = 0
-    num_places: int = 0  # rows times their length, padding included
-    longest_row: int = 0
 
 
 @rung("data")
@@ -57,10 +47,10 @@ def main(findings: Findings, request: Request, _timeout_s: float) -> None:
             from train.data.fits_model import model_config
 
             vocab_size = model_config(folder).get("vocab_size")
-            looked = Looked()
-            wrong = list(check_batches(run, SampleFile(train), vocab_size, looked))
-            findings.add(judge(wrong, looked, run))
-    findings.finish(f"{train.num_samples:,} samples; {_in_words(looked, run)}")
+            totals: Totals = Counter()
+            wrong = list(check_batches(run, SampleFile(train), vocab_size, totals))
+            findings.add(judge(wrong, totals, run))
+    findings.finish(f"{train.num_samples:,} samples; {_in_words(totals, run)}")
 
 
 def _describe(train: Any) -> Finding:
@@ -74,9 +64,9 @@ def _describe(train: Any) -> Finding:
 
 
 def check_batches(
-    run: OwnRun, samples: Any, vocab_size: int | None, looked: Looked
+    run: OwnRun, samples: Any, vocab_size: int | None, totals: Totals
 ) -> Iterator[str]:
-    """Yield all that is wrong with the batches of the first steps; count them in `looked`."""
+    """Yield all that is wrong with the batches of the first steps; count them in `totals`."""
     from train.batches.course import course_of
     from train.batches.feed import Feed, order_of
 
@@ -85,16 +75,16 @@ def check_batches(
     order = order_of(samples, course)
     feeds = [Feed(samples, config, rank, run.num_ranks) for rank in ranks]
     for step in range(min(_NUM_STEPS, course.num_steps)):
-        looked.num_steps += 1
+        totals["num_steps"] += 1
         if _samples_in(feeds[0].shares(step)) != Counter(order.step_indices(step)):
             yield f"step {step}: the ranks do not have each of its samples exactly once"
-        before = looked.num_tokens
+        before = totals["num_tokens"]
         for rank, feed in enumerate(feeds):
             for number, batch in enumerate(feed.step(step)):
                 where = f"step {step}, rank {rank}, micro-batch {number}"
                 yield from (f"{where}: {what}" for what in check_batch(batch, config, vocab_size))
-                _count(batch, looked)
-        given = looked.num_tokens - before
+                _count(batch, totals)
+        given = totals["num_tokens"] - before
         if given != (wanted := sum(map(samples.length, order.step_indices(step)))):
             yield f"step {step}: the ranks' batches have {given:,} tokens, its samples {wanted:,}"
 
@@ -126,39 +116,32 @@ def check_batch(batch: Any, config: RunConfig, vocab_size: int | None) -> Iterat
         yield f"it has {ids.shape[0]} rows, and train.micro_batch_size is smaller"
 
 
-def _count(batch: Any, looked: Looked) -> None:
-    looked.num_batches += 1
-    looked.num_tokens += batch.num_input_tokens
-    looked.num_labels += batch.num_label_tokens
-    looked.num_places += batch.input_ids.numel()
-    looked.longest_row = max(looked.longest_row, batch.input_ids.shape[1])
+def _count(batch: Any, totals: Totals) -> None:
+    totals["num_batches"] += 1
+    totals["num_tokens"] += batch.num_input_tokens
+    totals["num_label_tokens"] += batch.num_label_tokens
+    totals["num_places"] += batch.input_ids.numel()
+    totals["longest_row"] = max(totals["longest_row"], batch.input_ids.shape[1])
 
 
-def judge(wrong: list[str], looked: Looked, run: OwnRun) -> Finding:
+def judge(wrong: list[str], totals: Totals, run: OwnRun) -> Finding:
     """Return one finding for all batches."""
     more = f"; and {len(wrong) - 1} more" if len(wrong) > 1 else ""
     return Finding(
         check="batches",
         ok=not wrong,
-        text=f"{wrong[0]}{more}" if wrong else _in_words(looked, run),
+        text=f"{wrong[0]}{more}" if wrong else _in_words(totals, run),
         do=_OURS,
-        figures={
-            "num_steps": looked.num_steps,
-            "num_batches": looked.num_batches,
-            "num_tokens": looked.num_tokens,
-            "num_label_tokens": looked.num_labels,
-            "longest_row": looked.longest_row,
-            "num_wrong": len(wrong),
-        },
+        figures={**{key: totals[key] for key in _SHOWN}, "num_wrong": len(wrong)},
     )
 
 
-def _in_words(looked: Looked, run: OwnRun) -> str:
-    share = looked.num_labels / max(1, looked.num_tokens)
-    filled = looked.num_tokens / max(1, looked.num_places)
+def _in_words(totals: Totals, run: OwnRun) -> str:
+    share = totals["num_label_tokens"] / max(1, totals["num_tokens"])
+    filled = totals["num_tokens"] / max(1, totals["num_places"])
     return (
-        f"{looked.num_batches} batches of {looked.num_steps} steps on {run.num_ranks} ranks: "
-        f"{looked.num_tokens:,} tokens, {share:.0%} with loss, rows {filled:.0%} full"
+        f"{totals['num_batches']} batches of {totals['num_steps']} steps on {run.num_ranks} ranks: "
+        f"{totals['num_tokens']:,} tokens, {share:.0%} with loss, rows {filled:.0%} full"
     )
 
 

@@ -14,12 +14,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
-from diagnostics.probes.import_child import MODEL_TYPE, Imported
+from diagnostics.probes.import_child import MODEL_TYPE
 from diagnostics.probes.result import Findings, install_command
 from diagnostics.probes.rung import rung
 from launch.checks.ended import how_it_ended, last_words, quoted
@@ -35,6 +35,7 @@ from rundir.units import MIB
 _BEFORE = ("torch", "numpy", "tokenizers", "safetensors", "transformers")
 _AFTER = ("peft", "pyarrow", "train.worker")
 _MAX_NAMES = 3
+_IS_CLONE_WHOLE = "   # and `git status`: is this clone as it was?"
 _POLL_S = 0.05
 _GRACE_S = 1.0  # for the child to write its stacks after the timeout
 
@@ -50,7 +51,7 @@ _GRACE_S = 1.0  # for the child to write its stacks after the timeout
 def main(findings: Findings, request: Request, timeout_s: float, modules: tuple[str, ...]) -> None:
     """Import what a rank imports, one by one in a fresh process; exits with 4 if one fails."""
     names = modules or rank_modules(request)
-    for finding in check_imports(names, timeout_s, findings.look):
+    for finding in check_imports(names, timeout_s, findings.note_memory):
         findings.add(finding)
     findings.finish(f"{len(names)} modules, {', '.join(names[:_MAX_NAMES])}, …")
 
@@ -74,7 +75,7 @@ def check_imports(
 ) -> Iterator[Finding]:
     """Yield a finding for each of `names` as soon as it is known, up to one that ends the process.
 
-    `look` is called periodically while the process lives.
+    `show_progress` is called periodically while the process lives.
     """
     with scratch("imports") as folder:
         progress, log = folder / "progress.jsonl", folder / "output.log"
@@ -93,7 +94,7 @@ def check_imports(
                 show_progress()
                 has_ended = child.poll() is not None  # asked first: what it wrote is then complete
                 for line in _whole_lines(progress)[num_done:]:
-                    yield judge(Imported(**json.loads(line)))
+                    yield _judge(json.loads(line))
                     num_done, begun = num_done + 1, time.monotonic()
                 is_late = time.monotonic() - begun > timeout_s + _GRACE_S
                 if num_done < len(names) and (has_ended or is_late):
@@ -118,32 +119,28 @@ def _whole_lines(progress: Path) -> list[str]:
     return progress.read_text(encoding="utf-8").split("\n")[:-1]
 
 
-def judge(imported: Imported) -> Finding:
+def _judge(imported: dict[str, Any]) -> Finding:
     """Return the finding of a module whose import finished, or raised."""
-    figures = asdict(imported)
-    name = str(figures.pop("name"))
+    name, error = imported["name"], imported["error"]
     text = (
-        f"{imported.seconds:.2f} s, private memory {imported.added_private_bytes / MIB:+.0f} MiB, "
-        f"threads {imported.num_threads_started:+d}"
+        f"{imported['seconds']:.2f} s, private memory "
+        f"{imported['added_private_bytes'] / MIB:+.0f} MiB, "
+        f"threads {imported['num_threads_started']:+d}"
     )
-    warning = ""
-    if imported.initialised_cuda:
+    warning, do = "", ""
+    if imported["initialised_cuda"]:
         warning = f"importing {name} initialises CUDA; a process forked after it cannot use CUDA"
+    if error:
+        is_own = name.partition(".")[0] in PACKAGES
+        do = install_command() + (_IS_CLONE_WHOLE if is_own else "")
     return Finding(
         check=name,
-        ok=imported.error is None,
-        text=imported.error or text,
-        do=_advice(name) if imported.error else "",
+        ok=error is None,
+        text=error or text,
+        do=do,
         warning=warning,
-        figures=figures,
+        figures={key: value for key, value in imported.items() if key != "name"},
     )
-
-
-def _advice(name: str) -> str:
-    """Return the command to type when `name` cannot be imported."""
-    if name.split(".", maxsplit=1)[0] in PACKAGES:
-        return f"{install_command()}   # and `git status`: is this clone as it was?"
-    return install_command()
 
 
 def _never_begun(how: str, words: str) -> Finding:
@@ -152,7 +149,7 @@ def _never_begun(how: str, words: str) -> Finding:
         check="the importing process",
         ok=False,
         text=f"{how}, before it imported anything{words}",
-        do=f"{install_command()}   # and `git status`: is this clone as it was?",
+        do=install_command() + _IS_CLONE_WHOLE,
     )
 
 

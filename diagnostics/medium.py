@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from diagnostics.probes.result import Findings
 from diagnostics.probes.rung import rung
-from launch.checks.trial import NUM_EXAMPLES, Trial, judge_end, smaller, trial
+from diagnostics.probes.short_run import ShortRun, judge_end, short_run
+from launch.checks.smaller import NUM_EXAMPLES, smaller
 from launch.config.job import resolve_job
 from launch.config.request import PLAIN, Request
 from rundir.checkpoints import complete_checkpoints
@@ -34,8 +35,8 @@ def main(findings: Findings, request: Request, timeout_s: float) -> None:
     short = smaller(config, batch_size=size, num_steps=_NUM_PASSES * per_pass)
     request = replace(request, num_gpus=None)
     command = request.command(PLAIN, short)
-    args = ["run", "--plain", *request.arguments(PLAIN, short)]
-    with trial("launch", args, timeout_s, findings.look) as ran:
+    args = ["--plain", *request.arguments(PLAIN, short)]
+    with short_run(args, timeout_s, findings.note_memory) as ran:
         findings.add(judge_end(ran, command))
         if findings.all_ok:
             loss = judge_loss(ran.losses, per_pass)
@@ -60,7 +61,7 @@ def judge_loss(losses: list[float], per_pass: int) -> Finding:
     )
 
 
-def judge_checkpoint(ran: Trial) -> Finding:
+def judge_checkpoint(ran: ShortRun) -> Finding:
     """Return a finding that fails if no checkpoint is complete, with speed and peak memory."""
     assert ran.folder is not None
     whole = complete_checkpoints(ran.folder.checkpoints)

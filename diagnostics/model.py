@@ -12,24 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from diagnostics.probes.device_memory import peak_memory_bytes
 from diagnostics.probes.own_run import OwnRun, own_run
 from diagnostics.probes.result import Findings, check_device_command, install_command
 from diagnostics.probes.rung import rung
 from launch.config.request import PLAN, Request
 from launch.files.load_mode import choose_loading
 from launch.plan.fit import Fit
-from launch.plan.plan import this_host
-from launch.plan.planning import make_plan
-from launch.plan.question import question_of
+from launch.plan.planning import plan_of_job
 from launch.plan.show import verdict_lines
-from launch.plan.target import target_of_placement
-from launch.plan.tracer import Tracer
-from machine.memory.peak_memory import high_water
 from machine.processes.signals import Signals
 from rundir.config import RunConfig
 from rundir.errors import UserError
 from rundir.finding import Finding
-from rundir.footprint import Footprint
 from rundir.units import GIB, size_text
 from train.data.architecture import check_is_causal
 from train.data.fits_model import raw_config
@@ -46,15 +41,15 @@ def main(findings: Findings, request: Request, _timeout_s: float) -> None:
             folder = run.model_folder()
             findings.add(check_files(run, folder))
         with findings.reported("on meta", f"{PLAN} {request.profile}"):
-            footprint = trace(run, folder)
-            findings.add(judge_plan(run, footprint, folder, request))
+            finding, num_planned = judge_plan(run, request)
+            findings.add(finding)
         if not findings.all_ok:  # loading it would only fill the memory
             findings.finish()
         with findings.reported("torch", install_command()):
             import torch  # noqa: F401 - what fails here is torch, not the model
         with findings.reported("load", check_device_command()):
             model, seconds = load(run.config, folder)
-            loaded = judge_loaded(model, footprint, seconds)
+            loaded = judge_loaded(model, num_planned, seconds)
             findings.add(loaded)
             findings.add(judge_weights(list(not_finite(model))))
         with findings.reported("forward", check_device_command()):
@@ -77,35 +72,22 @@ def check_files(run: OwnRun, folder: Path) -> Finding:
     )
 
 
-def trace(run: OwnRun, folder: Path) -> Footprint | UserError:
-    """Return the footprint of a training step, traced on the meta device as `airlock plan` does.
+def judge_plan(run: OwnRun, request: Request) -> tuple[Finding, int | None]:
+    """Return a finding that fails if the plan does not fit, and the parameters of the model.
 
-    An error is returned, not raised, if the model cannot be traced: a run goes on without a
-    footprint.
+    A model that cannot be traced is a warning: a run goes on without a plan.
     """
-    question = question_of(run.config, run.job.placement.device, folder)
     try:
-        (footprint,) = Tracer([question], os.environ).wait(Signals())
+        plan = plan_of_job(run.job, os.environ, Signals())
     except UserError as error:
-        return error
-    return footprint
-
-
-def judge_plan(
-    run: OwnRun, footprint: Footprint | UserError, folder: Path, request: Request
-) -> Finding:
-    """Return a finding that fails if the plan does not fit."""
-    if isinstance(footprint, UserError):
-        text = "; ".join(str(footprint.args[0]).splitlines())
-        return Finding(check="on meta", ok=True, text="", warning=text, do=footprint.do)
-    target = target_of_placement(run.job.placement)
-    plan = make_plan(run.config, target, footprint, this_host(), folder)
-    lines = verdict_lines(plan)
-    return Finding(
+        text = "; ".join(str(error.args[0]).splitlines())
+        return Finding(check="on meta", ok=True, text="", warning=text, do=error.do), None
+    footprint = plan.footprint
+    finding = Finding(
         check="on meta",
         ok=plan.verdict is not Fit.DOES_NOT_FIT,
         text=f"{footprint.num_parameters:,} parameters, {footprint.num_trainable:,} of them "
-        f"trained; {'; '.join(lines)}",
+        f"trained; {'; '.join(verdict_lines(plan))}",
         do=f"{request.command(PLAN, {})}   # says what would fit",
         figures={
             "num_parameters": footprint.num_parameters,
@@ -113,6 +95,7 @@ def judge_plan(
             "peak_bytes": footprint.peak_bytes,
         },
     )
+    return finding, footprint.num_parameters
 
 
 def load(config: RunConfig, folder: Path) -> tuple[Any, float]:
@@ -134,22 +117,19 @@ def load(config: RunConfig, folder: Path) -> tuple[Any, float]:
     return model, time.perf_counter() - begun
 
 
-def judge_loaded(model: Any, footprint: Footprint | UserError, seconds: float) -> Finding:
+def judge_loaded(model: Any, num_planned: int | None, seconds: float) -> Finding:
     """Return a finding that fails if the model is not the one that was planned for."""
-    import torch
-
     from train.model.build import num_weights
 
     device, num = next(model.parameters()).device, num_weights(model)
-    is_cuda = device.type == "cuda"
-    held = torch.cuda.max_memory_allocated(device) if is_cuda else high_water("self")["VmHWM"]
+    held = peak_memory_bytes(device)
     text = f"{num:,} parameters on {device} in {seconds:.1f} s, {held / GIB:.2f} GiB held"
-    on_meta = num if isinstance(footprint, UserError) else footprint.num_parameters
-    if num != on_meta:
-        text += f"; on meta there were {on_meta:,}"
+    is_as_planned = num_planned in (None, num)
+    if not is_as_planned:
+        text += f"; on meta there were {num_planned:,}"
     return Finding(
         check="load",
-        ok=num == on_meta,
+        ok=is_as_planned,
         text=text,
         do=f"{_ANEW}: config.json and weights are not of one model",
         figures={"num_parameters": num, "seconds": seconds, "held_bytes": held},

@@ -8,9 +8,12 @@ from __future__ import annotations
 import math
 import os
 
+import click
+
 from diagnostics.probes.result import Findings
 from diagnostics.probes.rung import rung
-from launch.checks.trial import Trial, judge_end, smaller, trial
+from diagnostics.probes.short_run import ShortRun, judge_end, short_run
+from launch.checks.smaller import smaller
 from launch.config.job import place_job, resolve_job
 from launch.config.request import RUN, Request
 from rundir.errors import UserError
@@ -21,8 +24,11 @@ _NUM_STEPS = 4
 _SAMPLES_PER_RANK = 4  # per step
 
 
+@click.option(
+    "--as-given", is_flag=True, help="Train as many steps as the settings say; judge the end alone."
+)
 @rung("ranks", ends=False)
-def main(findings: Findings, request: Request, timeout_s: float) -> None:
+def main(findings: Findings, request: Request, timeout_s: float, *, as_given: bool) -> None:
     """Start all ranks and train four steps; exits with 4 if one fails, and names it."""
     config, sources = resolve_job(request, os.environ)
     try:
@@ -30,19 +36,19 @@ def main(findings: Findings, request: Request, timeout_s: float) -> None:
     except UserError as error:
         findings.add(Finding(check="ranks", ok=False, text=str(error.args[0]), do=error.do))
         findings.finish()
-    short = smaller(config, batch_size=_SAMPLES_PER_RANK * num_ranks, num_steps=_NUM_STEPS)
-    command = request.command(RUN, short)
-    args = ["run", *request.arguments(RUN, short)]
-    with trial("launch", args, timeout_s, findings.look) as ran:
+    batch = _SAMPLES_PER_RANK * num_ranks
+    short = {} if as_given else smaller(config, batch_size=batch, num_steps=_NUM_STEPS)
+    command, args = request.command(RUN, short), request.arguments(RUN, short)
+    with short_run(args, timeout_s, findings.note_memory) as ran:
         findings.add(judge_end(ran, command))
-        if findings.all_ok:
+        if findings.all_ok and not as_given:
             findings.add(judge_start(ran, config.launch.start))
             findings.add(judge_ranks(ran, num_ranks))
             findings.add(judge_losses(ran))
     findings.finish(f"{num_ranks} ranks, {len(ran.losses)} steps, {_losses(ran)}")
 
 
-def judge_start(ran: Trial, wanted: str) -> Finding:
+def judge_start(ran: ShortRun, wanted: str) -> Finding:
     """Report how the ranks were started; warn if it was not as configured."""
     mark = ran.of("mark", "start")[-1]
     begun = ran.events[0]["mono"]
@@ -58,7 +64,7 @@ def judge_start(ran: Trial, wanted: str) -> Finding:
     )
 
 
-def judge_ranks(ran: Trial, num_ranks: int) -> Finding:
+def judge_ranks(ran: ShortRun, num_ranks: int) -> Finding:
     """Return a finding that fails if ranks are missing; it reports the largest rank's memory."""
     marks = [mark for mark in ran.of("mark", "mem.post_model") if mark["rank"] is not None]
     there = len({mark["rank"] for mark in marks})
@@ -72,7 +78,7 @@ def judge_ranks(ran: Trial, num_ranks: int) -> Finding:
     )
 
 
-def judge_losses(ran: Trial) -> Finding:
+def judge_losses(ran: ShortRun) -> Finding:
     """Return a finding that fails unless every step was trained, with a finite loss."""
     losses = ran.losses
     is_right = len(losses) == _NUM_STEPS and all(map(math.isfinite, losses))
@@ -85,7 +91,7 @@ def judge_losses(ran: Trial) -> Finding:
     )
 
 
-def _losses(ran: Trial) -> str:
+def _losses(ran: ShortRun) -> str:
     return f"loss {' '.join(f'{loss:.4f}' for loss in ran.losses)}"
 
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import click
 
+from diagnostics.probes.device_memory import peak_memory_bytes
 from diagnostics.probes.result import Findings, check_device_command, install_command
 from diagnostics.probes.rung import rung
 from launch.config.job import place_job, resolve_job
 from launch.config.request import Request
 from launch.config.resolve import resolve
-from machine.memory.peak_memory import high_water
 from rundir.config import RunConfig, TrainConfig
 from rundir.finding import Finding
 from rundir.scratch import scratch
@@ -42,7 +42,7 @@ _MAX_NAMES = 3  # of parameters, on one line
 
 
 @dataclass(slots=True, kw_only=True)
-class Training:
+class StepsTaken:
     """The results of the steps: the mean loss per answer token before each step and after the last.
 
     The sets name trainable parameters: those whose gradient was not finite in some step, and those
@@ -178,7 +178,7 @@ def describe(config: RunConfig, model: Any, device: Any) -> Finding:
     )
 
 
-def train(model: Any, batch: Any, learning_rate: float) -> Training:
+def train(model: Any, batch: Any, learning_rate: float) -> StepsTaken:
     """Take steps on `batch` as the training loop does, and check every gradient."""
     import torch
 
@@ -194,13 +194,13 @@ def train(model: Any, batch: Any, learning_rate: float) -> Training:
         SummedLoss(model, head=head_kind(model)),
         max(1, batch.num_label_tokens),
     )
-    training = Training(untouched=set(trainable))
+    training = StepsTaken(untouched=set(trainable))
     hooks = _count_block_runs(model, training)
     for _ in range(_NUM_STEPS):
         start = time.perf_counter()
         loss = summed(*arguments) / num_labels
         loss.backward()
-        _look_at_gradients(trainable, training)
+        _note_gradients(trainable, training)
         torch.nn.utils.clip_grad_norm_(list(trainable.values()), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -213,7 +213,7 @@ def train(model: Any, batch: Any, learning_rate: float) -> Training:
     return training
 
 
-def _look_at_gradients(trainable: dict[str, Any], training: Training) -> None:
+def _note_gradients(trainable: dict[str, Any], training: StepsTaken) -> None:
     for name, parameter in trainable.items():
         if parameter.grad is None:
             continue
@@ -223,7 +223,7 @@ def _look_at_gradients(trainable: dict[str, Any], training: Training) -> None:
             training.untouched.discard(name)
 
 
-def _count_block_runs(model: Any, training: Training) -> list[Any]:
+def _count_block_runs(model: Any, training: StepsTaken) -> list[Any]:
     """Count in `training` how often the parts of recomputable blocks run; return the hooks.
 
     The parts, not the blocks, because transformers 5.23 recomputes a block's forward without
@@ -240,7 +240,7 @@ def _count_block_runs(model: Any, training: Training) -> list[Any]:
     return [part.register_forward_pre_hook(count) for part in parts]
 
 
-def judge_loss(training: Training, learning_rate: float, peak_bytes: int) -> Finding:
+def judge_loss(training: StepsTaken, learning_rate: float, peak_bytes: int) -> Finding:
     """Return a finding that fails unless the loss stayed finite and fell clearly."""
     losses = training.losses
     is_finite, first, last = all(map(math.isfinite, losses)), losses[0], losses[-1]
@@ -264,7 +264,7 @@ def judge_loss(training: Training, learning_rate: float, peak_bytes: int) -> Fin
     )
 
 
-def judge_gradients(training: Training) -> Finding:
+def judge_gradients(training: StepsTaken) -> Finding:
     """Return a finding that fails unless every trainable parameter had gradients, all finite."""
     bad = {"not finite": sorted(training.not_finite), "zero or none": sorted(training.untouched)}
     parts = [
@@ -281,7 +281,7 @@ def judge_gradients(training: Training) -> Finding:
     )
 
 
-def judge_recomputing(training: Training) -> Finding:
+def judge_recomputing(training: StepsTaken) -> Finding:
     """Return a finding that fails if blocks to be recomputed in backward keep their activations."""
     runs = training.num_part_runs / training.num_parts / _NUM_STEPS
     return Finding(
@@ -292,15 +292,6 @@ def judge_recomputing(training: Training) -> Finding:
         do="./test.sh   # this is a fault of train/, not of this machine",
         figures={"block_runs_per_step": runs},
     )
-
-
-def peak_memory_bytes(device: Any) -> int:
-    """Return the peak memory that torch held on a GPU, or that this process had resident on CPU."""
-    import torch
-
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return high_water("self").get("VmHWM", 0)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,11 @@ from typing import Any
 import pytest
 
 from rundir.paths import PACKAGES
+from tests.forked import LAUNCHER, PREPARER, run_module
 
 ROOT = Path(__file__).resolve().parent.parent
+_STARTS_OTHERS = ("imports", "collectives", "medium", "ranks")  # for all that takes time
+_MEASURES_ITSELF = ("basic", "model", "single_gpu")
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,19 @@ def environment(*path: Path, root: Path = ROOT, **variables: str) -> dict[str, s
 
 
 def diagnose(name: str, *arguments: str, env: dict[str, str] | None = None) -> Ended:
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", f"diagnostics.{name}", "--json", *arguments],
-        env=env or environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = env or environment()
+    is_forked: bool | None = None  # by its environment
+    if name in _STARTS_OTHERS:
+        is_forked = env["PYTHONPATH"].startswith(f"{ROOT}{os.pathsep}") or None
+    elif name in _MEASURES_ITSELF:
+        is_forked = False
+    modules = PREPARER if name == "data" else LAUNCHER
+    module, args = f"diagnostics.{name}", ("--json", *arguments)
+    return outcome(run_module(module, *args, env=env, modules=modules, is_forked=is_forked))
+
+
+def outcome(done: subprocess.CompletedProcess[str]) -> Ended:
+    """Return what a diagnostic has printed."""
     last = done.stdout.strip().rpartition("\n")[2]
     summary = json.loads(last) if last.startswith("{") else {}
     return Ended(done.returncode, done.stdout + done.stderr, summary)

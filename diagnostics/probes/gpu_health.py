@@ -8,105 +8,75 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from machine.gpus.gpu_samples import faults_in
+from machine.gpus.devices import Gpu
+from machine.gpus.gpu_samples import POWER_CAP, GpuSample, sample
 from machine.gpus.nvml import answer_or, open_driver
 from rundir.finding import Finding
 
 _NEAR_C = 3  # below the temperature at which the hardware throttles itself
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """The state of one GPU. What its driver does not report is None, or 0 in a bit mask."""
-
-    index: int
-    name: str
-    temperature_c: int | None
-    slowdown_c: int | None  # the hardware throttles itself from here on
-    slowed_by: tuple[str, ...]
-    pcie_width: int | None
-    most_pcie_width: int | None
-    remap_failed: bool
-
-
 def check_gpus() -> list[Finding]:
     """Return a finding for each GPU that responds; none without a driver."""
-    import pynvml
+    import pynvml as nv
 
     gpu_findings: list[Finding] = []
-    with contextlib.suppress(pynvml.NVMLError):
+    with contextlib.suppress(nv.NVMLError):
         open_driver()
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            with contextlib.suppress(pynvml.NVMLError):  # preflight reports a lost GPU
-                gpu_findings.append(judge(_health(index)))
+        for index in range(nv.nvmlDeviceGetCount()):
+            with contextlib.suppress(nv.NVMLError):  # preflight reports a lost GPU
+                handle = nv.nvmlDeviceGetHandleByIndex(index)
+                names = nv.nvmlDeviceGetUUID(handle), nv.nvmlDeviceGetName(handle)
+                state = sample(Gpu(index, *names, memory_bytes=0))
+                if isinstance(state, GpuSample):
+                    gpu_findings.append(_judge(state, names[1], handle))
     return gpu_findings
 
 
-def judge(health: Health) -> Finding:
+def _judge(state: GpuSample, name: str, handle: Any) -> Finding:
     """Return a finding that fails for memory beyond repair, and warns of any slowdown."""
-    index, warnings = health.index, list(_slow(health))
-    heat = "" if health.temperature_c is None else f", {health.temperature_c} °C"
-    width = "" if health.pcie_width is None else f", PCIe x{health.pcie_width}"
-    text = f"GPU {index}: {health.name}{heat}{width}"
+    import pynvml as nv
+
+    index, slowed_by = state.index, [why for why in state.slowed_by or () if why != POWER_CAP]
+    lanes = answer_or(None, nv.nvmlDeviceGetCurrPcieLinkWidth, handle)
+    is_beyond_repair = answer_or([0, 0, 0, 0], nv.nvmlDeviceGetRemappedRows, handle)[3]
+    warnings = [f"its clocks are slowed down: {', '.join(slowed_by)}"] if slowed_by else []
+    warnings += [*_heat(state.temperature_c, handle), *_lanes(lanes, handle)]
+    heat = "" if state.temperature_c is None else f", {state.temperature_c} °C"
+    text = f"GPU {index}: {name}{heat}{'' if lanes is None else f', PCIe x{lanes}'}"
     do = f"nvidia-smi -q -i {index} -d TEMPERATURE,POWER,PERFORMANCE   # cooling, power, the slot?"
-    if health.remap_failed:
+    if is_beyond_repair:
         text += ": rows of its memory are bad, and it has no more to replace them by"
         do = f"leave it out (CUDA_VISIBLE_DEVICES), have it replaced: nvidia-smi -q -i {index}"
     return Finding(
         check="gpu health",
-        ok=not health.remap_failed,
+        ok=not is_beyond_repair,
         text=text,
         warning="; ".join(warnings),
-        do=do if warnings or health.remap_failed else "",
+        do=do if warnings or is_beyond_repair else "",
         figures={
             "gpu": index,
-            "temperature_c": health.temperature_c,
-            "slowed_by": list(health.slowed_by),
-            "pcie_width": health.pcie_width,
+            "temperature_c": state.temperature_c,
+            "slowed_by": slowed_by,
+            "pcie_width": lanes,
         },
     )
 
 
-def _slow(health: Health) -> Iterator[str]:
-    if health.slowed_by:
-        yield f"its clocks are slowed down: {', '.join(health.slowed_by)}"
-    temperature, limit = health.temperature_c, health.slowdown_c
-    if temperature is not None and limit and temperature >= limit - _NEAR_C:
-        yield f"it is at {temperature} °C, and slows down from {limit} on"
-    width, most = health.pcie_width, health.most_pcie_width
-    if width and most and width < most:
-        yield f"PCIe runs with {width} of {most} lanes: is it seated well?"
-
-
-def _health(index: int) -> Health:
+def _heat(celsius: int | None, handle: Any) -> Iterator[str]:
     import pynvml as nv
 
-    handle = nv.nvmlDeviceGetHandleByIndex(index)
-    reasons = answer_or(0, nv.nvmlDeviceGetCurrentClocksEventReasons, handle)
-    return Health(
-        index=index,
-        name=nv.nvmlDeviceGetName(handle),
-        temperature_c=_temperature(handle),
-        slowdown_c=answer_or(
-            None,
-            nv.nvmlDeviceGetTemperatureThreshold,
-            handle,
-            nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
-        ),
-        slowed_by=faults_in(reasons),
-        pcie_width=answer_or(None, nv.nvmlDeviceGetCurrPcieLinkWidth, handle),
-        most_pcie_width=answer_or(None, nv.nvmlDeviceGetMaxPcieLinkWidth, handle),
-        remap_failed=bool(answer_or([0, 0, 0, 0], nv.nvmlDeviceGetRemappedRows, handle)[3]),
-    )
+    slows = nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+    limit = answer_or(None, nv.nvmlDeviceGetTemperatureThreshold, handle, slows)
+    if celsius is not None and limit and celsius >= limit - _NEAR_C:
+        yield f"it is at {celsius} °C, and slows down from {limit} on"
 
 
-def _temperature(handle: Any) -> int | None:
+def _lanes(lanes: int | None, handle: Any) -> Iterator[str]:
     import pynvml as nv
 
-    celsius: int | None = answer_or(
-        None, nv.nvmlDeviceGetTemperature, handle, nv.NVML_TEMPERATURE_GPU
-    )
-    return celsius
+    most = answer_or(None, nv.nvmlDeviceGetMaxPcieLinkWidth, handle)
+    if lanes and most and lanes < most:
+        yield f"PCIe runs with {lanes} of {most} lanes: is it seated well?"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -21,15 +20,6 @@ _P2P_READ = 0  # nvml.h; pynvml's NVML_P2P_CAPS_INDEX_READ is a tuple, by a comm
 _LEVELS = {0: "same board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
-    """The GPUs of a machine: the state of each one's NVLinks, and the connection of each pair."""
-
-    nvlinks: Mapping[int, Sequence[bool]]  # by GPU: whether each of its links is up
-    joined_by: Mapping[Pair, str]
-    without_p2p: Sequence[Pair]  # those that cannot read each other's memory
-
-
 def check_links() -> list[Finding]:
     """Return one finding if there are several GPUs."""
     import pynvml
@@ -37,34 +27,32 @@ def check_links() -> list[Finding]:
     try:
         open_driver()
         handles = dict(_handles(pynvml.nvmlDeviceGetCount()))
-        return [judge(_links(handles))] if len(handles) > 1 else []
+        return [_judge_links(handles)] if len(handles) > 1 else []
     except pynvml.NVMLError:  # preflight reports a failing driver
         return []
 
 
-def judge(links: Links) -> Finding:
+def _judge_links(handles: Mapping[int, Any]) -> Finding:
     """Warn of NVLinks that are down while others are up, and of pairs without P2P."""
+    nvlinks = {index: _nvlinks(handle) for index, handle in handles.items()}
+    joined_by, without_p2p = _joined(handles, nvlinks)
+    has_links_up = any(map(any, nvlinks.values()))
     down = {
-        gpu: [number for number, is_up in enumerate(state) if not is_up]
-        for gpu, state in links.nvlinks.items()
-        if any(state) and not all(state)
-    }
-    down |= {
-        gpu: list(range(len(state)))
-        for gpu, state in links.nvlinks.items()
-        if state and not any(state) and any(map(any, links.nvlinks.values()))
+        gpu: [number for number, is_up in enumerate(states) if not is_up]
+        for gpu, states in nvlinks.items()
+        if has_links_up and not all(states)
     }
     warnings = [
         f"of GPU {gpu} NVLink {', '.join(map(str, numbers))} is down"
         for gpu, numbers in sorted(down.items())
     ]
     do = "nvidia-smi nvlink --status; sudo dmesg | grep -i -e nvlink -e xid; the fabric manager?"
-    if links.without_p2p:
-        pairs = ", ".join(f"{first}-{other}" for first, other in links.without_p2p)
+    if without_p2p:
+        pairs = ", ".join(f"{first}-{other}" for first, other in without_p2p)
         warnings.append(f"GPUs {pairs} cannot read each other's memory: data pass the host's")
         do = do if down else "nvidia-smi topo -p2p r   # an IOMMU or PCIe ACS may forbid it"
     by_kind: dict[str, list[str]] = {}
-    for (first, other), kind in sorted(links.joined_by.items()):
+    for (first, other), kind in sorted(joined_by.items()):
         by_kind.setdefault(kind, []).append(f"{first}-{other}")
     return Finding(
         check="gpu links",
@@ -73,9 +61,7 @@ def judge(links: Links) -> Finding:
         do=do if warnings else "",
         text="; ".join(f"{kind} {' '.join(pairs)}" for kind, pairs in by_kind.items()),
         figures={
-            "joined_by": [
-                f"{first}-{other} {kind}" for (first, other), kind in links.joined_by.items()
-            ]
+            "joined_by": [f"{first}-{other} {kind}" for (first, other), kind in joined_by.items()]
         },
     )
 
@@ -90,12 +76,15 @@ def _handles(count: int) -> list[tuple[int, Any]]:
     return handles
 
 
-def _links(handles: Mapping[int, Any]) -> Links:
+def _joined(
+    handles: Mapping[int, Any], nvlinks: Mapping[int, Sequence[bool]]
+) -> tuple[dict[Pair, str], list[Pair]]:
+    """Return what joins each pair, and the pairs that cannot read each other's memory."""
     import pynvml as nv
 
-    nvlinks = {index: _nvlinks(handle) for index, handle in handles.items()}
     places = {index: nv.nvmlDeviceGetPciInfo(handle).busId for index, handle in handles.items()}
-    joined_by, without_p2p = {}, []
+    joined_by: dict[Pair, str] = {}
+    without_p2p: list[Pair] = []
     for first, other in combinations(handles, 2):
         pair = handles[first], handles[other]
         level = answer_or(_NOT_KNOWN, nv.nvmlDeviceGetTopologyCommonAncestor, *pair)
@@ -106,7 +95,7 @@ def _links(handles: Mapping[int, Any]) -> Links:
         status = answer_or(nv.NVML_P2P_STATUS_OK, nv.nvmlDeviceGetP2PStatus, *pair, _P2P_READ)
         if status != nv.NVML_P2P_STATUS_OK:
             without_p2p.append((first, other))
-    return Links(nvlinks=nvlinks, joined_by=joined_by, without_p2p=without_p2p)
+    return joined_by, without_p2p
 
 
 def _nvlinks(handle: Any) -> list[bool]:

@@ -1,7 +1,7 @@
 """`python -m diagnostics.probes.import_child PROGRESS TIMEOUT_S NAME…`: import modules in turn.
 
 The outcome of each is a line of JSON in PROGRESS, so the first module without one is the one that
-ended or blocked this process.
+ended or blocked this process. Its `error` is the last line of what the import raised, or null.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
@@ -21,18 +20,6 @@ from diagnostics.probes.result import last_line
 from machine.memory.process_memory import smaps_rollup
 
 MODEL_TYPE = "model_type:"  # prefix of a Hugging Face model type: the module of its model
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
-    """The outcome of one import, as the child records it; `error` is the exception's last line."""
-
-    name: str
-    seconds: float
-    added_private_bytes: int
-    num_threads_started: int
-    initialised_cuda: bool
-    error: str | None
 
 
 def import_each(names: Sequence[str], progress: Path, timeout_s: float) -> None:
@@ -51,16 +38,16 @@ def import_each(names: Sequence[str], progress: Path, timeout_s: float) -> None:
         seconds = time.perf_counter() - start
         num_threads_started = len(_threads() - threads)
         faulthandler.cancel_dump_traceback_later()
-        outcome = Imported(
-            name=name,
-            seconds=seconds,
-            error=error,
-            added_private_bytes=smaps_rollup("self")["Pss_Anon"] - memory_bytes,
-            num_threads_started=num_threads_started,
-            initialised_cuda=_cuda_is_up() and not had_cuda,
-        )
+        outcome = {
+            "name": name,
+            "seconds": seconds,
+            "error": error,
+            "added_private_bytes": smaps_rollup("self")["Pss_Anon"] - memory_bytes,
+            "num_threads_started": num_threads_started,
+            "initialised_cuda": _cuda_is_up() and not had_cuda,
+        }
         with progress.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(outcome)) + "\n")
+            file.write(json.dumps(outcome) + "\n")
 
 
 def _import(name: str) -> None:

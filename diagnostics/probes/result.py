@@ -42,13 +42,13 @@ class Findings:
         """True if no check has failed so far."""
         return all(finding.ok for finding in self._findings)
 
-    def look(self) -> None:
+    def note_memory(self) -> None:
         """Record the memory of this process and its children; to be called while they live."""
         self._peaks.look()
 
     def add(self, finding: Finding) -> None:
         """Record a finding and print it, without advice that repeats the previous one."""
-        self.look()
+        self.note_memory()
         self._findings.append(finding)
         text = f": {finding.text}" if finding.text else ""
         click.echo(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check}{text}")
@@ -76,7 +76,7 @@ class Findings:
 
         With `--json` one object is printed, as the last line.
         """
-        self.look()
+        self.note_memory()
         seconds, peaks = time.monotonic() - self._begun, self._peaks
         click.echo(f"{seconds:.1f} s, peak RSS {peaks.rss_text}, VmPeak {peaks.vm_text}")
         if self._as_json:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from rich.console import Console
 
 from launch.checks.preflight import find, line_of
+from launch.checks.run_rung import run_rung
+from launch.checks.rungs import rung_called
 from launch.config.first_tests import FIRST_TESTS
 from launch.config.job import Job, together
 from launch.config.records import banner, environment_of
 from launch.config.request import PLAN, Request
 from launch.files.data_file import NoDataError, data_commands
 from launch.plan.fit import Fit
-from launch.plan.planning import plan_of_ways
+from launch.plan.planning import plan_of_job
 from launch.plan.show import verdict_lines
-from launch.plan.target import target_of_placement
-from machine.processes import children
 from machine.processes.signals import Interrupted, Signals
 from machine.typed import again, console_program
 from rundir.errors import UserError
@@ -43,11 +44,12 @@ def run_first_tests(
             _say(console, f"\n{test.line(env, by_default=by_default)}")
         if not is_asked:
             continue
+        rung, show = rung_called(test.rung), partial(_say, console)
         options = ["--profile", job.profile or job.config.profile, *_typed_settings(job)]
-        code = children.run(test.module, *options, env=dict(env), signals=signals)
-        if code != 0:
+        done = run_rung(rung, options, env, signals, show=show)
+        if not done.ok:
             yield UserError(
-                f"the {test.title} ({test.module}) failed with exit code {code}",
+                f"the {test.title} ({rung.module}) failed with exit code {done.code}",
                 do=f"{again(job.config.profile, {test.variable: '0'})}   # starts without it; "
                 "better: mend what it says",
                 code=ExitCode.PREFLIGHT,
@@ -125,9 +127,8 @@ def _say_plan(
     environ: Mapping[str, str],
     signals: Signals,
 ) -> None:
-    target = target_of_placement(job.placement)
     try:
-        plan = plan_of_ways(job.config, target, environ, signals)
+        plan = plan_of_job(job, environ, signals)
     except (UserError, OSError) as error:
         _say(console, f"airlock: no plan: {error.args[0]}")
         return

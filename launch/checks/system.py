@@ -32,18 +32,13 @@ LOCALHOST = "localhost"
 _TIMEOUT_S = 1.0
 
 
-def check_localhost(_context: Context) -> list[Finding]:
+def check_localhost(_context: Context | None = None) -> list[Finding]:
     """Return an error if the name does not resolve, or no connection to it can be made."""
-    return [find_localhost()]
-
-
-def find_localhost() -> Finding:
-    """Return the finding on localhost, which is the same for any run."""
     try:
         addresses = socket.getaddrinfo("localhost", 0, type=socket.SOCK_STREAM)
     except OSError as seen:
         do = "a line `127.0.0.1 localhost` in /etc/hosts"
-        return error(LOCALHOST, f"the name localhost does not resolve here: {seen}", do)
+        return [error(LOCALHOST, f"the name localhost does not resolve here: {seen}", do)]
     refused = ""
     for family, _, _, _, address in addresses:
         try:
@@ -51,8 +46,8 @@ def find_localhost() -> Finding:
         except OSError as seen:
             refused = f"no connection to {address[0]} can be made: {seen}"
         else:
-            return fine(LOCALHOST, f"{address[0]} answers")
-    return error(LOCALHOST, refused, "ip link set lo up; and see `ulimit -n`, the firewall")
+            return [fine(LOCALHOST, f"{address[0]} answers")]
+    return [error(LOCALHOST, refused, "ip link set lo up; and see `ulimit -n`, the firewall")]
 
 
 def _connect(family: int, address: tuple[object, int]) -> None:

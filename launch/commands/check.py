@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from launch.checks.rung_process import Climbed, alone, climb
+from launch.checks.run_rung import RungResult, alone, options_of, run_rung
 from launch.checks.rungs import RUNGS, Rung, rung_called
 from launch.config.job import place_job, resolve_job
 from launch.config.request import Request
@@ -39,13 +39,14 @@ def check(
     signals.listen()
     rungs = RUNGS if rung is None else (rung_called(rung),)
     show = _Table(console, request) if not as_json else None
-    done: list[Climbed] = []
+    done: list[RungResult] = []
     try:
         for later in rungs:
             if rung is None and lacks_gpu and later.needs_device:  # `environment` has said so, once
                 continue
             with nullcontext() if show is None else show.waiting(later):
-                done.append(climb(later, request, environ, signals, timeout_s))
+                options = options_of(request)
+                done.append(run_rung(later, options, environ, signals, timeout_s=timeout_s))
             if show is not None:
                 show.row(done[-1])
             if not done[-1].ok and not goes_on:
@@ -85,7 +86,7 @@ class _Table:
             return nullcontext()
         return self._console.status(f"{rung.name}: {rung.asks}")
 
-    def row(self, done: Climbed) -> None:
+    def row(self, done: RungResult) -> None:
         """Print the rung's line, and below it warnings and failures."""
         verdict, peaks = "ok" if done.ok else "FAIL", done.peaks
         seconds = f"{done.seconds:.1f} s"
@@ -103,7 +104,9 @@ class _Table:
         if done.last_words:
             self._out(done.last_words.lstrip("\n"))
 
-    def end(self, done: Sequence[Climbed], not_reached: Sequence[Rung], *, lacks_gpu: bool) -> None:
+    def end(
+        self, done: Sequence[RungResult], not_reached: Sequence[Rung], *, lacks_gpu: bool
+    ) -> None:
         """Print the overall result, and what to type next."""
         red = [climbed for climbed in done if not climbed.ok]
         if not red and not not_reached:
@@ -117,14 +120,15 @@ class _Table:
             texts.append(f"{why}: {', '.join(climbed.name for climbed in not_reached)}")
         lines = ["", f"airlock: {'; '.join(texts)}"]
         if red:
-            lines += [f"  → {red[0].do}", f"  → {alone(red[0].rung, self._request)}   # again"]
-        self._out("\n".join(dict.fromkeys(lines)))
+            lines += [f"  → {red[0].do}"] if red[0].do else []
+            lines.append(f"  → {alone(red[0].rung, self._request)}   # again")
+        self._out("\n".join(lines))
 
     def _out(self, text: str) -> None:
         self._console.out(text, highlight=False)
 
 
-def _summary(done: Sequence[Climbed], not_reached: Sequence[Rung], request: Request) -> Any:
+def _summary(done: Sequence[RungResult], not_reached: Sequence[Rung], request: Request) -> Any:
     return {
         "diagnostic": "ladder",
         "ok": all(climbed.ok for climbed in done),
@@ -134,7 +138,7 @@ def _summary(done: Sequence[Climbed], not_reached: Sequence[Rung], request: Requ
                 "rung": climbed.rung.name,
                 "ok": climbed.ok,
                 "line": climbed.line,
-                "do": "" if climbed.ok else climbed.do,
+                "do": "" if climbed.ok else climbed.do or alone(climbed.rung, request),
                 "seconds": round(climbed.seconds, 3),
                 "peak_rss_bytes": climbed.peaks.rss_bytes,
                 "vm_peak_bytes": climbed.peaks.vm_bytes,

@@ -131,11 +131,11 @@ def check(
     if climb is not None:
         if rung is not None:
             raise click.UsageError(f"--climb is a check of its own: leave out {rung}")
-        from launch.checks.climb_profile import climb_profile
+        from launch.checks.climb import climb as climb_on
 
         climber = Request(**options | {"profile": climb})
         end_with(
-            lambda console, _: climb_profile(
+            lambda console, _: climb_on(
                 climber, console, os.environ, as_json=as_json, timeout_s=timeout_s
             )
         )

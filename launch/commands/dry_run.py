@@ -19,7 +19,7 @@ from launch.config.records import (
 from launch.config.request import Request
 from launch.files.data_file import NoDataError
 from launch.files.model_folder import model_folder
-from launch.plan.demo import demo_that_fits
+from launch.plan.demo_that_fits import demo_that_fits
 from launch.plan.of_run import show_plan_of
 from launch.run.run import address_limit
 from machine.memory.address_space import weight_files

@@ -1,7 +1,7 @@
 """`--demo`: a few steps on a small data set that comes with the clone, whatever the profile.
 
 What an option or the environment sets stays as it is. A model that does not fit is cut down to two
-layers of its shape, with random weights; whether it fits, launch/plan/demo.py finds out.
+layers of its shape, with random weights; whether it fits, launch/plan/demo_that_fits.py finds out.
 """
 
 from __future__ import annotations

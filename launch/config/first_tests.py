@@ -17,7 +17,7 @@ class FirstTest:
     variable: str
     title: str
     asks: str
-    module: str
+    rung: str
 
     def is_asked(self, environ: Mapping[str, str], *, by_default: bool = False) -> bool:
         """Return whether the environment asks for it; empty counts as not set.
@@ -50,13 +50,13 @@ FIRST_TESTS = (
         variable="RUN_IMPORT_TEST",
         title="import test",
         asks="can all that a rank imports be imported?",
-        module="diagnostics.imports",
+        rung="imports",
     ),
     FirstTest(
         variable="RUN_SINGLE_GPU_TEST",
         title="single-GPU test",
         asks="does one device train a miniature of the model?",
-        module="diagnostics.single_gpu",
+        rung="single_gpu",
     ),
 )
 

@@ -23,7 +23,7 @@ class Request:
     profile: str
     num_gpus: int | None = None
     data: str | None = None
-    gpu: str | None = None  # for a plan: a name in launch/plan/catalogue.py
+    gpu: str | None = None  # for a plan: a name in launch/plan/catalogue.toml
     max_restarts: int | None = None
     on_event: str | None = None  # a shell command
     settings: Sequence[str] = ()

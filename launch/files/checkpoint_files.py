@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.files.weight_file import Tensor, damaged, look_into, read_header
+from launch.files.weight_file import Tensor, damaged, read_header, read_pickle
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.units import MIB
@@ -235,7 +235,7 @@ def _read_pickles(files: list[Path]) -> Checkpoint:
     pickles = []
     for file in files:
         try:
-            pickles.append(look_into(file))
+            pickles.append(read_pickle(file))
         except OSError:
             raise
         except Exception as error:  # a damaged file can raise anything in the parser

@@ -16,8 +16,8 @@ from rundir.config import DataConfig, RunConfig
 from rundir.data_paths import data_paths
 from rundir.errors import UserError
 
-_LOOKED_AT_BYTES = 1024 * 1024
-_LOOKED_AT_FILES = 20
+_MOST_BYTES = 1024 * 1024
+_MOST_FILES = 20
 
 
 class NoDataError(UserError):
@@ -75,7 +75,7 @@ def check_data(config: RunConfig) -> None:
 def _check(path: Path, data: DataConfig, most_rows: int | None) -> None:
     from train.data.sources import find_sources
 
-    for source in find_sources(path)[:_LOOKED_AT_FILES]:
+    for source in find_sources(path)[:_MOST_FILES]:
         # Other formats and compressions need libraries to look into.
         if source.format == "jsonl" and source.compression != "zstd":
             _check_rows(source, data, most_rows)
@@ -108,8 +108,8 @@ def _check_rows(source: Any, data: DataConfig, most_rows: int | None) -> None:
 
 def _first_lines(source: Any) -> Iterator[tuple[int, bytes]]:
     with source.path.open("rb") as raw, gzip.open(raw) as unpacked:
-        start: bytes = (unpacked if source.compression else raw).read(_LOOKED_AT_BYTES)
+        start: bytes = (unpacked if source.compression else raw).read(_MOST_BYTES)
     *lines, last = start.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    if len(start) < _LOOKED_AT_BYTES:  # otherwise the last line may be cut off
+    if len(start) < _MOST_BYTES:  # otherwise the last line may be cut off
         lines.append(last)
     return ((number, line) for number, line in enumerate(lines, 1) if line.strip())

@@ -38,7 +38,7 @@ def explain(error: Exception, model_id: str, revision: str, cache: Path) -> User
     elif isinstance(error, OSError) and error.errno in _NOT_OURS:
         what, do = f"cannot keep {model_id}: {error}", "HF_HOME=/a/folder/of/yours"
     else:
-        what = f"cannot fetch {model_id}: {_first_line(error)}"
+        what = f"cannot fetch {model_id}: {first_line(error)}"
         do = f"curl -sI {_endpoint()}   # is that a Hub? else unset HF_ENDPOINT"
     return UserError(what, do=do, code=ExitCode.PREFLIGHT)
 
@@ -83,7 +83,7 @@ def _of_answer(error: Exception, model_id: str, revision: str) -> tuple[str, str
             f"{new_token} that may read it",
         )
     later = "wait a while, then start again: what was fetched is kept"
-    why = "too many requests" if status == _TOO_MANY else _first_line(error)
+    why = "too many requests" if status == _TOO_MANY else first_line(error)
     return f"the Hub answers {status} for {model_id}: {why}", later
 
 
@@ -103,7 +103,7 @@ def _of_network(error: Exception, model_id: str) -> tuple[str, str]:
     ]
     cause = list(_causes(error))[-1]
     through = f" through the proxy of {proxies[0]}" if proxies else ""
-    why = f"{type(cause).__name__}: {_first_line(cause)}"
+    why = f"{type(cause).__name__}: {first_line(cause)}"
     dataset = model_id.removeprefix("datasets/")
     copied = f"`hf download {model_id}` elsewhere, and --set model.path=FOLDER with the copy"
     if dataset != model_id:
@@ -139,7 +139,8 @@ def _endpoint() -> str:
     return constants.ENDPOINT
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message that says something."""
     if isinstance(error, json.JSONDecodeError):
         return f"{_endpoint()} does not answer as the Hub does (no JSON)"
     return next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))

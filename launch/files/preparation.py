@@ -96,8 +96,6 @@ def _hub_model(
     if folder is not None and not missing_files(folder, weights=weights):
         link.symlink_to(folder)
         return folder
-    # Ranks are offline, this child is not. If the user set offline mode, check_model has raised.
-    online = {key: value for key, value in env.items() if key != "HF_HUB_OFFLINE"}
     what = [] if weights else ["without-weights"]
     children.run_well(
         f"the model {model.path} could not be fetched",
@@ -106,7 +104,7 @@ def _hub_model(
         link,
         model.revision,
         *what,
-        env=online,
+        env=_online(env),
         signals=signals,
     )
     return link.resolve()
@@ -132,7 +130,10 @@ def have_data_of_hub(config: RunConfig, run: RunDir, env: dict[str, str], signal
 
 
 def _online(env: dict[str, str]) -> dict[str, str]:
-    """Return `env` without the ranks' offline mode, unless the user set it."""
+    """Return `env` without the ranks' offline mode, unless the user set it.
+
+    A model that is missing then has been refused before (check_model).
+    """
     return {
         key: value
         for key, value in env.items()

@@ -12,13 +12,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from launch.files.fetch_errors import is_network_error, token_source
+import click
+
+from launch.files.fetch_errors import first_line, is_network_error, token_source
 from launch.files.hub_cache import is_offline
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.units import size_text
 
-_REFUSED, _NO_RIGHT, _TOO_LARGE, _TOO_MANY = 401, 403, 413, 429
+_REFUSED, _NO_RIGHT = 401, 403
 _OF_THE_HUB = ".gitattributes"  # in every repository
 _NUM_NAMED = 3
 
@@ -49,7 +51,7 @@ def push(folder: Path, repo: str, again: str, *, is_public: bool, replaces: bool
         files = [path for path in folder.rglob("*") if path.is_file()]
         size = size_text(sum(path.stat().st_size for path in files))
         kind = ("a new public one" if is_public else "a new private one") if is_new else "as it is"
-        _say(f"push: {len(files)} files, {size}, to {page} ({kind})")
+        click.echo(f"push: {len(files)} files, {size}, to {page} ({kind})")
         api.upload_folder(
             repo_id=repo,
             folder_path=folder,
@@ -60,10 +62,8 @@ def push(folder: Path, repo: str, again: str, *, is_public: bool, replaces: bool
         raise _error(
             f"{repo!r} is not a valid name for a model", f"{_without(again, repo)} OWNER/NAME"
         ) from error
-    except (errors.HfHubHTTPError, OSError) as error:
-        raise explained(error, repo, again) from error
     except Exception as error:  # the client's network library has errors of its own
-        if not is_network_error(error):
+        if not (isinstance(error, (errors.HfHubHTTPError, OSError)) or is_network_error(error)):
             raise
         raise explained(error, repo, again) from error
     return f"{page} has the model"
@@ -114,8 +114,7 @@ def explained(error: Exception, repo: str, again: str) -> UserError:
     status = getattr(getattr(error, "response", None), "status_code", 0)
     tokens = f"{constants.ENDPOINT}/settings/tokens"
     token, owner = token_source() or "no token", repo.partition("/")[0]
-    why = next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))
-    later = f"{again}   # once more, later: what was uploaded is not sent again"
+    why = first_line(error)
     if status == _REFUSED:
         what = f"the Hub does not accept {token} (401)"
         return _error(what, f"HF_TOKEN=hf_… {again}   # with a token from {tokens}")
@@ -126,7 +125,8 @@ def explained(error: Exception, repo: str, again: str) -> UserError:
             f"HF_TOKEN=hf_… {again}   # with one from {tokens} that may write to {owner}; or "
             f"{_without(again, repo)} YOUR_NAME/{repo.partition('/')[2]}",
         )
-    if status in (_TOO_LARGE, _TOO_MANY) or status:
+    if status:
+        later = f"{again}   # once more, later: what was uploaded is not sent again"
         return _error(f"the Hub answers {status} for {repo}: {why}", later)
     if isinstance(error, OSError) and not is_network_error(error):
         return _error(f"cannot read the model: {error}", again)
@@ -145,18 +145,13 @@ def _error(what: str, do: str) -> UserError:
     return UserError(what, do=do, code=ExitCode.PREFLIGHT)
 
 
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
 def main() -> None:
     """Upload. Raises UserError if that fails."""
     folder, repo, again, *options = sys.argv[1:]
     message = push(
         Path(folder), repo, again, is_public="public" in options, replaces="replace" in options
     )
-    _say(message)
+    click.echo(message)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class Pickle:
     is_zip: bool  # only then can its weights be mapped instead of read
 
 
-def look_into(path: Path) -> Pickle:
+def read_pickle(path: Path) -> Pickle:
     """Read the names in the pickle in `path`. Raises ValueError for a damaged file, and OSError."""
     with path.open("rb") as file:
         is_zip = zipfile.is_zipfile(file)

@@ -1,10 +1,13 @@
-"""GPUs by name, with the part of their memory that a process can see."""
+"""GPUs by name, with the part of their memory that a process can see: those of catalogue.toml."""
 
 from __future__ import annotations
 
 import difflib
 import re
+import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from rundir.errors import UserError
 from rundir.units import GIB
@@ -26,6 +29,7 @@ class GpuKind:
     memory_bytes: int
     source: str  # of that figure
     others: tuple[str, ...] = ()  # other names for it
+    is_column: bool = False  # in the table for a GPU that is not known
 
     @property
     def is_hopper_or_later(self) -> bool:
@@ -33,55 +37,20 @@ class GpuKind:
         return _HOPPER_OR_LATER.search(self.name) is not None
 
 
-def _kind(name: str, gib: float, source: str, *others: str) -> GpuKind:
-    return GpuKind(name, int(gib * GIB), source, others)
+def _catalogue() -> Iterator[GpuKind]:
+    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    for row in tomllib.loads(text)["gpu"]:
+        yield GpuKind(
+            name=row["name"],
+            memory_bytes=int(row["gib"] * GIB),
+            source=row["source"],
+            others=tuple(row.get("others", ())),
+            is_column=row.get("column", False),
+        )
 
 
-_OOM = "total capacity in an out-of-memory message of torch, github.com/"
-
-_NO_SOURCE = "what its users see in torch; not measured here yet"
-
-# Of GPUs with the same name and slightly different figures, the smaller one is listed.
-CATALOGUE = (
-    _kind("T4-16G", 14.75, f"{_OOM}hpcaitech/Open-Sora/issues/697", "T4", "16G"),
-    _kind("V100-16G", 15.78, f"{_OOM}kchengiva/Shift-GCN/issues/34"),
-    _kind("A10G-24G", 21.99, f"{_OOM}zai-org/CogVLM/issues/236 (an A10)", "A10G", "A10", "A10-24G"),
-    _kind("L4-24G", 21.99, "taken to be an A10's: NVML lists both with about 23,030 MiB", "L4"),
-    _kind(
-        "24G",
-        23.5,
-        f"the least of such cards, as an A30: {_OOM}google/RB-Modulation/issues/5",
-        "A30",
-        "A30-24G",
-        "RTX3090",
-        "3090",
-        "A5000",
-        "RTXA5000",
-    ),
-    _kind("4090", 23.64, f"{_OOM}ali-vilab/VGen/issues/104", "RTX4090", "4090-24G"),
-    _kind(
-        "5090", 31.36, f"{_OOM}TrajectoryCrafter/TrajectoryCrafter/issues/20", "RTX5090", "5090-32G"
-    ),
-    _kind("V100-32G", 31.74, f"{_OOM}liucongg/ChatGLM-Finetuning/issues/73", "V100", "32G"),
-    _kind("A100-40G", 39.5, f"{_OOM}TianheWu/CoSeR/issues/10", "40G"),
-    _kind(
-        "48G",
-        44.4,
-        f"the least of such cards, as an L40: {_OOM}QwenLM/Qwen3-VL/issues/2097",
-        "L40",
-        "L40-48G",
-        "A40",
-        "A40-48G",
-        "A6000",
-        "RTXA6000",
-    ),
-    _kind("L40S-48G", 44.53, f"{_OOM}Wan-Video/Wan2.1/issues/205", "L40S"),
-    _kind("A100-80G", 79.1, f"{_OOM}lianqi1008/Control-GIC/issues/6", "A100", "80G"),
-    _kind("H100-80G", 79.1, _NO_SOURCE, "H100", "H800", "H800-80G"),
-    _kind("H200-141G", 139.8, _NO_SOURCE, "H200", "141G"),
-    _kind("B200-180G", 178.0, _NO_SOURCE, "B200", "180G"),
-)
-COLUMNS = ("24G", "48G", "H100-80G", "H200-141G", "B200-180G")
+CATALOGUE = tuple(_catalogue())
+COLUMNS = tuple(kind for kind in CATALOGUE if kind.is_column)  # of each common size, small to large
 
 
 def gpu_kind(name: str) -> GpuKind:
@@ -94,16 +63,12 @@ def gpu_kind(name: str) -> GpuKind:
     if plain in known:
         return known[plain]
     near = difflib.get_close_matches(plain, known, n=3, cutoff=0.5)
-    names = list(dict.fromkeys(known[gpu_name].name for gpu_name in near)) or list(COLUMNS)
+    names = list(dict.fromkeys(known[gpu_name].name for gpu_name in near))
+    names = names or [kind.name for kind in COLUMNS]
     raise UserError(
         f"no GPU {name!r} in the catalogue: there are {', '.join(kind.name for kind in CATALOGUE)}",
         do=f"--gpu {names[0]}" + "".join(f", or --gpu {other}" for other in names[1:]),
     )
-
-
-def column_kinds() -> list[GpuKind]:
-    """Return one GPU of each common size, from small to large."""
-    return [gpu_kind(name) for name in COLUMNS]
 
 
 def _plain(name: str) -> str:

@@ -14,6 +14,7 @@ from launch.files.load_mode import choose_loading
 from launch.plan.question import Device
 from machine.memory.address_space import weight_files
 from rundir.config import RunConfig
+from rundir.errors import UserError
 from rundir.footprint import Footprint
 from rundir.units import MIB
 
@@ -59,21 +60,23 @@ class Weights:
 def weights_of(config: RunConfig, folder: Path | None) -> Weights:
     """Return how the weights will be loaded, by the files if present, else as complete safetensors.
 
-    Raises UserError for damaged files.
+    Damaged files are for the run to refuse; here they are taken to be good ones.
     """
     load, in_four_bits = config.launch.load, config.train.method == "qlora"
-    if load == "random" or folder is None or not weight_files(folder):
-        load = "mmap" if load == "auto" else load
-        note = "random weights" if load == "random" else "not fetched yet: taken to be safetensors"
-        return Weights(load=load, is_converted=in_four_bits, reading_bytes=0, note=note)
-    checkpoint = read_checkpoint(folder)
-    loading = choose_loading(config, folder)
-    return Weights(
-        load=loading.load,
-        is_converted=in_four_bits or checkpoint.is_converted(config.model.dtype),
-        reading_bytes=0 if checkpoint.is_mapped else checkpoint.size_bytes,
-        note=loading.reason,
-    )
+    note = "random weights" if load == "random" else "not fetched yet: taken to be safetensors"
+    try:
+        if load != "random" and folder is not None and weight_files(folder):
+            checkpoint, loading = read_checkpoint(folder), choose_loading(config, folder)
+            return Weights(
+                load=loading.load,
+                is_converted=in_four_bits or checkpoint.is_converted(config.model.dtype),
+                reading_bytes=0 if checkpoint.is_mapped else checkpoint.size_bytes,
+                note=loading.reason,
+            )
+    except UserError as error:
+        note, in_four_bits = str(error.args[0]), False
+    load = "mmap" if load == "auto" else load
+    return Weights(load=load, is_converted=in_four_bits, reading_bytes=0, note=note)
 
 
 def host_phases(

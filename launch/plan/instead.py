@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from launch.config.request import PLAN, RUN, Request
 from launch.plan.catalogue import CATALOGUE
@@ -27,10 +26,6 @@ class Instead:
 
     what: str
     command: str
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the alternative as it is in the plan."""
-        return dataclasses.asdict(self)
 
 
 def what_fits_instead(

@@ -18,7 +18,7 @@ from launch.config.request import RUN, Request
 from launch.plan.fit import Fit
 from launch.plan.instead import Instead, what_fits_instead
 from launch.plan.plan import Plan, this_host
-from launch.plan.planning import make_plan, plan_of_ways, plan_text
+from launch.plan.planning import make_plan, plan_of_job, plan_text
 from launch.plan.question import question_of
 from launch.plan.show import show_plan, updates_lines, verdict_lines
 from launch.plan.target import target_of_placement
@@ -66,7 +66,7 @@ class PlanOfRun:
         self._prepared: Prepared | None = None
         self._tracer: Tracer | None = None
         self._plan: Plan | None = None
-        self._is_told = job.config.script is not None or job.config.scoring is not None
+        self._is_settled = job.config.script is not None or job.config.scoring is not None
 
     def begin(self, prepared: Prepared | None = None) -> None:
         """Request the plan, and again when model and data are `prepared` if that was too early.
@@ -74,7 +74,7 @@ class PlanOfRun:
         Raises DoesNotFitError if the answer is known already, and it is no.
         """
         self._prepared = prepared
-        if not self._is_told and self._tracer is None:
+        if not self._is_settled and self._tracer is None:
             self._ask()
         self.look(has_trained=False)
 
@@ -103,7 +103,7 @@ class PlanOfRun:
 
         Raises DoesNotFitError if it is no, unless a step `has_trained`: then the run does fit.
         """
-        if self._is_told or self._tracer is None or not self._tracer.poll():
+        if self._is_settled or self._tracer is None or not self._tracer.poll():
             return
         try:
             pairs = zip(self._ways(), self._tracer.answers(), strict=True)
@@ -124,7 +124,7 @@ class PlanOfRun:
             if self._ask_with_own_length(self._prepared.train.longest):
                 self.look(has_trained=has_trained)
                 return
-        self._is_told, self._plan = True, plan
+        self._is_settled, self._plan = True, plan
         self._keep(plan, None)
         if is_refused:
             raise DoesNotFitError(plan, self._request)
@@ -138,7 +138,7 @@ class PlanOfRun:
         was requested.
         """
         best, *others = ways_of(self._config)
-        while others and self._target.gpu and self._tracer is not None and not self._is_told:
+        while others and self._target.gpu and self._tracer is not None and not self._is_settled:
             with contextlib.suppress(UserError):  # `look` reports it
                 self._tracer.wait(self._signals)
             self.look(has_trained=False)
@@ -188,7 +188,7 @@ class PlanOfRun:
             write_text(self._folder.plan, plan_text(plan, alternatives) + "\n")
 
     def _say_none(self, error: Exception) -> None:
-        self._is_told = True
+        self._is_settled = True
         self._console.out(f"airlock: no plan: {error.args[0]}", highlight=False)
 
 
@@ -196,11 +196,10 @@ def show_plan_of(job: Job, console: Console, environ: Mapping[str, str]) -> Exit
     """Show the plan of a run that is not started, from what is on this machine."""
     if job.config.script is not None:
         return ExitCode.DONE
-    target = target_of_placement(job.placement)
     signals = Signals()
     signals.listen()
     try:
-        show_plan(console, plan_of_ways(job.config, target, environ, signals))
+        show_plan(console, plan_of_job(job, environ, signals))
     except Interrupted:
         return ExitCode.INTERRUPTED_UNSAVED
     except (UserError, OSError) as error:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.plan.catalogue import GpuKind, column_kinds
+from launch.plan.catalogue import COLUMNS, GpuKind
 from launch.plan.fit import Fit, Need, context_need, gpu_need, host_need
 from launch.plan.host import Phase, Weights, host_phases
 from launch.plan.target import Target
@@ -45,14 +45,9 @@ class Updates:
 
     def as_json(self) -> dict[str, Any]:
         """Return the way as it is in the plan."""
-        return {
-            "way": self.way,
-            "least_bytes": self.need.least_bytes,
-            "most_bytes": self.need.most_bytes,
-            "peak_bytes": self.peak_bytes,
-            "verdict": self.verdict,
-            "is_taken": self.is_taken,
-        }
+        need, fields = asdict(self.need), asdict(self)
+        del fields["need"]
+        return need | fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +139,7 @@ class Plan:
             "gpu": None if gpu is None else _gpu_json(gpu, self.on_gpu(gpu)),
             "gpus": [
                 _gpu_json(kind, self.on_gpu(kind))
-                for kind in (column_kinds() if target.device == "cuda" and gpu is None else [])
+                for kind in (COLUMNS if target.device == "cuda" and gpu is None else [])
             ],
             "host": {
                 "start": launch.start,

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 
 from launch.config.extra_packages import require
+from launch.config.job import Job
 from launch.config.request import Request
 from launch.config.resolve import resolve
 from launch.config.script_request import is_script
 from launch.files.model_folder import fetched_model_folder, made_model_folder
 from launch.plan.fit import Fit
-from launch.plan.host import Weights, weights_of
+from launch.plan.host import weights_of
 from launch.plan.instead import Instead, what_fits_instead
 from launch.plan.plan import Host, Plan, this_host
 from launch.plan.question import question_of
 from launch.plan.show import show_instead, show_plan
-from launch.plan.target import Target, choose_target, with_ranks
+from launch.plan.target import Target, choose_target, target_of_placement, with_ranks
 from launch.plan.tracer import Tracer
 from launch.plan.updates import chosen, with_ways
 from machine.gpus.devices import asked_num_ranks
@@ -78,6 +80,11 @@ def plan_of_ways(
     return chosen([make_plan(config_, target, footprint, host) for config_, footprint in pairs])
 
 
+def plan_of_job(job: Job, environ: Mapping[str, str], signals: Signals) -> Plan:
+    """Return the plan of a job on this machine. Raises as `plan_of_ways` does, and OSError."""
+    return plan_of_ways(job.config, target_of_placement(job.placement), environ, signals)
+
+
 def make_plan(
     config: RunConfig,
     target: Target,
@@ -93,25 +100,12 @@ def make_plan(
         target=target,
         footprint=footprint,
         host=host,
-        weights=_weights(config, made),
+        weights=weights_of(config, made),
         model_folder=folder,
     )
 
 
-def _weights(config: RunConfig, folder: Path | None) -> Weights:
-    """Return the weights as the files have them; damaged ones are for the run to refuse."""
-    try:
-        return weights_of(config, folder)
-    except UserError as error:
-        return Weights(
-            load="mmap" if config.launch.load == "auto" else config.launch.load,
-            is_converted=False,
-            reading_bytes=0,
-            note=str(error.args[0]),
-        )
-
-
 def plan_text(made: Plan, instead: list[Instead] | None) -> str:
     """Return the plan as one JSON object; `instead` is null if no alternatives were looked for."""
-    alternatives = None if instead is None else [alternative.as_json() for alternative in instead]
+    alternatives = None if instead is None else list(map(asdict, instead))
     return json.dumps(made.as_json() | {"instead": alternatives})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from launch.plan.catalogue import column_kinds
+from launch.plan.catalogue import COLUMNS
 from launch.plan.fit import Fit, Need, context_need
 from launch.plan.instead import Instead
 from launch.plan.plan import Plan
@@ -51,17 +51,11 @@ def show_plan(console: Console, plan: Plan) -> None:
 
 def show_instead(console: Console, alternatives: Sequence[Instead]) -> None:
     """Print what fits instead, the cheapest first."""
-    console.out("\n".join(instead_lines(alternatives)), highlight=False)
-
-
-def instead_lines(alternatives: Sequence[Instead]) -> list[str]:
-    """Return a line for each alternative, which can be typed as it stands."""
-    if not alternatives:
-        return ["nothing that Airlock knows to change makes it fit"]
-    return [
-        "what would fit, the cheapest first:",
-        *(f"  {alternative.command}   # {alternative.what}" for alternative in alternatives),
-    ]
+    lines = [f"  {alternative.command}   # {alternative.what}" for alternative in alternatives]
+    head = "what would fit, the cheapest first:"
+    if not lines:
+        head = "nothing that Airlock knows to change makes it fit"
+    console.out("\n".join([head, *lines]), highlight=False)
 
 
 def _rank_table(plan: Plan) -> Table:
@@ -101,9 +95,9 @@ def updates_lines(plan: Plan) -> list[str]:
 
 
 def _catalogue_table(plan: Plan) -> Table:
-    table = _table(*(kind.name for kind in column_kinds()))
+    table = _table(*(kind.name for kind in COLUMNS))
     words = {Fit.FITS: "fits", Fit.UNCERTAIN: "perhaps", Fit.DOES_NOT_FIT: "no"}
-    table.add_row(*(words[plan.on_gpu(kind)] for kind in column_kinds()))
+    table.add_row(*(words[plan.on_gpu(kind)] for kind in COLUMNS))
     return table
 
 

@@ -33,7 +33,7 @@ _TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PlanRow:
     """One row: a profile as it is, but for method, ranks, how states are kept and used.
 
     Only with full training, where weights are bfloat16, do updates differ (`way`).
@@ -58,10 +58,10 @@ class Case:
         return question_of(self.config, "cuda")
 
 
-def cases() -> list[Case]:
+def cases() -> list[PlanRow]:
     """Return all rows in order. A rank that is alone has nobody to share states with."""
     return [
-        Case(profile, method, num_ranks, is_sharded, updates)
+        PlanRow(profile, method, num_ranks, is_sharded, updates)
         for profile in _PROFILES
         for method in _METHODS
         for num_ranks in _NUM_RANKS
@@ -70,13 +70,13 @@ def cases() -> list[Case]:
     ]
 
 
-def answers(asked: list[Case]) -> list[Footprint]:
+def answers(asked: list[PlanRow]) -> list[Footprint]:
     """Return the footprint of each. Raises UserError if one cannot be traced."""
     tracer = Tracer([case.question for case in asked], os.environ, timeout_s=_TIMEOUT_S)
     return tracer.wait(Signals())  # which hears nothing: Ctrl-C ends this program
 
 
-def row(case: Case, footprint: Footprint) -> Iterator[str]:
+def row(case: PlanRow, footprint: Footprint) -> Iterator[str]:
     """Yield the cells of a row; sizes in GiB, of one rank."""
     yield from (case.profile, case.method, str(case.num_ranks))
     yield "shared" if case.is_sharded else "whole"

@@ -78,9 +78,10 @@ class Tracer:
     ) -> None:
         """Start the child if there is anything to ask. Raises UserError when that fails."""
         self._questions = questions
-        self._kept = {question.key: kept_answer(question) for question in questions}
         by_key = {question.key: question for question in questions}
-        self._open = [by_key[key] for key, answer in self._kept.items() if answer is None]
+        answers = ((key, kept_answer(question)) for key, question in by_key.items())
+        self._kept = {key: answer for key, answer in answers if answer is not None}
+        self._open = [question for key, question in by_key.items() if key not in self._kept]
         self._folder: Path | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._timeout_s = timeout_s
@@ -141,19 +142,16 @@ class Tracer:
         """Return the answers, in order of the questions. Raises UserError if there are none."""
         if self._error is not None:
             raise self._error
-        kept = [self._kept[question.key] for question in self._questions]
-        assert None not in kept, "asked before it was done"
-        return [answer for answer in kept if answer is not None]
+        return [self._kept[question.key] for question in self._questions]
 
     def some_answers(self) -> list[Footprint | None]:
         """Return the answers, in order of the questions, and None for each that is not known.
 
         Raises UserError if none is.
         """
-        kept = [self._kept[question.key] for question in self._questions]
-        if self._error is not None and not any(kept):
+        if self._error is not None and not self._kept:
             raise self._error
-        return kept
+        return [self._kept.get(question.key) for question in self._questions]
 
     def wait(self, signals: Signals) -> list[Footprint]:
         """Wait for the answers and return them.

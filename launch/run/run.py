@@ -27,7 +27,7 @@ from launch.config.records import (
     write_environment,
 )
 from launch.config.request import RUN, Request
-from launch.plan.demo import demo_that_fits
+from launch.plan.demo_that_fits import demo_that_fits
 from launch.plan.of_run import PlanOfRun
 from launch.run.ready import make_ready
 from launch.run.supervise.guard import MemoryGuard

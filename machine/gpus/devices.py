@@ -23,7 +23,7 @@ from rundir.exit_codes import ExitCode
 T = TypeVar("T")
 
 DEFAULT_CPU_RANKS = 2
-USUAL_GPU = "H100-80G"  # to plan for, where there is none: in launch/plan/catalogue.py
+USUAL_GPU = "H100-80G"  # to plan for, where there is none: in launch/plan/catalogue.toml
 A_NODE = 8  # ranks of a node with GPUs that is not this one, if no number is given
 MAX_RANKS = 1024
 _DRIVER_TIMEOUT_S = 60.0  # without persistence mode it wakes one GPU after another, seconds each

@@ -12,13 +12,15 @@ from tests.diagnosing import ROOT
 from tests.running import here
 
 
-def typed(name: str, environ: dict[str, str], *python: str) -> subprocess.CompletedProcess[str]:
+def typed(
+    name: str, environ: dict[str, str], *python: str, as_file: bool = False, as_json: bool = False
+) -> subprocess.CompletedProcess[str]:
     """Type it in a shell that knows nothing of the clone but its folder."""
-    no_path = {"PYTHONPATH", "PYTHONSAFEPATH"}
-    env = {key: value for key, value in environ.items() if key not in no_path}
-    command = [*(python or (sys.executable,)), "-m", f"diagnostics.{name}"]
+    env = {key: value for key, value in environ.items() if not key.startswith("PYTHON")}
+    words = [f"diagnostics/{name}.py"] if as_file else ["-m", f"diagnostics.{name}"]
+    words += ["--json"] if as_json else []
     return subprocess.run(
-        command,
+        [*(python or (sys.executable,)), *words],
         cwd=ROOT,
         env=env | {"CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
@@ -27,13 +29,23 @@ def typed(name: str, environ: dict[str, str], *python: str) -> subprocess.Comple
     )
 
 
+LONG = [(name, False) for name in NAMES if name != "environment"] + [("imports", True)]
+
+
 @pytest.mark.parametrize(
-    "name",
-    [name if name == "imports" else pytest.param(name, marks=pytest.mark.long) for name in NAMES],
+    ("name", "as_file"),
+    [
+        ("environment", False),
+        ("environment", True),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in LONG),
+    ],
 )
-def test_a_rung_typed_from_the_clone_is_green(name: str, environ: dict[str, str]) -> None:
-    done = typed(name, environ)
+def test_a_rung_typed_from_the_clone_is_green(
+    name: str, environ: dict[str, str], as_file: bool
+) -> None:
+    done = typed(name, environ, as_file=as_file)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "ok " in done.stdout
     assert "FAIL" not in done.stdout
 
 
@@ -69,29 +81,6 @@ def test_what_it_says_works_when_it_is_pasted(environ: dict[str, str]) -> None:
         assert done.returncode == 0, pasted + done.stdout + done.stderr
 
 
-def by_path(name: str, environ: dict[str, str], *python: str) -> subprocess.CompletedProcess[str]:
-    """Type `python diagnostics/NAME.py` in such a shell."""
-    no_path = {"PYTHONPATH", "PYTHONSAFEPATH"}
-    env = {key: value for key, value in environ.items() if key not in no_path}
-    command = [*(python or (sys.executable,)), f"diagnostics/{name}.py"]
-    return subprocess.run(
-        command,
-        cwd=ROOT,
-        env=env | {"CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-@pytest.mark.parametrize("name", ["environment", pytest.param("imports", marks=pytest.mark.long)])
-def test_a_rung_typed_as_a_file_is_green_too(name: str, environ: dict[str, str]) -> None:
-    done = by_path(name, environ)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "ok " in done.stdout
-    assert "FAIL" not in done.stdout
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_rung_can_be_typed_as_a_file(name: str, environ: dict[str, str]) -> None:
     done = subprocess.run(
@@ -109,7 +98,7 @@ def test_every_rung_can_be_typed_as_a_file(name: str, environ: dict[str, str]) -
 def test_a_rung_typed_as_a_file_outside_an_environment_says_what_to_activate(
     environ: dict[str, str],
 ) -> None:
-    done = by_path("basic", environ, sys.executable, "-S")
+    done = typed("basic", environ, sys.executable, "-S", as_file=True)
     assert f"airlock: {sys.executable} lacks: " in done.stderr, done.stderr
     assert f"{here('airlock')} check basic " in done.stderr
     assert done.returncode == 4

@@ -17,24 +17,28 @@ GPU = Gpu(0, "GPU-0123", "NVIDIA H100", 80 * 1024**3)
 DRIVER = "driver 550.1 for CUDA up to 12.4"
 
 
-def test_this_machine_passes_the_basic_checks() -> None:
-    ended = diagnose("basic")
+def test_this_machine_passes_the_checks_under_the_limit_that_a_rank_gets() -> None:
+    ended = diagnose("basic", env=environment(AIRLOCK_RLIMIT_AS_GIB="6"))
     assert ended.code == 0, ended.output
-    assert [one["check"] for one in ended.summary["findings"]] == [
-        *("packages", "address space", "cuda", "threads", "cpu")
+    assert [row["check"] for row in ended.summary["findings"]] == [
+        *("packages", "address space", "cuda", "cpu")
     ]
     assert ended.finding("cpu")["figures"]["float32_error"] > 0
+    assert ended.finding("address space")["figures"]["rlimit_as_bytes"] == 6 * 1024**3
+    assert ended.summary["vm_peak_bytes"] < 6 * 1024**3
 
 
-def test_a_package_outside_its_range_is_red_with_the_install_command(tmp_path: Path) -> None:
+def test_a_package_outside_its_range_and_a_gpu_that_is_not_there_are_red(tmp_path: Path) -> None:
     info = tmp_path / "peft-0.1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: peft\nVersion: 0.1.0\n")
-    ended = diagnose("basic", env=environment(tmp_path))
+    ended = diagnose("basic", env=environment(tmp_path, CUDA_VISIBLE_DEVICES="77"))
     assert ended.code == 4
     finding = ended.finding("packages")
     assert "peft 0.1.0 (needs >=" in finding["text"]
     assert "-m pip install -r" in finding["do"]
+    assert "CUDA_VISIBLE_DEVICES=77" in ended.finding("cuda")["text"]
+    assert "  → " in ended.output
 
 
 def test_a_limit_that_no_rank_can_start_with_is_red_before_torch_is_imported() -> None:
@@ -44,13 +48,6 @@ def test_a_limit_that_no_rank_can_start_with_is_red_before_torch_is_imported() -
     assert "no rank starts with 0.50 GiB of address space" in found["text"]
     assert "AIRLOCK_RLIMIT_AS_GIB=" in found["do"]
     assert ended.summary["findings"][-1] == found
-
-
-def test_the_checks_run_under_the_limit_that_a_rank_gets() -> None:
-    ended = diagnose("basic", env=environment(AIRLOCK_RLIMIT_AS_GIB="6"))
-    assert ended.code == 0, ended.output
-    assert ended.finding("address space")["figures"]["rlimit_as_bytes"] == 6 * 1024**3
-    assert ended.summary["vm_peak_bytes"] < 6 * 1024**3
 
 
 def test_a_limit_of_the_shell_that_is_too_low_is_red() -> None:
@@ -63,13 +60,6 @@ def test_a_limit_of_the_shell_that_is_too_low_is_red() -> None:
     assert "  → ulimit -v " in done.stdout
 
 
-def test_a_gpu_that_is_not_there_is_red() -> None:
-    ended = diagnose("basic", env=environment(CUDA_VISIBLE_DEVICES="77"))
-    assert ended.code == 4
-    assert "CUDA_VISIBLE_DEVICES=77" in ended.finding("cuda")["text"]
-    assert "  → " in ended.output
-
-
 def test_a_check_that_takes_too_long_ends_with_its_stack(tmp_path: Path) -> None:
     # In the middle of importing the real one, our own frame may be more than a hundred frames up.
     (tmp_path / "torch.py").write_text("import time\ntime.sleep(3600)\n")
@@ -80,21 +70,22 @@ def test_a_check_that_takes_too_long_ends_with_its_stack(tmp_path: Path) -> None
     assert "diagnostics/basic.py" in ended.output
 
 
-def test_a_torch_without_cuda_on_a_machine_with_a_gpu_is_red_with_the_fix() -> None:
-    finding = judge_cuda([GPU], [GPU], None, 0, DRIVER)
-    assert not finding.ok
-    assert "pip uninstall -y torch" in finding.do
-
-
-def test_a_torch_that_does_not_reach_every_gpu_is_red() -> None:
-    finding = judge_cuda([GPU, GPU], [GPU, GPU], "13.0", 1, DRIVER)
-    assert not finding.ok
-    assert "CUDA 13.0, which reaches 1 of them" in finding.text
-    assert DRIVER in finding.text
-
-
-def test_a_torch_without_cuda_is_no_failure_where_every_gpu_is_hidden() -> None:
-    assert judge_cuda([GPU], [], None, 0, DRIVER).ok
+@pytest.mark.parametrize(
+    ("num_visible", "cuda", "num_usable", "text", "do"),
+    [
+        (1, None, 0, "is built without CUDA", "pip uninstall -y torch"),
+        (2, "13.0", 1, "CUDA 13.0, which reaches 1 of them", "nvidia-smi"),
+        (0, None, 0, "hides all 2 GPUs", ""),  # no failure
+    ],
+)
+def test_a_torch_that_does_not_reach_every_visible_gpu_is_red(
+    num_visible: int, cuda: str | None, num_usable: int, text: str, do: str
+) -> None:
+    finding = judge_cuda([GPU] * 2, [GPU] * num_visible, cuda, num_usable, DRIVER)
+    assert finding.ok == (not do)
+    assert text in finding.text
+    assert (DRIVER in finding.text) == (num_visible > 0)
+    assert do in finding.do
 
 
 @pytest.mark.parametrize("wrong", [1.0, float("nan")])

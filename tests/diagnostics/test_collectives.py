@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from machine.gpus.devices import installed_gpus
-from tests.diagnosing import Ended, diagnose
+from tests.diagnosing import Ended, diagnose, outcome
 from tests.launch.checks.conftest import in_namespace
 from tests.running import hooked, limit_s
 
@@ -156,15 +155,9 @@ def on_broken_path(
         "import sys; from diagnostics.collectives import main; "
         f"sys.argv[1:] = ['--json', *{list(args)!r}]; main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        env=env | own,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    last = done.stdout.strip().rpartition("\n")[2]
-    return Ended(done.returncode, done.stdout + done.stderr, json.loads(last))
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, env=env | own, capture_output=True, text=True, check=False)
+    return outcome(done)
 
 
 P2P_OFF = "os.environ.get('NCCL_P2P_DISABLE') == '1'"
@@ -212,15 +205,10 @@ def test_what_no_variable_mends_says_what_was_tried_besides_what_the_user_has_se
 
 def test_a_loopback_that_is_down_is_red(on_cpu: dict[str, str]) -> None:
     command = [sys.executable, "-P", "-m", "diagnostics.collectives", "--json"]
-    done = subprocess.run(
-        in_namespace(f"exec {shlex.join(command)}"),
-        env=on_cpu,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = in_namespace(f"exec {shlex.join(command)}")
+    done = subprocess.run(command, env=on_cpu, capture_output=True, text=True, check=False)
     assert done.returncode == 4, done.stderr
-    (found,) = json.loads(done.stdout.strip().splitlines()[-1])["findings"]
+    (found,) = outcome(done).summary["findings"]
     assert found["check"] == "localhost"
     assert "ip link set lo up" in found["do"]
 

@@ -19,49 +19,32 @@ def test_the_data_of_tiny_are_green(on_cpu: dict[str, str]) -> None:
     assert 0 < figures["num_label_tokens"] < figures["num_tokens"]
 
 
-@pytest.mark.parametrize(
-    ("bad", "says"),
-    [
-        ('{"prompt": "upper cat", "resp', "3"),
-        ('{"prompt": "upper cat", "response": true}', "response"),
-        ('{"prompt": "upper cat"}', "response"),
-    ],
-)
-def test_a_bad_row_is_named_with_its_line(
-    on_cpu: dict[str, str], tmp_path: Path, bad: str, says: str
+BAD = {
+    "cut short": (f'{ROW}{ROW}{{"prompt": "upper cat", "resp\n{ROW}', ":3: "),
+    "no text": (f'{ROW}{{"prompt": "upper cat", "response": true}}\n', "response"),
+    "no response": (f'{ROW}{{"prompt": "upper cat"}}\n', "response"),
+    "far down": (ROW * 40_000 + '{"prompt": 1}\n', ":40001: "),
+    "columns that nobody knows": ('{"left": "upper cat", "right": "CAT"}\n', "left, right"),
+    "no file": (None, "No such file"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_trained_on_is_named_with_its_place(
+    on_cpu: dict[str, str], tmp_path: Path, case: str
 ) -> None:
+    rows, says = BAD[case]
     file = tmp_path / "rows.jsonl"
-    file.write_text(f"{ROW}{ROW}{bad}\n{ROW}")
+    if rows is not None:
+        file.write_text(rows)
     ended = diagnose("data", "--data", str(file), env=on_cpu)
     assert ended.code == 4
-    found = ended.finding("rows")
-    assert not found["ok"]
+    (found,) = ended.summary["findings"]
+    assert (found["check"], found["ok"]) == ("rows", False)
     assert str(file) in found["text"]
     assert says in found["text"]
     assert found["do"]
-
-
-def test_a_bad_row_far_down_is_found_as_well(on_cpu: dict[str, str], tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_text(ROW * 40_000 + '{"prompt": 1}\n')
-    ended = diagnose("data", "--data", str(file), env=on_cpu)
-    assert ended.code == 4
-    assert "40001" in ended.finding("rows")["text"].replace(",", "")
-
-
-def test_columns_that_nobody_knows_are_red(on_cpu: dict[str, str], tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_text('{"left": "upper cat", "right": "CAT"}\n')
-    ended = diagnose("data", "--data", str(file), env=on_cpu)
-    assert ended.code == 4
-    assert "left" in ended.finding("rows")["text"]
-    assert "data.columns" in ended.finding("rows")["do"]
-
-
-def test_a_file_that_is_not_there_is_red(on_cpu: dict[str, str], tmp_path: Path) -> None:
-    ended = diagnose("data", "--data", str(tmp_path / "none.jsonl"), env=on_cpu)
-    assert ended.code == 4
-    assert "none.jsonl" in ended.finding("rows")["text"]
+    assert ("data.columns" in found["do"]) == (case == "columns that nobody knows")
 
 
 @pytest.mark.parametrize(

@@ -22,23 +22,21 @@ def test_this_machine_is_shown_and_ready() -> None:
         assert ended.finding(check)["ok"]
 
 
-def test_a_package_outside_its_range_makes_it_red(tmp_path: Path) -> None:
+def test_an_old_package_and_a_folder_for_runs_that_cannot_be_written_make_it_red(
+    tmp_path: Path,
+) -> None:
     info = tmp_path / "peft-0.1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: peft\nVersion: 0.1.0\n")
-    ended = diagnose("environment", env=environment(tmp_path))
-    assert ended.code == 4
-    assert "peft 0.1.0 (needs >=" in ended.finding("versions")["text"]
-    assert "-m pip install -r" in ended.finding("versions")["do"]
-
-
-def test_a_folder_for_runs_that_cannot_be_written_makes_it_red() -> None:
     folder = "/proc/runs" if os.geteuid() == 0 else "/usr/runs"  # root may write to the latter
-    ended = diagnose("environment", env=environment(AIRLOCK_RUNS_DIR=folder))
+    ended = diagnose("environment", env=environment(tmp_path, AIRLOCK_RUNS_DIR=folder))
     assert ended.code == 4
-    red = [one for one in ended.summary["findings"] if not one["ok"]]
-    assert [one["check"] for one in red] == ["disk"]
-    assert "AIRLOCK_RUNS_DIR=" in red[0]["do"]
+    versions, disk = (row for row in ended.summary["findings"] if not row["ok"])
+    assert versions["check"] == "versions"
+    assert "peft 0.1.0 (needs >=" in versions["text"]
+    assert "-m pip install -r" in versions["do"]
+    assert disk["check"] == "disk"
+    assert "AIRLOCK_RUNS_DIR=" in disk["do"]
 
 
 def test_a_run_that_needs_a_gpu_is_red_where_there_is_none() -> None:

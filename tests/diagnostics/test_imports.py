@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import psutil
 import pytest
 
 from tests.diagnosing import Ended, clone, diagnose, edit, environment, require_gpu
+from tests.diagnostics.test_as_documented import typed
 
 
 def import_them(folder: Path, *names: str, timeout_s: float = 60) -> Ended:
@@ -20,14 +22,15 @@ def import_them(folder: Path, *names: str, timeout_s: float = 60) -> Ended:
     return diagnose("imports", "--timeout-s", str(timeout_s), *modules, env=env)
 
 
-def test_everything_that_a_rank_imports_can_be_imported_here() -> None:
-    ended = diagnose("imports")
-    assert ended.code == 0, ended.output
-    names = [one["check"] for one in ended.summary["findings"]]
+def test_everything_that_a_rank_imports_can_be_imported_here(environ: dict[str, str]) -> None:
+    done = typed("imports", environ, as_json=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    findings = json.loads(done.stdout.splitlines()[-1])["findings"]
+    names = [finding["check"] for finding in findings]
     assert names[0] == "torch"
     assert names[-1] == "train.worker"
     assert "model_type:qwen3" in names
-    assert ended.finding("torch")["figures"]["added_private_bytes"] > 10 * 1024**2
+    assert findings[0]["figures"]["added_private_bytes"] > 10 * 1024**2
 
 
 @pytest.mark.long
@@ -48,35 +51,25 @@ def test_an_import_is_charged_with_the_memory_and_threads_it_takes(tmp_path: Pat
         assert figures["num_threads_started"] == 0
 
 
-@pytest.mark.parametrize(
-    ("source", "says"),
-    [
-        ("raise ImportError('libcudart.so.99 is missing')", "ImportError: libcudart.so.99 is"),
-        ("import nowhere_to_be_found", "No module named 'nowhere_to_be_found'"),
-        ("def f(:", "SyntaxError"),
-        ("import sys; sys.exit(0)", "SystemExit"),
-    ],
-)
-def test_an_import_that_raises_is_red_and_the_next_are_still_tried(
-    tmp_path: Path, source: str, says: str
-) -> None:
-    (tmp_path / "broken.py").write_text(source)
-    ended = import_them(tmp_path, "broken", "json")
+BROKEN = {
+    "lacks_library": ("raise ImportError('libcudart.so.99 is missing')", "ImportError: libcudart"),
+    "lacks_module": ("import nowhere_to_be_found", "No module named 'nowhere_to_be_found'"),
+    "misspelt": ("def f(:", "SyntaxError"),
+    "leaves": ("import sys; sys.exit(0)", "SystemExit"),
+    "peft": ("raise ImportError('this is not peft')", "this is not peft"),  # it comes before peft
+}
+
+
+def test_imports_that_raise_are_red_and_the_next_are_still_tried(tmp_path: Path) -> None:
+    for name, (source, _) in BROKEN.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    ended = import_them(tmp_path, *BROKEN, "model_type:qwen9", "json")
     assert ended.code == 4
-    assert says in ended.finding("broken")["text"]
-    assert "-m pip install -r" in ended.finding("broken")["do"]
-    assert ended.finding("json")["ok"]
-
-
-def test_a_package_broken_by_one_that_comes_before_it_is_red(tmp_path: Path) -> None:
-    (tmp_path / "peft.py").write_text("raise ImportError('this is not peft')")
-    assert import_them(tmp_path, "peft").code == 4
-
-
-def test_a_model_type_that_transformers_does_not_know_is_red(tmp_path: Path) -> None:
-    ended = import_them(tmp_path, "model_type:qwen9")
-    assert ended.code == 4
+    for name, (_, says) in BROKEN.items():
+        assert says in ended.finding(name)["text"]
+        assert "-m pip install -r" in ended.finding(name)["do"]
     assert "qwen9" in ended.finding("model_type:qwen9")["text"]
+    assert ended.finding("json")["ok"]
 
 
 def test_an_import_that_hangs_is_named_with_its_stack_and_ended(tmp_path: Path) -> None:

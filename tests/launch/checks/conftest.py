@@ -17,6 +17,9 @@ from launch.config.resolve import resolve
 from machine.gpus.devices import Gpu, Placement
 from machine.gpus.nvml import DriverState
 from tests import fake_nvml
+from tests.forked import run_module, typed
+
+__all__ = ["typed"]  # a fixture
 
 Row = dict[str, Any]
 ON_CPU = Placement("cpu", 2, "a test", ())
@@ -56,12 +59,13 @@ class Machine:
         env: Mapping[str, str] = {},
     ) -> dict[str, list[Row]]:
         """Return the findings of each check; a shell first runs `first` in its own namespace."""
-        command = [sys.executable, "-P", "-m", "launch", "preflight", profile, "--json", *args]
+        words, env = ["preflight", profile, "--json", *args], self.environ | dict(env)
         if first:
-            command = in_namespace(f"{first}\nexec {shlex.join(command)}")
-        done = subprocess.run(
-            command, env=self.environ | dict(env), capture_output=True, text=True, check=False
-        )
+            program = shlex.join([sys.executable, "-P", "-m", "launch", *words])
+            command = in_namespace(f"{first}\nexec {program}")
+            done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        else:
+            done = run_module("launch", *words, env=env)
         assert done.stdout, done.stderr
         found: dict[str, list[Row]] = {}
         answer = json.loads(done.stdout)

@@ -15,10 +15,12 @@ from rundir.finding import Finding
 from tests.launch.checks.conftest import context
 
 HOLD = """
-import sys
-sys.path[:0] = [sys.argv[1]]
-from torch.utils.file_baton import FileBaton
-assert FileBaton(sys.argv[2]).try_acquire()
+import importlib.util, sys
+from pathlib import Path
+torch = Path(importlib.util.find_spec("torch").origin).parent  # it is not imported
+spec = importlib.util.spec_from_file_location("file_baton", torch / "utils/file_baton.py")
+spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+assert module.FileBaton(sys.argv[1]).try_acquire()
 print("held", flush=True)
 input()
 """
@@ -45,7 +47,7 @@ def test_a_lock_that_a_killed_build_has_left_is_a_warning_with_the_rm_command(
     tmp_path: Path, lock: Path
 ) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD, "", str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", HOLD, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as builder:
         assert builder.stdout is not None
         builder.stdout.readline()

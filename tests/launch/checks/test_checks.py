@@ -18,6 +18,7 @@ from launch.checks import preflight as checks
 from launch.checks.context import Context, error, fine, warning
 from launch.config.job import Job
 from rundir.finding import Finding
+from tests.forked import Typed
 from tests.launch.checks.conftest import Machine, context, in_namespace
 from tests.running import Start, finish
 
@@ -141,13 +142,6 @@ def test_a_run_on_a_machine_in_order_says_nothing_of_it(
     assert [line for line in before if not line.startswith("airlock: warning: leftovers:")] == []
 
 
-def test_a_dry_run_shows_what_was_found(airlock: Start) -> None:
-    out = finish(airlock("run", "tiny", "--dry-run"))[1]
-    found = out.partition("\nthis machine:\n")[2].partition("\n\n")[0].splitlines()
-    assert {line.split()[0] for line in found} <= {"ok", "warning"}
-    assert "ok       localhost: 127.0.0.1 answers" in found
-
-
 def converse(terminal: int, about: str, answer: str, wanted: str) -> str:
     """Give `answer` to questions about `about` and no to others, until `wanted` is shown.
 
@@ -187,10 +181,10 @@ def test_on_a_terminal_it_offers_to_end_what_a_dead_run_has_left(
         assert (left.wait(20) == -signal.SIGTERM) if ends else (left.poll() is None)
 
 
-def test_the_checks_alone_print_what_they_saw_or_one_object(airlock: Start) -> None:
-    code, out, _ = finish(airlock("preflight", "tiny"))
+def test_the_checks_alone_print_what_they_saw_or_one_object(typed: Typed) -> None:
+    code, out, _ = typed("preflight", "tiny")
     assert code == 0
     assert "ok       localhost: 127.0.0.1 answers" in out
-    code, _, err = finish(airlock("preflight", "nonsense"))
+    code, _, err = typed("preflight", "nonsense")
     assert code == 2
     assert "no profile 'nonsense'" in err

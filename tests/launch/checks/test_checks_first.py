@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import fake_nvml
+from tests.forked import Typed
 from tests.running import Start, finish, here
 
 HAS_GPU = Path("/proc/driver/nvidia/version").exists()
@@ -58,11 +59,11 @@ def test_a_check_that_fails_is_said_with_the_lack_of_data_and_ends_with_4(
 
 
 def test_tests_that_are_off_are_not_run_and_a_plan_that_does_not_fit_is_shown(
-    airlock: Start, pretended: dict[str, str]
+    typed: Typed, pretended: dict[str, str]
 ) -> None:
     preset = {"AIRLOCK_PRESET_PROFILE": "14b", "AIRLOCK_PRESET_NUM_GPUS": "1"}
     script = {"AIRLOCK_SCRIPT": "./start_single.sh"}
-    code, out, err = finish(airlock("run", env=pretended | preset | script | NO_TESTS))
+    code, out, err = typed("run", env=pretended | preset | script | NO_TESTS)
     assert code == 2
     assert "import test: off (RUN_IMPORT_TEST=off" in out
     assert "single-GPU test: off (RUN_SINGLE_GPU_TEST=false" in out
@@ -72,25 +73,26 @@ def test_tests_that_are_off_are_not_run_and_a_plan_that_does_not_fit_is_shown(
 
 
 @pytest.mark.parametrize("args", [("run", "tiny"), NO_DATA, ("run", "tiny", "--dry-run")])
-def test_a_test_that_is_neither_on_nor_off_ends_the_run(
-    airlock: Start, args: tuple[str, ...]
-) -> None:
-    code, out, err = finish(airlock(*args, env={"RUN_IMPORT_TEST": "banana"}))
+def test_a_test_that_is_neither_on_nor_off_ends_it(typed: Typed, args: tuple[str, ...]) -> None:
+    code, out, err = typed(*args, env={"RUN_IMPORT_TEST": "banana"})
     assert code == 2
     assert "RUN_IMPORT_TEST='banana' is neither on (1, true, yes, on) nor off (0, false" in err
     assert "ok    torch" not in out
 
 
-def test_a_dry_run_names_the_tests_that_come_first(airlock: Start) -> None:
-    code, out, _ = finish(airlock("run", "tiny", "--dry-run", env={"RUN_IMPORT_TEST": "yes"}))
+def test_a_dry_run_names_the_tests_that_come_first_and_shows_what_was_found(typed: Typed) -> None:
+    code, out, _ = typed("run", "tiny", "--dry-run", env={"RUN_IMPORT_TEST": "yes"})
     assert code == 0
     assert "import test (RUN_IMPORT_TEST=yes): can all" in out
     assert "single-GPU test: off (not asked for; RUN_SINGLE_GPU_TEST=1 turns it on)" in out
+    found = out.partition("\nthis machine:\n")[2].partition("\n\n")[0].splitlines()
+    assert {line.split()[0] for line in found} <= {"ok", "warning"}
+    assert "ok       localhost: 127.0.0.1 answers" in found
 
 
 @on_cpu
-def test_a_dry_run_without_a_gpu_shows_all_it_can_and_all_errors(airlock: Start) -> None:
-    code, out, err = finish(airlock("run", "32b", "--dry-run"))
+def test_a_dry_run_without_a_gpu_shows_all_it_can_and_all_errors(typed: Typed) -> None:
+    code, out, err = typed("run", "32b", "--dry-run")
     assert code == 4
     for shown in (
         "airlock: 32b, 8 ranks on cuda (a node of eight, as none is visible)",
@@ -107,27 +109,29 @@ def test_a_dry_run_without_a_gpu_shows_all_it_can_and_all_errors(airlock: Start)
 
 
 @on_cpu
-def test_a_run_without_a_gpu_and_data_says_both_at_once(airlock: Start) -> None:
-    code, out, err = finish(airlock("run", "32b", "--num-gpus", "4", "--set", "train.method=qlora"))
+def test_a_run_without_a_gpu_and_data_says_both_and_which_checks_need_none(typed: Typed) -> None:
+    settings = ("--num-gpus", "4", "--set", "train.method=qlora")
+    code, out, err = typed("run", "32b", *settings, env={"AIRLOCK_SCRIPT": "./start.sh"})
     assert (code, out) == (4, "")
-    expected = "./airlock plan 32b --num-gpus 4 --gpu H100-80G --set train.method=qlora "
-    assert f"→ {expected}" in err
+    commands = [line.partition("   #")[0] for line in err.splitlines() if "→" in line]
+    plan = f"{here('airlock')} plan 32b --num-gpus 4 --gpu H100-80G --set train.method=qlora"
+    check = f"{here('airlock')} check imports --profile 32b --set=train.method=qlora"
+    assert commands[:2] == [f"  → {plan}", f"  → {check}"]
+    assert f"`{here('airlock')} check basic`" in err
     assert "32b names no training data" in err
 
 
-def test_too_few_gpus_and_no_data_are_said_at_once(
-    airlock: Start, pretended: dict[str, str]
-) -> None:
-    code, _, err = finish(airlock("run", "32b", env=pretended | {"NUM_GPUS": "9"}))
+def test_too_few_gpus_and_no_data_are_said_at_once(typed: Typed, pretended: dict[str, str]) -> None:
+    code, _, err = typed("run", "32b", env=pretended | {"NUM_GPUS": "9"})
     assert code == 2
     assert "NUM_GPUS=9 asks for 9 ranks; 8 GPUs are visible" in err
     assert "32b names no training data" in err
 
 
 def test_a_demo_that_cannot_fit_whole_is_cut_down_loudly(
-    airlock: Start, pretended: dict[str, str]
+    typed: Typed, pretended: dict[str, str]
 ) -> None:
-    code, out, err = finish(airlock("run", "32b", "--demo", "--dry-run", env=pretended))
+    code, out, err = typed("run", "32b", "--demo", "--dry-run", env=pretended)
     assert code == 0, err
     assert "CUT DOWN: 2 of the 64 layers of 32b, RANDOM WEIGHTS" in out
     assert "why: does not fit: a rank needs" in out
@@ -135,11 +139,9 @@ def test_a_demo_that_cannot_fit_whole_is_cut_down_loudly(
     assert "fits: a rank needs" in out
 
 
-def test_a_demo_that_may_fit_is_of_the_whole_model(
-    airlock: Start, pretended: dict[str, str]
-) -> None:
+def test_a_demo_that_may_fit_is_of_the_whole_model(typed: Typed, pretended: dict[str, str]) -> None:
     large = {name: "183359" for name in pretended if name.startswith("NVML_TOTAL_MIB")}
-    code, out, err = finish(airlock("run", "32b", "--demo", "--dry-run", env=pretended | large))
+    code, out, err = typed("run", "32b", "--demo", "--dry-run", env=pretended | large)
     assert code == 0, err
     assert "airlock: demo: the whole model, 5 steps" in out
     assert "num_hidden_layers = 64" in out
@@ -154,10 +156,10 @@ def test_a_demo_that_may_fit_is_of_the_whole_model(
     ],
 )
 def test_a_demo_of_what_has_none_is_refused(
-    airlock: Start, tmp_path: Path, args: tuple[str, ...], says: str
+    typed: Typed, tmp_path: Path, args: tuple[str, ...], says: str
 ) -> None:
     (tmp_path / "ok.py").write_text("")
-    code, _, err = finish(airlock(*args))
+    code, _, err = typed(*args)
     assert code == 2
     assert says in err
 
@@ -185,15 +187,3 @@ def test_the_demo_of_a_large_profile_trains_two_layers_where_there_is_no_gpu(
     assert "step 1/1" in out
     assert out.count("CUT DOWN: 2 of the 48 layers of 14b") == 2
     assert "try it" not in out  # its adapters belong to weights that no file has
-
-
-@on_cpu
-def test_without_a_gpu_the_checks_that_need_none_are_named(airlock: Start) -> None:
-    script = {"AIRLOCK_SCRIPT": "./start.sh"}
-    code, _, err = finish(airlock("run", "32b", "--set", "train.lora_rank=8", env=script))
-    assert code == 4
-    commands = [line.partition("   #")[0] for line in err.splitlines() if "→" in line]
-    check = f"  → {here('airlock')} check imports --profile 32b --set=train.lora_rank=8"
-    assert commands[1] == check
-    assert f"`{here('airlock')} check basic`" in err
-    assert "32b names no training data" in err

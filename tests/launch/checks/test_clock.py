@@ -62,8 +62,8 @@ def test_1970_is_a_warning_whatever_the_files_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "ROOT", tmp_path)  # without any file
-    (finding,) = system._behind(86400.0)
-    assert finding.warning.startswith("it says 1970-01-0")
+    monkeypatch.setattr(time, "time", lambda: 86400.0)
+    assert found().warning.startswith("it says 1970-01-0")
 
 
 def test_a_run_with_a_word_from_the_future_is_a_warning(runs: Path) -> None:

@@ -10,7 +10,7 @@ from launch.checks.gpus import judge_driver
 from machine.gpus.nvml import DriverState, GpuState
 from machine.gpus.torch_build import TorchBuild, torch_build
 from tests.conftest import HAS_GPU, ROOT
-from tests.launch.checks.conftest import Machine, Row
+from tests.launch.checks.conftest import Machine
 
 pretended = pytest.mark.skipif(HAS_GPU, reason="here the real ones are tested")
 
@@ -32,30 +32,60 @@ def installed(
     return {"PYTHONPATH": f"{ROOT}:{package.parent}"}
 
 
-def driver_row(machine: Machine, *env: dict[str, str]) -> Row:
-    merged = {key: value for one in env for key, value in one.items()}
-    (row,) = machine.rows(profile="32b", env=merged)["driver"]
-    return row
+_CPU = "torch 2.13.0+cpu is built for CPU only; the run is to be on 2 NVIDIA GPUs, and the driver "
+_ROCM = ("2.13.0+rocm7.1", "7.1.25424")
+# The build's CUDA, version and ROCm; libcuda's version; how the text begins, and the advice.
+BUILDS: list[tuple[str | None, tuple[str, str | None], str, str, str]] = [
+    (
+        None,
+        ("2.13.0+cpu", None),
+        "13000",
+        f"{_CPU}580.95 serves CUDA 13.0",
+        " -m pip install torch==2.13.0+cu130 --extra-index-url https://",
+    ),
+    (None, _ROCM, "13000", "torch 2.13.0+rocm7.1 is built for ROCm 7.1.25424; the run is to", ""),
+    (
+        "13.0",
+        ("2.13.0", None),
+        "12080",
+        "torch 2.13.0 is built for CUDA 13.0; the driver 580.95 serves CUDA 12.8: it is too old",
+        "a driver from 580 on, or: ",
+    ),
+    (
+        "13.0",
+        ("2.13.0", None),
+        "0",
+        "the driver is 580.95, but its libcuda.so.1 is not here",
+        "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+    ),
+    # Another version of the same major one, or a newer driver.
+    ("12.8", ("2.13.0", None), "12020", "torch 2.13.0 is built for CUDA 12.8; the driver", ""),
+    ("12.6", ("2.13.0", None), "13000", "torch 2.13.0 is built for CUDA 12.6; the driver", ""),
+    ("13.0", ("2.13.0", None), "13000", "torch 2.13.0 is built for CUDA 13.0; the driver", ""),
+]
 
 
 @pretended
-def test_a_build_for_cpu_on_a_node_with_gpus_is_an_error_with_the_install_command(
-    machine: Machine, nvml: dict[str, str], tmp_path: Path
+@pytest.mark.parametrize("case", BUILDS)
+def test_a_build_that_the_driver_cannot_serve_is_an_error_with_the_install_command(
+    machine: Machine,
+    nvml: dict[str, str],
+    tmp_path: Path,
+    case: tuple[str | None, tuple[str, str | None], str, str, str],
 ) -> None:
-    row = driver_row(machine, nvml, installed(tmp_path, None, "2.13.0+cpu"))
-    assert not row["ok"]
-    assert row["text"].startswith("torch 2.13.0+cpu is built for CPU only; the run is to be on 2 ")
-    assert "the driver 580.95 serves CUDA 13.0" in row["text"]
-    assert " -m pip install torch==2.13.0+cu130 --extra-index-url https://" in row["do"]
-    assert row["do"].endswith("/whl/cu130")
+    cuda, built, served, text, do = case
+    env = nvml | installed(tmp_path, cuda, *built) | {"NVML_CUDA": served}
+    (row,) = machine.rows(profile="32b", env=env)["driver"]
+    assert row["ok"] == (not do and built != _ROCM)
+    assert row["text"].startswith(text)
+    assert do in row["do"]
 
 
 @pretended
 def test_a_build_for_amd_gpus_is_told_what_is_missing(
     machine: Machine, nvml: dict[str, str], tmp_path: Path
 ) -> None:
-    rocm = installed(tmp_path, None, "2.13.0+rocm7.1", hip="7.1.25424")
-    no_gpus = nvml | rocm | {"NVML_COUNT": "0"}
+    no_gpus = nvml | installed(tmp_path, None, *_ROCM) | {"NVML_COUNT": "0"}
     (row,) = machine.rows(profile="32b", env=no_gpus)["gpu"]
     assert not row["ok"]
     assert "32b needs an NVIDIA GPU and none is visible; torch 2.13.0+rocm7.1 is" in row["text"]
@@ -64,35 +94,6 @@ def test_a_build_for_amd_gpus_is_told_what_is_missing(
     (row,) = machine.rows(profile="tiny", env=no_gpus)["driver"]
     assert row["ok"]
     assert row["warning"].endswith("so this run is on CPU")
-    row = driver_row(machine, nvml, rocm)
-    assert not row["ok"]
-    assert row["text"].startswith("torch 2.13.0+rocm7.1 is built for ROCm 7.1.25424; the run is to")
-
-
-@pretended
-def test_a_driver_too_old_for_the_build_is_an_error_and_one_of_its_major_version_is_not(
-    machine: Machine, nvml: dict[str, str], tmp_path: Path
-) -> None:
-    row = driver_row(machine, nvml, installed(tmp_path, "13.0"), {"NVML_CUDA": "12080"})
-    assert not row["ok"]
-    assert row["text"] == (
-        "torch 2.13.0 is built for CUDA 13.0; the driver 580.95 serves CUDA 12.8: it is too old"
-    )
-    assert row["do"].startswith("a driver from 580 on, or: ")
-    assert "torch==2.13.0+cu126" in row["do"]
-    for build, driver in (("12.8", "12020"), ("12.6", "13000"), ("13.0", "13000")):
-        row = driver_row(machine, nvml, installed(tmp_path, build), {"NVML_CUDA": driver})
-        assert row["ok"], (build, driver)
-
-
-@pretended
-def test_a_container_without_libcuda_is_an_error(
-    machine: Machine, nvml: dict[str, str], tmp_path: Path
-) -> None:
-    row = driver_row(machine, nvml, installed(tmp_path, "13.0"), {"NVML_CUDA": "0"})
-    assert not row["ok"]
-    assert "its libcuda.so.1 is not here" in row["text"]
-    assert row["do"].endswith("NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,6 @@ def holder() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pretended
-def test_free_gpus_are_fine(machine: Machine, nvml: dict[str, str]) -> None:
-    (row,) = gpu_rows(machine, nvml)
-    assert (row["ok"], row["warning"]) == (True, "")
-    assert row["text"] == "2 GPUs, at least 81,000 MiB free on each"
-
-
-@pretended
 def test_a_gpu_too_full_for_the_weights_is_an_error_that_names_who_holds_it(
     machine: Machine, nvml: dict[str, str], holder: subprocess.Popen[bytes]
 ) -> None:
@@ -55,21 +48,6 @@ def test_a_gpu_too_full_for_the_weights_is_an_error_that_names_who_holds_it(
 
 
 @pretended
-def test_a_gpu_that_others_use_with_room_left_is_a_warning(
-    machine: Machine, nvml: dict[str, str]
-) -> None:
-    taken = {"NVML_FREE_MIB_0": "71559", "NVML_PID_0": "4000000", "NVML_PID_MIB_0": "9000"}
-    (row,) = gpu_rows(machine, nvml, **taken)
-    assert row["ok"]
-    assert "71,559 of 81,559 MiB are free; held by pid 4000000 (not to be seen" in row["warning"]
-    assert row["do"].startswith("ask its owner, or leave out GPU 0")
-    (row,) = gpu_rows(machine, nvml, NVML_FREE_MIB_0="71559")
-    assert "held by no process that can be seen from here" in row["warning"]
-    (row,) = gpu_rows(machine, nvml, NVML_FREE_MIB_0="81000", NVML_USED_MIB_0="100")
-    assert row["warning"] == ""
-
-
-@pretended
 def test_a_gpu_that_a_run_of_ours_holds_is_answered_with_how_to_stop_that(
     machine: Machine, nvml: dict[str, str]
 ) -> None:
@@ -82,77 +60,63 @@ def test_a_gpu_that_a_run_of_ours_holds_is_answered_with_how_to_stop_that(
     assert row["do"] == "./airlock stop 20260101-000000-tiny-abcd"
 
 
+_ONE = "NUM_GPUS=1"
+_PARTS = "NVML_MIG_0=1 NVML_PARTS_0=2 NVML_TOTAL_MIB_102=40000 CUDA_VISIBLE_DEVICES=MIG-102"
+_TWO_PARTS = "NVML_MIG_0=1 NVML_PARTS_0=2 CUDA_VISIBLE_DEVICES=MIG-100,MIG-102"
+_USED = "NVML_FREE_MIB_0=71559"
+# What the driver is to say; the level of the first finding, what is in its text and in its advice.
+STATES = [
+    ("", "ok", "2 GPUs, at least 81,000 MiB free on each", ""),
+    ("NVML_FREE_MIB_0=81000 NVML_USED_MIB_0=100", "ok", "2 GPUs", ""),
+    (_USED, "warning", "held by no process that can be seen from here", "fuser"),
+    (
+        f"{_USED} NVML_PID_0=4000000 NVML_PID_MIB_0=9000",
+        "warning",
+        "71,559 of 81,559 MiB are free; held by pid 4000000 (not to be seen",
+        "ask its owner, or leave out GPU 0",
+    ),
+    ("NVML_MODE_1=2", "error", "compute mode PROHIBITED", "nvidia-smi -i 1 -c DEFAULT"),
+    ("NVML_MODE_0=3 NVML_PID_0=1", "error", "EXCLUSIVE_PROCESS, and process 1 is", "-i 0 -c DEF"),
+    ("NVML_MODE_0=3", "ok", "2 GPUs", ""),  # exclusive, and unused
+    ("NVML_MIG_0=1", "error", "cut into parts (MIG)", "nvidia-smi -i 0 -mig 0"),
+    # An instance is judged by its own memory, and one rank alone can live with it.
+    (f"{_ONE} NVML_MIG_0=1", "warning", "a rank gets one of them", "CUDA_VISIBLE_DEVICES=MIG-…"),
+    (f"{_PARTS} NVML_FREE_MIB_102=39000", "ok", "1 GPUs, at least 39,000 MiB free", ""),
+    (f"{_PARTS} NVML_FREE_MIB_102=20000", "warning", "20,000 of 40,000 MiB are free", ""),
+    (_TWO_PARTS, "error", "NCCL cannot join them", "CUDA_VISIBLE_DEVICES=MIG-100 NUM_GPUS=1"),
+    (
+        "NVML_ECC_1=3 NVML_PENDING_1=1",
+        "warning",
+        "GPU 1 has had 3 uncorrectable memory errors and waits for a reset",
+        "--gpu-reset -i 1",
+    ),
+    ("NVML_LOST_0=15", "warning", "GPU 0 does not answer, and is left out: ", "--gpu-reset"),
+    ("NUM_GPUS=2 NVML_COUNT=0", "error", "32b needs an NVIDIA GPU and none is visible", ""),
+    (
+        "NVML_INIT=18",
+        "error",
+        "needs an NVIDIA GPU and the NVIDIA driver in the kernel is older than its libraries",
+        "sudo reboot",
+    ),
+]
+
+
 @pretended
-@pytest.mark.parametrize(
-    ("setting", "says", "do"),
-    [
-        ("NVML_MODE_1=2", "compute mode PROHIBITED", "nvidia-smi -i 1 -c DEFAULT"),
-        ("NVML_MODE_0=3 NVML_PID_0=1", "EXCLUSIVE_PROCESS, and process 1 is", "-i 0 -c DEFAULT"),
-        ("NVML_MIG_0=1", "cut into parts (MIG)", "nvidia-smi -i 0 -mig 0"),
-    ],
-)
-def test_a_gpu_that_is_set_so_that_ranks_cannot_use_it_is_an_error(
-    machine: Machine, nvml: dict[str, str], setting: str, says: str, do: str
+@pytest.mark.parametrize(("said", "level", "text", "do"), STATES)
+def test_a_gpu_is_judged_by_what_its_driver_says(
+    machine: Machine, nvml: dict[str, str], said: str, level: str, text: str, do: str
 ) -> None:
-    env = dict(part.split("=") for part in setting.split())
-    row = gpu_rows(machine, nvml, **env)[0]
-    assert not row["ok"]
-    assert says in row["text"]
+    row = gpu_rows(machine, nvml, **dict(part.split("=") for part in said.split()))[0]
+    assert row["ok"] == (level != "error")
+    assert bool(row["warning"]) == (level == "warning")
+    assert text in (row["warning"] or row["text"])
     assert do in row["do"]
 
 
 @pretended
-def test_what_one_rank_alone_can_live_with_is_no_error(
+def test_a_run_that_can_do_without_gpus_goes_on_and_says_so(
     machine: Machine, nvml: dict[str, str]
 ) -> None:
-    (row,) = gpu_rows(machine, nvml, "--num-gpus", "1", NVML_MIG_0="1")
-    assert row["ok"]
-    assert "a rank gets one of them" in row["warning"]
-    (row,) = gpu_rows(machine, nvml, NVML_MODE_0="3")  # exclusive, and unused
-    assert row["warning"] == ""
-
-
-@pretended
-def test_an_instance_of_a_gpu_is_judged_by_its_own_memory(
-    machine: Machine, nvml: dict[str, str]
-) -> None:
-    parts = {"NVML_MIG_0": "1", "NVML_PARTS_0": "2", "NVML_TOTAL_MIB_102": "40000"}
-    chosen = parts | {"CUDA_VISIBLE_DEVICES": "MIG-102"}
-    (row,) = gpu_rows(machine, nvml, **chosen, NVML_FREE_MIB_102="39000")
-    assert (row["ok"], row["warning"]) == (True, "")
-    assert "1 GPUs, at least 39,000 MiB free" in row["text"]
-    (row,) = gpu_rows(machine, nvml, **chosen, NVML_FREE_MIB_102="20000")
-    assert "20,000 of 40,000 MiB are free" in row["warning"]
-    (row,) = gpu_rows(machine, nvml, **parts | {"CUDA_VISIBLE_DEVICES": "MIG-100,MIG-102"})
-    assert "NCCL cannot join them" in row["text"]
-    assert "CUDA_VISIBLE_DEVICES=MIG-100 NUM_GPUS=1" in row["do"]
-
-
-@pretended
-def test_memory_errors_are_a_warning(machine: Machine, nvml: dict[str, str]) -> None:
-    (row,) = gpu_rows(machine, nvml, NVML_ECC_1="3", NVML_PENDING_1="1")
-    assert row["ok"]
-    assert "GPU 1 has had 3 uncorrectable memory errors and waits for a reset" in row["warning"]
-    assert "--gpu-reset -i 1" in row["do"]
-
-
-@pretended
-def test_a_gpu_that_is_lost_is_left_out_and_said(machine: Machine, nvml: dict[str, str]) -> None:
-    (row,) = gpu_rows(machine, nvml, NVML_LOST_0="15")
-    assert row["warning"].startswith("GPU 0 does not answer, and is left out: ")
-    (row,) = gpu_rows(machine, nvml, "--num-gpus", "2", NVML_COUNT="0")
-    assert "32b needs an NVIDIA GPU and none is visible" in row["text"]
-
-
-@pretended
-def test_a_driver_that_was_updated_while_it_was_loaded_is_named(
-    machine: Machine, nvml: dict[str, str]
-) -> None:
-    (row,) = gpu_rows(machine, nvml, NVML_INIT="18")
-    assert "needs an NVIDIA GPU and the NVIDIA driver in the kernel is older than" in row["text"]
-    assert "NVML/RM version mismatch" in row["text"]
-    assert row["do"].startswith("sudo reboot")
-    # A run that can do without it continues, and says so.
     (row,) = machine.rows(env=nvml | {"NVML_INIT": "18"})["driver"]
     assert row["warning"].endswith("; so this run is on CPU")
 

@@ -19,6 +19,7 @@ from machine.processes.runs import all_runs, processes_of
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.status import RankStatus, Status, write_status
+from tests.forked import Typed
 from tests.launch.checks.conftest import Machine, Row
 from tests.running import ENDLESS, Start, ended, finish, training, wait_for
 from tests.running import processes_of as of_run
@@ -96,7 +97,7 @@ def test_a_process_that_has_the_launchers_pid_by_chance_is_not_the_launcher(run:
 
 @pytest.mark.parametrize("phase", ["done", None])
 def test_ranks_that_somebody_started_by_hand_are_no_leftovers(
-    machine: Machine, airlock: Start, run: RunDir, phase: str | None
+    machine: Machine, typed: Typed, run: RunDir, phase: str | None
 ) -> None:
     if phase is None:
         run.status.unlink()
@@ -104,7 +105,7 @@ def test_ranks_that_somebody_started_by_hand_are_no_leftovers(
         write_status(run, Status(run_id=run.run_id, profile="tiny", phase=phase))
     with left_over(run):
         assert about(run, machine) == {}
-        assert f"{phase or 'unknown'}, without a launcher, 1 process" in finish(airlock("ps"))[1]
+        assert f"{phase or 'unknown'}, without a launcher, 1 process" in typed("ps")[1]
 
 
 def test_what_is_left_of_a_run_whose_folder_was_removed_is_a_warning(
@@ -167,59 +168,55 @@ def test_a_run_whose_folder_is_gone_can_be_stopped_all_the_same(
 
 
 @pytest.mark.parametrize("phase", ["done", "failed", "interrupted"])
-def test_a_run_that_is_over_needs_no_stop(airlock: Start, run: RunDir, phase: str) -> None:
+def test_a_run_that_is_over_needs_no_stop(typed: Typed, run: RunDir, phase: str) -> None:
     write_status(run, Status(run_id=run.run_id, profile="tiny", phase=phase))
-    code, _, err = finish(airlock("stop", run.run_id))
+    code, _, err = typed("stop", run.run_id)
     assert code == 2
     assert f"run {run.run_id} is over: {phase}" in err
 
 
 def test_a_run_without_a_process_here_is_asked_through_its_folder(
-    airlock: Start, run: RunDir
+    typed: Typed, run: RunDir
 ) -> None:
-    code, out, _ = finish(airlock("stop", run.run_id))
+    code, out, _ = typed("stop", run.run_id)
     assert code == 0
     assert "has no process here; it is asked through its folder to stop" in out
     assert (run.control / "stop").exists()
 
 
-def test_a_name_that_is_no_run_is_an_error(airlock: Start) -> None:
-    code, _, err = finish(airlock("stop", "nonsense"))
+def test_ps_shows_live_and_dead_runs_and_which_process_is_which_rank(
+    typed: Typed, run: RunDir
+) -> None:
+    with left_over(run) as process, left_over(run) as worker:
+        rows = [RankStatus(rank=3, phase="training", pid=process.pid)]
+        write_status(run, Status(run_id=run.run_id, profile="tiny", phase="training", ranks=rows))
+        out = typed("ps")[1]
+    assert f"{run.run_id}  training, its launcher is dead, 2 processes\n  pid " in out
+    lines = [line for line in out.splitlines() if f"pid {process.pid} " in line]
+    assert lines[0].endswith("  rank 3, training")
+    assert any(f"pid {worker.pid} " in line and "python" in line for line in out.splitlines())
+    assert run.run_id not in typed("ps")[1]
+
+
+def test_stop_names_the_runs_that_are_going_on_unless_one_is_named(
+    typed: Typed, run: RunDir
+) -> None:
+    code, _, err = typed("stop")
+    assert (code, run.run_id in err) == (2, False)
+    with left_over(run):
+        code, _, err = typed("stop")
+    assert code == 2
+    assert f"→ ./airlock stop {run.run_id}" in err
+    code, _, err = typed("stop", "nonsense")
     assert code == 2
     assert "no run 'nonsense'" in err
 
 
-def test_ps_shows_live_and_dead_runs(airlock: Start, run: RunDir) -> None:
-    with left_over(run) as process:
-        out = finish(airlock("ps"))[1]
-    assert f"{run.run_id}  training, its launcher is dead, 1 process\n  pid {process.pid}  " in out
-    assert run.run_id not in finish(airlock("ps"))[1]
-
-
-def test_ps_says_which_process_is_which_rank(airlock: Start, run: RunDir) -> None:
-    with left_over(run) as process, left_over(run) as worker:
-        rows = [RankStatus(rank=3, phase="training", pid=process.pid)]
-        write_status(run, Status(run_id=run.run_id, profile="tiny", phase="training", ranks=rows))
-        out = finish(airlock("ps"))[1]
-    lines = [line for line in out.splitlines() if f"pid {process.pid} " in line]
-    assert lines[0].endswith("  rank 3, training")
-    assert any(f"pid {worker.pid} " in line and "python" in line for line in out.splitlines())
-
-
-def test_stop_alone_names_the_runs_that_are_going_on(airlock: Start, run: RunDir) -> None:
-    code, _, err = finish(airlock("stop"))
-    assert (code, run.run_id in err) == (2, False)
-    with left_over(run):
-        code, _, err = finish(airlock("stop"))
-    assert code == 2
-    assert f"→ ./airlock stop {run.run_id}" in err
-
-
-def test_a_run_whose_owner_died_is_dead_and_not_asked_to_stop(airlock: Start, run: RunDir) -> None:
+def test_a_run_whose_owner_died_is_dead_and_not_asked_to_stop(typed: Typed, run: RunDir) -> None:
     own = "import sys; from pathlib import Path; from rundir import owner, paths; "
     own += "owner.take(paths.RunDir(Path(sys.argv[1])), './start.sh tiny')"
     subprocess.run([sys.executable, "-c", own, run.path], check=True)
-    code, out, err = finish(airlock("stop", run.run_id))
+    code, out, err = typed("stop", run.run_id)
     assert (code, out) == (2, "")
     assert f"run {run.run_id} is dead: " in err
     assert f"→ ./airlock doctor {run.run_id}" in err

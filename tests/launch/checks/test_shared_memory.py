@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launch.checks import storage
-from tests.launch.checks.conftest import Machine, context, on_gpus
+from tests.launch.checks.conftest import context, on_gpus
 
 SHM = Path("/dev/shm")  # noqa: S108
 MAKE = """
@@ -34,37 +34,13 @@ def name() -> Iterator[str]:
     (SHM / chosen).unlink(missing_ok=True)
 
 
-def test_no_room_even_for_a_lock_is_an_error(machine: Machine) -> None:
-    (row,) = machine.rows(first="mount -t tmpfs -o size=64k none /dev/shm")["shared memory"]
-    assert not row["ok"]
-    assert row["text"].startswith("0 of 0 MiB of /dev/shm are free: processes cannot share even")
-    assert "--shm-size=1g" in row["do"]
-
-
-def test_a_folder_that_cannot_be_written_is_an_error(machine: Machine) -> None:
-    (row,) = machine.rows(first="mount -t tmpfs -o ro none /dev/shm")["shared memory"]
-    assert not row["ok"]
-    assert row["text"].endswith("/shm cannot be written")
-
-
-def test_the_64_mib_of_a_container_are_a_warning_for_ranks_on_gpus_alone(machine: Machine) -> None:
-    docker = "mount -t tmpfs -o size=64m none /dev/shm"
-    (row,) = machine.rows(first=docker)["shared memory"]
-    assert row["warning"] == ""
-    assert row["text"] == "64 of 64 MiB of /dev/shm are free"
-
-
-@pytest.mark.parametrize(("num_gpus", "warns"), [(8, True), (1, False)])
-def test_ranks_on_gpus_need_room_for_nccl(num_gpus: int, warns: bool) -> None:
+def test_ranks_on_gpus_need_room_for_nccl() -> None:
     free_bytes = os.statvfs(SHM).f_bavail * os.statvfs(SHM).f_frsize
-    if free_bytes > 1 << 30:
-        with pytest.MonkeyPatch.context() as patch:  # the measurement is real, the need is not
-            patch.setattr(storage, "_NCCL_BYTES", free_bytes // 4)
-            (found,) = storage.check_shared_memory(context("14b", placement=on_gpus(num_gpus)))
-    else:
-        (found,) = storage.check_shared_memory(context("14b", placement=on_gpus(num_gpus)))
-    assert bool(found.warning) == warns
-    assert not warns or "NCCL may take" in found.warning
+    too_many = free_bytes // (37 << 20) + 1  # each takes somewhat more than 37 MiB
+    (found,) = storage.check_shared_memory(context("14b", placement=on_gpus(too_many)))
+    assert f"NCCL may take {38_551_552 * too_many >> 20:,} for {too_many} ranks" in found.warning
+    (found,) = storage.check_shared_memory(context("14b", placement=on_gpus(1)))
+    assert found.warning == ""
 
 
 def test_what_a_dead_process_has_left_is_stale_and_what_a_live_one_has_is_not(name: str) -> None:
@@ -90,11 +66,3 @@ def test_a_file_of_torchs_is_stale_when_the_process_in_its_name_is_dead() -> Non
             assert path in storage.stale_files()
         finally:
             path.unlink()
-
-
-def test_much_of_it_is_a_warning_that_names_the_files(machine: Machine) -> None:
-    left = "mount -t tmpfs -o size=512m none /dev/shm; head -c 80M /dev/zero >/dev/shm/psm_0a1b2c3d"
-    (row,) = machine.rows(first=left)["shared memory"]
-    assert row["ok"]
-    assert "1 files in /dev/shm are of processes that are gone, 80 MiB; 432 of" in row["warning"]
-    assert row["do"].startswith("rm /dev/shm/psm_0a1b2c3d   # of processes that are gone")

@@ -10,8 +10,8 @@ from launch.checks.packages import check_packages, check_tracking
 from launch.track.services import services_in
 from rundir.errors import UserError
 from rundir.finding import Finding
+from tests.forked import Typed
 from tests.launch.checks.conftest import context
-from tests.running import Start, finish
 
 
 def found(report_to: str, **environ: str) -> list[Finding]:
@@ -38,7 +38,7 @@ def test_names_are_separated_by_commas_and_one_unknown_is_named() -> None:
 
 
 def test_a_run_that_reports_to_what_is_not_installed_does_not_start(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
+    typed: Typed, environ: dict[str, str], tmp_path: Path
 ) -> None:
     shadow = tmp_path / "shadow"  # whatever is installed here: a folder alone is not a package
     (shadow / "sitecustomize").mkdir(parents=True)
@@ -48,15 +48,15 @@ def test_a_run_that_reports_to_what_is_not_installed_does_not_start(
         "importlib.util.find_spec = lambda name, *a: None if name == 'trackio' else find(name, *a)"
     )
     env = {"PYTHONPATH": f"{environ['PYTHONPATH']}:{shadow}"}
-    code, _, err = finish(airlock("run", "tiny", "--set", "train.report_to=trackio", env=env))
+    code, _, err = typed("run", "tiny", "--set", "train.report_to=trackio", env=env)
     assert code == 4
     assert "packages: train.report_to=trackio needs the package trackio, which is not" in err
     assert '-m pip install "trackio"' in err
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_unknown_one_is_a_slip_of_the_pen(airlock: Start, tmp_path: Path) -> None:
-    code, _, err = finish(airlock("run", "tiny", "--set", "train.report_to=weights"))
+def test_an_unknown_one_is_a_slip_of_the_pen(typed: Typed, tmp_path: Path) -> None:
+    code, _, err = typed("run", "tiny", "--set", "train.report_to=weights")
     assert code == 2
     assert "train.report_to names 'weights'" in err
     assert not (tmp_path / "runs").exists()

@@ -8,15 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.hub_server import Hub
-from tests.launch.files.test_fetch import (
-    ID,
-    hub,
-    hub_env,
-    start_fetch,
-)
+from tests.launch.files.test_fetch import ID, hub, start_fetch
 from tests.running import finish
 
-__all__ = ["hub", "hub_env"]  # their fixtures
+__all__ = ["hub"]  # its fixture
 
 
 def closed_port() -> int:

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from rundir.paths import RunDir
+from tests.forked import Typed, typed
 from tests.hub_server import Hub, Model, serving
 from tests.launch.run_folders import trained_run
-from tests.running import Start, finish
+
+__all__ = ["typed"]  # a fixture
 
 REPO, TOKEN = "ann/tiny", "hf_writer"
 WEIGHTS = b"weights" * 1000
@@ -44,16 +46,16 @@ def env(hub: Hub, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def pushed(airlock: Start, env: dict[str, str], *args: str) -> tuple[int, str]:
-    code, out, err = finish(airlock("push", *args, env=env))
+def pushed(typed: Typed, env: dict[str, str], *args: str) -> tuple[int, str]:
+    code, out, err = typed("push", *args, env=env)
     assert "Traceback" not in err, err
     return code, out + err
 
 
 def test_the_model_arrives_with_its_card_in_a_private_repository(
-    airlock: Start, env: dict[str, str], hub: Hub, run: RunDir
+    typed: Typed, env: dict[str, str], hub: Hub, run: RunDir
 ) -> None:
-    code, said = pushed(airlock, env, run.run_id, REPO)
+    code, said = pushed(typed, env, run.run_id, REPO)
     assert code == 0, said
     assert f"{hub.url}/{REPO} has the model" in said
     (asked,) = hub.made
@@ -62,30 +64,30 @@ def test_the_model_arrives_with_its_card_in_a_private_repository(
     assert files["model.safetensors"] == WEIGHTS
     assert files["README.md"].startswith(b"---\nlibrary_name: transformers\n")
     assert {"airlock/config.toml", "training_curves.svg", "config.json"} <= files.keys()
-    code, said = pushed(airlock, env, run.run_id, REPO)
+    code, said = pushed(typed, env, run.run_id, REPO)
     assert (code, "has these files already" in said) == (0, True)
 
 
 def test_what_is_there_already_is_kept_unless_it_may_be_replaced(
-    airlock: Start, env: dict[str, str], hub: Hub, run: RunDir
+    typed: Typed, env: dict[str, str], hub: Hub, run: RunDir
 ) -> None:
     hub.models[REPO] = Model({"model.safetensors": b"of somebody else", ".gitattributes": b""})
-    code, said = pushed(airlock, env, str(run.path), REPO)
+    code, said = pushed(typed, env, str(run.path), REPO)
     assert code == 4
     assert f"{REPO} holds other files than this model's: model.safetensors" in said
     assert re.search(rf"→ \./airlock push \S*{run.run_id} {REPO}-2   #.* --replace", said)
     assert hub.models[REPO].files["model.safetensors"] == b"of somebody else"
-    code, said = pushed(airlock, env, str(run.path), REPO, "--replace")
+    code, said = pushed(typed, env, str(run.path), REPO, "--replace")
     assert code == 0, said
     assert hub.models[REPO].files["model.safetensors"] == WEIGHTS
 
 
 def test_an_upload_that_broke_off_goes_on(
-    airlock: Start, env: dict[str, str], hub: Hub, run: RunDir
+    typed: Typed, env: dict[str, str], hub: Hub, run: RunDir
 ) -> None:
     config = (run.model / "config.json").read_bytes()
     hub.models[REPO] = Model({"config.json": config})
-    code, said = pushed(airlock, env, run.run_id, REPO)
+    code, said = pushed(typed, env, run.run_id, REPO)
     assert code == 0, said
     assert hub.models[REPO].files["model.safetensors"] == WEIGHTS
 
@@ -101,27 +103,27 @@ def test_an_upload_that_broke_off_goes_on(
     ],
 )
 def test_each_refusal_says_what_to_type_next(
-    airlock: Start,
+    typed: Typed,
     env: dict[str, str],
     run: RunDir,
     changes: dict[str, str],
     what: str,
     do: str,
 ) -> None:
-    code, said = pushed(airlock, env | changes, run.run_id, REPO)
+    code, said = pushed(typed, env | changes, run.run_id, REPO)
     assert code == 4
     assert what in said
     assert re.search(rf"→ .*{do}", said), said
 
 
 def test_a_name_or_a_run_that_cannot_be_is_said(
-    airlock: Start, env: dict[str, str], hub: Hub, run: RunDir
+    typed: Typed, env: dict[str, str], hub: Hub, run: RunDir
 ) -> None:
     for args, words in (
         ((run.run_id, "tiny"), "'tiny' is not OWNER/NAME"),
         (("nothing", REPO), "no run 'nothing'"),
         ((run.run_id, REPO, "--adapter"), "no adapters to upload alone"),
     ):
-        code, said = pushed(airlock, env, *args)
+        code, said = pushed(typed, env, *args)
         assert (code, words in said) == (2, True), said
     assert hub.requests == []

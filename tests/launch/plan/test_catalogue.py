@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from launch.plan.catalogue import CATALOGUE, GpuKind, column_kinds, gpu_kind
+from launch.plan.catalogue import CATALOGUE, COLUMNS, GpuKind, gpu_kind
 from rundir.errors import UserError
 from rundir.units import GIB
 
+SPELLINGS = {
+    "H100-80G": ("h100", "H100-80G", "h100 80GB", "NVIDIA H100 80GB HBM3"),
+    "A100-80G": ("80G", "80gib"),
+    "A100-40G": ("A100-SXM4-40GB",),
+    "4090": ("NVIDIA GeForce RTX 4090", "4090"),
+    "V100-32G": ("Tesla V100-SXM2-32GB",),
+    "L40S-48G": ("l40s",),
+    "H200-141G": ("NVIDIA H200",),
+    "B200-180G": ("b200",),
+    "24G": ("24g",),
+    "A10G-24G": ("a10g",),
+}
 
-@pytest.mark.parametrize(
-    ("spelling", "name"),
-    [
-        ("h100", "H100-80G"),
-        ("H100-80G", "H100-80G"),
-        ("h100 80GB", "H100-80G"),
-        ("NVIDIA H100 80GB HBM3", "H100-80G"),
-        ("80G", "A100-80G"),
-        ("80gib", "A100-80G"),
-        ("A100-SXM4-40GB", "A100-40G"),
-        ("NVIDIA GeForce RTX 4090", "4090"),
-        ("4090", "4090"),
-        ("Tesla V100-SXM2-32GB", "V100-32G"),
-        ("l40s", "L40S-48G"),
-        ("NVIDIA H200", "H200-141G"),
-        ("b200", "B200-180G"),
-        ("24g", "24G"),
-        ("a10g", "A10G-24G"),
-    ],
-)
-def test_a_gpu_is_found_however_its_name_is_spelt(spelling: str, name: str) -> None:
-    assert gpu_kind(spelling).name == name
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_a_gpu_is_found_however_its_name_is_spelt(name: str) -> None:
+    assert {gpu_kind(spelling).name for spelling in SPELLINGS[name]} == {name}
 
 
 def test_an_unknown_gpu_is_answered_with_the_nearest_names() -> None:
@@ -60,31 +54,24 @@ def test_no_name_is_used_for_two_gpus() -> None:
 
 
 def test_the_columns_go_from_small_to_large() -> None:
-    sizes = [kind.memory_bytes for kind in column_kinds()]
+    sizes = [kind.memory_bytes for kind in COLUMNS]
     assert sizes == sorted(sizes)
 
 
-@pytest.mark.parametrize(
-    ("name", "is_newer"),
-    [
-        ("NVIDIA H100 80GB HBM3", True),
-        ("NVIDIA H200", True),
-        ("NVIDIA H20", True),
-        ("NVIDIA GH200 480GB", True),
-        ("NVIDIA B200", True),
-        ("NVIDIA GB200", True),
-        ("NVIDIA GeForce RTX 5090", True),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", True),
-        ("NVIDIA A100-SXM4-80GB", False),
-        ("NVIDIA A40", False),
-        ("NVIDIA L40S", False),
-        ("NVIDIA GeForce RTX 4090", False),
-        ("NVIDIA RTX 5000 Ada Generation", False),
-        ("Tesla V100-SXM2-32GB", False),
-    ],
-)
-def test_hopper_and_later_are_known_by_nvmls_names(name: str, is_newer: bool) -> None:
-    assert GpuKind(name, 1, "a test").is_hopper_or_later is is_newer
+NEWER = """
+NVIDIA H100 80GB HBM3, NVIDIA H200, NVIDIA H20, NVIDIA GH200 480GB, NVIDIA B200, NVIDIA GB200,
+NVIDIA GeForce RTX 5090, NVIDIA RTX PRO 6000 Blackwell Server Edition
+"""
+OLDER = """
+NVIDIA A100-SXM4-80GB, NVIDIA A40, NVIDIA L40S, NVIDIA GeForce RTX 4090,
+NVIDIA RTX 5000 Ada Generation, Tesla V100-SXM2-32GB
+"""
+
+
+@pytest.mark.parametrize(("names", "is_newer"), [(NEWER, True), (OLDER, False)])
+def test_hopper_and_later_are_known_by_nvmls_names(names: str, is_newer: bool) -> None:
+    for name in names.split(","):
+        assert GpuKind(name.strip(), 1, "a test").is_hopper_or_later is is_newer, name
 
 
 def test_of_the_catalogue_these_are_hopper_or_later() -> None:

@@ -14,29 +14,29 @@ import pytest
 
 from rundir.units import GIB
 from tests.conftest import HAS_GPU
-from tests.running import Start, ended, finish, hooked, wait_for
+from tests.forked import Typed, typed
+from tests.running import Start, ended, hooked, wait_for
+
+__all__ = ["typed"]  # a fixture
 
 H100 = ("--gpu", "H100-80G", "--num-gpus", "8")
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return a cache for this file, with no model in the Hub's."""
-    folder = tmp_path_factory.mktemp("plan")
-    return {"AIRLOCK_CACHE_DIR": str(folder / "cache"), "HF_HOME": str(folder / "hf")}
+@pytest.fixture
+def cache(shared_cache: Path, tmp_path: Path) -> dict[str, str]:
+    """Return the session's cache, with no model in the Hub's."""
+    return {"AIRLOCK_CACHE_DIR": str(shared_cache), "HF_HOME": str(tmp_path / "hf")}
 
 
-def plan_of(airlock: Start, *args: str, env: dict[str, str], expected: int = 0) -> dict[str, Any]:
-    code, out, err = finish(airlock("plan", *args, "--json", env=env))
+def plan_of(typed: Typed, *args: str, env: dict[str, str], expected: int = 0) -> dict[str, Any]:
+    code, out, err = typed("plan", *args, "--json", env=env)
     assert (code, err) == (expected, "")
     found: dict[str, Any] = json.loads(out)
     return found
 
 
-def test_a_32b_run_on_eight_h100_is_told_part_by_part(
-    airlock: Start, cache: dict[str, str]
-) -> None:
-    plan = plan_of(airlock, "32b", *H100, env=cache)
+def test_a_32b_run_on_eight_h100_is_told_part_by_part(typed: Typed, cache: dict[str, str]) -> None:
+    plan = plan_of(typed, "32b", *H100, env=cache)
     rank = plan["rank"]
     assert rank["num_parameters"] - rank["num_trainable"] == 32_763_876_352
     assert rank["num_trainable"] == 134_217_728
@@ -51,29 +51,29 @@ def test_a_32b_run_on_eight_h100_is_told_part_by_part(
 
 @pytest.mark.runs
 def test_the_same_question_again_starts_no_child(
-    airlock: Start, cache: dict[str, str], environ: dict[str, str], tmp_path: Path
+    typed: Typed, cache: dict[str, str], environ: dict[str, str], tmp_path: Path
 ) -> None:
-    first = plan_of(airlock, "14b", *H100, env=cache)
+    first = plan_of(typed, "14b", *H100, env=cache)
     broken = hooked(environ, tmp_path, "train.trace.trace", "os._exit(9)")
-    again = plan_of(airlock, "14b", "--gpu", "48G", "--num-gpus", "4", env=cache | broken)
+    again = plan_of(typed, "14b", "--gpu", "48G", "--num-gpus", "4", env=cache | broken)
     assert again["rank"]["peak_bytes"] == first["rank"]["peak_bytes"]
     new = ("14b", "--set", "train.lora_rank=3")
-    code, _, err = finish(airlock("plan", *new, env=cache | broken))
+    code, _, err = typed("plan", *new, env=cache | broken)
     assert code == 4, "the trap should have caught a question that is new"
     assert "exit code 9" in err
 
 
 @pytest.mark.long
 def test_what_does_not_fit_exits_with_3_and_says_what_would(
-    airlock: Start, cache: dict[str, str]
+    typed: Typed, cache: dict[str, str]
 ) -> None:
     args = ("14b", *H100, "--set", "data.max_seq_length=131072")
-    plan = plan_of(airlock, *args, env=cache, expected=3)
+    plan = plan_of(typed, *args, env=cache, expected=3)
     assert plan["verdict"] == "does not fit"
     first = plan["instead"][0]["command"]
     assert first.startswith("./airlock plan 14b --num-gpus 8 --gpu H100-80G --set data.max_seq")
-    assert plan_of(airlock, *first.split()[2:], env=cache)["verdict"] == "fits"
-    code, out, err = finish(airlock("plan", *args, env=cache))
+    assert plan_of(typed, *first.split()[2:], env=cache)["verdict"] == "fits"
+    code, out, err = typed("plan", *args, env=cache)
     assert (code, err) == (3, "")
     assert first in out
     assert "does not fit: a rank needs" in out
@@ -81,22 +81,22 @@ def test_what_does_not_fit_exits_with_3_and_says_what_would(
 
 @pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
 def test_without_gpus_a_gpu_profile_is_held_against_the_catalogue(
-    airlock: Start, cache: dict[str, str]
+    typed: Typed, cache: dict[str, str]
 ) -> None:
-    plan = plan_of(airlock, "14b", env=cache)
+    plan = plan_of(typed, "32b", env=cache)
     verdicts = {gpu["name"]: gpu["verdict"] for gpu in plan["gpus"]}
     assert verdicts["24G"] == "does not fit"
     assert verdicts["H100-80G"] == verdicts["B200-180G"] == "fits"
     assert plan["verdict"] is None
-    code, out, _ = finish(airlock("plan", "14b", env=cache))
+    code, out, _ = typed("plan", "32b", env=cache)
     assert code == 0
     assert "no GPU here, and none named" in out
 
 
 @pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
 @pytest.mark.runs
-def test_on_cpu_the_device_is_the_host(airlock: Start, cache: dict[str, str]) -> None:
-    plan = plan_of(airlock, "tiny", "--num-gpus", "4", env=cache)
+def test_on_cpu_the_device_is_the_host(typed: Typed, cache: dict[str, str]) -> None:
+    plan = plan_of(typed, "tiny", "--num-gpus", "4", env=cache)
     assert (plan["device"], plan["gpu"], plan["gpus"]) == ("cpu", None, [])
     training = {phase["name"]: phase for phase in plan["host"]["phases"]}["training"]
     assert training["anonymous_bytes"] > 4 * plan["rank"]["peak_bytes"]
@@ -115,9 +115,9 @@ def test_on_cpu_the_device_is_the_host(airlock: Start, cache: dict[str, str]) ->
     ],
 )
 def test_a_question_that_cannot_be_answered_says_why(
-    airlock: Start, cache: dict[str, str], args: list[str], expected: int, words: list[str]
+    typed: Typed, cache: dict[str, str], args: list[str], expected: int, words: list[str]
 ) -> None:
-    code, out, err = finish(airlock("plan", *args, env=cache))
+    code, out, err = typed("plan", *args, env=cache)
     assert (code, out) == (expected, "")
     assert all(word in err for word in words), err
     assert "→" in err
@@ -126,11 +126,11 @@ def test_a_question_that_cannot_be_answered_says_why(
 
 @pytest.mark.runs
 def test_a_cache_that_cannot_be_written_is_no_reason_not_to_answer(
-    airlock: Start, cache: dict[str, str], tmp_path: Path
+    typed: Typed, cache: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "cache").write_text("no folder")
     env = cache | {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}
-    assert plan_of(airlock, "tiny", env=env)["verdict"] is not None
+    assert plan_of(typed, "tiny", env=env)["verdict"] is not None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -10,9 +10,10 @@ import pytest
 
 from rundir.units import GIB
 from tests.conftest import ROOT
-from tests.launch.plan.test_command import plan_of
-from tests.running import Start
+from tests.forked import Typed, typed
+from tests.launch.plan.test_command import cache, plan_of
 
+__all__ = ["cache", "typed"]  # fixtures
 # What each trains: the text model and its head, without towers.
 NUM_PARAMETERS = {
     "24b-mistral": 23_572_403_200,
@@ -28,13 +29,6 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return a cache for this file, with no model in the Hub's."""
-    folder = tmp_path_factory.mktemp("plan")
-    return {"AIRLOCK_CACHE_DIR": str(folder / "cache"), "HF_HOME": str(folder / "hf")}
-
-
 def of_gpus(num: int) -> tuple[str, ...]:
     return ("--gpu", "H100-80G", "--num-gpus", str(num))
 
@@ -42,9 +36,9 @@ def of_gpus(num: int) -> tuple[str, ...]:
 @pytest.mark.runs
 @pytest.mark.parametrize(("name", "num_gpus"), CASES)
 def test_it_fits_on_gpus_of_80_gb(
-    airlock: Start, cache: dict[str, str], name: str, num_gpus: int
+    typed: Typed, cache: dict[str, str], name: str, num_gpus: int
 ) -> None:
-    plan = plan_of(airlock, name, *of_gpus(num_gpus), env=cache)
+    plan = plan_of(typed, name, *of_gpus(num_gpus), env=cache)
     rank = plan["rank"]
     assert rank["num_parameters"] - rank["num_trainable"] == NUM_PARAMETERS[name]
     assert 40 * GIB < rank["least_bytes"] < rank["most_bytes"] < 80 * GIB
@@ -55,7 +49,7 @@ def test_it_fits_on_gpus_of_80_gb(
 @pytest.mark.long
 @pytest.mark.parametrize("name", NUM_PARAMETERS)
 def test_the_config_of_a_checkpoint_with_its_towers_is_planned_as_the_profile(
-    airlock: Start, cache: dict[str, str], tmp_path: Path, name: str
+    typed: Typed, cache: dict[str, str], tmp_path: Path, name: str
 ) -> None:
     from transformers import CONFIG_MAPPING
 
@@ -66,7 +60,7 @@ def test_the_config_of_a_checkpoint_with_its_towers_is_planned_as_the_profile(
     CONFIG_MAPPING[shape.pop("model_type")](**shape).save_pretrained(tmp_path / "model")
     byte_tokenizer().save_pretrained(tmp_path / "model")  # type: ignore[no-untyped-call]
     there = ("--set", f"model.path={tmp_path / 'model'}", "--set", "launch.load=random")
-    plan = plan_of(airlock, name, *of_gpus(8), *there, env=cache)
-    own = plan_of(airlock, name, *of_gpus(8), env=cache)
+    plan = plan_of(typed, name, *of_gpus(8), *there, env=cache)
+    own = plan_of(typed, name, *of_gpus(8), env=cache)
     assert plan["verdict"] == "fits"
     assert plan["rank"]["peak_bytes"] == own["rank"]["peak_bytes"]

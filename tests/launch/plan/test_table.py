@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from launch.plan.table import TABLES, Case, answers, cases
+from launch.plan.table import TABLES, PlanRow, answers, cases
 from rundir.docs import renewed
 from rundir.footprint import Footprint
 from tests.conftest import ROOT
@@ -45,7 +45,7 @@ def rows() -> list[dict[str, str]]:
     return [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
 
 
-def row_of(case: Case) -> dict[str, str]:
+def row_of(case: PlanRow) -> dict[str, str]:
     optimizer = "shared" if case.is_sharded else "whole"
     way = case.way if case.method == "full" else ""
     wanted = (case.profile, case.method, str(case.num_ranks), optimizer, way)
@@ -54,7 +54,7 @@ def row_of(case: Case) -> dict[str, str]:
     return found
 
 
-def states_of(case: Case) -> int:
+def states_of(case: PlanRow) -> int:
     sharing = case.num_ranks if case.is_sharded else 1
     has_copies = case.way == "master"
     return states_bytes(SHAPES[case.profile], case.method, sharing, has_copies=has_copies)
@@ -68,7 +68,7 @@ def test_the_table_has_each_model_method_and_number_of_ranks_and_each_gpu() -> N
 
 
 @each_row
-def test_a_row_is_what_arithmetic_says(case: Case) -> None:
+def test_a_row_is_what_arithmetic_says(case: PlanRow) -> None:
     row, shape = row_of(case), SHAPES[case.profile]
     exact = {
         "weights": weights_bytes(shape, case.method),
@@ -84,7 +84,7 @@ def test_a_row_is_what_arithmetic_says(case: Case) -> None:
 
 
 @each_row
-def test_whether_a_row_fits_follows_from_its_figures(case: Case) -> None:
+def test_whether_a_row_fits_follows_from_its_figures(case: PlanRow) -> None:
     row = row_of(case)
     for gpu, visible in VISIBLE_GIB.items():
         least, most = bounds_gib(row, case.num_ranks, is_new=gpu[0] in "HB")
@@ -103,13 +103,13 @@ def bounds_gib(row: Mapping[str, str], num_ranks: int, *, is_new: bool) -> tuple
 
 
 def test_a_14b_model_is_trained_whole_on_eight_h100_with_shared_states() -> None:
-    row = row_of(Case("14b", "full", 8, is_sharded=True))
+    row = row_of(PlanRow("14b", "full", 8, is_sharded=True))
     assert row["H100-80G"] == row["A100-80G"] == "fits"
-    assert row_of(Case("14b", "full", 8, is_sharded=False))["H100-80G"] == "no"
+    assert row_of(PlanRow("14b", "full", 8, is_sharded=False))["H100-80G"] == "no"
 
 
 @pytest.fixture(scope="module")
-def traced() -> dict[Case, Footprint]:
+def traced() -> dict[PlanRow, Footprint]:
     """Return what the tracer says of every row; it is asked once for each configuration."""
     asked = cases()
     return dict(zip(asked, answers(asked), strict=True))
@@ -119,7 +119,7 @@ def traced() -> dict[Case, Footprint]:
 @pytest.mark.timeout(1800)
 @each_row
 def test_a_trace_has_to_the_byte_what_arithmetic_says(
-    case: Case, traced: dict[Case, Footprint]
+    case: PlanRow, traced: dict[PlanRow, Footprint]
 ) -> None:
     found, shape = traced[case], SHAPES[case.profile]
     assert found.weights_bytes == weights_bytes(shape, case.method)
@@ -132,6 +132,6 @@ def test_a_trace_has_to_the_byte_what_arithmetic_says(
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_the_table_is_up_to_date(traced: dict[Case, Footprint]) -> None:
+def test_the_table_is_up_to_date(traced: dict[PlanRow, Footprint]) -> None:
     assert traced  # so that it is answered from the cache
     assert renewed(PAGE, TABLES) == PAGE.read_text(), "run: python -P -m launch.plan.table"

@@ -83,7 +83,7 @@ def test_a_model_that_cannot_be_traced_is_told_in_the_tracers_own_words(
 def test_a_tracer_that_ends_badly_is_an_error_with_its_reason(
     environ: dict[str, str], tmp_path: Path, body: str, words: str
 ) -> None:
-    env = environ | hooked(environ, tmp_path, "train.trace.trace", body)
+    env = environ | hooked(environ, tmp_path, "rundir.errors", body)  # before anything heavy
     with pytest.raises(UserError, match=words):
         Tracer([question()], env).wait(Signals())
 

@@ -154,13 +154,29 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launch.plan.of_run.this_host", lambda: host_of(500))
 
 
-@pytest.mark.parametrize(("gib", "way"), [(80, "master"), (48, "stochastic"), (None, "master")])
-def test_a_run_takes_what_fits_and_says_so(gib: int | None, way: str, tmp_path: Path) -> None:
-    plan, out = run_on(gib, tmp_path)
-    plan.begin(prepared_in(tmp_path))
-    assert plan.updates() == way
+@pytest.mark.parametrize(
+    ("gib", "asked", "way", "num_lines"),
+    [
+        (80, "auto", "master", 1),
+        (48, "auto", "stochastic", 1),
+        (None, "auto", "master", 0),
+        (80, "plain", "plain", 0),  # asked for, and taken as it is
+    ],
+)
+def test_a_run_takes_what_fits_and_the_ranks_find_it_in_the_run_folder(
+    gib: int | None, asked: str, way: str, num_lines: int, tmp_path: Path, monkeypatch: Any
+) -> None:
+    train: Any = replace(FULL.train, bf16_updates=asked)  # type: ignore[arg-type]
+    plan, out = run_on(gib, tmp_path, config=replace(FULL, train=train))
+    prepared, run = prepared_in(tmp_path), RunDir(tmp_path / "run")
+    write_prepared(run, prepared)
+    monkeypatch.setattr("launch.run.ready.have_prepared", lambda *_: prepared)
+    parts: Any = SimpleNamespace(job=None, run=run, console=None, env={}, signals=None)
+    found = make_ready(parts, plan)
+    assert found.bf16_updates == way
+    assert read_prepared(run) == found
     said = [line for line in out.getvalue().splitlines() if "are updated by" in line]
-    assert len(said) == (0 if gib is None else 1)
+    assert len(said) == num_lines
     assert all(f"train.bf16_updates={way}" in line for line in said)
     plan.close()
 
@@ -172,15 +188,6 @@ def test_a_run_that_fits_in_no_way_is_refused(tmp_path: Path) -> None:
     plan.close()
 
 
-def test_a_way_that_was_asked_for_is_taken_as_it_is(tmp_path: Path) -> None:
-    asked = replace(FULL, train=replace(FULL.train, bf16_updates="plain"))
-    plan, out = run_on(80, tmp_path, config=asked)
-    plan.begin(prepared_in(tmp_path))
-    assert plan.updates() == "plain"
-    assert "are updated by" not in out.getvalue()
-    plan.close()
-
-
 def test_without_a_plan_there_are_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, out = run_on(48, tmp_path)
     monkeypatch.setattr("launch.plan.tracer.kept_answer", lambda _: None)
@@ -188,18 +195,4 @@ def test_without_a_plan_there_are_copies(tmp_path: Path, monkeypatch: pytest.Mon
     plan.begin(prepared_in(tmp_path))
     assert plan.updates() == "master"
     assert "no plan" in out.getvalue()
-    plan.close()
-
-
-def test_the_ranks_find_the_choice_in_the_run_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan, _ = run_on(48, tmp_path)
-    prepared, run = prepared_in(tmp_path), RunDir(tmp_path / "run")
-    write_prepared(run, prepared)
-    monkeypatch.setattr("launch.run.ready.have_prepared", lambda *_: prepared)
-    parts: Any = SimpleNamespace(job=None, run=run, console=None, env={}, signals=None)
-    found = make_ready(parts, plan)
-    assert found.bf16_updates == "stochastic"
-    assert read_prepared(run) == found
     plan.close()

@@ -10,9 +10,8 @@ from launch.config.job import Job
 from launch.config.request import Request
 from launch.files.model_folder import check_model
 from launch.plan.fit import Fit
-from launch.plan.planning import plan_of_ways
+from launch.plan.planning import plan_of_job
 from launch.plan.show import verdict_lines
-from launch.plan.target import target_of_placement
 from machine.processes.signals import Signals
 from rundir.errors import UserError
 
@@ -46,8 +45,7 @@ def _why_not_whole(job: Job, environ: Mapping[str, str]) -> str:
     if job.placement.device == "cpu" and job.sources["launch.needs_gpu"] == DEMO:
         return "the run is on CPU, and the profile is for GPUs"
     try:
-        target = target_of_placement(job.placement)
-        plan = plan_of_ways(job.config, target, environ, Signals())
+        plan = plan_of_job(job, environ, Signals())
     except (UserError, OSError):  # the run itself reports why there is no plan
         return ""
     lines = verdict_lines(plan) if plan.verdict is Fit.DOES_NOT_FIT else []

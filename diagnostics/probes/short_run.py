@@ -19,16 +19,13 @@ from pathlib import Path
 import psutil
 
 from launch.checks.ended import how_it_ended, last_words, quoted
-from launch.checks.rung_process import TRIALS
+from launch.checks.run_rung import SHORT_RUNS
 from machine.processes import children
 from machine.processes.children import python_path
-from rundir.config import RunConfig
 from rundir.events import Event, read_events
 from rundir.finding import Finding
 from rundir.paths import RunDir, runs_folder
 
-NUM_EXAMPLES = 100
-_WARMUP_STEPS = 2
 _POLL_S = 0.1
 _STACKS_S = 1.0  # for ranks to write them
 _SAYS, _FAILED = "airlock: ", "airlock: the run failed"
@@ -36,7 +33,7 @@ _MAX_LINES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class ShortRun:
     """A run that has ended, or was ended after a timeout. `folder` is None if it made none."""
 
     code: int
@@ -55,55 +52,33 @@ class Trial:
         return [float(event["loss"]) for event in self.of("metric", "train")]
 
 
-def smaller(config: RunConfig, *, batch_size: int, num_steps: int) -> dict[str, str]:
-    """Return the settings of a short training of the same kind on the first examples."""
-    train, data = config.train, config.data
-    settings: dict[str, str | int] = {
-        "data.max_samples": min(data.max_samples or NUM_EXAMPLES, NUM_EXAMPLES),
-        "data.eval_path": "",
-        "data.eval_fraction": 0,
-        "train.max_steps": num_steps,
-        "train.global_batch_size": min(train.global_batch_size, batch_size),
-        "train.warmup_steps": min(train.warmup_steps, _WARMUP_STEPS),
-        "train.log_every_steps": 1,
-        "train.eval_every_steps": 0,
-        "train.eval_generate": "false",
-        "train.checkpoint_every_steps": 0,
-        "train.report_to": "",
-        "launch.max_restarts": 0,
-    }
-    if train.method != "full":
-        settings["train.merge_adapters"] = "false"
-    return {key: str(value) for key, value in settings.items()}
-
-
 @contextmanager
-def trial(
-    module: str, args: Sequence[str], timeout_s: float, check_stop: Callable[[], None]
-) -> Iterator[Trial]:
-    """Run `python -m MODULE ARGS…` to its end, for `timeout_s` at most.
+def short_run(
+    args: Sequence[str], timeout_s: float, show_progress: Callable[[], None]
+) -> Iterator[ShortRun]:
+    """Run `airlock run ARGS…` to its end, for `timeout_s` at most.
 
     Its run folder exists inside the block.
     """
     parent = runs_folder()
     parent.mkdir(parents=True, exist_ok=True)
     # On the disk of the runs, because checkpoints may be large.
-    prefix = f"{TRIALS}{os.getpid()}-"
+    prefix = f"{SHORT_RUNS}{os.getpid()}-"
     with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as own:
-        yield _run(module, args, timeout_s, check_stop, Path(own))
+        yield _run(args, timeout_s, show_progress, Path(own))
 
 
 def _run(
-    module: str, args: Sequence[str], timeout_s: float, check_stop: Callable[[], None], own: Path
-) -> Trial:
+    args: Sequence[str], timeout_s: float, show_progress: Callable[[], None], own: Path
+) -> ShortRun:
     env = _environment(os.environ) | {"AIRLOCK_RUNS_DIR": str(own)}
     log, hung = own / "output.log", ""
     with log.open("wb") as output:
-        child = children.start(module, *args, env=env, output=output)
+        child = children.start("launch", "run", *args, env=env, output=output)
     deadline = time.monotonic() + timeout_s
     try:
         while child.poll() is None and not hung:
-            check_stop()
+            show_progress()
             if time.monotonic() > deadline:
                 hung = _where(_folder(own), timeout_s)
             time.sleep(_POLL_S)
@@ -111,7 +86,7 @@ def _run(
         if child.poll() is None:
             children.end(child)
     folder = _folder(own)
-    return Trial(
+    return ShortRun(
         code=child.returncode,
         output=log.read_text(encoding="utf-8", errors="replace"),
         folder=folder,
@@ -150,7 +125,7 @@ def _where(folder: RunDir | None, timeout_s: float) -> str:
         return f"{text}: rank {', '.join(map(str, sorted(stopped)))} is stopped by a signal"
     if not last:
         return f"{text}: no rank has started"
-    rank = min(last, key=lambda one: float(last[one]["mono"]))
+    rank = min(last, key=lambda number: float(last[number]["mono"]))
     attempt = int(last[rank]["attempt"])
     log = folder.rank_log(rank, attempt)
     last_lines = (
@@ -159,19 +134,19 @@ def _where(folder: RunDir | None, timeout_s: float) -> str:
     return f"{text}: rank {rank} was the first to fall silent{quoted(last_lines)}"
 
 
-def judge_end(ran: Trial, do: str) -> Finding:
+def judge_end(ran: ShortRun, do: str) -> Finding:
     """Return a finding that fails unless the run ended well; it quotes the run's final message."""
     if ran.code == 0:
         return Finding(check="run", ok=True, text=f"{len(ran.losses)} steps, to the end")
     if ran.hung:
         return Finding(check="run", ok=False, text=ran.hung, do=do)
-    message, advice = _told(ran.output)
+    message, advice = _final_message(ran.output)
     return Finding(
         check="run", ok=False, text=message or f"it {how_it_ended(ran.code)}", do=advice or do
     )
 
 
-def _told(output: str) -> tuple[str, str]:
+def _final_message(output: str) -> tuple[str, str]:
     """Return a run's final message, and the command it advised."""
     lines = [line for line in output.splitlines() if line.strip()]
     own_lines = [number for number, line in enumerate(lines) if line.startswith(_SAYS)]
