@@ -9,8 +9,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
-from monitor.answers.snapshot import parts_of, read_snapshot
-from monitor.http.errors import NotFoundError
+from monitor.answers.snapshot_files import parts_of, read_snapshot
+from monitor.http.api_errors import NotFoundError
 from monitor.runs.inside import inside
 from rundir.paths import RunDir
 

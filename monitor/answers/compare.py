@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from monitor.answers.snapshot import Example, Snapshot, read_snapshot
+from monitor.answers.snapshot_files import Example, Snapshot, read_snapshot
 from monitor.answers.words import word_diff
 from rundir.paths import RunDir
 

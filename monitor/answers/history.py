@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Any, Literal, get_args
 
 from monitor.answers.brief import Brief, Briefs
-from monitor.answers.snapshot import Example, read_snapshot, steps_of
-from monitor.http.errors import NotFoundError
+from monitor.answers.snapshot_files import Example, read_snapshot, steps_of
+from monitor.http.api_errors import NotFoundError
 from rundir.paths import RunDir
 
 Filter = Literal["newly_right", "regressed", "never_right", "unstable"]

@@ -13,24 +13,24 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from monitor.answers.routes import routes as answers_routes
-from monitor.api.guard import HEADERS, Guard
+from monitor.answers.answer_routes import routes as answers_routes
 from monitor.api.near import nearest
 from monitor.api.openapi import told_in
-from monitor.api.routes import routes as own_routes
-from monitor.api.settings import Settings
+from monitor.api.request_guard import HEADERS, Guard
+from monitor.api.run_routes import routes as own_routes
+from monitor.api.server_settings import ServerSettings
+from monitor.http.api_errors import ApiError, NotFoundError, WrongMethodError
 from monitor.http.endpoint import Json
-from monitor.http.errors import ApiError, NotFoundError, WrongMethodError
 from monitor.metrics.hub import Hub
 from monitor.metrics.index import Index
-from monitor.metrics.routes import routes as metrics_routes
-from monitor.pages.routes import routes as pages_routes
-from monitor.runs.folder import Runs
+from monitor.metrics.metric_routes import routes as metrics_routes
+from monitor.pages.page_routes import routes as pages_routes
+from monitor.runs.run_list import Runs
 
 _NUM_THREADS = 4  # that read files at once: each may hold some MiB
 
 
-def create_app(settings: Settings) -> Starlette:
+def create_app(settings: ServerSettings) -> Starlette:
     """Return the app. Handlers find `app.state.settings`, `.runs`, `.index` and `.hub`."""
     app = Starlette(
         routes=all_routes(settings),
@@ -50,7 +50,7 @@ def create_app(settings: Settings) -> Starlette:
     return app
 
 
-def all_routes(settings: Settings) -> list[BaseRoute]:
+def all_routes(settings: ServerSettings) -> list[BaseRoute]:
     """Return the routes of this room and of the others."""
     routes = [*own_routes(), *metrics_routes(), *answers_routes()]
     if settings.with_pages:

@@ -11,7 +11,7 @@ from inbox.ending import verdict_of
 from inbox.jobs import Job, folders_in, jobs_in, read_job
 from inbox.layout import Layout
 from inbox.state import answer
-from monitor.api.controls import inbox_layout
+from monitor.api.control_requests import inbox_layout
 
 
 def inbox_files(folder: Path | None, *, limit: int, offset: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from monitor.http.errors import BadRequestError
+from monitor.http.api_errors import BadRequestError
 
 Schema = dict[str, Any]
 _LONGEST = 4096  # characters of a parameter

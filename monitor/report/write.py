@@ -15,11 +15,11 @@ from typing import Any
 from markupsafe import Markup
 
 from monitor.api.app import create_app
-from monitor.api.settings import Settings
-from monitor.http.errors import ApiError
-from monitor.pages.files import PACKAGE, STATIC, chart_file, page
-from monitor.report.ask import Answers, Asker, answers_of
+from monitor.api.server_settings import ServerSettings
+from monitor.http.api_errors import ApiError
+from monitor.pages.page_files import PACKAGE, STATIC, chart_file, page
 from monitor.report.bundle import bundled
+from monitor.report.report_answers import Answers, Asker, answers_of
 from rundir.errors import UserError
 from rundir.paths import RunDir
 
@@ -51,7 +51,7 @@ OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWA
 
 def report_html(run: RunDir, most_bytes: int = MOST_BYTES) -> str:
     """Return the report of a run. Raises UserError if it has too much for one file."""
-    app = create_app(Settings(runs_folder=run.path.parent, with_pages=False))
+    app = create_app(ServerSettings(runs_folder=run.path.parent, with_pages=False))
     try:
         answers = answers_of(Asker(app), run.run_id, series())
     except ApiError as error:

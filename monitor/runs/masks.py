@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
-from monitor.http.errors import NotFoundError
+from monitor.http.api_errors import NotFoundError
 from monitor.runs.inside import json_inside
 from rundir.masking import Mask
 from rundir.paths import RunDir

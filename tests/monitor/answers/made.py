@@ -10,7 +10,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from monitor.api.app import create_app
-from monitor.api.settings import Settings
+from monitor.api.server_settings import ServerSettings
 from rundir.paths import RunDir
 
 HOSTILE = (
@@ -87,7 +87,7 @@ def put(run: RunDir, step: int, content: Any, dataset: str = "d") -> Path:
 
 def client(folder: Path) -> TestClient:
     """Return what asks a server over the runs in `folder`; an exception in it is status 500."""
-    app = create_app(Settings(runs_folder=folder, host="127.0.0.1"))
+    app = create_app(ServerSettings(runs_folder=folder, host="127.0.0.1"))
     return TestClient(app, base_url="http://127.0.0.1:8080", raise_server_exceptions=False)
 
 

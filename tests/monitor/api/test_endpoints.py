@@ -16,7 +16,7 @@ from inbox.lock import held
 from monitor.api.app import all_routes
 from monitor.api.near import nearest
 from monitor.api.openapi import document, told_in
-from monitor.api.settings import Settings
+from monitor.api.server_settings import ServerSettings
 from monitor.http.endpoint import Json
 from rundir.masking import MASK
 from rundir.owner import take
@@ -164,7 +164,7 @@ def test_an_inbox_is_told_of_and_takes_requests(
 
 
 def test_the_document_and_the_routes_are_the_same(folder: Path) -> None:
-    routes = all_routes(Settings(runs_folder=folder))
+    routes = all_routes(ServerSettings(runs_folder=folder))
     told = document(routes)
     served_paths = {
         (re.sub(r":\w+}", "}", route.path), method)
@@ -195,7 +195,7 @@ def test_the_document_and_the_routes_are_the_same(folder: Path) -> None:
     ],
 )
 def test_an_unknown_path_is_answered_with_the_nearest(folder: Path, path: str, near: str) -> None:
-    known = [told.path for told in told_in(all_routes(Settings(runs_folder=folder)))]
+    known = [told.path for told in told_in(all_routes(ServerSettings(runs_folder=folder)))]
     assert nearest(path, known) == near
 
 
@@ -211,7 +211,7 @@ def test_an_answer_is_json_whatever_it_holds(value: Any, sent: Any) -> None:
 
 
 def test_the_help_that_the_launcher_shows_names_every_option() -> None:
-    from monitor.command import command
+    from monitor.serve_command import command
 
     shown = (ROOT / "setup/help/serve.txt").read_text()
     for param in command.params:

@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from monitor.api.guard import BURST, MOST_BODY_BYTES, MOST_URL_BYTES, Rate, host_name
-from monitor.http.errors import TooManyError
+from monitor.api.request_guard import BURST, MOST_BODY_BYTES, MOST_URL_BYTES, Rate, host_name
+from monitor.http.api_errors import TooManyError
 from rundir.owner import take
 from rundir.paths import RunDir
 from tests.monitor.serving import make_run, served

@@ -9,9 +9,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from monitor.api.app import create_app
-from monitor.api.settings import Settings
-from monitor.pages.files import HERE, STATIC, chart_file
-from monitor.pages.routes import PAGES
+from monitor.api.server_settings import ServerSettings
+from monitor.pages.page_files import HERE, STATIC, chart_file
+from monitor.pages.page_routes import PAGES
 from monitor.report.bundle import bundled
 
 SCRIPTS = sorted(STATIC.glob("*.js"))
@@ -20,7 +20,7 @@ SERVED = [path for path in TEMPLATES if path.name != "report.html"]
 
 
 def client(tmp_path: Path) -> TestClient:
-    app = create_app(Settings(runs_folder=tmp_path))
+    app = create_app(ServerSettings(runs_folder=tmp_path))
     return TestClient(app, base_url="http://127.0.0.1:8080")
 
 

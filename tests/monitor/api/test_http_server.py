@@ -37,7 +37,7 @@ def _serve(environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[
 def test_a_taken_port_is_passed_over_unless_it_was_named(
     environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from monitor.api import server as server_module
+    from monitor.api import http_server as server_module
     from rundir.errors import UserError
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -161,7 +161,7 @@ def test_the_end_does_not_wait_for_streams_that_are_open(
     make_run(folder)
     # What is said of streams that had to be cut off, when their time was up, is a fault here.
     strict = "module._is_no_end = lambda record: 1 / 0"
-    strict_environ = environ | hooked(environ, tmp_path, "monitor.api.server", strict)
+    strict_environ = environ | hooked(environ, tmp_path, "monitor.api.http_server", strict)
     with contextlib.ExitStack() as stack:
         with served(folder, strict_environ) as server:
             streams = [

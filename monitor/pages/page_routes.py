@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from monitor.pages.files import TYPES, chart_file, modules_of, page, static
+from monitor.pages.page_files import TYPES, chart_file, modules_of, page, static
 
 # URL -> template. All lie at the same depth, so that relative URLs hold below any prefix.
 PAGES = {

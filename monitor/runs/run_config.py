@@ -6,7 +6,7 @@ import tomllib
 from contextlib import suppress
 from typing import Any
 
-from monitor.http.errors import NotFoundError
+from monitor.http.api_errors import NotFoundError
 from monitor.runs.inside import json_inside, text_inside
 from monitor.runs.masks import masked_value
 from rundir.masking import Mask

@@ -17,7 +17,7 @@ from monitor.metrics.hub import Hub
 from monitor.metrics.index import Index
 from monitor.metrics.query import Question
 from monitor.metrics.stream import open_stream
-from monitor.runs.folder import Runs
+from monitor.runs.run_list import Runs
 
 _DEFAULT = "train.loss,eval.loss"
 _LARGE = 2**53

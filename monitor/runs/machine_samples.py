@@ -6,8 +6,8 @@ import shutil
 import time
 from typing import Any
 
-from monitor.runs.events import last_events
-from monitor.runs.state import read_status
+from monitor.runs.event_pages import last_events
+from monitor.runs.run_rows import read_status
 from rundir.events import COMMON, Event
 from rundir.paths import RunDir
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal
 
-from monitor.http.errors import NotFoundError
+from monitor.http.api_errors import NotFoundError
 from monitor.runs.inside import json_inside, text_inside
 from rundir.exit_codes import ExitCode
 from rundir.owner import is_owned
@@ -39,7 +39,7 @@ _CRASHED = "its launcher has ended without a word"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class RunRow:
     """One run at a glance; times are Unix seconds."""
 
     id: str
@@ -97,7 +97,7 @@ def _is_new(run: RunDir) -> bool:
     return False
 
 
-def row_of(run: RunDir, status: dict[str, Any] | None = None) -> Row:
+def row_of(run: RunDir, status: dict[str, Any] | None = None) -> RunRow:
     """Return the row of a run, with `status` if that has been read already."""
     status_ = read_status(run) if status is None else status
     state = state_of(run, status_)
@@ -107,7 +107,7 @@ def row_of(run: RunDir, status: dict[str, Any] | None = None) -> Row:
     has_ended = state not in ("running", "paused")
     error = _text(status_.get("error")) or (_CRASHED if state == "crashed" else None)
     profile = _text(status_.get("profile")) or ""
-    return Row(
+    return RunRow(
         id=run.run_id,
         name=name_of(run.run_id),
         profile=profile,

@@ -17,9 +17,8 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from monitor.api.settings import LOOPBACK, Settings
-from monitor.http.endpoint import Json
-from monitor.http.errors import (
+from monitor.api.server_settings import LOOPBACK, ServerSettings
+from monitor.http.api_errors import (
     ApiError,
     ForbiddenError,
     TooLargeError,
@@ -27,6 +26,7 @@ from monitor.http.errors import (
     UnauthorizedError,
     WrongMethodError,
 )
+from monitor.http.endpoint import Json
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -71,7 +71,7 @@ class Rate:
 class Guard:
     """The middleware around all routes."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self._app = app
         self._settings = settings
         self._rate = Rate()

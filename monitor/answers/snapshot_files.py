@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from monitor.http.errors import BadRequestError, NotFoundError
+from monitor.http.api_errors import BadRequestError, NotFoundError
 from monitor.runs.inside import inside, names_inside
 from rundir.paths import RunDir
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from monitor.http.errors import ApiError
-from monitor.runs.folder import Runs
+from monitor.http.api_errors import ApiError
+from monitor.runs.run_list import Runs
 from rundir.atomic import write_text
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode

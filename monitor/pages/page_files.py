@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jinja2
 
-from monitor.http.errors import NotFoundError
+from monitor.http.api_errors import NotFoundError
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"

@@ -10,7 +10,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ServerSettings:
     """The settings of one server."""
 
     runs_folder: Path

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from monitor.http.errors import NotFoundError
+from monitor.http.api_errors import NotFoundError
 from monitor.runs.inside import inside, names_inside
 from monitor.runs.lines import LONGEST_BYTES, packed, read_piece, unpacked
 from rundir.events import Event, parse_line
@@ -41,7 +41,7 @@ class _Source:
         return event
 
 
-class EventReader:
+class EventPager:
     """Reads the events of one run from a cursor on, within the budget."""
 
     def __init__(self, run: RunDir, offsets: dict[str, int]) -> None:
@@ -122,7 +122,7 @@ def events_page(
 
     "more" tells that asking again at once finds more.
     """
-    reader = EventReader(run, unpacked(after) if after else {})
+    reader = EventPager(run, unpacked(after) if after else {})
     if last:
         reader.begin_near_the_end()
     page: deque[Event] = deque(maxlen=last or None)

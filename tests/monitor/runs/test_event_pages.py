@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from monitor.http.errors import BadRequestError
-from monitor.runs import events as events_module
-from monitor.runs.events import events_page
+from monitor.http.api_errors import BadRequestError
+from monitor.runs import event_pages as events_module
+from monitor.runs.event_pages import events_page
 from monitor.runs.lines import packed
 from rundir.masking import MASK, Mask
 from rundir.paths import RunDir

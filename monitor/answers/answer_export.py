@@ -11,7 +11,7 @@ from typing import Any
 
 from monitor.answers.brief import Briefs
 from monitor.answers.history import readable
-from monitor.answers.snapshot import Example, read_snapshot
+from monitor.answers.snapshot_files import Example, read_snapshot
 from rundir.paths import RunDir
 
 FORMATS = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from monitor.runs import timeline as module
-from monitor.runs.timeline import timeline
+from monitor.runs import rank_starts as module
+from monitor.runs.rank_starts import timeline
 from rundir.events import EventWriter, parse_line
 from rundir.paths import RunDir
 

@@ -14,9 +14,9 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
-from monitor.http.errors import NotFoundError
+from monitor.http.api_errors import NotFoundError
 from monitor.runs.inside import is_text
-from monitor.runs.state import Row, row_of
+from monitor.runs.run_rows import RunRow, row_of
 from rundir.paths import RunDir
 
 _STAMPED = re.compile(r"\d{8}-\d{6}-.*")
@@ -40,7 +40,7 @@ class _Names:
 class _Kept:
     """A row that was read."""
 
-    row: Row
+    row: RunRow
     stamp: tuple[int, int, int]
     read_mono: float
 
@@ -62,7 +62,7 @@ class Runs:
 
     def page(
         self, *, limit: int = 50, offset: int = 0, search: str = "", state: str = ""
-    ) -> tuple[list[Row], int]:
+    ) -> tuple[list[RunRow], int]:
         """Return rows, newest first, and how many there are: those with `search` in their id.
 
         With `state`, all runs have to be looked at: the first time that takes a while.
@@ -114,7 +114,7 @@ class Runs:
         """Return the ids of all runs, newest first."""
         return self._listed().ids
 
-    def row(self, run: RunDir) -> Row | None:
+    def row(self, run: RunDir) -> RunRow | None:
         """Return the row of a run, as it is now; None if the run has gone meanwhile."""
         stamp = _stamp(run)
         now = time.monotonic()

@@ -10,19 +10,19 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute
 
-from monitor.api import controls
+from monitor.api import control_requests as controls
 from monitor.api.inbox_files import inbox_files
 from monitor.api.prometheus import MEDIA_TYPE, text_of
-from monitor.api.status import status_of
+from monitor.api.run_status import status_of
 from monitor.http.endpoint import OFFSET, Param, endpoint, limited
-from monitor.runs.config import config_of
-from monitor.runs.events import events_page
-from monitor.runs.folder import Runs
+from monitor.runs.event_pages import events_page
 from monitor.runs.incidents import incidents_of
 from monitor.runs.logs import logs_page
-from monitor.runs.machine import gpu_stats, memory_stats
+from monitor.runs.machine_samples import gpu_stats, memory_stats
 from monitor.runs.masks import mask_for
-from monitor.runs.state import STATES
+from monitor.runs.run_config import config_of
+from monitor.runs.run_list import Runs
+from monitor.runs.run_rows import STATES
 
 _RUN = Param(name="run", default="latest", meaning="the run's id, or latest")
 _AFTER = Param(name="after", default="", meaning="the cursor of the answer before", at_most=16384)

@@ -12,8 +12,14 @@ from pathlib import Path
 import pytest
 
 from monitor.answers.brief import Briefs
-from monitor.answers.snapshot import MOST_BYTES, datasets_of, raw_snapshot, read_snapshot, steps_of
-from monitor.http.errors import NotFoundError
+from monitor.answers.snapshot_files import (
+    MOST_BYTES,
+    datasets_of,
+    raw_snapshot,
+    read_snapshot,
+    steps_of,
+)
+from monitor.http.api_errors import NotFoundError
 from rundir.atomic import write_text
 from rundir.paths import RunDir
 from tests.monitor.answers.made import example, new_run, put, snapshot

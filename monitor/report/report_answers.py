@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from starlette.types import ASGIApp, Message
 
-from monitor.http.errors import ApiError
+from monitor.http.api_errors import ApiError
 
 Answers = dict[str, Any]
 _POINTS = 1000  # of each series

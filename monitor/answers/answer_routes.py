@@ -11,12 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 
+from monitor.answers.answer_export import FORMATS, export, file_name
 from monitor.answers.brief import Brief, Briefs
 from monitor.answers.compare import CHANGES, At, compare
-from monitor.answers.export import FORMATS, export, file_name
 from monitor.answers.find import datasets, run_with
 from monitor.answers.history import FILTERS, examples
-from monitor.answers.snapshot import raw_snapshot, step_named, steps_of
+from monitor.answers.snapshot_files import raw_snapshot, step_named, steps_of
 from monitor.http.endpoint import OFFSET, Param, endpoint, limited
 
 _briefs = Briefs()

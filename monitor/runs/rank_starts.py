@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from monitor.http.errors import NotFoundError
+from monitor.http.api_errors import NotFoundError
 from monitor.runs.inside import inside
 from monitor.runs.lines import read_piece
 from rundir.events import parse_line

@@ -14,11 +14,11 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from monitor.api.server import bound, serve
-from monitor.api.settings import LOOPBACK, Settings
+from monitor.api.http_server import bound, serve
+from monitor.api.server_settings import LOOPBACK, ServerSettings
 from monitor.api.token import token_of
-from monitor.http.errors import NotFoundError
-from monitor.runs.folder import Runs
+from monitor.http.api_errors import NotFoundError
+from monitor.runs.run_list import Runs
 from rundir.errors import UserError
 from rundir.paths import ROOT, runs_folder, shown
 
@@ -83,7 +83,7 @@ def command(  # noqa: PLR0913 - one for each option
         if run:
             _check(folder, run)
         with bound(host, PORT if port is None else port, is_named=port is not None) as listening:
-            settings = Settings(
+            settings = ServerSettings(
                 runs_folder=folder,
                 host=host,
                 port=listening.getsockname()[1],
@@ -126,7 +126,7 @@ def _check(folder: Path, run: str) -> None:
         raise UserError(error.text, do=f"ls {shlex.quote(str(folder))}") from error
 
 
-def _lines(settings: Settings, kept_in: str) -> list[str]:
+def _lines(settings: ServerSettings, kept_in: str) -> list[str]:
     """Return what is said at the start: what is served, where, and the token."""
     name = f"[{settings.host}]" if ":" in settings.host else settings.host
     if settings.host in ("0.0.0.0", "::"):  # noqa: S104 - a comparison

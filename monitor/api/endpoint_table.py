@@ -1,4 +1,4 @@
-"""`python -m monitor.api.docs`: write the table of endpoints in docs/serve.md, from the routes."""
+"""`python -m monitor.api.endpoint_table`: write the table of docs/serve.md, from the routes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from monitor.api.app import all_routes
 from monitor.api.openapi import path_names, told_in
-from monitor.api.settings import Settings
+from monitor.api.server_settings import ServerSettings
 from monitor.http.endpoint import Endpoint, Param
 from rundir.docs import Tables, write
 
@@ -14,7 +14,7 @@ from rundir.docs import Tables, write
 def endpoints_table() -> str:
     """Return every endpoint with its parameters, as Markdown."""
     rows = ["| endpoint | answers | parameters |", "|---|---|---|"]
-    for endpoint in told_in(all_routes(Settings(runs_folder=Path("runs"), token=""))):
+    for endpoint in told_in(all_routes(ServerSettings(runs_folder=Path("runs"), token=""))):
         path = endpoint.path
         for name in path_names(path):
             path = path.replace(f"{{{name}}}", name.upper())

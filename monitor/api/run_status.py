@@ -6,12 +6,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from monitor.http.errors import NotFoundError
-from monitor.runs.events import last_events, masked
+from monitor.http.api_errors import NotFoundError
+from monitor.runs.event_pages import last_events, masked
 from monitor.runs.inside import json_inside
 from monitor.runs.masks import mask_for
-from monitor.runs.state import read_status, row_of
-from monitor.runs.timeline import timeline
+from monitor.runs.rank_starts import timeline
+from monitor.runs.run_rows import read_status, row_of
 from rundir.paths import RunDir
 
 _MOST_RANKS = 1024

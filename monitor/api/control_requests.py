@@ -17,10 +17,10 @@ from starlette.requests import Request
 
 from inbox import requests as inbox_requests
 from inbox.layout import Layout
-from monitor.http.errors import BadRequestError, ConflictError, NotFoundError
-from monitor.runs.folder import Runs
+from monitor.http.api_errors import BadRequestError, ConflictError, NotFoundError
 from monitor.runs.inside import text_inside
-from monitor.runs.state import read_status, state_of
+from monitor.runs.run_list import Runs
+from monitor.runs.run_rows import read_status, state_of
 from rundir import control
 from rundir.paths import RunDir
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from monitor.runs.state import NUM_COLORS, name_of, resumed_from, row_of
+from monitor.runs.run_rows import NUM_COLORS, name_of, resumed_from, row_of
 from rundir.owner import is_owned, take
 from rundir.paths import RunDir
 from tests.conftest import ROOT

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import uvicorn
 
 from monitor.api.app import create_app
-from monitor.api.settings import Settings
+from monitor.api.server_settings import ServerSettings
 from monitor.metrics.hub import Hub
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
@@ -94,7 +94,7 @@ def _by_whom(port: int) -> str:
     return ", by a process of another user"
 
 
-def serve(settings: Settings, listening: socket.socket, say: Callable[[], None]) -> None:
+def serve(settings: ServerSettings, listening: socket.socket, say: Callable[[], None]) -> None:
     """Serve until SIGTERM or Ctrl-C; `say` is called once requests are answered."""
     _prepare()
     app = create_app(settings)

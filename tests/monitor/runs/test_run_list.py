@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from monitor.http.errors import NotFoundError
-from monitor.runs.folder import Runs
+from monitor.http.api_errors import NotFoundError
+from monitor.runs.run_list import Runs
 from tests.monitor.serving import make_run, served
 
 
