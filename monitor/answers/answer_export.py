@@ -7,14 +7,15 @@ import io
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from monitor.answers.brief import Briefs
 from monitor.answers.history import readable
 from monitor.answers.snapshot_files import Example, read_snapshot
 from rundir.paths import RunDir
 
-FORMATS = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
+Format = Literal["jsonl", "csv"]
+FORMATS: dict[Format, str] = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
 COLUMNS = (
     "run",
     "dataset",
@@ -32,7 +33,7 @@ COLUMNS = (
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 
 
-def export(briefs: Briefs, run: RunDir, dataset: str, form: str) -> Iterator[bytes]:
+def export(briefs: Briefs, run: RunDir, dataset: str, form: Format) -> Iterator[bytes]:
     """Yield the file, a snapshot at a time; snapshots that cannot be read are left out.
 
     Raises NotFoundError, before anything is yielded, if none can be.
@@ -41,7 +42,7 @@ def export(briefs: Briefs, run: RunDir, dataset: str, form: str) -> Iterator[byt
     return _parts(run, dataset, steps, form)
 
 
-def _parts(run: RunDir, dataset: str, steps: Sequence[int], form: str) -> Iterator[bytes]:
+def _parts(run: RunDir, dataset: str, steps: Sequence[int], form: Format) -> Iterator[bytes]:
     if form == "csv":
         yield _csv([COLUMNS])
     for step in steps:
@@ -91,6 +92,6 @@ def _csv(rows: Sequence[Sequence[Any]]) -> bytes:
     return text.getvalue().encode("utf-8", errors="replace")
 
 
-def file_name(run: RunDir, dataset: str, form: str) -> str:
+def file_name(run: RunDir, dataset: str, form: Format) -> str:
     """Return what a browser may call the file: letters, digits, `.`, `_` and `-` only."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", f"{run.run_id}-{dataset}")[:120] + f".{form}"

@@ -33,6 +33,13 @@ class Brief:
     similarity: array[float] = field(default_factory=lambda: array("f"))  # NaN: not known
     loss: array[float] = field(default_factory=lambda: array("d"))
 
+    def row(self) -> dict[str, Any]:
+        """Return what is listed of the snapshot; of one that cannot be read, why."""
+        if self.error:
+            return {"step": self.step, "error": self.error}
+        keys = ("step", "timestamp", "summary", "cost", "left_out_steps", "dataset_hash")
+        return {key: getattr(self, key) for key in keys}
+
 
 class Briefs:
     """The briefs of snapshots as they lie on the disk, each read once for each of its versions."""

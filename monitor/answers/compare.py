@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from monitor.answers.snapshot_files import Example, Snapshot, read_snapshot
 from monitor.answers.words import word_diff
 from rundir.paths import RunDir
 
-CHANGES = ("newly_right", "regressed", "still_right", "never_right")
+Change = Literal["newly_right", "regressed", "still_right", "never_right"]
+CHANGES: tuple[Change, ...] = get_args(Change)
 
 
 @dataclass(frozen=True, slots=True)

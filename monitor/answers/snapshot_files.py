@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from monitor.http.api_errors import BadRequestError, NotFoundError
+from monitor.http.api_errors import NotFoundError
 from monitor.runs.inside import inside, names_inside
 from rundir.paths import RunDir
 
@@ -73,14 +73,6 @@ def _steps(run: RunDir, dataset: str) -> Iterator[int]:
         match = _FILE.fullmatch(name)
         if match and name == parts_of(run, dataset, int(match[1]))[-1]:
             yield int(match[1])
-
-
-def step_named(text: str) -> int:
-    """Return the step that a URL names. Raises BadRequestError."""
-    digits = text.removeprefix("step_")
-    if not re.fullmatch(r"[0-9]{1,12}", digits):
-        raise BadRequestError(f"{text[:40]!r} is no step", "a step is a whole number, such as 10")
-    return int(digits)
 
 
 def parts_of(run: RunDir, dataset: str, step: int) -> tuple[str, str, str]:

@@ -1,37 +1,46 @@
-"""`python -m monitor.api.endpoint_table`: write the table of docs/serve.md, from the routes."""
+"""`python -m monitor.api.endpoint_table`: write the table of docs/serve.md, from the endpoints."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
-from monitor.api.app import all_routes
-from monitor.api.openapi import path_names, told_in
+from monitor.api.app import create_app
 from monitor.api.server_settings import ServerSettings
-from monitor.http.endpoint import Endpoint, Param
 from rundir.docs import Tables, write
 
 
 def endpoints_table() -> str:
     """Return every endpoint with its parameters, as Markdown."""
+    document = create_app(ServerSettings(runs_folder=Path("runs"), token="")).openapi()
     rows = ["| endpoint | answers | parameters |", "|---|---|---|"]
-    for endpoint in told_in(all_routes(ServerSettings(runs_folder=Path("runs"), token=""))):
-        path = endpoint.path
-        for name in path_names(path):
-            path = path.replace(f"{{{name}}}", name.upper())
-        rows.append(f"| `{endpoint.method} {path}` | {endpoint.summary} | {_params(endpoint)} |")
+    for path, operations in document["paths"].items():
+        shown = re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), path)
+        for method, operation in operations.items():
+            answers = operation["description"].removesuffix(".")
+            parts = [_parameter(item) for item in operation.get("parameters", ())]
+            parts += _requests(document, operation)
+            cell = "<br>".join(filter(None, parts)).replace("|", "\\|")
+            rows.append(f"| `{method.upper()} {shown}` | {answers} | {cell} |")
     return "\n".join(rows)
 
 
-def _params(endpoint: Endpoint) -> str:
-    parts = [f"`{param.name}`{_default(param)}: {param.meaning}" for param in endpoint.params]
-    if endpoint.body is not None:
-        choices = endpoint.body["properties"]["request"]["enum"]
-        parts.append('`{"request": …}`: ' + ", ".join(choices))
-    return "<br>".join(parts).replace("|", "\\|")
+def _parameter(item: dict[str, Any]) -> str:
+    """Return a parameter of the query with its default and what it is; "" for one of the path."""
+    if item["in"] == "path":
+        return ""
+    default = item["schema"].get("default")
+    return f"`{item['name']}`{f' = {default}' if default else ''}: {item['description']}"
 
 
-def _default(param: Param) -> str:
-    return f" = {param.default}" if param.default not in (None, "", 0) else ""
+def _requests(document: dict[str, Any], operation: dict[str, Any]) -> list[str]:
+    """Return the requests that the body of a control may name."""
+    if "requestBody" not in operation:
+        return []
+    name = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].split("/")[-1]
+    choices = document["components"]["schemas"][name]["properties"]["request"]["enum"]
+    return ['`{"request": …}`: ' + ", ".join(choices)]
 
 
 TABLES: Tables = {"docs/serve.md": {"endpoints": endpoints_table}}

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 
-class ApiError(Exception):
+from starlette.exceptions import HTTPException
+
+
+class ApiError(HTTPException):
     """An answer that is no success; its body is {"error": text, "hint": hint}."""
 
     status = 500
 
-    def __init__(self, text: str, hint: str = "") -> None:
-        super().__init__(text)
+    def __init__(
+        self,
+        text: str,
+        hint: str = "",
+        *,
+        status: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status or self.status, text, headers)
         self.text = text
         self.hint = hint
-
-    def body(self) -> dict[str, str]:
-        """Return what is sent as JSON."""
-        return {"error": self.text, "hint": self.hint}
 
 
 class BadRequestError(ApiError):
@@ -24,28 +31,10 @@ class BadRequestError(ApiError):
     status = 400
 
 
-class UnauthorizedError(ApiError):
-    """No token, or a wrong one."""
-
-    status = 401
-
-
-class ForbiddenError(ApiError):
-    """A request from another site, or for another host."""
-
-    status = 403
-
-
 class NotFoundError(ApiError):
     """Nothing of that name."""
 
     status = 404
-
-
-class WrongMethodError(ApiError):
-    """A path that takes other methods."""
-
-    status = 405
 
 
 class ConflictError(ApiError):
@@ -54,13 +43,10 @@ class ConflictError(ApiError):
     status = 409
 
 
-class TooLargeError(ApiError):
-    """A body or a URL beyond the limit."""
-
-    status = 413
-
-
 class TooManyError(ApiError):
-    """More requests, or streams, than the limit."""
+    """More streams than the limit."""
 
     status = 429
+
+    def __init__(self, text: str, hint: str) -> None:
+        super().__init__(text, hint, headers={"Retry-After": "1"})

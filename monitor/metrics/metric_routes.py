@@ -1,146 +1,122 @@
-"""The routes about metrics: their curves, and the streams of changes."""
+"""The endpoints about metrics: their curves, and the streams of changes."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
-from monitor.http.endpoint import Json, Param, Schema, endpoint
+from monitor.http.json_answer import Json
 from monitor.metrics.follower import Follower, RunsFollower
-from monitor.metrics.hub import Hub
-from monitor.metrics.index import Index
 from monitor.metrics.query import Question
 from monitor.metrics.stream import open_stream
-from monitor.runs.run_list import Runs
+from monitor.runs.requested_run import AllRuns, RunInPath
 
-_DEFAULT = "train.loss,eval.loss"
-_LARGE = 2**53
+router = APIRouter()
 _FEW_POINTS = 2000
 _LARGE_ANSWER = threading.Lock()  # one at a time: each takes tens of megabytes to make
-_NUMBERS: Schema = {"type": "array", "items": {"type": ["number", "string", "null"]}}
-_CURVE: Schema = {
-    "type": "object",
-    "description": "one value for each bucket of steps, or of seconds for what has no steps",
-    "properties": dict.fromkeys(("steps", "t", "min", "max", "mean", "last", "nan"), _NUMBERS),
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 }
-_ANSWER: Schema = {
-    "type": "object",
-    "required": ["series", "exact", "resumes", "names", "indexed", "reset", "cursor"],
-    "properties": {
-        "series": {"type": "object", "additionalProperties": _CURVE},
-        "exact": {"type": "boolean", "description": "each row is there, not the range of many"},
-        "resumes": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "step": {"type": "integer", "description": "after which training goes on"},
-                    "attempt": {"type": "integer"},
-                    "t": {"type": "number"},
-                    "run": {"type": ["string", "null"], "description": "whose checkpoint it was"},
-                    "why": {"enum": ["restart", "resume", "rollback"]},
-                },
-            },
-        },
-        "names": {"type": "array", "items": {"type": "string"}},
-        "indexed": {
-            "type": "object",
-            "properties": {
-                "bytes": {"type": "integer"},
-                "of_bytes": {"type": "integer"},
-                "done": {"type": "boolean"},
-                "problem": {"type": "string", "description": "why there is no index in the cache"},
-            },
-        },
-        "reset": {"type": "boolean", "description": "what `after` stood for is void"},
-        "cursor": {"type": "string"},
-    },
-}
-_STREAM: Schema = {"type": "string", "description": "Server-Sent Events"}
 
 
-def routes() -> list[BaseRoute]:
-    """Return the routes."""
-    return [
-        endpoint(
-            "/api/runs/{run}/metrics",
-            metrics,
-            "Curves of a run's metrics: the least and the greatest value of each bucket",
-            [
-                Param(
-                    name="series",
-                    default=_DEFAULT,
-                    meaning="names, with commas between: train.loss, train.*, gpu.used_bytes@0, *",
-                ),
-                *(_bound("from_step", "the first step"), _bound("to_step", "the last step")),
-                *(_bound("from_t", "Unix time of the first"), _bound("to_t", "of the last")),
-                Param(
-                    name="points",
-                    type="integer",
-                    default=1000,
-                    at_least=1,
-                    at_most=60_000,
-                    meaning="buckets of each series, fewer if there are many; with no more rows "
-                    "than that, each is told",
-                ),
-                Param(name="after", default="", meaning="cursor: only what has come since"),
-            ],
-            answer=_ANSWER,
-        ),
-        endpoint(
-            "/api/runs/{run}/stream",
-            stream_run,
-            "What happens in a run: status, event, metric, log, answers, reset, gone, ping",
-            [
-                Param(name="cursor", default="", meaning="id of the last message that came"),
-                Param(name="logs", default="run", meaning="logs to follow: run,rank0"),
-            ],
-            answer=_STREAM,
-            media_type="text/event-stream",
-        ),
-        endpoint(
-            "/api/stream",
-            stream_runs,
-            "Rows of the newest runs, as they change: runs, ping",
-            answer=_STREAM,
-            media_type="text/event-stream",
-        ),
-    ]
+class Curve(BaseModel):
+    """One value for each bucket of steps, or of seconds for what has no steps."""
+
+    steps: list[int | None]
+    t: list[float | str | None]
+    min: list[float | str | None]
+    max: list[float | str | None]
+    mean: list[float | str | None]
+    last: list[float | str | None]
+    nan: list[int | float]
 
 
-def _bound(name: str, meaning: str) -> Param:
-    return Param(name=name, type="number", at_least=-_LARGE, at_most=_LARGE, meaning=meaning)
+class Resume(BaseModel):
+    """A place at which training went on."""
+
+    step: int = Field(description="after which training goes on")
+    attempt: int
+    t: float
+    run: str | None = Field(description="whose checkpoint it was")
+    why: Literal["restart", "resume", "rollback"]
 
 
-def metrics(request: Request, *, run: str, series: str, **rest: Any) -> Response:
-    """Return the curves of some series; as bytes, since a large answer takes a while to write."""
-    runs: Runs = request.app.state.runs
-    names = tuple(word.strip() for word in series.split(",") if word.strip())
-    index: Index = request.app.state.index
-    found_run = runs.find(run)
-    question = Question(series=names, **rest)
-    with _LARGE_ANSWER if question.points > _FEW_POINTS else contextlib.nullcontext():
-        return Json(index.metrics(found_run, question))
+class Indexed(BaseModel):
+    """How much of the events is in the index."""
+
+    bytes: int
+    of_bytes: int
+    done: bool
+    problem: str = Field("", description="why there is no index in the cache")
 
 
-async def stream_run(request: Request, *, run: str, cursor: str, logs: str) -> Response:
-    """Open the stream of a run."""
-    runs: Runs = request.app.state.runs
-    found_run = await asyncio.to_thread(runs.find, run)
+class Curves(BaseModel):
+    """The answer, as the document has it; the index makes it."""
+
+    series: dict[str, Curve]
+    exact: bool = Field(description="each row is there, not the range of many")
+    resumes: list[Resume]
+    names: list[str]
+    indexed: Indexed
+    reset: bool = Field(description="what `after` stood for is void")
+    cursor: str
+
+
+def _bound(meaning: str) -> Any:
+    return Field(None, ge=-(2**53), le=2**53, allow_inf_nan=False, description=meaning)
+
+
+class WantedCurves(BaseModel):
+    """Which curves are asked for, and how finely."""
+
+    series: str = Field(
+        "train.loss,eval.loss",
+        description="names, with commas between: train.loss, train.*, gpu.used_bytes@0, *",
+    )
+    from_step: float | None = _bound("the first step")
+    to_step: float | None = _bound("the last step")
+    from_t: float | None = _bound("Unix time of the first")
+    to_t: float | None = _bound("of the last")
+    points: int = Field(
+        1000,
+        ge=1,
+        le=60_000,
+        description="buckets of each series, fewer if there are many; with no more rows than "
+        "that, each is told",
+    )
+    after: str = Field("", description="cursor: only what has come since")
+
+
+@router.get("/api/runs/{run}/metrics", responses={200: {"model": Curves}})
+def metrics(request: Request, run: RunInPath, wanted: Annotated[WantedCurves, Query()]) -> Json:
+    """Curves of a run's metrics: the least and the greatest value of each bucket."""
+    names = tuple(word.strip() for word in wanted.series.split(",") if word.strip())
+    question = Question(**dict(wanted) | {"series": names})
+    with _LARGE_ANSWER if wanted.points > _FEW_POINTS else contextlib.nullcontext():
+        return Json(request.app.state.index.metrics(run, question))
+
+
+@router.get("/api/runs/{run}/stream", responses=_STREAM, response_class=Response)
+async def stream_run(
+    request: Request,
+    runs: AllRuns,
+    run: RunInPath,
+    cursor: Annotated[str, Query(description="id of the last message that came")] = "",
+    logs: Annotated[str, Query(description="logs to follow: run,rank0")] = "run",
+) -> Response:
+    """What happens in a run: status, event, metric, log, answers, reset, gone, ping."""
     last = request.headers.get("last-event-id", "")[:16384] or cursor
-    key = str(found_run.path)
-    hub: Hub = request.app.state.hub
-    return await open_stream(hub, key, lambda: Follower(runs, found_run), cursor=last, logs=logs)
+    key, hub = str(run.path), request.app.state.hub
+    return await open_stream(hub, key, lambda: Follower(runs, run), cursor=last, logs=logs)
 
 
-async def stream_runs(request: Request) -> Response:
-    """Open the stream of all runs."""
-    runs: Runs = request.app.state.runs
-    hub: Hub = request.app.state.hub
-    return await open_stream(hub, "", lambda: RunsFollower(runs))
+@router.get("/api/stream", responses=_STREAM, response_class=Response)
+async def stream_runs(request: Request, runs: AllRuns) -> Response:
+    """Rows of the newest runs, as they change: runs, ping."""
+    return await open_stream(request.app.state.hub, "", lambda: RunsFollower(runs))

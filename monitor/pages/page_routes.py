@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
-from starlette.routing import BaseRoute, Route
 
 from monitor.pages.page_files import TYPES, chart_file, modules_of, page, static
 
@@ -22,34 +22,36 @@ PAGES = {
     "/inbox": "inbox",
 }
 
-
-def routes() -> list[BaseRoute]:
-    """Return the routes of all pages, and of their CSS and modules."""
-    return [
-        *(Route(path, _shows(name), methods=["GET"]) for path, name in PAGES.items()),
-        Route("/static/uplot/{name}", _chart_file, methods=["GET"]),
-        Route("/static/{name}", _static, methods=["GET"]),
-        Route("/favicon.ico", _icon, methods=["GET"]),
-    ]
+router = APIRouter(include_in_schema=False)
 
 
-def _shows(name: str) -> Callable[[Request], Awaitable[Response]]:
-    async def show(_: Request) -> Response:
+def _shows(name: str) -> Callable[[], Response]:
+    def show() -> Response:
         html = page(name, page=name, modules=modules_of(name))
         return HTMLResponse(html, headers={"Cache-Control": "no-cache"})
 
     return show
 
 
-async def _static(request: Request) -> Response:
-    return _file(request, static(request.path_params["name"]))
+for _path, _name in PAGES.items():
+    router.add_api_route(_path, _shows(_name), response_model=None)
 
 
-async def _chart_file(request: Request) -> Response:
-    return _file(request, chart_file(request.path_params["name"]))
+@router.get("/static/uplot/{name}")
+async def chart(request: Request, name: str) -> Response:
+    """Return a file of uPlot."""
+    return _file(request, chart_file(name))
 
 
-async def _icon(request: Request) -> Response:
+@router.get("/static/{name}")
+async def own_file(request: Request, name: str) -> Response:
+    """Return a file of ours."""
+    return _file(request, static(name))
+
+
+@router.get("/favicon.ico")
+async def icon(request: Request) -> Response:
+    """Return the icon, which browsers ask for by this name."""
     return _file(request, static("icon.svg"))
 
 

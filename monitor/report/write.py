@@ -14,12 +14,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from monitor.api.app import create_app
-from monitor.api.server_settings import ServerSettings
 from monitor.http.api_errors import ApiError
+from monitor.http.json_answer import finite
 from monitor.pages.page_files import PACKAGE, STATIC, chart_file, page
 from monitor.report.bundle import bundled
-from monitor.report.report_answers import Answers, Asker, answers_of
+from monitor.report.report_answers import Answers, answers_of
 from rundir.errors import UserError
 from rundir.paths import RunDir
 
@@ -51,9 +50,8 @@ OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWA
 
 def report_html(run: RunDir, most_bytes: int = MOST_BYTES) -> str:
     """Return the report of a run. Raises UserError if it has too much for one file."""
-    app = create_app(ServerSettings(runs_folder=run.path.parent, with_pages=False))
     try:
-        answers = answers_of(Asker(app), run.run_id, series())
+        answers = finite(answers_of(run, series()))
     except ApiError as error:
         raise UserError(
             error.text, do=f"ls {shlex.quote(str(run.path))}   # what the run has ({error.hint})"

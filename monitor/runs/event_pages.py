@@ -116,7 +116,14 @@ class EventPager:
 
 
 def events_page(
-    run: RunDir, mask: Mask, *, after: str, limit: int, last: int, kind: str, name: str
+    run: RunDir,
+    mask: Mask,
+    *,
+    after: str = "",
+    limit: int = 1000,
+    last: int = 0,
+    kind: str = "",
+    name: str = "",
 ) -> dict[str, Any]:
     """Return up to `limit` events after the cursor, or the `last` ones, and the next cursor.
 

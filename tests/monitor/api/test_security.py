@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from monitor.api.request_guard import BURST, MOST_BODY_BYTES, MOST_URL_BYTES, Rate, host_name
-from monitor.http.api_errors import TooManyError
+from monitor.api.app import MOST_BODY_BYTES
+from monitor.api.request_guard import MOST_URL_BYTES
 from rundir.owner import take
 from rundir.paths import RunDir
 from tests.monitor.serving import make_run, served
@@ -36,6 +36,9 @@ def test_a_name_that_was_made_to_lead_here_is_refused(
             "127.0.0.1.evil.com",
             "",
             "a@localhost",
+            "localhost/x",
+            "localhost:x",
+            "[::1",
         ):
             status, body = server.raw_get("/api/runs", f"Host: {host}")
             assert status in (400, 403), host
@@ -158,39 +161,6 @@ def test_a_thousand_requests_at_once_are_all_answered(
     with served(folder, environ) as server, ThreadPoolExecutor(1000) as threads:
         asked = [threads.submit(server.raw_get, paths[n % len(paths)]) for n in range(1000)]
         counts = Counter(one.result()[0] for one in asked)
-        assert set(counts) <= {200, 429}, counts
-        assert counts[200] >= BURST, counts
-        assert server.raw_get("/api/health")[0] in (200, 429)
+        assert counts == {200: 1000}
+        assert server.raw_get("/api/health")[0] == 200
         assert server.peak_bytes < 120 << 20
-
-
-def test_a_client_that_asks_too_often_is_told_to_wait_and_then_let_in() -> None:
-    rate = Rate(per_s=50.0, burst=3.0)
-    for _ in range(3):
-        rate.take("one")
-    with pytest.raises(TooManyError):
-        rate.take("one")
-    rate.take("another")
-    while True:  # however often it asks meanwhile
-        try:
-            rate.take("one")
-        except TooManyError:
-            continue
-        break
-
-
-@pytest.mark.parametrize(
-    ("host", "name"),
-    [
-        ("localhost:8080", "localhost"),
-        ("[::1]:8080", "::1"),
-        ("LOCALHOST.", "localhost"),
-        ("a@localhost", None),
-        ("localhost/x", None),
-        ("localhost:x", None),
-        ("[::1", None),
-        ("", None),
-    ],
-)
-def test_the_name_is_what_stands_before_the_port(host: str, name: str | None) -> None:
-    assert host_name(host) == name
