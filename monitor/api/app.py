@@ -26,7 +26,6 @@ from monitor.metrics.metric_routes import router as metric_router
 from monitor.pages.page_routes import router as page_router
 from monitor.runs.run_list import Runs
 
-MOST_BODY_BYTES = 64 << 10
 _NUM_THREADS = 4  # that read files at once: each may hold some MiB
 
 
@@ -62,7 +61,6 @@ def create_app(settings: ServerSettings) -> FastAPI:
         openapi_url=None,  # an endpoint of ours has it, which the document lists as well
         responses={code: {"model": ErrorBody, "description": why} for code, why in _ERRORS.items()},
         middleware=[Middleware(Guard, settings=settings)],
-        max_body_size=MOST_BODY_BYTES,
         exception_handlers={
             HTTPException: _answer,
             RequestValidationError: _answer_invalid,
@@ -90,7 +88,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _answer(request: Request, error: Exception) -> Json:
-    """Answer an error of ours, or one of FastAPI: an unknown path, another method, a large body."""
+    """Answer an error of ours, or one of FastAPI: an unknown path, another method."""
     assert isinstance(error, HTTPException)
     if isinstance(error, ApiError):
         return error_answer(error)
@@ -112,13 +110,11 @@ async def _answer_invalid(_request: Request, error: Exception) -> Json:
     assert isinstance(error, RequestValidationError)
     wrong = error.errors()[0]
     kind, *names = wrong["loc"]
-    hint = f"{'.'.join(map(str, names))}: {wrong['msg']}"
     if kind == "body":
-        text = "the body names no request"
-        hint = f'a body such as {{"request": "pause"}} is needed; {hint}'
-    else:
-        text = f"{names[0]} is {str(wrong['input'])[:40]!r}"
-    return error_answer(BadRequestError(text, hint))
+        hint = f'a body such as {{"request": "pause"}} is needed; {wrong["msg"]}'
+        return error_answer(BadRequestError("the body names no request", hint))
+    text = f"{names[0]} is {str(wrong['input'])[:40]!r}"
+    return error_answer(BadRequestError(text, f"{names[0]}: {wrong['msg']}"))
 
 
 async def _answer_fault(_request: Request, error: Exception) -> Json:

@@ -11,6 +11,7 @@ import hmac
 import socket
 from urllib.parse import urlsplit
 
+from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -30,6 +31,7 @@ HEADERS = {
 # Shown to everyone who may reach the server; pages hold no data, they ask for it with the token.
 OPEN_PATHS = ("/api/health", "/api/openapi.json")
 MOST_URL_BYTES = 16 << 10
+MOST_BODY_BYTES = 64 << 10
 MOST_STREAMS = 64
 
 
@@ -71,7 +73,7 @@ class Guard:
         is_stream = scope["path"].endswith("/stream")
         self._num_streams += is_stream
         try:
-            await self._app({**scope, "method": method}, receive, send_with_headers)
+            await self._app({**scope, "method": method}, _limited(receive), send_with_headers)
         finally:
             self._num_streams -= is_stream
 
@@ -139,6 +141,21 @@ class Guard:
                 status=401,
                 headers={"WWW-Authenticate": "Bearer"},
             )
+
+
+def _limited(receive: Receive) -> Receive:
+    """Return `receive`, which raises an error once a body is beyond the limit."""
+    num_bytes = 0
+
+    async def receive_some() -> Message:
+        nonlocal num_bytes
+        message = await receive()
+        num_bytes += len(message.get("body", b""))
+        if num_bytes > MOST_BODY_BYTES:  # FastAPI passes on its own errors only
+            raise HTTPException(413, f"the body has more than {MOST_BODY_BYTES} bytes")
+        return message
+
+    return receive_some
 
 
 async def _accept(_scope: Scope, _receive: Receive, _send: Send) -> None:

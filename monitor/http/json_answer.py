@@ -36,6 +36,6 @@ def finite(value: Any) -> Any:
 
 def error_answer(error: HTTPException) -> Json:
     """Return the answer that tells of an error, and of what to do."""
-    hint = getattr(error, "hint", "all paths: api/openapi.json")
+    hint = getattr(error, "hint", "see api/openapi.json")
     body = {"error": error.detail, "hint": hint}
     return Json(body, status_code=error.status_code, headers=error.headers)

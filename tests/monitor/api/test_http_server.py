@@ -9,12 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
-import httpx
 import pytest
 
+from monitor.api import http_server
+from monitor.serve_command import main
+from rundir.errors import UserError
 from tests.conftest import ROOT
 from tests.monitor.serving import event, make_run, served
 from tests.running import hooked
@@ -37,52 +38,41 @@ def _serve(environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[
 def test_a_taken_port_is_passed_over_unless_it_was_named(
     environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from monitor.api import http_server as server_module
-    from rundir.errors import UserError
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused = _serve(environ, "--port", str(port))
         assert refused.returncode == 4
         assert f"port {port} of 127.0.0.1 is taken, by process {os.getpid()}: " in refused.stderr
         assert "./airlock serve --port 0" in refused.stderr
-        with server_module.bound("127.0.0.1", port, is_named=False) as other:
+        with http_server.bound("127.0.0.1", port, is_named=False) as other:
             assert port < other.getsockname()[1] <= port + 20
-        monkeypatch.setattr(server_module, "_NUM_PORTS", 1)
+        monkeypatch.setattr(http_server, "_NUM_PORTS", 1)
         with pytest.raises(UserError, match="all taken"):
-            server_module.bound("127.0.0.1", port, is_named=False)
+            http_server.bound("127.0.0.1", port, is_named=False)
     with pytest.raises(UserError, match="cannot listen on"):
-        server_module.bound("192.0.2.1", port, is_named=True)
+        http_server.bound("192.0.2.1", port, is_named=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_server_in_order_even_with_an_open_stream(
-    folder: Path, environ: dict[str, str], number: signal.Signals
+def test_a_signal_ends_the_server_in_order_and_does_not_wait_for_open_streams(
+    folder: Path, environ: dict[str, str], tmp_path: Path, number: signal.Signals
 ) -> None:
     make_run(folder)
-    with served(folder, environ) as server:
-        begun = threading.Event()
-
-        def listen() -> None:
-            with httpx.stream("GET", f"{server.url}/api/stream", trust_env=False) as answer:
-                begun.set()
-                if answer.status_code == 200:
-                    for _ in answer.iter_raw():
-                        pass
-
-        def ignoring_its_end() -> None:
-            try:
-                listen()
-            except httpx.HTTPError:
-                begun.set()
-
-        listener = threading.Thread(target=ignoring_its_end)
-        listener.start()
-        assert begun.wait(60)
+    # What is said of streams that had to be cut off, when their time was up, is a fault here.
+    strict = "module._is_no_end = lambda record: 1 / 0"
+    strict_environ = environ | hooked(environ, tmp_path, "monitor.api.http_server", strict)
+    with served(folder, strict_environ) as server, contextlib.ExitStack() as stack:
+        streams = [
+            stack.enter_context(server.client.stream("GET", path))
+            for path in ("/api/stream", "/api/runs/latest/stream")
+        ]
+        lines = [stream.iter_lines() for stream in streams]
+        for each in lines:
+            assert next(each) == "retry: 1000"
         server.process.send_signal(number)
+        for each in lines:
+            list(each)  # raises where an answer was cut off
         assert server.process.wait(timeout=60) == 0
-        listener.join(timeout=60)
-        assert not listener.is_alive()
 
 
 def test_an_event_file_of_a_gigabyte_costs_no_memory(folder: Path, environ: dict[str, str]) -> None:
@@ -137,39 +127,21 @@ def test_the_demo_answers_before_anyone_has_trained(folder: Path, environ: dict[
 
 
 def test_options_that_are_wrong_end_with_what_to_type(
-    folder: Path, environ: dict[str, str]
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("AIRLOCK_TOKEN", "1234")
     for words, text in (
         (("--prot", "1"), "no such option"),
         (("--port", "99999"), "not in the range"),
         (("--runs-dir", "/nowhere"), "does not exist"),
-        (("--runs-dir", str(folder), "--run", "nix"), "no run 'nix'"),
+        (("--port", "0"), "AIRLOCK_TOKEN has 4 characters"),
     ):
-        told = _serve(environ, *words)
-        assert told.returncode == 2, told
-        assert text in told.stderr
-        assert "→ " in told.stderr
-        assert "Traceback" not in told.stderr
-    weak = _serve({**environ, "AIRLOCK_TOKEN": "1234"}, "--port", "0")
-    assert weak.returncode == 2
-    assert "AIRLOCK_TOKEN has 4 characters" in weak.stderr
-
-
-def test_the_end_does_not_wait_for_streams_that_are_open(
-    folder: Path, environ: dict[str, str], tmp_path: Path
-) -> None:
-    make_run(folder)
-    # What is said of streams that had to be cut off, when their time was up, is a fault here.
-    strict = "module._is_no_end = lambda record: 1 / 0"
-    strict_environ = environ | hooked(environ, tmp_path, "monitor.api.http_server", strict)
-    with contextlib.ExitStack() as stack:
-        with served(folder, strict_environ) as server:
-            streams = [
-                stack.enter_context(httpx.stream("GET", f"{server.url}{path}", timeout=60))
-                for path in ("/api/stream", "/api/runs/latest/stream")
-            ]
-            lines = [stream.iter_lines() for stream in streams]
-            for one in lines:
-                assert next(one) == "retry: 1000"
-        for one in lines:
-            list(one)  # raises where an answer was cut off
+        with pytest.raises(SystemExit, match="2"):
+            main(["serve", *words])
+        told = capsys.readouterr().err
+        assert text in told
+        assert "→ " in told
+    monkeypatch.setenv("AIRLOCK_TOKEN", "long-enough-1234567")
+    with pytest.raises(SystemExit, match="2"):
+        main(["serve", "--runs-dir", str(folder), "--run", "nix"])
+    assert "no run 'nix'" in capsys.readouterr().err

@@ -8,20 +8,18 @@ from typing import Any
 
 import pytest
 
+from monitor.api.run_status import status_of
 from monitor.http.api_errors import BadRequestError
 from monitor.runs import event_pages as events_module
 from monitor.runs.event_pages import events_page
 from monitor.runs.lines import packed
 from rundir.masking import MASK, Mask
 from rundir.paths import RunDir
-from tests.monitor.serving import event, make_run, served
-
-_NO_MASK = Mask([])
+from tests.monitor.serving import event, make_run
 
 
 def _page(run: RunDir, **asked: Any) -> dict[str, Any]:
-    given = {"after": "", "limit": 1000, "last": 0, "kind": "", "name": "", **asked}
-    return events_page(run, _NO_MASK, **given)
+    return events_page(run, Mask([]), **asked)
 
 
 def _all(run: RunDir, **asked: Any) -> list[float]:
@@ -44,24 +42,20 @@ def test_events_of_all_writers_come_once_and_in_order_of_time(folder: Path) -> N
         assert _all(run, limit=limit) == expected
 
 
-def test_a_torn_line_waits_until_it_is_whole_and_a_broken_one_is_left_out(
-    folder: Path, environ: dict[str, str]
-) -> None:
-    run = make_run(folder, events={"rank0": [event(1.0)]})
-    file = run / "events/rank0.jsonl"
+def test_a_torn_line_waits_until_it_is_whole_and_a_broken_one_is_left_out(folder: Path) -> None:
+    run = RunDir(make_run(folder, events={"rank0": [event(1.0)]}))
+    file = run.event_file("rank0")
     whole = json.dumps(event(3.0))
     with file.open("a") as out:
         out.write('{"v": 1, "t": 2.0, "mo\n')  # a full disk
         out.write('[]\n"text"\n{"t": "no number"}\n' + "[" * 100_000 + "\n")
         out.write(whole[:20])
-    with served(folder, environ) as server:
-        first = server.json("/api/runs/latest/events")
-        assert [one["t"] for one in first["events"]] == [1.0]
-        with file.open("a") as out:
-            out.write(whole[20:] + "\n")
-        after = server.json(f"/api/runs/latest/events?after={first['cursor']}")
-        assert [one["t"] for one in after["events"]] == [3.0]
-        assert server.json("/api/runs/latest/status")["state"] == "done"
+    first = _page(run)
+    assert [each["t"] for each in first["events"]] == [1.0]
+    with file.open("a") as out:
+        out.write(whole[20:] + "\n")
+    assert [each["t"] for each in _page(run, after=first["cursor"])["events"]] == [3.0]
+    assert status_of(run)["state"] == "done"
 
 
 def test_a_filter_passes_over_what_is_not_asked_for_within_a_budget(

@@ -7,20 +7,22 @@ import shutil
 import time
 from collections import Counter
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from monitor.http.api_errors import NotFoundError
 from monitor.runs.run_list import Runs
-from tests.monitor.serving import make_run, served
+from tests.monitor.answers.made import client
+from tests.monitor.serving import Server, make_run, served
 
 
 def _ids(count: int) -> list[str]:
     return [f"20260101-{n // 3600:02}{n // 60 % 60:02}{n % 60:02}-tiny-0001" for n in range(count)]
 
 
-def test_ten_thousand_runs_are_listed_by_reading_only_those_shown(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_ten_thousand_runs_are_listed_by_reading_only_those_shown_and_served_within_the_memory(
+    folder: Path, environ: dict[str, str]
 ) -> None:
     for name in _ids(10_000):
         (folder / name).mkdir()
@@ -28,31 +30,24 @@ def test_ten_thousand_runs_are_listed_by_reading_only_those_shown(
     old = time.time() - 60
     os.utime(folder, (old, old))  # nothing was added lately
     done: Counter[str] = Counter()
-    for name in ("open", "scandir", "listdir"):
-        real = getattr(os, name)
-        monkeypatch.setattr(
-            os, name, lambda *a, _n=name, _r=real, **k: (done.update([_n]), _r(*a, **k))[1]
-        )
     runs = Runs(folder)
-    rows, total = runs.page(limit=50)
-    assert (len(rows), total) == (50, 10_000)
-    assert rows[0].id == _ids(10_000)[-1]
-    assert done["scandir"] == 1
-    assert done["open"] <= 50 * 6  # folder and file of each that is read
-    done.clear()
-    assert runs.page(limit=50, offset=0)[1] == 10_000
-    assert done == {}, "nothing has changed, so nothing is read"
-    runs.page(limit=50, offset=5_000, search="TINY")
-    assert done["scandir"] == 0
-    assert done["open"] <= 50 * 6
-
-
-def test_ten_thousand_runs_are_served_within_the_memory(
-    folder: Path, environ: dict[str, str]
-) -> None:
-    for name in _ids(10_000):
-        (folder / name).mkdir()
-        (folder / name / "status.json").write_text('{"exit_code": 0, "phase": "done"}')
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("open", "scandir", "listdir"):
+            real = getattr(os, name)
+            patch.setattr(
+                os, name, lambda *a, _n=name, _r=real, **k: (done.update([_n]), _r(*a, **k))[1]
+            )
+        rows, total = runs.page(limit=50)
+        assert (len(rows), total) == (50, 10_000)
+        assert rows[0].id == _ids(10_000)[-1]
+        assert done["scandir"] == 1
+        assert done["open"] <= 50 * 6  # folder and file of each that is read
+        done.clear()
+        assert runs.page(limit=50, offset=0)[1] == 10_000
+        assert done == {}, "nothing has changed, so nothing is read"
+        runs.page(limit=50, offset=5_000, search="TINY")
+        assert done["scandir"] == 0
+        assert done["open"] <= 50 * 6
     with served(folder, environ) as server:
         assert server.json("/api/runs?limit=1000&state=done")["total"] == 10_000
         assert server.json("/api/runs?state=running") == {"runs": [], "total": 0}
@@ -90,42 +85,34 @@ def test_a_run_that_was_renamed_is_listed_by_its_time(folder: Path) -> None:
     assert [row.id for row in Runs(folder).page()[0]] == ["my-best", "20260101-000000-tiny-0001"]
 
 
-def test_names_with_control_characters_are_shown_and_break_no_format(
-    folder: Path, environ: dict[str, str]
-) -> None:
+def test_names_with_control_characters_are_shown_and_break_no_format(folder: Path) -> None:
     names = ["a\nb", "bell\x07", "\x1b[31mred", 'quote"\\', "ünï", "tab\tand space", "%2e%2e"]
     for name in names:
         make_run(folder, name)
     os.mkdir(os.fsencode(folder) + b"/20260101-000000-\xff-0001")  # noqa: PTH102 - no UTF-8
-    with served(folder, environ) as server:
-        assert {row["id"] for row in server.json("/api/runs")["runs"]} == set(names)
-        for name in names:
-            found = server.json("/api/runs/" + _quoted(name) + "/status")
-            assert found["id"] == name
-        lines = server.get("/metrics").text.splitlines()
-        assert all(line.startswith(("airlock_", "# ")) for line in lines)
-        assert sum("airlock_run_step{" in line for line in lines) == len(names)
-        assert "\x1b" not in server.get("/api/runs/%1b%5b31mno/status").text
-
-
-def _quoted(name: str) -> str:
-    return "".join(f"%{byte:02x}" for byte in name.encode())
+    asks = client(folder)
+    assert {row["id"] for row in asks.get("/api/runs").json()["runs"]} == set(names)
+    for name in names:
+        assert asks.get(f"/api/runs/{quote(name, safe='')}/status").json()["id"] == name
+    lines = asks.get("/metrics").text.splitlines()
+    assert all(line.startswith(("airlock_", "# ")) for line in lines)
+    assert sum("airlock_run_step{" in line for line in lines) == len(names)
+    assert "\x1b" not in asks.get("/api/runs/%1b%5b31mno/status").text
 
 
 def test_a_run_folder_that_is_deleted_while_it_is_read_is_gone_and_no_fault(
-    folder: Path, environ: dict[str, str]
+    server: Server,
 ) -> None:
     paths = ("status", "events", "logs", "config", "incidents", "metrics?series=train.loss")
-    with served(folder, environ) as server:
-        for number in range(12):
-            run = make_run(folder, f"20260101-0000{number:02}-tiny-0001")
-            assert server.json(f"/api/runs/{run.name}/status")["id"] == run.name
-            left = sorted(run.rglob("*"), reverse=True)
-            for count, path in enumerate(left):
-                path.rmdir() if path.is_dir() else path.unlink()
-                if count % 4 == number % 4:
-                    asked = f"/api/runs/{run.name}/{paths[number % len(paths)]}"
-                    assert server.get(asked).status_code in (200, 404)
-                    assert server.get("/api/runs").status_code == 200
-            run.rmdir()
-            assert server.get(f"/api/runs/{run.name}/status").status_code == 404
+    for number in range(12):
+        run = make_run(server.folder, f"20260101-0000{number:02}-deleted-0001")
+        assert server.json(f"/api/runs/{run.name}/status")["id"] == run.name
+        left = sorted(run.rglob("*"), reverse=True)
+        for count, path in enumerate(left):
+            path.rmdir() if path.is_dir() else path.unlink()
+            if count % 4 == number % 4:
+                asked = f"/api/runs/{run.name}/{paths[number % len(paths)]}"
+                assert server.get(asked).status_code in (200, 404)
+                assert server.get("/api/runs").status_code == 200
+        run.rmdir()
+        assert server.get(f"/api/runs/{run.name}/status").status_code == 404
