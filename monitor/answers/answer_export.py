@@ -17,17 +17,8 @@ from rundir.paths import RunDir
 Format = Literal["jsonl", "csv"]
 FORMATS: dict[Format, str] = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
 COLUMNS = (
-    "run",
-    "dataset",
-    "step",
-    "example_id",
-    "input",
-    "expected_output",
-    "model_output",
-    "exact_match",
-    "similarity",
-    "loss",
-    "output_length",
+    *("run", "dataset", "step", "example_id", "input", "expected_output"),
+    *("model_output", "exact_match", "similarity", "loss", "output_length"),
 )
 # What a spreadsheet takes for a formula if a cell begins with it, wide forms included.
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
@@ -57,26 +48,8 @@ def _parts(run: RunDir, dataset: str, steps: Sequence[int], form: Format) -> Ite
 
 
 def _row(run: RunDir, dataset: str, step: int, example: Example) -> dict[str, Any]:
-    loss = example.loss
-    values = (
-        run.run_id,
-        dataset,
-        step,
-        example.example_id,
-        example.input,
-        example.expected,
-        example.output,
-        example.is_right,
-        _named(example.similarity),
-        _named(loss),
-        example.length,
-    )
-    return dict(zip(COLUMNS, values, strict=True))
-
-
-def _named(value: float | None) -> float | str | None:
-    """Return a number as JSON can hold it."""
-    return value if value is None or abs(value) < float("inf") else str(value)
+    where = (run.run_id, dataset, step, example.example_id, example.input, example.expected)
+    return dict(zip(COLUMNS, (*where, *example.row().values()), strict=True))
 
 
 def safe_cell(value: Any) -> Any:

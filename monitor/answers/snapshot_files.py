@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.http.api_errors import NotFoundError
+from monitor.http.json_answer import finite
 from monitor.runs.inside import inside, names_inside
 from rundir.paths import RunDir
 
@@ -36,6 +37,16 @@ class Example:
     similarity: float | None  # 0 to 1
     loss: float | None  # of the expected answer; may be NaN
     length: int  # characters of the answer
+
+    def row(self) -> dict[str, Any]:
+        """Return the answer and what it was worth, as JSON can hold it."""
+        return {
+            "model_output": self.output,
+            "exact_match": self.is_right,
+            "similarity": finite(self.similarity),
+            "loss": finite(self.loss),
+            "output_length": self.length,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,19 +47,12 @@ def bound(host: str, port: int, *, is_named: bool) -> socket.socket:
 
 
 def _socket(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at once, so that a taken port is known here."""
     family, _, _, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    made = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(2048)  # at once, so that a taken port is known here
-        made.set_inheritable(False)
-    except OSError:
-        made.close()
-        raise
-    return made
+    both = family == socket.AF_INET6  # "::" is reached by IPv4, too
+    return socket.create_server(address, family=family, backlog=2048, dualstack_ipv6=both)
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> UserError:
@@ -70,7 +63,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> UserError:
     else:
         do = "./airlock serve --host 127.0.0.1 --port 8080"
     return UserError(
-        f"cannot listen on {host} port {port}: {error.strerror or error}",
+        f"cannot listen on {host} port {port}: {error.strerror}",
         do=do,
         code=ExitCode.PREFLIGHT,
     )

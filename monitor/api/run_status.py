@@ -9,9 +9,10 @@ from typing import Any
 from monitor.http.api_errors import NotFoundError
 from monitor.runs.event_pages import last_events, masked
 from monitor.runs.inside import json_inside
+from monitor.runs.machine_samples import gpu_stats
 from monitor.runs.masks import mask_for
 from monitor.runs.rank_starts import timeline
-from monitor.runs.run_rows import read_status, row_of
+from monitor.runs.run_rows import rank_rows, read_status, row_of
 from rundir.paths import RunDir
 
 _MOST_RANKS = 1024
@@ -37,33 +38,15 @@ def status_of(run: RunDir) -> dict[str, Any]:
     plan: Any = None
     with suppress(NotFoundError):
         plan = json_inside(run, "plan.json")
-    limits = _limits(run)
-    told = status.get("ranks")
-    rows = [row_ for row_ in told if isinstance(row_, dict)] if isinstance(told, list) else []
+    # The ranks have the GPUs in order.
+    limits = dict(enumerate(gpu.get("total_bytes") for gpu in gpu_stats(run)["gpus"]))
     ranks = []
-    for row_ in rows[:_MOST_RANKS]:
-        rank = row_.get("rank")
+    for rank_row in rank_rows(status)[:_MOST_RANKS]:
+        rank = rank_row.get("rank")
         number = rank if type(rank) is int and rank >= 0 else -1
-        ranks.append(
-            {
-                **row_,
-                "timeline": timeline(run, number, row.attempt) if number >= 0 else [],
-                "limit_bytes": limits.get(number),
-            }
-        )
+        starts = timeline(run, number, row.attempt) if number >= 0 else []
+        ranks.append({**rank_row, "timeline": starts, "limit_bytes": limits.get(number)})
     return {**asdict(row), "ranks": ranks, "plan": plan, "alarms": _alarms(run)}
-
-
-def _limits(run: RunDir) -> dict[int, int]:
-    """Return the memory of each rank's GPU, as last sampled; the ranks have them in order."""
-    limits = {}
-    for event in last_events(run, "launch"):
-        total = event.get("total_bytes")
-        if (event["kind"], event["name"]) == ("metric", "gpu") and type(total) is int:
-            index = event.get("index")
-            if type(index) is int:
-                limits[index] = total
-    return dict(enumerate(limits[index] for index in sorted(limits)))
 
 
 def _alarms(run: RunDir) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
@@ -23,49 +23,6 @@ _LARGE_ANSWER = threading.Lock()  # one at a time: each takes tens of megabytes 
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 }
-
-
-class Curve(BaseModel):
-    """One value for each bucket of steps, or of seconds for what has no steps."""
-
-    steps: list[int | None]
-    t: list[float | str | None]
-    min: list[float | str | None]
-    max: list[float | str | None]
-    mean: list[float | str | None]
-    last: list[float | str | None]
-    nan: list[int | float]
-
-
-class Resume(BaseModel):
-    """A place at which training went on."""
-
-    step: int = Field(description="after which training goes on")
-    attempt: int
-    t: float
-    run: str | None = Field(description="whose checkpoint it was")
-    why: Literal["restart", "resume", "rollback"]
-
-
-class Indexed(BaseModel):
-    """How much of the events is in the index."""
-
-    bytes: int
-    of_bytes: int
-    done: bool
-    problem: str = Field("", description="why there is no index in the cache")
-
-
-class Curves(BaseModel):
-    """The answer, as the document has it; the index makes it."""
-
-    series: dict[str, Curve]
-    exact: bool = Field(description="each row is there, not the range of many")
-    resumes: list[Resume]
-    names: list[str]
-    indexed: Indexed
-    reset: bool = Field(description="what `after` stood for is void")
-    cursor: str
 
 
 def _bound(meaning: str) -> Any:
@@ -93,7 +50,7 @@ class WantedCurves(BaseModel):
     after: str = Field("", description="cursor: only what has come since")
 
 
-@router.get("/api/runs/{run}/metrics", responses={200: {"model": Curves}})
+@router.get("/api/runs/{run}/metrics")
 def metrics(request: Request, run: RunInPath, wanted: Annotated[WantedCurves, Query()]) -> Json:
     """Curves of a run's metrics: the least and the greatest value of each bucket."""
     names = tuple(word.strip() for word in wanted.series.split(",") if word.strip())

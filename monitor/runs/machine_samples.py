@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from monitor.runs.event_pages import last_events
-from monitor.runs.run_rows import read_status
+from monitor.runs.run_rows import rank_rows, read_status
 from rundir.events import COMMON, Event
 from rundir.paths import RunDir
 
@@ -33,8 +33,7 @@ def memory_stats(run: RunDir) -> dict[str, Any]:
         for event in last_events(run, "launch")
         if (event["kind"], event["name"]) == ("metric", "host")
     ]
-    ranks = read_status(run).get("ranks")
-    rows = [row for row in ranks if isinstance(row, dict)] if isinstance(ranks, list) else []
+    rows = rank_rows(read_status(run))
     return {
         "run": run.run_id,
         "host": _fields(samples[-1]) if samples else None,

@@ -10,7 +10,7 @@ import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from monitor.http.api_errors import NotFoundError
 from monitor.runs.inside import json_inside, text_inside
@@ -19,15 +19,7 @@ from rundir.owner import is_owned
 from rundir.paths import RunDir
 
 State = Literal["running", "paused", "done", "stopped", "preempted", "failed", "crashed"]
-STATES: tuple[State, ...] = (
-    "running",
-    "paused",
-    "done",
-    "stopped",
-    "preempted",
-    "failed",
-    "crashed",
-)
+STATES: tuple[State, ...] = get_args(State)
 NUM_COLORS = 12
 
 _INTERRUPTED = (ExitCode.INTERRUPTED_SAVED, ExitCode.INTERRUPTED_UNSAVED)
@@ -76,6 +68,12 @@ def read_status(run: RunDir) -> dict[str, Any]:
     return {}
 
 
+def rank_rows(status: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of the ranks in a status."""
+    ranks = status.get("ranks")
+    return [row for row in ranks if isinstance(row, dict)] if isinstance(ranks, list) else []
+
+
 def state_of(run: RunDir, status: dict[str, Any]) -> State:
     """Return the state of a run: what has an exit code, or no living owner, never runs."""
     code = status.get("exit_code")
@@ -103,14 +101,11 @@ def row_of(run: RunDir, status: dict[str, Any] | None = None) -> RunRow:
     state = state_of(run, status_)
     code = status_.get("exit_code")
     code = code if isinstance(code, int) else None
-    ranks = status_.get("ranks")
     has_ended = state not in ("running", "paused")
-    error = _text(status_.get("error")) or (_CRASHED if state == "crashed" else None)
-    profile = _text(status_.get("profile")) or ""
     return RunRow(
         id=run.run_id,
         name=name_of(run.run_id),
-        profile=profile,
+        profile=_text(status_.get("profile")) or "",
         state=state,
         phase=_text(status_.get("phase")) or "preparing",
         step=_whole(status_.get("step")) or 0,
@@ -122,10 +117,10 @@ def row_of(run: RunDir, status: dict[str, Any] | None = None) -> RunRow:
         ended_t=_time(status_.get("updated_t")) if has_ended else None,
         exit_code=code,
         exit_meaning=_meaning(code),
-        error=error,
+        error=_text(status_.get("error")) or (_CRASHED if state == "crashed" else None),
         waiting=None if has_ended else _text(status_.get("waiting")),
         attempt=_whole(status_.get("attempt")) or 0,
-        num_ranks=len(ranks) if isinstance(ranks, list) else 0,
+        num_ranks=len(rank_rows(status_)),
         resumed_from=resumed_from(run),
         color=zlib.crc32(run.run_id.encode(errors="replace")) % NUM_COLORS,
     )
