@@ -83,10 +83,14 @@ class Server:
 
 @contextlib.contextmanager
 def served(
-    folder: Path, environ: Mapping[str, str], *words: str, what: str = "serve"
+    folder: Path | None, environ: Mapping[str, str], *words: str, what: str = "serve"
 ) -> Iterator[Server]:
-    """Serve the runs in `folder` until the block is left, and check that it ends well."""
-    arguments = ["--port", "0", "--runs-dir", str(folder), *words]
+    """Serve the runs in `folder` until the block is left, and check that it ends well.
+
+    Without `folder` they are those that `environ` or `words` name.
+    """
+    of_runs = [] if folder is None else ["--runs-dir", str(folder)]
+    arguments = ["--port", "0", *of_runs, *words]
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "monitor", what, *arguments],
         cwd=ROOT,
@@ -104,7 +108,8 @@ def served(
             assert token, said
             url = f"http://127.0.0.1:{port[1]}"
             with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
-                yield Server(process, int(port[1]), token[1], said, folder, client)
+                own = folder or Path(environ["AIRLOCK_RUNS_DIR"])
+                yield Server(process, int(port[1]), token[1], said, own, client)
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.stdout is not None

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from monitor.pages.page_files import HERE, STATIC, chart_file
 from monitor.pages.page_routes import PAGES
@@ -51,11 +52,17 @@ def test_a_form_of_import_that_cannot_be_put_together_is_named(tmp_path: Path) -
         bundled("a", tmp_path)
 
 
+@pytest.fixture(scope="module")
+def asks(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
+    """Return what asks a server over no runs."""
+    return client(tmp_path_factory.mktemp("none"))
+
+
 @pytest.mark.parametrize(("path", "name"), PAGES.items())
 def test_each_page_asks_for_all_its_modules_under_a_policy_that_lets_nothing_inline_run(
-    path: str, name: str, tmp_path: Path
+    path: str, name: str, asks: TestClient
 ) -> None:
-    answer = client(tmp_path).get(path)
+    answer = asks.get(path)
     assert answer.status_code == 200
     assert "<main" in answer.text
     policy = answer.headers["Content-Security-Policy"]
@@ -69,15 +76,14 @@ def _imports(module: str) -> list[str]:
     return re.findall(r'from "\./(\w+)\.js"', (STATIC / f"{module}.js").read_text())
 
 
-def test_charts_are_those_of_the_package_where_it_lies(tmp_path: Path) -> None:
-    answer = client(tmp_path).get("/static/uplot/uPlot.js")
+def test_charts_are_those_of_the_package_where_it_lies(asks: TestClient) -> None:
+    answer = asks.get("/static/uplot/uPlot.js")
     assert answer.content == chart_file("uPlot.js").read_bytes()
     assert "site-packages" in str(chart_file("uPlot.js"))
     assert answer.headers["Content-Type"].startswith("text/javascript")
 
 
-def test_a_file_that_a_browser_has_is_not_sent_again(tmp_path: Path) -> None:
-    asks = client(tmp_path)
+def test_a_file_that_a_browser_has_is_not_sent_again(asks: TestClient) -> None:
     first = asks.get("/static/run.js")
     again = asks.get("/static/run.js", headers={"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
@@ -86,7 +92,7 @@ def test_a_file_that_a_browser_has_is_not_sent_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nothing.js", "..%2frun.html", "uplot/nothing.js", "app.py"])
-def test_no_other_file_is_served(name: str, tmp_path: Path) -> None:
-    answer = client(tmp_path).get(f"/static/{name}")
+def test_no_other_file_is_served(name: str, asks: TestClient) -> None:
+    answer = asks.get(f"/static/{name}")
     assert answer.status_code == 404
     assert "error" in answer.json()

@@ -13,7 +13,6 @@ import pytest
 
 from monitor.http.api_errors import NotFoundError
 from monitor.runs.run_list import Runs
-from tests.monitor.answers.made import client
 from tests.monitor.serving import Server, make_run, served
 
 
@@ -85,19 +84,21 @@ def test_a_run_that_was_renamed_is_listed_by_its_time(folder: Path) -> None:
     assert [row.id for row in Runs(folder).page()[0]] == ["my-best", "20260101-000000-tiny-0001"]
 
 
-def test_names_with_control_characters_are_shown_and_break_no_format(folder: Path) -> None:
-    names = ["a\nb", "bell\x07", "\x1b[31mred", 'quote"\\', "ünï", "tab\tand space", "%2e%2e"]
+def test_names_with_control_characters_are_shown_and_break_no_format(server: Server) -> None:
+    names = {"a\nb", "bell\x07", "\x1b[31mred", 'quote"\\', "ünï", "tab\tand space", "%2e%2e"}
     for name in names:
-        make_run(folder, name)
-    os.mkdir(os.fsencode(folder) + b"/20260101-000000-\xff-0001")  # noqa: PTH102 - no UTF-8
-    asks = client(folder)
-    assert {row["id"] for row in asks.get("/api/runs").json()["runs"]} == set(names)
+        make_run(server.folder, name)
+    odd = os.fsencode(server.folder) + b"/20260101-000000-\xff-0001"
+    os.mkdir(odd)  # noqa: PTH102 - no UTF-8
+    listed = {row["id"] for row in server.json("/api/runs?limit=1000")["runs"]}
+    assert names <= listed
+    assert not any(name.endswith("\xff-0001") for name in listed)
     for name in names:
-        assert asks.get(f"/api/runs/{quote(name, safe='')}/status").json()["id"] == name
-    lines = asks.get("/metrics").text.splitlines()
+        assert server.json(f"/api/runs/{quote(name, safe='')}/status")["id"] == name
+    lines = server.get("/metrics").text.splitlines()
     assert all(line.startswith(("airlock_", "# ")) for line in lines)
-    assert sum("airlock_run_step{" in line for line in lines) == len(names)
-    assert "\x1b" not in asks.get("/api/runs/%1b%5b31mno/status").text
+    assert sum("airlock_run_step{" in line for line in lines) == min(len(listed), 50)
+    assert "\x1b" not in server.get("/api/runs/%1b%5b31mno/status").text
 
 
 def test_a_run_folder_that_is_deleted_while_it_is_read_is_gone_and_no_fault(
