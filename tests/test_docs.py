@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 import launch.write_docs
-import monitor.api.docs
+import monitor.api.endpoint_table
 import rundir.docs
 from tests.conftest import ROOT
 
@@ -20,7 +20,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     ("maker", "file"),
     [
         (module, file)
-        for module in (rundir.docs, launch.write_docs, monitor.api.docs)
+        for module in (rundir.docs, launch.write_docs, monitor.api.endpoint_table)
         for file in module.TABLES
     ],
 )

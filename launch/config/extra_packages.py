@@ -17,7 +17,7 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 
 # What the extra `monitor` brings: the module, and what pip calls it.
-FOR_SERVING = {"starlette": "starlette>=0.49", "uvicorn": "uvicorn>=0.35"}
+FOR_SERVING = {"fastapi": "fastapi>=0.165", "uvicorn": "uvicorn>=0.35"}
 FOR_PAGES = {**FOR_SERVING, "uplot": "uplot-python>=1.1"}
 
 _COMPILERS = ("c++", "g++", "clang++")

@@ -9,8 +9,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
-from monitor.answers.snapshot import parts_of, read_snapshot
-from monitor.http.errors import NotFoundError
+from monitor.answers.snapshot_files import parts_of, read_snapshot
+from monitor.http.api_errors import NotFoundError
 from monitor.runs.inside import inside
 from rundir.paths import RunDir
 
@@ -32,6 +32,13 @@ class Brief:
     is_right: bytes = b""
     similarity: array[float] = field(default_factory=lambda: array("f"))  # NaN: not known
     loss: array[float] = field(default_factory=lambda: array("d"))
+
+    def row(self) -> dict[str, Any]:
+        """Return what is listed of the snapshot; of one that cannot be read, why."""
+        if self.error:
+            return {"step": self.step, "error": self.error}
+        keys = ("step", "timestamp", "summary", "cost", "left_out_steps", "dataset_hash")
+        return {key: getattr(self, key) for key in keys}
 
 
 class Briefs:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
-from monitor.answers.snapshot import Example, Snapshot, read_snapshot
+from monitor.answers.snapshot_files import Example, Snapshot, read_snapshot
 from monitor.answers.words import word_diff
 from rundir.paths import RunDir
 
-CHANGES = ("newly_right", "regressed", "still_right", "never_right")
+Change = Literal["newly_right", "regressed", "still_right", "never_right"]
+CHANGES: tuple[Change, ...] = get_args(Change)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +106,6 @@ def _example(change: str, before: Example, after: Example, step: int) -> dict[st
         "input": after.input,
         "expected_output": after.expected,
         "words": word_diff(before.output, after.output),
-        **{f"{key}_a": value for key, value in _figures(before).items()},
-        **{f"{key}_b": value for key, value in _figures(after).items()},
-    }
-
-
-def _figures(example: Example) -> dict[str, Any]:
-    loss = example.loss
-    return {
-        "model_output": example.output,
-        "exact_match": example.is_right,
-        "similarity": example.similarity,
-        "loss": loss if loss is None or math.isfinite(loss) else str(loss),
-        "output_length": example.length,
+        **{f"{key}_a": value for key, value in before.row().items()},
+        **{f"{key}_b": value for key, value in after.row().items()},
     }

@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 from monitor.answers.brief import Brief, Briefs
-from monitor.answers.snapshot import datasets_of, steps_of
-from monitor.http.errors import NotFoundError
-from monitor.runs.folder import Runs
+from monitor.answers.snapshot_files import datasets_of, steps_of
+from monitor.http.api_errors import NotFoundError
+from monitor.runs.run_list import Runs
 from rundir.paths import RunDir
 
 MOST_RUNS = 1000  # the newest, in which answers are looked for

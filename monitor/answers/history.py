@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Any, Literal, get_args
 
 from monitor.answers.brief import Brief, Briefs
-from monitor.answers.snapshot import Example, read_snapshot, steps_of
-from monitor.http.errors import NotFoundError
+from monitor.answers.snapshot_files import Example, read_snapshot, steps_of
+from monitor.http.api_errors import NotFoundError
 from rundir.paths import RunDir
 
 Filter = Literal["newly_right", "regressed", "never_right", "unstable"]
@@ -90,12 +90,12 @@ def examples(
     run: RunDir,
     dataset: str,
     *,
-    wanted: str = "",
+    filter: str = "",  # noqa: A002 - as the parameter of the query is called
     search: str = "",
     limit: int = 100,
     offset: int = 0,
 ) -> dict[str, Any]:
-    """Return the examples' timelines; `wanted` is a filter, and `search` text that they have.
+    """Return the examples' timelines; `filter` is one of FILTERS, and `search` text that they have.
 
     The text is looked for in prompts, expected answers, and the first and the last answers.
     """
@@ -104,7 +104,7 @@ def examples(
     rows = [(timeline, timeline.kinds(0, last)) for timeline in timelines(whole)]
     counts = {name: sum(name in kinds for _, kinds in rows) for name in FILTERS}
     num_all = len(rows)
-    rows = [row for row in rows if not wanted or wanted in row[1]]
+    rows = [row for row in rows if not filter or filter in row[1]]
     ends = [_by_number(run, dataset, whole[i].step) for i in ((0, last) if last else (0,))]
     if search:
         rows = [row for row in rows if _has(ends, row[0].example_id, search.casefold())]

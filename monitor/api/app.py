@@ -1,48 +1,78 @@
-"""The Starlette app: the routes of all rooms, what guards them, and how errors are answered."""
+"""The app: the endpoints of all rooms, what guards them, and how errors are answered."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
-from starlette.applications import Starlette
+from anyio.to_thread import current_default_thread_limiter
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.routing import BaseRoute
 
-from monitor.answers.routes import routes as answers_routes
-from monitor.api.guard import HEADERS, Guard
+from monitor.answers.answer_routes import router as answer_router
 from monitor.api.near import nearest
-from monitor.api.openapi import told_in
-from monitor.api.routes import routes as own_routes
-from monitor.api.settings import Settings
-from monitor.http.endpoint import Json
-from monitor.http.errors import ApiError, NotFoundError, WrongMethodError
+from monitor.api.request_guard import HEADERS, Guard
+from monitor.api.run_routes import router as run_router
+from monitor.api.server_settings import ServerSettings
+from monitor.http.api_errors import ApiError, BadRequestError, NotFoundError
+from monitor.http.json_answer import Json, error_answer
 from monitor.metrics.hub import Hub
 from monitor.metrics.index import Index
-from monitor.metrics.routes import routes as metrics_routes
-from monitor.pages.routes import routes as pages_routes
-from monitor.runs.folder import Runs
+from monitor.metrics.metric_routes import router as metric_router
+from monitor.pages.page_routes import router as page_router
+from monitor.runs.run_list import Runs
 
 _NUM_THREADS = 4  # that read files at once: each may hold some MiB
 
 
-def create_app(settings: Settings) -> Starlette:
-    """Return the app. Handlers find `app.state.settings`, `.runs`, `.index` and `.hub`."""
-    app = Starlette(
-        routes=all_routes(settings),
+class ErrorBody(BaseModel):
+    """The body of every answer that is no success."""
+
+    error: str
+    hint: str
+
+
+_ERRORS: dict[int | str, str] = {
+    400: "a parameter or the body cannot be used",
+    401: "the token is missing or wrong",
+    403: "another Host, or a request of another site",
+    404: "no such run, file, data set or path",
+    405: "another method",
+    409: "it does not fit the state of the run",
+    413: "the body is too large",
+    414: "the URL is too long",
+    429: "too many streams",
+    "default": "a fault of the server",
+}
+
+
+def create_app(settings: ServerSettings) -> FastAPI:
+    """Return the app. Endpoints find `app.state.settings`, `.runs`, `.index` and `.hub`."""
+    app = FastAPI(
+        title="Airlock",
+        version="1",
+        description="The API of `./airlock serve`. Times are Unix seconds; numbers that JSON "
+        "lacks (NaN, infinities) are their names.",
+        servers=[{"url": ".."}],  # relative to where the document lies, behind any proxy
+        openapi_url=None,  # an endpoint of ours has it, which the document lists as well
+        responses={code: {"model": ErrorBody, "description": why} for code, why in _ERRORS.items()},
         middleware=[Middleware(Guard, settings=settings)],
         exception_handlers={
-            ApiError: _answer,
-            HTTPException: _answer_unknown,
+            HTTPException: _answer,
+            RequestValidationError: _answer_invalid,
             Exception: _answer_fault,
         },
         lifespan=_lifespan,
+        redirect_slashes=False,  # it would send a browser to the Host that it has named
     )
-    app.router.redirect_slashes = False  # it would send a browser to the Host that it has named
+    for router in (run_router, metric_router, answer_router):
+        app.include_router(router)
+    if settings.with_pages:
+        app.include_router(page_router)  # last, as theirs are the widest
     app.state.settings = settings
     app.state.runs = Runs(settings.runs_folder)
     app.state.index = Index()
@@ -50,41 +80,45 @@ def create_app(settings: Settings) -> Starlette:
     return app
 
 
-def all_routes(settings: Settings) -> list[BaseRoute]:
-    """Return the routes of this room and of the others."""
-    routes = [*own_routes(), *metrics_routes(), *answers_routes()]
-    if settings.with_pages:
-        routes += pages_routes()  # last, as theirs are the widest
-    return routes
-
-
 @asynccontextmanager
-async def _lifespan(app: Starlette) -> AsyncIterator[None]:
-    threads = ThreadPoolExecutor(_NUM_THREADS, "files")
-    asyncio.get_running_loop().set_default_executor(threads)
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    current_default_thread_limiter().total_tokens = _NUM_THREADS
     yield
     app.state.index.close()
 
 
-async def _answer(_request: Request, error: Exception) -> Json:
-    assert isinstance(error, ApiError)
-    return Json(error.body(), status_code=error.status)
-
-
-async def _answer_unknown(request: Request, error: Exception) -> Json:
-    """Answer what no route takes: an unknown path, or another method."""
+async def _answer(request: Request, error: Exception) -> Json:
+    """Answer an error of ours, or one of FastAPI: an unknown path, another method."""
     assert isinstance(error, HTTPException)
+    if isinstance(error, ApiError):
+        return error_answer(error)
     path = request.url.path
-    if error.status_code != NotFoundError.status:
-        body = WrongMethodError(f"{path[:200]} takes other methods", "see api/openapi.json").body()
-        return Json(body, status_code=error.status_code, headers=error.headers)
-    near = nearest(path, [endpoint.path for endpoint in told_in(request.app.routes)])
-    hint = f"did you mean {near}?" if near else "all paths: api/openapi.json"
-    return Json(NotFoundError(f"no {path[:200]!r} here", hint).body(), status_code=404)
+    if error.status_code == 404:  # noqa: PLR2004 - not found
+        near = nearest(path, paths_of(request.app))
+        hint = f"did you mean {near}?" if near else "all paths: api/openapi.json"
+        return error_answer(NotFoundError(f"no {path[:200]!r} here", hint))
+    return error_answer(error)
+
+
+def paths_of(app: FastAPI) -> list[str]:
+    """Return the paths of all endpoints that the document lists."""
+    return list(app.openapi()["paths"])
+
+
+async def _answer_invalid(_request: Request, error: Exception) -> Json:
+    """Answer a parameter or a body that pydantic has refused."""
+    assert isinstance(error, RequestValidationError)
+    wrong = error.errors()[0]
+    kind, *names = wrong["loc"]
+    if kind == "body":
+        hint = f'a body such as {{"request": "pause"}} is needed; {wrong["msg"]}'
+        return error_answer(BadRequestError("the body names no request", hint))
+    text = f"{names[0]} is {str(wrong['input'])[:40]!r}"
+    return error_answer(BadRequestError(text, f"{names[0]}: {wrong['msg']}"))
 
 
 async def _answer_fault(_request: Request, error: Exception) -> Json:
     """Answer a fault of this server, which is logged with its traceback."""
     text = f"a fault of the server: {type(error).__name__}"
-    body = ApiError(text, "its own output has the traceback; please report it").body()
-    return Json(body, status_code=500, headers=HEADERS)
+    hint = "its own output has the traceback; please report it"
+    return error_answer(ApiError(text, hint, headers=HEADERS))

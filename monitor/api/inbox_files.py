@@ -11,7 +11,9 @@ from inbox.ending import verdict_of
 from inbox.jobs import Job, folders_in, jobs_in, read_job
 from inbox.layout import Layout
 from inbox.state import answer
-from monitor.api.controls import inbox_layout
+from monitor.api.control_requests import inbox_layout
+
+_OF_ATTEMPT = ("number", "started_t", "ended_t", "exit_code", "reason")
 
 
 def inbox_files(folder: Path | None, *, limit: int, offset: int) -> dict[str, Any]:
@@ -50,14 +52,7 @@ def _row(state: str, job: Job) -> dict[str, Any]:
         "priority": job.priority,
         "dropped_t": job.dropped_t,
         "attempts": [
-            {
-                "number": attempt.number,
-                "started_t": attempt.started_t,
-                "ended_t": attempt.ended_t,
-                "exit_code": attempt.exit_code,
-                "reason": attempt.reason,
-            }
-            for attempt in job.attempts
+            {key: getattr(attempt, key) for key in _OF_ATTEMPT} for attempt in job.attempts
         ],
         "result": verdict.get("result"),
         "reason": verdict.get("reason") or (last.reason if last else ""),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from monitor.runs.folder import Runs
-from monitor.runs.machine import gpu_stats, memory_stats
-from monitor.runs.state import STATES, Row
+from monitor.runs.machine_samples import gpu_stats, memory_stats
+from monitor.runs.run_list import Runs
+from monitor.runs.run_rows import STATES, RunRow
 from rundir.paths import RunDir
 
 MEDIA_TYPE = "text/plain; version=0.0.4"
@@ -60,7 +60,7 @@ def text_of(runs: Runs) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _of_machine(runs: Runs, live: list[Row]) -> Iterator[str]:
+def _of_machine(runs: Runs, live: list[RunRow]) -> Iterator[str]:
     hosts, gpus = [], []
     for row in live:
         run = RunDir(runs.folder / row.id)
@@ -73,7 +73,7 @@ def _of_machine(runs: Runs, live: list[Row]) -> Iterator[str]:
         yield from _gauge(name, meaning, [(ids, gpu.get(field)) for ids, gpu in gpus])
 
 
-def _labels(row: Row) -> dict[str, str]:
+def _labels(row: RunRow) -> dict[str, str]:
     return {label: getattr(row, field) for label, field in _IDS.items()}
 
 

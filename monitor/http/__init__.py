@@ -1,4 +1,4 @@
-"""What all endpoints of the API share: how one is described, and how an error is answered.
+"""What all endpoints of the API share: the form of answers and of errors, and of parameters.
 
 Runs in the server.
 """

@@ -10,9 +10,9 @@ from typing import Any
 
 from monitor.metrics.messages import Message, is_event, message, mono_of, told_of
 from monitor.metrics.tail import MOST_BEHIND_BYTES, Line, Tail
-from monitor.runs.folder import Runs
 from monitor.runs.inside import names_inside
 from monitor.runs.masks import mask_for
+from monitor.runs.run_list import Runs
 from rundir.paths import RunDir
 
 _FILES_S = 1.0  # between two looks for new files

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from monitor.http.errors import TooManyError
+from monitor.http.api_errors import TooManyError
 from monitor.metrics.messages import Message, message
 
 _LOG = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from monitor.http.errors import ApiError
+from monitor.http.api_errors import ApiError
 from monitor.metrics.background import Background
 from monitor.metrics.places import Places
 from monitor.metrics.query import Question, answer

@@ -9,7 +9,7 @@ from typing import Any
 
 from monitor.metrics.reader import part_of
 from monitor.metrics.tail import Line
-from monitor.runs.events import masked
+from monitor.runs.event_pages import masked
 from rundir.events import COMMON, Event
 from rundir.masking import Mask
 

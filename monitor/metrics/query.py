@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from monitor.http.errors import BadRequestError
+from monitor.http.api_errors import BadRequestError
 from monitor.metrics.buckets import Curve, curves, rows_between
 from monitor.metrics.reader import Progress
 from monitor.metrics.store import PartRow, Store

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from monitor.http.errors import NotFoundError
+from monitor.http.api_errors import NotFoundError
 from monitor.metrics.numbers import position
 from monitor.metrics.part import Part
 from monitor.metrics.store import Source, Store

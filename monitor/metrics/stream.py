@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -30,7 +31,7 @@ async def open_stream(
     """Return the response that tells of what `make()` follows. Raises TooManyError."""
     wanted = frozenset(word.strip() for word in logs.split(",") if word.strip())
     listener = Listener(asyncio.get_running_loop(), wanted)
-    await asyncio.to_thread(hub.listen, key, make, listener, cursor)
+    await run_in_threadpool(hub.listen, key, make, listener, cursor)
     return Stream(listener, lambda: hub.leave(key, listener))
 
 

@@ -6,6 +6,6 @@ if __name__ == "__main__":
     # The file is written in one step: Ctrl-C ends the program without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    from monitor.report.command import main
+    from monitor.report.report_command import main
 
     main()

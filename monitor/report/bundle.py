@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from monitor.pages.files import IMPORT
+from monitor.pages.page_files import IMPORT
 
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
 _LEFT = re.compile(r"^(?:import|export)\b.*$", re.MULTILINE)

@@ -14,12 +14,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from monitor.api.app import create_app
-from monitor.api.settings import Settings
-from monitor.http.errors import ApiError
-from monitor.pages.files import PACKAGE, STATIC, chart_file, page
-from monitor.report.ask import Answers, Asker, answers_of
+from monitor.http.api_errors import ApiError
+from monitor.http.json_answer import finite
+from monitor.pages.page_files import HERE, PACKAGE, STATIC, chart_file, page
 from monitor.report.bundle import bundled
+from monitor.report.report_answers import Answers, answers_of
 from rundir.errors import UserError
 from rundir.paths import RunDir
 
@@ -28,32 +27,11 @@ _STYLES = ("app.css", "run.css", "evolution.css")
 _SNAPSHOT = re.compile(r"(?P<dataset>.+)/snapshot/(?P<step>\d+)")
 _NAMES = re.compile(r'\b(?:line|many)\("([a-z_.]+)"')  # as run_charts.js writes them
 
-# uPlot's files tell of its licence by name only; this is the text that the name means.
-_MIT = """The MIT License (MIT)
-
-{copyright}
-
-Permission is hereby granted, free of charge, to any person obtaining a copy of this software and \
-associated documentation files (the "Software"), to deal in the Software without restriction, \
-including without limitation the rights to use, copy, modify, merge, publish, distribute, \
-sublicense, and/or sell copies of the Software, and to permit persons to whom the Software is \
-furnished to do so, subject to the following conditions:
-
-The above copyright notice and this permission notice shall be included in all copies or \
-substantial portions of the Software.
-
-THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT \
-NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND \
-NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, \
-DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT \
-OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE."""
-
 
 def report_html(run: RunDir, most_bytes: int = MOST_BYTES) -> str:
     """Return the report of a run. Raises UserError if it has too much for one file."""
-    app = create_app(Settings(runs_folder=run.path.parent, with_pages=False))
     try:
-        answers = answers_of(Asker(app), run.run_id, series())
+        answers = finite(answers_of(run, series()))
     except ApiError as error:
         raise UserError(
             error.text, do=f"ls {shlex.quote(str(run.path))}   # what the run has ({error.hint})"
@@ -139,7 +117,9 @@ def licences() -> list[tuple[str, str]]:
     head = _read(chart_file("uPlot.js"))[:2000]
     match = re.search(r"Copyright \(c\) .+", head)
     copyright_line = match[0].strip() if match else "Copyright (c) Leon Sorokin"
-    texts = [("uPlot", _MIT.format(copyright=copyright_line))]
+    # uPlot's files tell of its licence by name only; this is the text that the name means.
+    mit = _read(HERE / "templates/mit_licence.txt")
+    texts = [("uPlot", mit.format(copyright=copyright_line))]
     whose = f"{PACKAGE} {metadata.version(PACKAGE)}"
     files = [file for file in metadata.files(PACKAGE) or [] if "licenses" in file.parts]
     return texts + [(whose, _read(Path(str(file.locate())))) for file in files]

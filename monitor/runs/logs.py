@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from monitor.http.errors import NotFoundError
+from monitor.http.api_errors import NotFoundError
 from monitor.runs.inside import inside, names_inside
 from monitor.runs.lines import packed, read_piece, unpacked
 from rundir.masking import Mask
@@ -59,13 +59,13 @@ def logs_page(  # noqa: PLR0913 - the query's parameters
     run: RunDir,
     mask: Mask,
     *,
-    file: str,
-    attempt: int | None,
-    after: str,
-    offset: int,
-    limit: int,
-    last: int,
-    search: str,
+    file: str = "",
+    attempt: int | None = None,
+    after: str = "",
+    offset: int = 0,
+    limit: int = 1000,
+    last: int = 0,
+    search: str = "",
 ) -> dict[str, Any]:
     """Return lines of one log, each with its number from 1, and the cursor that goes on.
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections import OrderedDict
+from functools import lru_cache
 from typing import Any
 
-from monitor.http.errors import NotFoundError
+from monitor.http.api_errors import NotFoundError
 from monitor.runs.inside import json_inside
 from rundir.masking import Mask
 from rundir.paths import RunDir
-
-_MOST = 64
-_kept: OrderedDict[str, tuple[int, Mask]] = OrderedDict()
-_lock = threading.Lock()
 
 
 def mask_for(run: RunDir) -> Mask:
@@ -23,17 +18,12 @@ def mask_for(run: RunDir) -> Mask:
         stamp = run.environment.lstat().st_mtime_ns
     except OSError:
         stamp = 0
-    key = str(run.path)
-    with _lock:
-        kept = _kept.get(key)
-        if kept is not None and kept[0] == stamp:
-            return kept[1]
-    mask = Mask([os.environ, _variables(run)])
-    with _lock:
-        _kept[key] = stamp, mask
-        if len(_kept) > _MOST:
-            _kept.popitem(last=False)
-    return mask
+    return _mask(run, stamp)
+
+
+@lru_cache(maxsize=64)
+def _mask(run: RunDir, _stamp: int) -> Mask:
+    return Mask([os.environ, _variables(run)])
 
 
 def _variables(run: RunDir) -> dict[str, str]:

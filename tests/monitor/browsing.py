@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import re
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.running import ended, wait_for
+from tests.monitor.serving import served
 
 TOKEN = "a-token-of-the-tests-0123456789"  # noqa: S105 - made up
 
@@ -56,32 +52,9 @@ def _told(seen: Seen, message: Any) -> None:
 @contextlib.contextmanager
 def server(environ: dict[str, str], *options: str) -> Iterator[str]:
     """Yield the address of a real `airlock monitor`, as it ends with a slash."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "monitor", "monitor", "--port", "0", *options],
-        env=environ | {"AIRLOCK_TOKEN": TOKEN},
-        text=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    lines: list[str] = []
-
-    def read() -> None:
-        assert process.stdout is not None
-        lines.extend(iter(process.stdout.readline, ""))
-
-    reader = threading.Thread(target=read, daemon=True)
-    with ended(process):
-        # `lines` is filled while it is read: extend takes what comes, line by line.
-        reader.start()
-        address = re.compile(r"(http://127\.0\.0\.1:\d+/)")
-
-        def found() -> str | None:
-            assert process.poll() is None, lines
-            return next((hit[1] for one in list(lines) if (hit := address.search(one))), None)
-
-        yield wait_for(found, why="the server says where it is") or ""
-    reader.join(timeout=10)
+    own = environ | {"AIRLOCK_TOKEN": TOKEN}
+    with served(None, own, *options, what="monitor") as running:
+        yield f"{running.url}/"
 
 
 def until(page: Any, expression: str, timeout_s: float = 120) -> None:

@@ -31,13 +31,15 @@ class Server:
     port: int
     token: str
     said: str
+    folder: Path  # of its runs
+    client: httpx.Client
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def get(self, path: str, **more: Any) -> httpx.Response:
-        return httpx.get(f"{self.url}{path}", timeout=60, trust_env=False, **more)
+        return self.client.get(path, **more)
 
     def json(self, path: str, **more: Any) -> Any:
         answer = self.get(path, **more)
@@ -45,9 +47,7 @@ class Server:
         return answer.json()
 
     def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
-        return httpx.post(
-            f"{self.url}{path}", json=body, headers=headers, timeout=60, trust_env=False
-        )
+        return self.client.post(path, json=body, headers=headers)
 
     def with_token(self, path: str, body: Any, **headers: str) -> httpx.Response:
         return self.post(path, body, Authorization=f"Bearer {self.token}", **headers)
@@ -83,10 +83,14 @@ class Server:
 
 @contextlib.contextmanager
 def served(
-    folder: Path, environ: Mapping[str, str], *words: str, what: str = "serve"
+    folder: Path | None, environ: Mapping[str, str], *words: str, what: str = "serve"
 ) -> Iterator[Server]:
-    """Serve the runs in `folder` until the block is left, and check that it ends well."""
-    arguments = ["--port", "0", "--runs-dir", str(folder), *words]
+    """Serve the runs in `folder` until the block is left, and check that it ends well.
+
+    Without `folder` they are those that `environ` or `words` name.
+    """
+    of_runs = [] if folder is None else ["--runs-dir", str(folder)]
+    arguments = ["--port", "0", *of_runs, *words]
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "monitor", what, *arguments],
         cwd=ROOT,
@@ -102,7 +106,10 @@ def served(
             token = re.search(r"the token (\S+)", said)
             assert port, said
             assert token, said
-            yield Server(process, int(port[1]), token[1], said)
+            url = f"http://127.0.0.1:{port[1]}"
+            with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
+                own = folder or Path(environ["AIRLOCK_RUNS_DIR"])
+                yield Server(process, int(port[1]), token[1], said, own, client)
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.stdout is not None

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from monitor.api.app import create_app
-from monitor.api.settings import Settings
+from monitor.api.server_settings import ServerSettings
 from rundir.paths import RunDir
 
 HOSTILE = (
@@ -85,9 +85,9 @@ def put(run: RunDir, step: int, content: Any, dataset: str = "d") -> Path:
     return path
 
 
-def client(folder: Path) -> TestClient:
+def client(folder: Path, **settings: Any) -> TestClient:
     """Return what asks a server over the runs in `folder`; an exception in it is status 500."""
-    app = create_app(Settings(runs_folder=folder, host="127.0.0.1"))
+    app = create_app(ServerSettings(runs_folder=folder, **settings))
     return TestClient(app, base_url="http://127.0.0.1:8080", raise_server_exceptions=False)
 
 

@@ -49,7 +49,7 @@ def test_no_request_that_the_document_allows_or_forbids_is_a_fault(server: Serve
     for operation in found:
         name = f"{operation.method} {operation.path}"
         _fuzz(server, operation, runs, seen.setdefault(name, set()))
-    assert server.get("/api/health").status_code in (200, 429)
+    assert server.get("/api/health").status_code == 200
     assert any(200 in statuses for statuses in seen.values())
     print({key: sorted(value) for key, value in seen.items()})  # noqa: T201 - with -s
 
@@ -74,20 +74,17 @@ def _fuzz(server: Server, operation: Any, runs: list[str], seen: set[int]) -> No
 
 
 def _ask(server: Server, case: Any, run: str | None) -> int:
-    """Send a case, once with the token; return the status, waiting where it is asked to."""
+    """Send a case with the token; return the status."""
     names = getattr(case, "path_parameters", None) or {}
     if run is not None and "run" in names:
         case.path_parameters = {**names, "run": run}
     elif run is not None:
         return 200
     headers = {"Authorization": f"Bearer {server.token}"}
-    while True:
-        try:
-            status = case.call(headers=headers, timeout=_CALL_S).status_code
-        except (ValueError, UnicodeError):  # what no client sends
-            return 400
-        if status != 429:
-            return int(status)
+    try:
+        return int(case.call(headers=headers, timeout=_CALL_S).status_code)
+    except (ValueError, UnicodeError):  # what no client sends
+        return 400
 
 
 def test_bytes_that_are_no_request_end_no_server(server: Server) -> None:

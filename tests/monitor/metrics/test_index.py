@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from monitor.http.errors import BadRequestError
+from monitor.http.api_errors import BadRequestError
 from monitor.metrics import query
 from monitor.metrics.index import Index
 from monitor.metrics.query import Question

@@ -23,12 +23,12 @@ import uvicorn
 from starlette.applications import Starlette
 
 from monitor.api.app import create_app
-from monitor.api.settings import Settings
-from monitor.http.errors import TooManyError
+from monitor.api.server_settings import ServerSettings
+from monitor.http.api_errors import TooManyError
 from monitor.metrics import hub as hub_module
 from monitor.metrics.hub import Hub, Listener
 from monitor.metrics.messages import Message, message
-from monitor.runs.folder import Runs
+from monitor.runs.run_list import Runs
 from tests.conftest import ROOT
 from tests.monitor.metrics.event_files import WrittenRun
 
@@ -39,7 +39,7 @@ class Served:
     """A server of one folder of runs, in a thread."""
 
     def __init__(self, folder: Path) -> None:
-        self.app: Starlette = create_app(Settings(runs_folder=folder, with_pages=False))
+        self.app: Starlette = create_app(ServerSettings(runs_folder=folder, with_pages=False))
         config = uvicorn.Config(
             self.app, port=0, log_level="error", ws="none", timeout_graceful_shutdown=1
         )

@@ -29,55 +29,54 @@ def text_of(page: Any, name: str) -> str:
 
 
 def test_the_runs_are_listed_and_one_is_opened_compared_and_filtered(
-    chromium: Any, demo: RunDir, environ: dict[str, str]
+    chromium: Any, shown: tuple[str, RunDir]
 ) -> None:
-    with server(environ) as base:
-        context = chromium.new_context()
-        seen = watched(context)
-        page = context.new_page()
-        page.goto(base)
-        until(page, "document.querySelectorAll('tr[data-run]').length === 2")
-        states = page.locator(".state").all_text_contents()
-        assert set(states) == {"done", "stopped"}
-        for check in page.locator("input[type=checkbox]").all():
-            check.check()
-        page.click('[data-id="compare"]')
-        until(page, "document.querySelectorAll('[data-id=rows] tr').length > 0")
-        until(page, "document.querySelector('canvas') !== null")
-        differing = page.locator('[data-id="rows"] th').all_text_contents()
-        assert "train.learning_rate" in differing  # and what is the same is left out
-        assert "model.dtype" not in differing
-        assert page.locator(".legend li").count() == 2
-        page.goto(base)
-        page.fill('[data-id="search"]', demo.run_id)
-        until(page, "document.querySelectorAll('tr[data-run]').length === 1")
-        page.fill('[data-id="search"]', "no such run")
-        until(page, "document.querySelector('.empty-title') !== null")
-        page.fill('[data-id="search"]', "")
-        page.click(f'tr[data-run="{demo.run_id}"] a')
-        until(page, "document.querySelector('[data-tile=loss]')?.textContent.startsWith('0')")
-        assert text_of(page, "name") == demo.run_id
-        seen.assert_clean(base)
+    base, demo = shown
+    context = chromium.new_context()
+    seen = watched(context)
+    page = context.new_page()
+    page.goto(base)
+    until(page, "document.querySelectorAll('tr[data-run]').length === 2")
+    states = page.locator(".state").all_text_contents()
+    assert set(states) == {"done", "stopped"}
+    for check in page.locator("input[type=checkbox]").all():
+        check.check()
+    page.click('[data-id="compare"]')
+    until(page, "document.querySelectorAll('[data-id=rows] tr').length > 0")
+    until(page, "document.querySelector('canvas') !== null")
+    differing = page.locator('[data-id="rows"] th').all_text_contents()
+    assert "train.learning_rate" in differing  # and what is the same is left out
+    assert "model.dtype" not in differing
+    assert page.locator(".legend li").count() == 2
+    page.goto(base)
+    page.fill('[data-id="search"]', demo.run_id)
+    until(page, "document.querySelectorAll('tr[data-run]').length === 1")
+    page.fill('[data-id="search"]', "no such run")
+    until(page, "document.querySelector('.empty-title') !== null")
+    page.fill('[data-id="search"]', "")
+    page.click(f'tr[data-run="{demo.run_id}"] a')
+    until(page, "document.querySelector('[data-tile=loss]')?.textContent.startsWith('0')")
+    assert text_of(page, "name") == demo.run_id
+    seen.assert_clean(base)
 
 
-@pytest.mark.usefixtures("demo")
 def test_a_slow_answer_does_not_take_the_place_of_a_later_one(
-    chromium: Any, environ: dict[str, str]
+    chromium: Any, shown: tuple[str, RunDir]
 ) -> None:
-    with server(environ) as base:
-        page, seen = opened(chromium)
-        held: list[Any] = []
-        page.route("**/api/runs?*state=stopped*", lambda route: held.insert(0, route))
-        page.goto(base)
-        until(page, "document.querySelectorAll('tr[data-run]').length === 2")
-        page.select_option('[data-id="states"]', "stopped")
-        page.select_option('[data-id="states"]', "done")
-        until(page, "document.querySelectorAll('tr[data-run]').length === 1")
-        with page.expect_response("**/api/runs?*state=stopped*"):
-            held[0].continue_()
-        page.wait_for_timeout(500)  # what it says is taken in
-        assert page.locator(".state").all_text_contents() == ["done"]
-        seen.assert_clean(base)
+    base, _ = shown
+    page, seen = opened(chromium)
+    held: list[Any] = []
+    page.route("**/api/runs?*state=stopped*", lambda route: held.insert(0, route))
+    page.goto(base)
+    until(page, "document.querySelectorAll('tr[data-run]').length === 2")
+    page.select_option('[data-id="states"]', "stopped")
+    page.select_option('[data-id="states"]', "done")
+    until(page, "document.querySelectorAll('tr[data-run]').length === 1")
+    with page.expect_response("**/api/runs?*state=stopped*"):
+        held[0].continue_()
+    page.wait_for_timeout(500)  # what it says is taken in
+    assert page.locator(".state").all_text_contents() == ["done"]
+    seen.assert_clean(base)
 
 
 def test_lines_of_colours_that_look_alike_are_told_apart_by_dashes(
@@ -213,41 +212,38 @@ def test_alarms_are_kept_and_ring(chromium: Any, demo: RunDir, environ: dict[str
 
 
 def test_the_theme_is_kept_and_the_page_fits_a_phone(
-    chromium: Any, demo: RunDir, environ: dict[str, str]
+    chromium: Any, shown: tuple[str, RunDir]
 ) -> None:
-    assert demo.path.is_dir()
-    with server(environ) as base:
-        context = chromium.new_context(viewport={"width": 390, "height": 844})
-        page = context.new_page()
-        for name in PAGES:
-            page.goto(base + name)
-            page.wait_for_load_state("networkidle" if name in ("config", "inbox") else "load")
-            page.wait_for_timeout(1000)
-            wide = page.evaluate("document.documentElement.scrollWidth")
-            assert wide <= 390, f"{name}: {wide}"
-        page.goto(base)
-        page.click("[data-theme-switch]")
-        page.click("[data-theme-switch]")
-        page.goto(f"{base}run")
-        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    base, _ = shown
+    context = chromium.new_context(viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    for name in PAGES:
+        page.goto(base + name)
+        page.wait_for_load_state("networkidle" if name in ("config", "inbox") else "load")
+        page.wait_for_timeout(1000)
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= 390, f"{name}: {wide}"
+    page.goto(base)
+    page.click("[data-theme-switch]")
+    page.click("[data-theme-switch]")
+    page.goto(f"{base}run")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_a_prefix_of_a_proxy_changes_nothing(
-    chromium: Any, demo: RunDir, environ: dict[str, str]
-) -> None:
-    with server(environ) as base:
-        context = chromium.new_context()
+def test_a_prefix_of_a_proxy_changes_nothing(chromium: Any, shown: tuple[str, RunDir]) -> None:
+    base, demo = shown
+    context = chromium.new_context()
 
-        def pass_on(route: Any) -> None:
-            answer = route.fetch(url=route.request.url.replace("/user/x/proxy/8080/", "/"))
-            route.fulfill(response=answer)
+    def pass_on(route: Any) -> None:
+        answer = route.fetch(url=route.request.url.replace("/user/x/proxy/8080/", "/"))
+        route.fulfill(response=answer)
 
-        # Streams have no end, so that they cannot be passed on whole: the page goes on without.
-        context.route("**/user/x/proxy/8080/**", pass_on)
-        context.route("**/stream*", lambda route: route.abort())
-        page = context.new_page()
-        page.goto(f"{base}user/x/proxy/8080/evolution?run={demo.run_id}")
-        until(page, "document.querySelector('canvas') !== null")
-        page.click('[data-view="config"]')
-        until(page, "document.querySelectorAll('[data-id=config-rows] tr').length > 5")
-        assert "/user/x/proxy/8080/config" in page.url
+    # Streams have no end, so that they cannot be passed on whole: the page goes on without.
+    context.route("**/user/x/proxy/8080/**", pass_on)
+    context.route("**/stream*", lambda route: route.abort())
+    page = context.new_page()
+    page.goto(f"{base}user/x/proxy/8080/evolution?run={demo.run_id}")
+    until(page, "document.querySelector('canvas') !== null")
+    page.click('[data-view="config"]')
+    until(page, "document.querySelectorAll('[data-id=config-rows] tr').length > 5")
+    assert "/user/x/proxy/8080/config" in page.url

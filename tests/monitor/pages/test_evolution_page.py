@@ -15,7 +15,7 @@ from rundir.atomic import write_text
 from rundir.owner import take
 from rundir.paths import RunDir
 from tests.monitor.answers.made import HOSTILE, example, new_run, put, snapshot, with_ways
-from tests.monitor.browsing import Seen, opened, server, until
+from tests.monitor.browsing import opened, server, until
 from tests.monitor.recorded import DATASET, EARLIER
 from tests.running import wait_for
 
@@ -37,19 +37,17 @@ def filters(page: Any) -> dict[str, int]:
 
 
 @pytest.fixture
-def answers(chromium: Any, demo: RunDir, environ: dict[str, str]) -> Iterator[tuple[Any, Seen]]:
-    """Yield the page of the demo's answers."""
-    assert demo.path.is_dir()
-    with server(environ) as base:
-        page, seen = opened(chromium, accept_downloads=True)
-        page.goto(f"{base}evolution")
-        until(page, f"{SHOWN} === {PAGE}")
-        yield page, seen
-        seen.assert_clean(base)
+def page(chromium: Any, shown: tuple[str, RunDir]) -> Iterator[Any]:
+    """Yield the page of the recorded answers."""
+    base, _ = shown
+    opened_page, seen = opened(chromium, accept_downloads=True)
+    opened_page.goto(f"{base}evolution")
+    until(opened_page, f"{SHOWN} === {PAGE}")
+    yield opened_page
+    seen.assert_clean(base)
 
 
-def test_the_slider_moves_from_wrong_answers_to_right_ones(answers: tuple[Any, Seen]) -> None:
-    page, _ = answers
+def test_the_slider_moves_from_wrong_answers_to_right_ones(page: Any) -> None:
     assert step(page) == "Step 300"
     page.locator("[data-id=slider]").fill("0")
     until(page, "document.querySelectorAll('.mark.right').length === 0")
@@ -61,8 +59,7 @@ def test_the_slider_moves_from_wrong_answers_to_right_ones(answers: tuple[Any, S
     assert page.locator(".example").first.locator(".now").inner_text() == "e"
 
 
-def test_keys_move_the_step_and_it_plays_to_the_end(answers: tuple[Any, Seen]) -> None:
-    page, _ = answers
+def test_keys_move_the_step_and_it_plays_to_the_end(page: Any) -> None:
     page.keyboard.press("ArrowLeft")
     assert step(page) == "Step 250"
     page.keyboard.press("ArrowRight")
@@ -80,8 +77,7 @@ def test_keys_move_the_step_and_it_plays_to_the_end(answers: tuple[Any, Seen]) -
     assert step(page) == "Step 0"
 
 
-def test_filters_show_what_was_learned_and_what_was_lost(answers: tuple[Any, Seen]) -> None:
-    page, _ = answers
+def test_filters_show_what_was_learned_and_what_was_lost(page: Any) -> None:
     counts = filters(page)
     assert counts["All"] == 32
     for name in ("Newly right", "Regressed", "Never right", "Unstable"):
@@ -91,8 +87,7 @@ def test_filters_show_what_was_learned_and_what_was_lost(answers: tuple[Any, See
         assert page.locator(f".example:has-text('{name}')").count() == min(counts[name], PAGE)
 
 
-def test_two_runs_stand_side_by_side(answers: tuple[Any, Seen]) -> None:
-    page, _ = answers
+def test_two_runs_stand_side_by_side(page: Any) -> None:
     labels = page.locator("[data-id=base] option").all_text_contents()
     other = next(one for one in labels if one.endswith(EARLIER[-4:]))
     page.locator("[data-id=base]").select_option(label=other)
@@ -102,8 +97,7 @@ def test_two_runs_stand_side_by_side(answers: tuple[Any, Seen]) -> None:
     until(page, "document.querySelector('.example .sides').children[1].hidden")
 
 
-def test_all_answers_are_exported(answers: tuple[Any, Seen]) -> None:
-    page, _ = answers
+def test_all_answers_are_exported(page: Any) -> None:
     for form in ("jsonl", "csv"):
         with page.expect_download() as waiting:
             page.locator(f"[data-format={form}]").click()
@@ -161,10 +155,7 @@ def test_a_new_snapshot_is_shown_to_whoever_looks_at_the_last_one(
         seen.assert_clean(base)
 
 
-def test_differences_are_the_same_in_the_browser_and_in_the_api(
-    answers: tuple[Any, Seen],
-) -> None:
-    page, _ = answers
+def test_differences_are_the_same_in_the_browser_and_in_the_api(page: Any) -> None:
     pairs = [
         ("the cat sat on the mat", "the dog sat down on a mat"),
         ("a b c d e f", "f e d c b a"),
@@ -181,8 +172,7 @@ def test_differences_are_the_same_in_the_browser_and_in_the_api(
     assert found == [[list(piece) for piece in word_diff(*one)] for one in pairs]
 
 
-def test_nothing_is_wider_than_the_screen(answers: tuple[Any, Seen]) -> None:
-    page, _ = answers
+def test_nothing_is_wider_than_the_screen(page: Any) -> None:
     for width in (360, 768, 1360):
         page.set_viewport_size({"width": width, "height": 800})
         page.reload()

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from monitor.report.report_command import main
 from monitor.report.write import licences, report_html, series
 from rundir.paths import RunDir
 from tests.monitor.answers.made import HOSTILE
@@ -35,7 +37,7 @@ def report(environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[
 
 
 def test_a_report_is_one_file_that_is_not_replaced_unasked(
-    demo: RunDir, environ: dict[str, str], tmp_path: Path
+    demo: RunDir, environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "run.html"
     made = report(environ, demo.run_id, "-o", str(file))
@@ -46,19 +48,17 @@ def test_a_report_is_one_file_that_is_not_replaced_unasked(
     assert "Permission is hereby granted, free of charge" in html
     assert "Leon Sorokin" in html
     assert "Apache License" in html
-    again = report(environ, demo.run_id, "-o", str(file))
-    assert again.returncode == 2
+    monkeypatch.setenv("AIRLOCK_RUNS_DIR", environ["AIRLOCK_RUNS_DIR"])
+    asks = CliRunner()
+    again = asks.invoke(main, [demo.run_id, "-o", str(file)])
+    assert again.exit_code == 2
     assert f"{file} is there already" in again.stderr
     assert f"./airlock report {demo.run_id} -o {file} --force" in again.stderr
-    assert report(environ, demo.run_id, "-o", str(file), "--force").returncode == 0
-
-
-def test_a_report_of_no_run_says_what_to_type(environ: dict[str, str], tmp_path: Path) -> None:
-    Path(environ["AIRLOCK_RUNS_DIR"]).mkdir()
-    answer = report(environ, "nothing", "-o", str(tmp_path / "run.html"))
-    assert answer.returncode == 2
-    assert "no run 'nothing'" in answer.stderr
-    assert not (tmp_path / "run.html").exists()
+    assert asks.invoke(main, [demo.run_id, "-o", str(file), "--force"]).exit_code == 0
+    unknown = asks.invoke(main, ["nothing", "-o", str(tmp_path / "none.html")])
+    assert unknown.exit_code == 2
+    assert "no run 'nothing'" in unknown.stderr
+    assert not (tmp_path / "none.html").exists()
 
 
 def test_secrets_are_masked_and_data_cannot_end_the_script(

@@ -7,14 +7,11 @@ from typing import Any
 
 import pytest
 
-from monitor.http.errors import NotFoundError
+from monitor.http.api_errors import NotFoundError
 from monitor.runs.logs import log_files, logs_page, shown
 from rundir.masking import MASK, Mask
 from rundir.paths import RunDir
 from tests.monitor.serving import make_run
-
-_ASKED: dict[str, Any] = {"file": "", "attempt": None, "after": "", "offset": 0}
-_ASKED |= {"limit": 1000, "last": 0, "search": ""}
 
 
 @pytest.fixture
@@ -31,7 +28,7 @@ def run(folder: Path) -> RunDir:
 
 
 def _page(run: RunDir, **asked: Any) -> dict[str, Any]:
-    return logs_page(run, Mask([]), **{**_ASKED, **asked})
+    return logs_page(run, Mask([]), **asked)
 
 
 def _numbers(page: dict[str, Any]) -> list[int | None]:
@@ -55,13 +52,8 @@ def test_a_rank_without_an_attempt_is_of_the_last_one(run: RunDir) -> None:
 def test_lines_have_their_numbers_however_they_are_asked_for(run: RunDir) -> None:
     first = _page(run, file="agent", limit=10)
     assert _numbers(first) == list(range(1, 11))
-    assert _numbers(_page(run, file="agent", limit=5, after=first["cursor"])) == [
-        11,
-        12,
-        13,
-        14,
-        15,
-    ]
+    onward = _page(run, file="agent", limit=5, after=first["cursor"])
+    assert _numbers(onward) == [11, 12, 13, 14, 15]
     assert _numbers(_page(run, file="agent", limit=2, offset=2000)) == [2001, 2002]
     last = _page(run, file="agent", last=2)
     assert last["lines"][-1] == {"n": 3000, "text": "line 3000"}

@@ -1,0 +1,59 @@
+"""How a run was started: its settings, its command, the versions; secrets are masked."""
+
+from __future__ import annotations
+
+import tomllib
+from contextlib import suppress
+from typing import Any
+
+from monitor.http.api_errors import NotFoundError
+from monitor.runs.inside import json_inside, text_inside
+from monitor.runs.masks import masked_value
+from rundir.masking import Mask
+from rundir.paths import RunDir
+
+
+def config_of(run: RunDir, mask: Mask) -> dict[str, Any]:
+    """Return config.toml as text and as `section.key: value`, the command and the versions."""
+    text = command = ""
+    made_with: Any = {}
+    with suppress(NotFoundError):
+        text = text_inside(run, "config.toml")
+    with suppress(NotFoundError):
+        command = text_inside(run, "command.txt")
+    with suppress(NotFoundError):
+        made_with = json_inside(run, "made_with.json")
+    return {
+        "run": run.run_id,
+        "text": mask.text(text),
+        "values": _values(text, mask),
+        "command": mask.text(command.partition("\n")[0]),
+        "torchrun": mask.text(command.partition("# with torch's own:\n")[2].strip()),
+        "made_with": made_with if isinstance(made_with, dict) else {},
+    }
+
+
+def _values(text: str, mask: Mask) -> dict[str, Any]:
+    """Return each setting by its dotted name; none of a file that is no whole TOML."""
+    try:
+        table = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return {}
+    values: dict[str, Any] = {}
+    todo: list[tuple[str, Any]] = [("", table)]
+    while todo:
+        name, value = todo.pop()
+        if isinstance(value, dict) and value:
+            todo += [(f"{name}.{key}" if name else key, item) for key, item in value.items()]
+        elif name:
+            values[name] = masked_value(name, _as_json(value), mask)
+    return dict(sorted(values.items()))
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value of TOML as JSON has it: a date becomes its text."""
+    if isinstance(value, list):
+        return [_as_json(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _as_json(item) for key, item in value.items()}
+    return value if isinstance(value, str | int | float | bool) else str(value)
