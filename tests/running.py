@@ -199,13 +199,15 @@ def python(
     program: str, *args: str, env: dict[str, str] | None = None, within: Sequence[str] = ()
 ) -> str:
     """Return what `program` prints, run as Airlock's own programs are, with `env` added."""
-    return subprocess.run(
+    done = subprocess.run(
         [*within, sys.executable, "-P", "-c", program, *args],
         env=os.environ | {"PYTHONPATH": str(ROOT)} | (env or {}),
         capture_output=True,
         text=True,
-        check=True,
-    ).stdout
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def finish(process: subprocess.Popen[str], timeout_s: float = 200.0) -> tuple[int, str, str]:
