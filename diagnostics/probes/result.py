@@ -44,7 +44,7 @@ class Findings:
 
     def look(self) -> None:
         """Record the memory of this process and its children; to be called while they live."""
-        self._peaks.update()
+        self._peaks.look()
 
     def add(self, finding: Finding) -> None:
         """Record a finding and print it, without advice that repeats the previous one."""

@@ -90,7 +90,7 @@ def _wait(
     while child.poll() is None:
         if signals.stop_asked:
             raise Interrupted
-        peaks.update()
+        peaks.look()
         now_size, now = log.stat().st_size, time.monotonic()
         if now_size != size:
             size, spoke = now_size, now

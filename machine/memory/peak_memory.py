@@ -38,7 +38,7 @@ class Peaks:
         self.rss_bytes = 0
         self.vm_bytes = 0
 
-    def update(self) -> None:
+    def look(self) -> None:
         """Update the peaks. Call it often: a process that has ended can no longer be measured."""
         self._note(self._pid)  # at once: it may end while its children are being looked for
         now = time.monotonic()

@@ -37,7 +37,7 @@ _WRITES = ("write", "fsync")
 _OF_A_FILE = (*_WRITES, "read", "accept", "recvfrom", "recvmsg")  # by their first argument
 
 
-def system_call(pid: int) -> dict[str, Any]:
+def look(pid: int) -> dict[str, Any]:
     """Return the system call that the main thread of a process is in, and its CPU seconds.
 
     `syscall` is "" if it is in none, or if that may not be read; `syscall_on` is the file or the
@@ -73,12 +73,12 @@ def children_of(pid: int) -> list[dict[str, Any]]:
                 row = {"pid": child.pid, "state": letter, "waits_in": waits_in}
                 is_zombie = letter in ("Z", "")
                 command = [] if is_zombie else child.cmdline()
-                children.append(row | {"command": " ".join(command)[:200]} | system_call(child.pid))
+                children.append(row | {"command": " ".join(command)[:200]} | look(child.pid))
     return children
 
 
-def add_cpu_share(about: dict[str, Any], pid: int) -> None:
-    """Add `cpu_share` to what `system_call` returned: the part of a core that was used since."""
+def look_again(about: dict[str, Any], pid: int) -> None:
+    """Add `cpu_share` to what `look` returned: the part of a core that was used since."""
     elapsed_s = time.monotonic() - about.pop("looked_mono")
     used_s = max(0.0, _cpu_s(pid) - about.pop("cpu_s"))
     about["cpu_share"] = round(used_s / elapsed_s, 2) if elapsed_s > 0 else 0.0

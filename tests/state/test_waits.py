@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from machine.processes.activity import io_bytes
-from machine.processes.stalled import system_call, written_file
+from machine.processes.stalled import look, written_file
 from rundir.paths import RunDir, create_run
 from rundir.pulse import Left, MainThread, Pulse, read_pulse
 from state.waits import Stall, Waits
@@ -220,7 +220,7 @@ def test_the_file_is_named_that_a_rank_has_been_writing(
             two.pids[1] = child.pid
             two.is_in(0, "barrier")
             two.look(35)
-            seen = system_call(child.pid)
+            seen = look(child.pid)
             assert (seen["syscall"], seen["syscall_on"]) == ("write", str(disk))
         finally:
             child.kill()

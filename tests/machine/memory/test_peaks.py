@@ -26,12 +26,12 @@ def test_a_childs_peaks_are_known_after_it_has_ended() -> None:
     assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
     peaks = Peaks(os.getpid())
-    peaks.update()
+    peaks.look()
     child.communicate("")
-    peaks.update()
+    peaks.look()
     assert peaks.rss_bytes >= 64 * MIB  # it had returned them by the time we looked
     assert peaks.vm_bytes >= 512 * MIB
     assert high_water(child.pid) == {}
     of_gone = Peaks(child.pid)
-    of_gone.update()
+    of_gone.look()
     assert (of_gone.rss_text, of_gone.vm_text) == ("-", "-")
