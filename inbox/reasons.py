@@ -10,7 +10,6 @@ from inbox.attempt import log_of, status_of
 from inbox.jobs import Job
 from inbox.layout import Layout
 from inbox.settings import Settings
-from rundir.files.growing import GrowingFile
 from rundir.paths import RunDir
 
 _DOCTOR_S = 300.0  # it reads files
@@ -53,8 +52,13 @@ def ask_doctor(run: RunDir, settings: Settings, layout: Layout) -> tuple[str, st
 
 def last_error(log: Path) -> str:
     """Return what ./start.sh itself said last: its error, without what to type next."""
-    end = GrowingFile(log, from_end_bytes=_LOG_BYTES).new_bytes()
-    lines = end.decode(errors="replace").splitlines()
+    try:
+        with log.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _LOG_BYTES))
+            lines = file.read().decode("utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
     last_lines = [line.strip() for line in lines if line.strip()]
     errors = [line for line in last_lines if line.startswith("airlock: ")]
     return (errors or last_lines or [""])[-1].removeprefix("airlock: ")[:1000]

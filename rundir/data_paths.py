@@ -42,8 +42,8 @@ def data_paths(text: str) -> list[DataPath]:
     if not text:
         return []
     if _is_there(text) or ("," in text and _is_there(text.rpartition(":")[0] or text)):
-        return [_one(text)]
-    return [_one(part.strip()) for part in text.split(",") if part.strip()]
+        return [_parsed(text)]
+    return [_parsed(part.strip()) for part in text.split(",") if part.strip()]
 
 
 def as_text(paths: list[DataPath]) -> str:
@@ -74,7 +74,7 @@ def name_of(text: str) -> str:
     return first if len(paths) == 1 else f"{first}+{len(paths) - 1}"
 
 
-def _one(text: str) -> DataPath:
+def _parsed(text: str) -> DataPath:
     path, is_given, weight = text.rpartition(":")
     if not is_given or not path or path == PREFIX[:-1] or _is_there(text):
         return DataPath(text)

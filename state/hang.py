@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from machine.processes.activity import busy_s, io_bytes, output_bytes
+from machine.processes.activity import all_io_bytes, busy_s, output_bytes
 from rundir.config import LaunchConfig
 from rundir.events import Event
 from rundir.paths import RunDir
@@ -220,7 +220,7 @@ class HangWatch:
 
     def _has_read(self, pids: Sequence[int]) -> bool:
         """Return whether the processes have read or written since the last look."""
-        before, self._io_bytes = self._io_bytes, sum(io_bytes(pids))
+        before, self._io_bytes = self._io_bytes, sum(all_io_bytes(pids))
         return abs(self._io_bytes - before) > _REAL_IO_BYTES
 
     def _has_computed(self, pids: Sequence[int]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from machine.processes.activity import busy_s, io_bytes
+from machine.processes.activity import all_io_bytes, busy_s
 from machine.processes.stalled import written_file
 from rundir.paths import shown
 from rundir.pulse import PulseState
@@ -78,7 +78,7 @@ class RankLook:
         self.stays_s = self.stays_s + ran_s if place == self._place else 0.0
         self._place = place
         key = self.pulse.main.still_mono, tuple(sorted(self.pulse.groups.items()))
-        busy_now_s, (io_now, disk_now) = busy_s([self.pid]), io_bytes([self.pid])
+        busy_now_s, (io_now, disk_now) = busy_s([self.pid]), all_io_bytes([self.pid])
         allowed_s = _IDLE_SHARE * max(self.idle_s, _IDLE_FROM_S)
         is_idle = (
             key == self._idle_key

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from launch.commands.cli import airlock as command_line
 from tests import parts
 from tests.broken import End, ToItsEnd
 from tests.running import Answered, Start, assert_nothing_left, ended, finish, run_folder
@@ -38,6 +40,7 @@ for number, handler in (
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
+_HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HAS_GPU = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
 
@@ -126,33 +129,30 @@ def airlock(environ: dict[str, str], tmp_path: Path) -> Callable[..., Start]:
 
 
 @pytest.fixture
-def answered(
-    environ: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Answered:
-    """Carry out `airlock ARGS` as the fixture `airlock` does, but in this process.
+def answered(environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answered:
+    """Type `airlock ARGS` within this process, for what starts no training; `env` adds variables.
 
-    Returns the exit code, and what was printed to stdout and to stderr.
+    It returns the exit code and what is written to stdout and to stderr; a bug raises.
     """
-    from launch.commands.cli import airlock
 
-    def carry_out(*args: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:
-        variables = environ | (env or {})
+    def run(*args: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:
+        wanted = environ | (env or {})
+        handlers = {number: signal.getsignal(number) for number in _HANDLED}
         with monkeypatch.context() as patch:
-            for name in os.environ.keys() - variables.keys() - {"PYTEST_CURRENT_TEST"}:
-                patch.delenv(name)
-            for name, value in variables.items():
-                patch.setenv(name, value)
             patch.chdir(tmp_path)
             patch.setattr("sys.argv", [str(ROOT / "launch/__main__.py"), *args])
-            capsys.readouterr()
-            with pytest.raises(SystemExit) as left:
-                airlock(list(args), prog_name="airlock")
-        return int(left.value.code or 0), *capsys.readouterr()
+            for name in os.environ.keys() - wanted.keys():
+                patch.delenv(name)
+            for name, value in wanted.items():
+                patch.setenv(name, value)
+            done = CliRunner().invoke(
+                command_line, args, prog_name="airlock", catch_exceptions=False
+            )
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        return done.exit_code, done.stdout, done.stderr
 
-    return carry_out
+    return run
 
 
 @pytest.fixture
@@ -211,7 +211,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def to_its_end(airlock: Start, environ: dict[str, str], tmp_path: Path) -> ToItsEnd:
+def to_its_end(
+    airlock: Start, answered: Answered, environ: dict[str, str], tmp_path: Path
+) -> ToItsEnd:
     """Run `airlock run ARGS` to its end; call `meanwhile` with the process once it has begun."""
 
     def run(
@@ -225,7 +227,7 @@ def to_its_end(airlock: Start, environ: dict[str, str], tmp_path: Path) -> ToIts
             meanwhile(process)
             code, out, err = finish(process, timeout_s=120)
         assert_nothing_left(run_folder(environ))
-        told = finish(airlock("doctor", "--json"))
+        told = answered("doctor", "--json")
         assert (told[0], told[2]) == (0, ""), err
         return End(code, out, json.loads(told[1]), tmp_path)
 

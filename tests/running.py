@@ -28,7 +28,7 @@ def here(name: str) -> str:
 
 
 Start = Callable[..., "subprocess.Popen[str]"]  # starts a command, like the fixture `airlock`
-Answered = Callable[..., tuple[int, str, str]]  # carries one out, like the fixture `answered`
+Answered = Callable[..., tuple[int, str, str]]  # types a command, like the fixture `typed`
 
 # Ranks that need not wait for each other start sooner; tests of the gate add SERIAL.
 _OPEN = ("--set", "launch.admit=open")
@@ -199,13 +199,15 @@ def python(
     program: str, *args: str, env: dict[str, str] | None = None, within: Sequence[str] = ()
 ) -> str:
     """Return what `program` prints, run as Airlock's own programs are, with `env` added."""
-    return subprocess.run(
+    done = subprocess.run(
         [*within, sys.executable, "-P", "-c", program, *args],
         env=os.environ | {"PYTHONPATH": str(ROOT)} | (env or {}),
         capture_output=True,
         text=True,
-        check=True,
-    ).stdout
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def finish(process: subprocess.Popen[str], timeout_s: float = 200.0) -> tuple[int, str, str]:

@@ -16,7 +16,7 @@ import psutil
 from doctor.outside.job import Job
 from doctor.outside.spy import Dump, as_stack, dump, own_call
 from doctor.runs.rank_stacks import Call, Stack
-from machine.processes.activity import io_bytes, state_of
+from machine.processes.activity import all_io_bytes, state_of
 
 _NUM_LOOKS, _NUM_LONG = 5, 16  # a job on GPUs may be in one call for many seconds
 _EVERY_S = 0.7
@@ -158,7 +158,7 @@ def look(job: Job) -> list[Seen]:
     """Return what is seen of each rank within three seconds; up to eleven if none of them moves."""
     seen = [Seen(rank=rank, process=process) for rank, process in job.ranks.items()]
     before = {
-        seen_rank.rank: (_cpu_s(seen_rank.process), io_bytes([seen_rank.pid])[0])
+        seen_rank.rank: (_cpu_s(seen_rank.process), all_io_bytes([seen_rank.pid])[0])
         for seen_rank in seen
     }
     started_s = time.monotonic()
@@ -172,7 +172,7 @@ def look(job: Job) -> list[Seen]:
         seen_rank.span_s = time.monotonic() - started_s
         cpu_s, read = before[seen_rank.rank]
         seen_rank.cpu_s = max(0.0, _cpu_s(seen_rank.process) - cpu_s)
-        seen_rank.read_bytes = max(0, io_bytes([seen_rank.pid])[0] - read)
+        seen_rank.read_bytes = max(0, all_io_bytes([seen_rank.pid])[0] - read)
         seen_rank.connecting = _connecting(seen_rank.process)
         script = _script(seen_rank.process)
         seen_rank.stack = as_stack(seen_rank.last.threads, script)

@@ -92,7 +92,7 @@ class _CleanedFolders:
 
     def old_things(self, retention: Retention) -> Iterable[Item | Kept]:
         """Yield what could be removed, and what is kept although it is old."""
-        yield from left_over(self._of_trash())
+        yield from left_over(self._with_trash())
         jobs = () if self.models is None else ("queue", "processing")
         job_folders = [self.runs.parent / name for name in jobs]
         live = LiveRuns({self.runs, runs_folder()}, job_folders)
@@ -102,7 +102,7 @@ class _CleanedFolders:
         if self.models is not None:
             yield from old_models(self.models, retention, live)
 
-    def _of_trash(self) -> list[Path]:
+    def _with_trash(self) -> list[Path]:
         folders = [self.runs, *(run.checkpoints for run in run_folders(self.runs))]
         if self.cache is not None:
             folders += [self.cache / "data", self.cache / "models"]

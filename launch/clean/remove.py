@@ -52,13 +52,13 @@ def _delete(trash: Path) -> None:
     errors: list[OSError] = []
     for folder, names, files in os.walk(trash, topdown=False):
         for name in (*files, *names):
-            _delete_one(Path(folder, name), errors)
-    _delete_one(trash, errors)
+            _delete_entry(Path(folder, name), errors)
+    _delete_entry(trash, errors)
     if errors:
         raise errors[0]
 
 
-def _delete_one(path: Path, errors: list[OSError]) -> None:
+def _delete_entry(path: Path, errors: list[OSError]) -> None:
     try:
         if path.is_dir() and not path.is_symlink():
             path.rmdir()

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from launch.config.setting_values import one_value
+from launch.config.setting_values import checked_value
 from rundir.config import EvaluationConfig
 from rundir.data_paths import absolute_paths
 from rundir.errors import UserError
@@ -68,7 +68,7 @@ def _check(name: str, keys: Any, where: str) -> None:
 def _resolved(name: str, values: dict[str, Any]) -> EvaluationConfig:
     hints = get_type_hints(EvaluationConfig)
     settings = {
-        item.name: one_value(values[item.name], hints[item.name], item, f"evaluation.{name}")
+        item.name: checked_value(values[item.name], hints[item.name], item, f"evaluation.{name}")
         for item in fields(EvaluationConfig)
         if item.name in values
     }

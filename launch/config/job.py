@@ -134,7 +134,7 @@ def _place_somewhere(
     """Return where the run is placed; if it cannot be here, add the error, and say where else."""
     asked: tuple[int, str] | None = None
     try:
-        asked = _asked_of(request, config, sources, environ)
+        asked = _requested_ranks(request, config, sources, environ)
         return _placed(request, config, asked, environ)
     except UserError as error:
         errors.append(error)
@@ -163,7 +163,7 @@ def place_job(
     request: Request, config: RunConfig, sources: Sources, environ: Mapping[str, str]
 ) -> Placement:
     """Return the device and number of ranks of a request. Raises UserError."""
-    return _placed(request, config, _asked_of(request, config, sources, environ), environ)
+    return _placed(request, config, _requested_ranks(request, config, sources, environ), environ)
 
 
 def _placed(
@@ -177,7 +177,7 @@ def _placed(
     return place(config, asked, visible, request.command(PLAN, {}, gpu=USUAL_GPU, **number))
 
 
-def _asked_of(
+def _requested_ranks(
     request: Request, config: RunConfig, sources: Sources, environ: Mapping[str, str]
 ) -> tuple[int, str] | None:
     return asked_num_ranks(request.num_gpus, config, sources["launch.num_ranks"], environ)

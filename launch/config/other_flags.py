@@ -34,11 +34,11 @@ def answer(
     The advice is the whole command, with every such flag replaced by what does the same.
     """
     command = _Rewritten(args, own, program)
-    if option not in command.said:
+    if option not in command.meanings:
         return None
     command.finish()
-    meanings = "; ".join(f"{flag} is {what}" for flag, what in command.said.items())
-    return UserError(f"no option {option}: here {meanings}", do=command.text())
+    words = "; ".join(f"{flag} is {what}" for flag, what in command.meanings.items())
+    return UserError(f"no option {option}: here {words}", do=command.text())
 
 
 class _Rewritten:
@@ -47,7 +47,7 @@ class _Rewritten:
     def __init__(self, args: Sequence[str], own: Mapping[str, bool], program: str) -> None:
         self._own, self._program = own, program
         self._rest = list(args)
-        self.said: dict[str, str] = {}  # what each foreign flag is
+        self.meanings: dict[str, str] = {}  # what each foreign flag is
         self._kept: list[str] = []
         self._profile: list[str] = []
         self._options: dict[str, str] = {}
@@ -68,7 +68,7 @@ class _Rewritten:
             self._script, self._rest = [word, *self._rest], []
         elif dashed in self._own:
             if dashed != flag:
-                self.said[flag] = dashed
+                self.meanings[flag] = dashed
             self._kept.append(dashed + has_value + value)
             if self._own[dashed] and not has_value and self._next_is_value():
                 self._kept.append(self._rest.pop(0))
@@ -92,16 +92,16 @@ class _Rewritten:
 
     def _translate(self, flag: str, meaning: Meaning, value: str | None) -> None:
         """Put what a flag says into Airlock's words."""
-        kind, self.said[flag] = meaning.kind, meaning.name or "left out"
+        kind, self.meanings[flag] = meaning.kind, meaning.name or "left out"
         self._notes += [meaning.note] if meaning.note else []
         if kind in ("setting", "computed", "data", "resume"):
             self._of_trainer[flag] = [flag] if value is None else [flag, value]
         names_profile = kind == "profile" or (meaning.name == "model.path" and self._lacks_profile)
         if names_profile and value and _is_profile(value):
-            self._profile, self.said[flag] = [value], "the first word, a profile"
+            self._profile, self.meanings[flag] = [value], "the first word, a profile"
         elif kind == "profile" and (value or "").endswith(OTHER_FORMATS):
             self._profile = [str(Path(str(value)).with_suffix(".toml"))]
-            self.said[flag] = "the first word, a profile, which is a TOML file"
+            self.meanings[flag] = "the first word, a profile, which is a TOML file"
             self._notes.append("once its settings stand there: docs/configuration.md")
         elif kind == "setting":
             self._set(flag, meaning, value)
@@ -110,18 +110,18 @@ class _Rewritten:
         elif kind == "resume":
             self._options[meaning.name] = _run_in(value)
         elif kind == "variable" or (flag == "--gpus" and "," in (value or "")):
-            self.said[flag] = meaning.name if kind == "variable" else "CUDA_VISIBLE_DEVICES"
-            self._variables[self.said[flag]] = value or ""
+            self.meanings[flag] = meaning.name if kind == "variable" else "CUDA_VISIBLE_DEVICES"
+            self._variables[self.meanings[flag]] = value or ""
         elif kind in ("option", "data") and value and value not in _ALL_GPUS:
             self._options[meaning.name] = value if kind == "option" else _data_in(value)
         else:
-            self.said[flag] = "left out"
+            self.meanings[flag] = "left out"
 
     def _set(self, flag: str, meaning: Meaning, value: str | None) -> None:
         is_on = (value or "true").lower() not in _FALSE
         lacks_path = value is None and meaning.name.endswith("path")  # it asks for what is usual
         if lacks_path or (meaning.of_flag not in ("", "true") and not is_on):
-            self.said[flag] = "left out"
+            self.meanings[flag] = "left out"
             return
         if meaning.of_flag:
             value = meaning.of_flag if is_on else "false"
@@ -136,7 +136,8 @@ class _Rewritten:
         """Put what depends on ranks and steps into numbers, or give the script what is its own."""
         if self._script:
             self._script += [word for words in self._of_trainer.values() for word in words]
-            self.said |= dict.fromkeys(self._of_trainer, "the script's, and stands behind its name")
+            of_script = "the script's, and stands behind its name"
+            self.meanings |= dict.fromkeys(self._of_trainer, of_script)
             self._settings, self._to_compute, self._notes = {}, [], []
             self._options = {key: self._options[key] for key in self._options if key in _OF_ALL}
             return
@@ -150,7 +151,7 @@ class _Rewritten:
         for flag, value in self._to_compute:
             is_warmup = "warmup" in flag
             key = "train.warmup_steps" if is_warmup else "train.global_batch_size"
-            number, self.said[flag] = self._number(key, value), f"part of {key}"
+            number, self.meanings[flag] = self._number(key, value), f"part of {key}"
             if number is not None:
                 self._settings[key] = str(number)
             self._notes.append(_STEPS_OF_WARMUP if is_warmup else _SAMPLES_OF_STEP)

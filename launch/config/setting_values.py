@@ -35,7 +35,7 @@ def resolve_sections(
         hints = get_type_hints(cls)
         values[section] = cls(
             **{
-                item.name: _resolve_one(
+                item.name: _resolve_setting(
                     f"{section}.{item.name}",
                     item,
                     hints[item.name],
@@ -76,7 +76,7 @@ def _split_setting(setting: str) -> tuple[str, str]:
     return key.strip(), value
 
 
-def _resolve_one(
+def _resolve_setting(
     key: str,
     item: Field[Any],
     hint: Any,
@@ -98,7 +98,7 @@ def _resolve_one(
     return _checked(value, hint, item, f"{key} ({source})")
 
 
-def one_value(given: Any, hint: Any, item: Field[Any], where: str) -> Any:
+def checked_value(given: Any, hint: Any, item: Field[Any], where: str) -> Any:
     """Return a value, or a text that stands for one, checked. Raises UserError."""
     value = _from_text(given, hint, where) if isinstance(given, str) else given
     return _checked(value, hint, item, f"{where}.{item.name}")

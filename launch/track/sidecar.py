@@ -60,12 +60,12 @@ class Tracking:
             return
         for sidecar in self._sidecars:
             sidecar.no_more()
-        was_asked, started, has_said = signals.stop_asked, time.monotonic(), False
+        was_asked, started, is_announced = signals.stop_asked, time.monotonic(), False
         while left := self._alive(time.monotonic() - started):
             if signals.end_now or (signals.stop_asked and not was_asked):
                 break
-            if not has_said and time.monotonic() - started > _SILENT_S:
-                has_said = True
+            if not is_announced and time.monotonic() - started > _SILENT_S:
+                is_announced = True
                 names = " and ".join(TITLES[sidecar.name] for sidecar in left)
                 most_s = max(sidecar.most_s for sidecar in left)
                 self._out(f"waiting for {names}, {most_s:.0f} s at most; Ctrl-C ends that")

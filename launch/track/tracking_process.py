@@ -69,10 +69,10 @@ def track_beside(run: RunDir, name: str, parent_pid: int) -> int:
     failure; what libraries print goes to stderr, which is a log. Returns the exit code: 1 if
     tracking has ended before the run.
     """
-    asked_to_end: list[int] = []
+    stop_signals: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
-        asked_to_end.append(number)
+        stop_signals.append(number)
 
     signal.signal(signal.SIGTERM, note)
     die_with_parent(parent_pid, signal.SIGTERM)
@@ -88,7 +88,7 @@ def track_beside(run: RunDir, name: str, parent_pid: int) -> int:
         with _alone(run, name):
             tracker = make_tracker(name, run, say, is_beside=True)
             reader = MetricReader(run, tracker)
-            while not asked_to_end:
+            while not stop_signals:
                 reader.follow()
                 if select.select([0], [], [], _POLL_S)[0]:
                     break

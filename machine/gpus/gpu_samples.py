@@ -68,15 +68,15 @@ def sample(gpu: Gpu) -> GpuSample | Silence:
         memory = nvml.memory_of(handle)
     except nv.NVMLError as error:
         return Silence(gpu.index, str(error))
-    rates = _asked(nv.nvmlDeviceGetUtilizationRates, handle)
-    power_mw = _asked(nv.nvmlDeviceGetPowerUsage, handle)
-    limit_mw = _asked(nv.nvmlDeviceGetEnforcedPowerLimit, handle)
+    rates = _answer_or_none(nv.nvmlDeviceGetUtilizationRates, handle)
+    power_mw = _answer_or_none(nv.nvmlDeviceGetPowerUsage, handle)
+    limit_mw = _answer_or_none(nv.nvmlDeviceGetEnforcedPowerLimit, handle)
     return GpuSample(
         index=gpu.index,
         used_bytes=int(memory.used),
         total_bytes=int(memory.total),
         utilization_percent=None if rates is None else int(rates.gpu),
-        temperature_c=_asked(nv.nvmlDeviceGetTemperature, handle, nv.NVML_TEMPERATURE_GPU),
+        temperature_c=_answer_or_none(nv.nvmlDeviceGetTemperature, handle, nv.NVML_TEMPERATURE_GPU),
         power_w=None if power_mw is None else round(power_mw * _MILLI, 1),
         power_limit_w=None if limit_mw is None else round(limit_mw * _MILLI, 1),
         slowed_by=_slowed_by(handle),
@@ -86,16 +86,16 @@ def sample(gpu: Gpu) -> GpuSample | Silence:
 def _slowed_by(handle: Any) -> tuple[str, ...] | None:
     import pynvml as nv
 
-    reasons = _asked(nv.nvmlDeviceGetCurrentClocksEventReasons, handle)
+    reasons = _answer_or_none(nv.nvmlDeviceGetCurrentClocksEventReasons, handle)
     if reasons is None:  # its name before driver 535
-        reasons = _asked(nv.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+        reasons = _answer_or_none(nv.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
     if reasons is None:
         return None
     is_capped = reasons & nv.nvmlClocksEventReasonSwPowerCap
     return (*((POWER_CAP,) if is_capped else ()), *faults_in(reasons))
 
 
-def _asked(ask: Callable[..., Any], *args: Any) -> Any:
+def _answer_or_none(ask: Callable[..., Any], *args: Any) -> Any:
     """Return NVML's answer, or None whatever it refuses with: the other figures are still good."""
     import pynvml
 
@@ -116,20 +116,20 @@ class GpuSampler:
         ask: Callable[[Gpu], GpuSample | Silence] = sample,
     ) -> None:
         self._gpus, self._every_s, self._silent_s, self._ask = gpus, every_s, silent_s, ask
-        self._found: queue.SimpleQueue[GpuSample | Silence] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[GpuSample | Silence] = queue.SimpleQueue()
         self._silent: set[int | None] = set()
         self._asked_at: float | None = None  # while the thread waits for the driver
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def new(self) -> list[GpuSample | Silence]:
-        """Return what was found since the last call; never waits. A silence is told once."""
+        """Return the answers since the last call; never waits. A silence is told once."""
         if self._thread is None and self._gpus:
             self._thread = threading.Thread(target=self._watch, name="GPU samples", daemon=True)
             self._thread.start()
         news = []
-        while not self._found.empty():
-            news.append(self._found.get())
+        while not self._answers.empty():
+            news.append(self._answers.get())
         asked_at = self._asked_at
         if asked_at is not None and time.monotonic() - asked_at > self._silent_s:
             why = f"the NVIDIA driver has not answered for {self._silent_s:g} s"
@@ -151,7 +151,7 @@ class GpuSampler:
         while True:
             for gpu in self._gpus:
                 self._asked_at = time.monotonic()
-                self._found.put(self._ask(gpu))
+                self._answers.put(self._ask(gpu))
                 self._asked_at = None
             if self._stop.wait(self._every_s):
                 return

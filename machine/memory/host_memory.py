@@ -149,18 +149,18 @@ def machine_memory_bytes(root: Path = Path("/")) -> int:
     Some containers show their own limit as MemTotal (lxcfs), so the kernel's other figures are
     asked as well: sysinfo(2), NUMA nodes and memory blocks in sysfs. The largest is the machine's.
     """
-    sizes_bytes = [_told_by_meminfo(root), _told_by_nodes(root), _told_by_blocks(root)]
+    sizes_bytes = [_bytes_in_meminfo(root), _bytes_in_nodes(root), _bytes_in_blocks(root)]
     if root == Path("/"):
         sizes_bytes.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     swap = _fields_or_none(root / "proc/meminfo").get("SwapTotal:", 0) * 1024
     return max(sizes_bytes) + swap
 
 
-def _told_by_meminfo(root: Path) -> int:
+def _bytes_in_meminfo(root: Path) -> int:
     return _fields_or_none(root / "proc/meminfo").get("MemTotal:", 0) * 1024
 
 
-def _told_by_nodes(root: Path) -> int:
+def _bytes_in_nodes(root: Path) -> int:
     """Return the sum of all nodes' MemTotal, from lines such as `Node 0 MemTotal: 4096 kB`."""
     total = 0
     for file in (root / "sys/devices/system/node").glob("node[0-9]*/meminfo"):
@@ -171,7 +171,7 @@ def _told_by_nodes(root: Path) -> int:
     return total
 
 
-def _told_by_blocks(root: Path) -> int:
+def _bytes_in_blocks(root: Path) -> int:
     """Return the size of all memory blocks that are online (the kernel's memory-hotplug.rst)."""
     folder = root / "sys/devices/system/memory"
     try:

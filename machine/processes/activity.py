@@ -13,7 +13,7 @@ from rundir.paths import RunDir
 from rundir.process_id import stat_fields
 
 
-def io_bytes(pids: Iterable[int]) -> tuple[int, int]:
+def all_io_bytes(pids: Iterable[int]) -> tuple[int, int]:
     """Return the bytes that these processes and their descendants have read and written so far.
 
     First those from and to files, pipes and the like, by calls that have ended; then those from and

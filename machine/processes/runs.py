@@ -60,11 +60,11 @@ class RunProcesses:
 def all_runs() -> list[RunProcesses]:
     """Return every run of this user with processes here, except this process and its parents."""
     by_folder = _by_folder()
-    runs = [_of_run(RunDir(folder), some) for folder, some in sorted(by_folder.items())]
-    return [run for run in (*runs, *_of_one_process(by_folder)) if run.processes]
+    runs = [_run_with(RunDir(folder), some) for folder, some in sorted(by_folder.items())]
+    return [run for run in (*runs, *_plain_runs(by_folder)) if run.processes]
 
 
-def _of_one_process(known: Container[Path]) -> Iterator[RunProcesses]:
+def _plain_runs(known: Container[Path]) -> Iterator[RunProcesses]:
     """Yield plain runs, whose process lacks the run folder's variable: their status names it."""
     for folder in sorted(runs_folder().resolve().glob("2*")):
         run = RunDir(folder)
@@ -76,7 +76,7 @@ def _of_one_process(known: Container[Path]) -> Iterator[RunProcesses]:
 
 def processes_of(run: RunDir) -> RunProcesses:
     """Return the launcher and the live processes of `run`."""
-    return _of_run(run, _by_folder().get(run.path.resolve(), []))
+    return _run_with(run, _by_folder().get(run.path.resolve(), []))
 
 
 def _by_folder() -> dict[Path, list[psutil.Process]]:
@@ -90,7 +90,7 @@ def _by_folder() -> dict[Path, list[psutil.Process]]:
     return by_folder
 
 
-def _of_run(run: RunDir, processes: list[psutil.Process]) -> RunProcesses:
+def _run_with(run: RunDir, processes: list[psutil.Process]) -> RunProcesses:
     alive = sorted(
         (process for process in processes if is_alive(process)), key=psutil.Process.create_time
     )

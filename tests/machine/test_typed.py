@@ -100,8 +100,8 @@ def test_ranks_that_cannot_be_are_answered_with_all_that_was_typed(answered: Ans
 def test_the_kept_command_has_the_variables_and_its_torchrun_line_the_limit(
     airlock: Start, environ: dict[str, str]
 ) -> None:
-    settings = ("--set", "data.eval_path=", "--set", "launch.start=cold")
-    env = {"NUM_GPUS": "1", "AIRLOCK_LIMITS_RLIMIT_AS_GIB": "24", "AIRLOCK_SCRIPT": "./start.sh"}
+    settings = ("--set", "train.global_batch_size=4", "--set", "launch.start=cold")
+    env = {"NUM_GPUS": "2", "AIRLOCK_LIMITS_RLIMIT_AS_GIB": "24", "AIRLOCK_SCRIPT": "./start.sh"}
     with ended(airlock("run", "tiny", *settings, env=env)):
         run = run_folder(environ)
 
@@ -113,7 +113,7 @@ def test_the_kept_command_has_the_variables_and_its_torchrun_line_the_limit(
     assert_nothing_left(run)
     first, *_, line = text.splitlines()
     # It was typed where no ./start.sh lies, and has to work when it is pasted.
-    line_typed = f"NUM_GPUS=1 AIRLOCK_LIMITS_RLIMIT_AS_GIB=24 {here('start.sh')} tiny --set "
+    line_typed = f"NUM_GPUS=2 AIRLOCK_LIMITS_RLIMIT_AS_GIB=24 {here('start.sh')} tiny --set "
     assert first.startswith(line_typed)
     limits = [word for word in shlex.split(line) if word.startswith("AIRLOCK_RLIMIT_AS")]
     assert len(limits) == 1, line

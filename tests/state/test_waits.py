@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from machine.processes.activity import io_bytes
+from machine.processes.activity import all_io_bytes
 from machine.processes.stalled import look, written_file
 from rundir.paths import RunDir, create_run
 from rundir.pulse import Left, MainThread, Pulse, read_pulse
@@ -197,7 +197,7 @@ def test_one_that_writes_within_a_single_call_is_not_still_either(
             child.stdin.write(b"\n")
             child.stdin.flush()
             child.stdout.readline()
-            if number == 1 and io_bytes([child.pid])[1] < _PIECE_BYTES:
+            if number == 1 and all_io_bytes([child.pid])[1] < _PIECE_BYTES:
                 pytest.skip("this file is on no disk")
             assert two.look() is None, number
         assert two.look(30) is not None  # now it is still

@@ -133,8 +133,8 @@ from machine.gpus.devices import installed_gpus, visible_gpus
 for gpu in (*installed_gpus(), *visible_gpus([], "MIG-202"), *visible_gpus([], "MIG-GPU-1/1/0")):
     print(gpu.index, gpu.uuid, gpu.memory_bytes >> 20)
 """
-    env = {"NVML_MIG_0": "1", "NVML_INSTANCES_0": "1", "NVML_TOTAL_MIB_100": "20000"}
-    env |= {"NVML_MIG_1": "1", "NVML_INSTANCES_1": "2", "NVML_TOTAL_MIB_202": "40000"}
+    env = {"NVML_MIG_0": "1", "NVML_PARTS_0": "1", "NVML_TOTAL_MIB_100": "20000"}
+    env |= {"NVML_MIG_1": "1", "NVML_PARTS_1": "2", "NVML_TOTAL_MIB_202": "40000"}
     expected = ["0 MIG-100 20000", "1 GPU-1 81559", "1 MIG-202 40000", "1 MIG-200 81559"]
     assert python(program, env=fake_nvml.build(tmp_path) | env).splitlines() == expected
 
