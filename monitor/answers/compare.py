@@ -48,8 +48,8 @@ def compare(
     ]
     return {
         "dataset": dataset,
-        "a": _told(a, before),
-        "b": _told(b, after),
+        "a": _summary(a, before),
+        "b": _summary(b, after),
         "summary": {
             **{name: changes.count(name) for name in CHANGES},
             "num_matched": len(pairs),
@@ -88,7 +88,7 @@ def _has(pair: tuple[Example, Example], text: str) -> bool:
     return not text or any(text in part.casefold() for part in parts)
 
 
-def _told(at: At, snapshot: Snapshot) -> dict[str, Any]:
+def _summary(at: At, snapshot: Snapshot) -> dict[str, Any]:
     return {
         "run": at.run.run_id,
         "step": snapshot.step,

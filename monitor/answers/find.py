@@ -60,7 +60,7 @@ def _row(briefs: Briefs, dataset: str, having: list[RunDir]) -> dict[str, Any]:
                 "last_step": steps[-1],
                 "num_examples": len(last.ids),
                 "run": run.run_id,
-                "runs": [run_.run_id for run_ in having],
+                "runs": [each.run_id for each in having],
             }
     return {}
 

@@ -112,10 +112,10 @@ def examples(
     return {
         "dataset": dataset,
         "run": run.run_id,
-        "steps": [one.step for one in whole],
+        "steps": [brief.step for brief in whole],
         "counts": {"all": num_all, **counts},
         "total": len(rows),
-        "examples": [_told(one, kinds, ends[-1]) for one, kinds in shown],
+        "examples": [_row(timeline, kinds, ends[-1]) for timeline, kinds in shown],
     }
 
 
@@ -131,14 +131,14 @@ def _has(ends: Sequence[dict[int, Example]], number: int, text: str) -> bool:
     )
 
 
-def _told(timeline: Timeline, kinds: list[Filter], last: dict[int, Example]) -> dict[str, Any]:
-    row = last.get(timeline.example_id)
+def _row(timeline: Timeline, kinds: list[Filter], last: dict[int, Example]) -> dict[str, Any]:
+    example = last.get(timeline.example_id)
     return {
         "example_id": timeline.example_id,
         "kinds": kinds,
-        "input": row.input if row else None,
-        "expected_output": row.expected if row else None,
-        "model_output": row.output if row else None,
+        "input": example.input if example else None,
+        "expected_output": example.expected if example else None,
+        "model_output": example.output if example else None,
         "exact_match": timeline.is_right,
         "similarity": timeline.similarity,
         "loss": timeline.loss,

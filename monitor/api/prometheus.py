@@ -36,7 +36,6 @@ _OF_HOST = (
     ("pss_bytes", "airlock_host_run_bytes", "Memory of the run's processes, proportional"),
     ("available_bytes", "airlock_host_available_bytes", "MemAvailable of the host"),
 )
-_IDS = {"run": "id", "profile": "profile"}
 
 
 def text_of(runs: Runs) -> str:
@@ -74,7 +73,7 @@ def _of_machine(runs: Runs, live: list[RunRow]) -> Iterator[str]:
 
 
 def _labels(row: RunRow) -> dict[str, str]:
-    return {label: getattr(row, field) for label, field in _IDS.items()}
+    return {"run": row.id, "profile": row.profile}
 
 
 def _gauge(name: str, meaning: str, samples: list[tuple[dict[str, str], Any]]) -> Iterator[str]:

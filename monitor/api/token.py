@@ -56,9 +56,9 @@ def _kept(path: Path) -> str | None:
     except OSError:
         return None
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(file.fileno())
-        is_private = stat.S_ISREG(found.st_mode) and not found.st_mode & 0o077
-        if not is_private or found.st_uid != os.getuid():
+        status = os.fstat(file.fileno())
+        is_private = stat.S_ISREG(status.st_mode) and not status.st_mode & 0o077
+        if not is_private or status.st_uid != os.getuid():
             return None
         text = file.read(1024).decode("ascii", errors="replace").strip()
     return text if _TOKEN.fullmatch(text) else None

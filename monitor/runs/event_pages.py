@@ -80,7 +80,7 @@ class EventPager:
         """Yield events in order of time, until the files or the budget end."""
         for source in self._sources:
             self._fill(source)
-        while all(one.heads or one.is_at_end or one.is_silent for one in self._sources):
+        while all(file.heads or file.is_at_end or file.is_silent for file in self._sources):
             waiting = [source for source in self._sources if source.heads]
             if not waiting:
                 return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import zlib
 from dataclasses import dataclass
@@ -55,20 +54,16 @@ def unpacked(cursor: str) -> dict[str, int]:
     """Return what `packed` was given. Raises BadRequestError for anything else."""
     try:
         data = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-        text = zlib.decompressobj().decompress(data, _MOST_CURSOR_BYTES)
-        content = json.loads(text)
-    except (ValueError, zlib.error, binascii.Error, RecursionError) as error:
-        raise _wrong(cursor) from error
-    if not isinstance(content, dict) or not all(_is_offset(value) for value in content.values()):
-        raise _wrong(cursor)
-    return content
-
-
-def _is_offset(value: object) -> bool:
-    return type(value) is int and 0 <= value < _MOST_OFFSET
-
-
-def _wrong(cursor: str) -> BadRequestError:
-    return BadRequestError(
-        f"cursor {cursor[:40]!r} is none of this server", "leave it out to begin at the start"
-    )
+        content = json.loads(zlib.decompressobj().decompress(data, _MOST_CURSOR_BYTES))
+        offsets = {
+            name: offset
+            for name, offset in content.items()
+            if type(offset) is int and 0 <= offset < _MOST_OFFSET
+        }
+        if offsets != content:
+            raise ValueError("no offset")
+    except (ValueError, AttributeError, zlib.error, RecursionError) as error:
+        raise BadRequestError(
+            f"cursor {cursor[:40]!r} is none of this server", "leave it out to begin at the start"
+        ) from error
+    return offsets

@@ -73,7 +73,7 @@ def logs_page(  # noqa: PLR0913 - the query's parameters
     number is null where the lines before were not counted.
     """
     files = log_files(run)
-    listed = [{"name": one.name, "attempt": one.attempt} for one in files]
+    listed = [{"name": log.name, "attempt": log.attempt} for log in files]
     log = _chosen(run, files, file, attempt)
     if log is None:
         return {"file": None, "attempt": None, "lines": [], "cursor": "", "files": listed}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from contextlib import suppress
 from typing import Any
@@ -36,8 +37,8 @@ def config_of(run: RunDir, mask: Mask) -> dict[str, Any]:
 def _values(text: str, mask: Mask) -> dict[str, Any]:
     """Return each setting by its dotted name; none of a file that is no whole TOML."""
     try:
-        table = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):
+        table = json.loads(json.dumps(tomllib.loads(text), default=str))  # a date is its text
+    except (ValueError, RecursionError):
         return {}
     values: dict[str, Any] = {}
     todo: list[tuple[str, Any]] = [("", table)]
@@ -46,14 +47,5 @@ def _values(text: str, mask: Mask) -> dict[str, Any]:
         if isinstance(value, dict) and value:
             todo += [(f"{name}.{key}" if name else key, item) for key, item in value.items()]
         elif name:
-            values[name] = masked_value(name, _as_json(value), mask)
+            values[name] = masked_value(name, value, mask)
     return dict(sorted(values.items()))
-
-
-def _as_json(value: Any) -> Any:
-    """Return a value of TOML as JSON has it: a date becomes its text."""
-    if isinstance(value, list):
-        return [_as_json(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _as_json(item) for key, item in value.items()}
-    return value if isinstance(value, str | int | float | bool) else str(value)

@@ -74,12 +74,12 @@ class Runs:
                 self.row(RunDir(self.folder / run_id)) for run_id in ids[offset : offset + limit]
             )
             return [row for row in rows if row is not None], len(ids)
-        found = [
+        in_state = [
             row
             for run_id in ids
             if (row := self.row(RunDir(self.folder / run_id))) is not None and row.state == state
         ]
-        return found[offset : offset + limit], len(found)
+        return in_state[offset : offset + limit], len(in_state)
 
     def find(self, name: str) -> RunDir:
         """Return the run with that id, or that `latest` points at.
