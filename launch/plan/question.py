@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -126,6 +127,7 @@ def _key(config: RunConfig, device: Device) -> str:
     return digest.hexdigest()[:32]
 
 
+@functools.cache
 def _code_digest() -> str:
     digest = hashlib.sha256()
     for package in _TRACED:

@@ -138,7 +138,8 @@ def test_ctrl_c_ends_the_tracer_too(
     airlock: Start, cache: dict[str, str], environ: dict[str, str], tmp_path: Path, number: int
 ) -> None:
     env = cache | hooked(environ, tmp_path, "train.trace.trace", "__import__('time').sleep(1000)")
-    with ended(airlock("plan", "tiny", env=env)) as process:
+    new = ("--set", "data.max_seq_length=77")  # no other test asks that
+    with ended(airlock("plan", "tiny", *new, env=env)) as process:
         (child,) = wait_for(psutil.Process(process.pid).children, why="no tracer")
         time.sleep(0.5)
         os.kill(process.pid, number)

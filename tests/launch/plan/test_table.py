@@ -68,7 +68,7 @@ def test_the_table_has_each_model_method_and_number_of_ranks_and_each_gpu() -> N
 
 
 @each_row
-def test_a_row_is_what_arithmetic_says(case: PlanRow) -> None:
+def test_a_row_is_what_arithmetic_says_and_whether_it_fits_follows(case: PlanRow) -> None:
     row, shape = row_of(case), SHAPES[case.profile]
     exact = {
         "weights": weights_bytes(shape, case.method),
@@ -81,11 +81,6 @@ def test_a_row_is_what_arithmetic_says(case: PlanRow) -> None:
     assert float(row["step"]) == pytest.approx(step, rel=STEP_ERROR)
     parts = sum(float(row[name]) for name in ("weights", "gradients", "states", "step"))
     assert float(row["peak"]) == pytest.approx(parts, abs=5 * HALF_OF_LAST_DIGIT)
-
-
-@each_row
-def test_whether_a_row_fits_follows_from_its_figures(case: PlanRow) -> None:
-    row = row_of(case)
     for gpu, visible in VISIBLE_GIB.items():
         least, most = bounds_gib(row, case.num_ranks, is_new=gpu[0] in "HB")
         said = "fits" if most <= visible else "no" if least > visible else "perhaps"
