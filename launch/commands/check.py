@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import click
 from rich.console import Console
 
+from launch.checks.climb_profile import climb_profile
 from launch.checks.rung_process import Climbed, alone, climb
-from launch.checks.rungs import RUNGS, Rung, rung_called
+from launch.checks.rungs import NAMES, RUNGS, Rung, rung_called
+from launch.commands.unknown_words import AnsweringCommand
 from launch.config.job import place_job, resolve_job
+from launch.config.options import options
 from launch.config.request import Request
+from machine.processes.output import end_with
 from machine.processes.signals import Interrupted, Signals
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
@@ -20,7 +26,45 @@ from rundir.exit_codes import ExitCode
 _ROW = "{:<12} {:<5} {:>8} {:>11} {:>11}  {}"
 
 
+@click.command(cls=AnsweringCommand)
+@click.argument("rung", required=False, type=click.Choice(NAMES))
+@options("profile", "num_gpus", "data", "set")
+@click.option(
+    "--climb",
+    metavar="PROFILE",
+    help="Instead: short runs of PROFILE on 2, 100, 1,000 and all examples, then on 2, 4, 8 ranks.",
+)
+@click.option("--all", "goes_on", is_flag=True, help="Go on after a rung that failed.")
+@click.option(
+    "--timeout-s", type=click.FloatRange(min=1), help="Longest time for a rung, or a part of it."
+)
+@options("json")
 def check(
+    rung: str | None,
+    *,
+    climb: str | None,
+    goes_on: bool,
+    as_json: bool,
+    timeout_s: float | None,
+    **options: Any,
+) -> None:
+    """Climb the ladder: from the machine to training on all ranks, rung by rung.
+
+    Stops at the first rung that fails, with what to do, and ends with 4. With RUNG, that one alone.
+    """
+    environ, limits = os.environ, {"as_json": as_json, "timeout_s": timeout_s}
+    if climb is not None:
+        if rung is not None:
+            raise click.UsageError(f"--climb is a check of its own: leave out {rung}")
+        climber = Request(**options | {"profile": climb})
+        end_with(lambda console, _: climb_profile(climber, console, environ, **limits))
+    request = Request(**options)
+    end_with(
+        lambda console, _: _climb_ladder(rung, request, console, environ, goes_on=goes_on, **limits)
+    )
+
+
+def _climb_ladder(
     rung: str | None,
     request: Request,
     console: Console,
@@ -28,7 +72,7 @@ def check(
     *,
     goes_on: bool,
     as_json: bool,
-    timeout_s: float | None = None,
+    timeout_s: float | None,
 ) -> ExitCode:
     """Climb all rungs, or one; stop at the first that fails unless it `goes_on`.
 

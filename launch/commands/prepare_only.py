@@ -1,4 +1,4 @@
-"""Preparation of model and data without a GPU, so that later runs start at once and offline."""
+"""Preparation without training: `--prepare-only`, and `./airlock data`, which shows the data."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import click
 from rich.console import Console
 
+from launch.commands.unknown_words import AnsweringCommand
 from launch.config.job import resolve_job
+from launch.config.options import joined, options
 from launch.config.request import RUN, Request
 from launch.files.data_file import NoDataError, check_data
 from launch.files.model_folder import check_model
 from launch.files.preparation import have_data_of_hub, have_model, have_tokenizer
 from machine.processes import children
+from machine.processes.output import end_with
 from machine.processes.signals import Interrupted, Signals
 from machine.typed import again
 from rundir.config import RunConfig
@@ -54,7 +59,26 @@ def prepare_only(request: Request, console: Console, environ: Mapping[str, str])
     return ExitCode.DONE
 
 
-def show_data(request: Request, environ: Mapping[str, str], *, as_json: bool) -> ExitCode:
+@click.command(cls=AnsweringCommand)
+@click.argument("files", nargs=-1, metavar="[FILE | FOLDER | hf:OWNER/NAME]...")
+@click.option(
+    "--profile",
+    envvar="AIRLOCK_PRESET_PROFILE",
+    default="32b",
+    show_default=True,
+    help="Whose settings and tokenizer.",
+)
+@options("set", "json")
+def data(files: tuple[str, ...], *, as_json: bool, **options: Any) -> None:
+    """Show what would be trained on of FILEs, without training: samples, loss, what is left out.
+
+    Of the model only the tokenizer is fetched; --profile tiny needs none.
+    """
+    request = Request(data=joined(files), **options)
+    end_with(lambda *_: _show_data(request, os.environ, as_json=as_json))
+
+
+def _show_data(request: Request, environ: Mapping[str, str], *, as_json: bool) -> ExitCode:
     """Show what would be trained on; of the model, only the tokenizer is fetched.
 
     Raises UserError, also if a run would stop at what was shown.

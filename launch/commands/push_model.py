@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 
+import click
+
 from launch.commands.try_model import trained_run
+from launch.commands.unknown_words import AnsweringCommand
 from machine.processes import children
+from machine.processes.output import end_with
 from machine.processes.signals import Interrupted, Signals
 from rundir.card.model_card import CARD, write_card
 from rundir.errors import UserError
@@ -14,7 +19,20 @@ from rundir.exit_codes import ExitCode
 from rundir.paths import shown
 
 
-def push_model(
+@click.command(cls=AnsweringCommand)
+@click.argument("run", metavar="RUN")
+@click.argument("repo", metavar="OWNER/NAME")
+@click.option(
+    "--public", "is_public", is_flag=True, help="Make the repository public; else it is private."
+)
+@click.option("--adapter", "is_adapter", is_flag=True, help="Upload the adapters alone.")
+@click.option("--replace", "replaces", is_flag=True, help="Replace what OWNER/NAME holds now.")
+def push(run: str, repo: str, **options: bool) -> None:
+    """Upload the model that RUN has trained, with its card, to the Hugging Face Hub."""
+    end_with(lambda *_: _push_model(run, repo, os.environ, **options))
+
+
+def _push_model(
     name: str,
     repo: str,
     environ: Mapping[str, str],
@@ -44,20 +62,16 @@ def push_model(
                 do=f"write {folder / CARD}, then: {again} {repo}",
                 code=ExitCode.PREFLIGHT,
             ) from error
-    options = {"public": is_public, "replace": replaces}
-    asked = [word for word, is_set in options.items() if is_set]
-    typed = " ".join([again, repo, *(["--adapter"] if is_adapter else []), *_typed(asked)])
+    words = [*(["public"] if is_public else []), *(["replace"] if replaces else [])]
+    flags = {"--adapter": is_adapter, "--public": is_public}
+    typed = " ".join([again, repo, *(flag for flag, is_set in flags.items() if is_set)])
     env = dict(environ) | {"PYTHONPATH": children.python_path(environ), "PYTHONSAFEPATH": "1"}
     signals = Signals()
     signals.listen()
     try:
         code = children.run(
-            "launch.files.push", folder, repo, typed, *asked, env=env, signals=signals
+            "launch.files.push", folder, repo, typed, *words, env=env, signals=signals
         )
     except Interrupted:
         return ExitCode.INTERRUPTED_UNSAVED
     return ExitCode(code) if code in list(ExitCode) else ExitCode.PREFLIGHT
-
-
-def _typed(asked: list[str]) -> list[str]:
-    return [f"--{word}" for word in asked if word != "replace"]

@@ -70,7 +70,7 @@ class AnsweringGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None:
-            refuse(_unknown(args[0], args[1:], list(self.commands)))
+            refuse(_unknown(args[0], args[1:], self.list_commands(ctx)))
         return super().resolve_command(ctx, args)
 
 

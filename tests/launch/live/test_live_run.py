@@ -15,7 +15,8 @@ import pytest
 from rich.console import Console
 
 from launch.commands.cli import airlock
-from launch.live import control_run
+from launch.commands.controls import change
+from launch.live.live_run import LiveRun
 from rundir import control, owner
 from rundir.config import RunConfig, ScriptConfig
 from rundir.config_file import config_text
@@ -199,13 +200,13 @@ def test_a_rank_without_a_trace_is_told_beside_those_that_have_one(run: RunDir) 
 def test_of_two_commands_at_once_each_gets_its_own_answer(run: RunDir) -> None:
     outs = [io.StringIO() for _ in range(4)]
 
-    def change(number: int) -> None:
+    def change_one(number: int) -> None:
         console = Console(file=outs[number])
         settings = [f"train.log_every_steps={number + 1}"]
-        control_run.change(run.run_id, settings, console, timeout_s=30)
+        change(LiveRun(run.run_id, console, timeout_s=30), settings)
 
     with Trained(run) as trained:
-        threads = [threading.Thread(target=change, args=(number,)) for number in range(4)]
+        threads = [threading.Thread(target=change_one, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -4,28 +4,47 @@ from __future__ import annotations
 
 import shlex
 
-from rich.console import Console
+import click
 
+from launch.commands.controls import RUN, TIMEOUT, end_with_answer
+from launch.commands.unknown_words import AnsweringCommand
 from launch.live.live_run import LiveRun
 from machine.typed import console_program
+from rundir.control import MOST_TRACED_STEPS
 from rundir.errors import UserError
 from rundir.events import Event
 from rundir.exit_codes import ExitCode
 from rundir.paths import shown
 
 
-def trace(name: str, num_steps: int, console: Console, *, timeout_s: float) -> None:
+@click.command(cls=AnsweringCommand)
+@RUN
+@click.option(
+    "--steps",
+    type=click.IntRange(1, MOST_TRACED_STEPS),
+    default=3,
+    show_default=True,
+    help="Number of steps to record.",
+)
+@TIMEOUT
+def trace(run: str, *, steps: int, timeout_s: float) -> None:
+    """Have all ranks of RUN record their next steps with torch's profiler, and go on.
+
+    Writes a file for each rank into its folder traces/, for https://ui.perfetto.dev, and shows the
+    ten longest operations.
+    """
+    end_with_answer(run, timeout_s, lambda live: _trace(live, steps))
+
+
+def _trace(live: LiveRun, num_steps: int) -> None:
     """Record the next `num_steps` steps on all ranks; print rank 0's longest operations.
 
     Raises UserError if no rank could write a trace.
     """
-    live = LiveRun(name, console, timeout_s)
-    if live.phase == "finishing":
-        raise live.no_steps_left()
+    live.check_has_steps()
     attempt, again = live.attempt, f"trace {live.run.run_id} --steps {num_steps}"
     answer = live.answer(live.ask("profile", str(num_steps)))
-    if not answer["done"]:
-        raise UserError(f"run {live.run.run_id}: {answer['said']}", do=f"{console_program()} ps")
+    live.check_done(answer)
     live.say(answer["said"])
     if live.phase == "paused":
         live.say(f"once it goes on: {console_program()} resume {live.run.run_id}")
@@ -39,23 +58,22 @@ def trace(name: str, num_steps: int, console: Console, *, timeout_s: float) -> N
         if event is None:
             raise live.lost(again)
         by_rank[event["rank"]] = event
-    _show(live, [by_rank[rank] for rank in sorted(by_rank)], console)
+    _show(live, [by_rank[rank] for rank in sorted(by_rank)])
 
 
-def _show(live: LiveRun, traces: list[Event], console: Console) -> None:
+def _show(live: LiveRun, traces: list[Event]) -> None:
     written = [event for event in traces if event["file"] is not None]
     for event in traces:
         if event["file"] is None:
             live.say(f"rank {event['rank']} has no trace: {event['why']}")
         else:
-            console.out(
-                f"  rank {event['rank']}: {shown(live.run.path / event['file'])}", highlight=False
-            )
+            file = shown(live.run.path / event["file"])
+            live.console.out(f"  rank {event['rank']}: {file}", highlight=False)
     if not written:
         raise UserError(
             f"no rank of {live.run.run_id} could write a trace; its training goes on",
             do=f"df -h {shlex.quote(str(live.run.path))}",
             code=ExitCode.RANK_FAILED,
         )
-    console.out(f"longest on rank {written[0]['rank']}:\n{written[0]['table']}", highlight=False)
-    console.out("  → open a file at https://ui.perfetto.dev", highlight=False)
+    longest = f"longest on rank {written[0]['rank']}:\n{written[0]['table']}"
+    live.console.out(f"{longest}\n  → open a file at https://ui.perfetto.dev", highlight=False)
