@@ -52,15 +52,20 @@ def check(
 
     Stops at the first rung that fails, with what to do, and ends with 4. With RUNG, that one alone.
     """
-    environ, limits = os.environ, {"as_json": as_json, "timeout_s": timeout_s}
     if climb is not None:
         if rung is not None:
             raise click.UsageError(f"--climb is a check of its own: leave out {rung}")
         climber = Request(**options | {"profile": climb})
-        end_with(lambda console, _: climb_profile(climber, console, environ, **limits))
+        end_with(
+            lambda console, _: climb_profile(
+                climber, console, os.environ, as_json=as_json, timeout_s=timeout_s
+            )
+        )
     request = Request(**options)
     end_with(
-        lambda console, _: _climb_ladder(rung, request, console, environ, goes_on=goes_on, **limits)
+        lambda console, _: _climb_ladder(
+            rung, request, console, goes_on=goes_on, as_json=as_json, timeout_s=timeout_s
+        )
     )
 
 
@@ -68,7 +73,6 @@ def _climb_ladder(
     rung: str | None,
     request: Request,
     console: Console,
-    environ: Mapping[str, str],
     *,
     goes_on: bool,
     as_json: bool,
@@ -78,6 +82,7 @@ def _climb_ladder(
 
     Returns PREFLIGHT if one has failed. Raises UserError when the request itself is wrong.
     """
+    environ = os.environ
     lacks_gpu = _lacks_gpu(request, environ)
     signals = Signals()
     signals.listen()

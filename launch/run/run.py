@@ -33,15 +33,14 @@ from launch.run.ready import make_ready
 from launch.run.supervise.guard import MemoryGuard
 from launch.run.supervise.monitor_beside import require_monitor
 from launch.run.supervise.parts import RunParts
-from launch.run.supervise.report import exit_code, report
+from launch.run.supervise.report import report
 from launch.run.supervise.supervisor import Supervisor
 from launch.start.gate.blind_spot import blind_spot
 from launch.start.gate.folder import gate_folder
 from machine.memory.address_space import mapped_files, predict
 from machine.processes.output import Output
 from machine.processes.parent import become_subreaper
-from machine.processes.signals import Interrupted, Signals
-from rundir.checkpoints import remove_half_written
+from machine.processes.signals import Signals
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
@@ -78,95 +77,64 @@ def carry_out(
     say_end: Callable[[RunDir, RunState, ExitCode], object] = lambda *_: None,
 ) -> tuple[RunDir, RunState, ExitCode]:
     """Carry out a job in a run folder of its own, which `say_end` reports. Raises UserError."""
-    started = _Run(request, job, console, signals, environ)
-    parts = started.parts
+    become_subreaper()
+    parts = RunParts(request, job, console, signals, environ, program=RUN)
+    parts.greet(_remarks(job, environ), environ)
+    guard = MemoryGuard(
+        job.config.limits,
+        state=parts.state,
+        events=parts.events,
+        processes=parts.processes,
+        console=console,
+    )
+    plan = PlanOfRun(request, job, parts.run, console, environ, signals)
+    supervisor = Supervisor(parts, guard)
+
+    def train() -> int:
+        parts.follower.write_status()
+        guard.start()
+        is_script = job.config.script is not None
+        _limit_ranks(parts, None if is_script else mapped_files(make_ready(parts, plan)), environ)
+        return supervisor.supervise(torchrun_args_of(job, parts.run), parts.env, plan)
+
+    def close() -> None:
+        plan.close()
+        guard.stop()
+        with contextlib.suppress(UserError):  # someone has changed the gate's folder since
+            shutil.rmtree(gate_folder() / "runs" / parts.run.run_id, ignore_errors=True)
+
     try:
-        code = started.to_its_end()
+        code = parts.carry_out(
+            train, close, explained=lambda error: plan.explained(guard.explained(error))
+        )
         say_end(parts.run, parts.state, code)
     finally:  # the report, and its incident, are there
         parts.on_event.end_of_run(signals)
     return parts.run, parts.state, code
 
 
-class _Run:
-    """A run from its folder to its last process."""
+def _remarks(job: Job, environ: Mapping[str, str]) -> list[str]:
+    """Return lines about this machine and this environment."""
+    lines = []
+    if unseen := blind_spot():
+        lines.append(f"airlock: {unseen}")
+    if job.config.script is None:  # a script may read them itself
+        lines += unread_variables(environ)
+    return [*lines, *job.bindings.complaints()]
 
-    def __init__(
-        self,
-        request: Request,
-        job: Job,
-        console: Console,
-        signals: Signals,
-        environ: Mapping[str, str],
-    ) -> None:
-        become_subreaper()
-        self.parts = parts = RunParts(request, job, console, signals, environ, program=RUN)
-        self._environ, self._env = environ, parts.env
-        parts.greet(self._remarks(), environ)
-        self._guard = MemoryGuard(
-            job.config.limits,
-            state=parts.state,
-            events=parts.events,
-            processes=parts.processes,
-            console=console,
-        )
-        self._plan = PlanOfRun(request, job, parts.run, console, environ, signals)
-        self._supervisor = Supervisor(parts, self._guard)
 
-    def to_its_end(self) -> ExitCode:
-        """Prepare, start the ranks and supervise them. Raises UserError for what users can fix."""
-        code, parts = ExitCode.RANK_FAILED, self.parts  # unless another outcome is found
-        try:
-            parts.follower.write_status()
-            self._guard.start()
-            self._limit_ranks(self._made_ready())
-            args = torchrun_args_of(parts.job, parts.run)
-            agent_code = self._supervisor.supervise(args, self._env, self._plan)
-            code = exit_code(parts.state, agent_code, parts.signals)
-        except Interrupted:
-            code = ExitCode.INTERRUPTED_UNSAVED
-        except UserError as seen:
-            error = self._plan.explained(self._guard.explained(seen))
-            code = error.code
-            parts.state.refused(error)
-            raise error from None
-        finally:
-            self._plan.close()
-            self._guard.stop()
-            parts.tracking.end(parts.signals)
-            parts.end(code)
-            _tidy_up(parts.run)
-        return code
-
-    def _remarks(self) -> list[str]:
-        """Return lines about this machine and this environment."""
-        job, lines = self.parts.job, []
-        if unseen := blind_spot():
-            lines.append(f"airlock: {unseen}")
-        if job.config.script is None:  # a script may read them itself
-            lines += unread_variables(self._environ)
-        return [*lines, *job.bindings.complaints()]
-
-    def _made_ready(self) -> list[Path] | None:
-        """Prepare model and data; return the files that a rank will map, or None for a script."""
-        parts = self.parts
-        if parts.job.config.script is not None:
-            return None
-        return mapped_files(make_ready(parts, self._plan))
-
-    def _limit_ranks(self, files: list[Path] | None) -> None:
-        """Limit the address space of the ranks; report if the predicted limit does not work."""
-        limit = address_limit(self.parts.job, files, self._env)
-        if limit is None:
-            return
-        self._env[limit.name] = limit.value
-        if limit.source == "predicted" and limit.value == "0":
-            what = f"airlock: limit on a rank's address space: {limit.reason}"
-            self.parts.say(what)
-        with contextlib.suppress(OSError):  # a full disk: the file without the limit exists
-            limited = self.parts.environment.with_variable(limit)
-            write_environment(self.parts.run, limited)
-            write_command(self.parts.run, self.parts.job, limited, self._environ)
+def _limit_ranks(parts: RunParts, files: list[Path] | None, environ: Mapping[str, str]) -> None:
+    """Limit the address space of the ranks; report if the predicted limit does not work."""
+    limit = address_limit(parts.job, files, parts.env)
+    if limit is None:
+        return
+    parts.env[limit.name] = limit.value
+    if limit.source == "predicted" and limit.value == "0":
+        parts.say(f"airlock: limit on a rank's address space: {limit.reason}")
+    with contextlib.suppress(OSError):  # a full disk: the file without the limit exists
+        limited = parts.environment.with_variable(limit)
+        write_environment(parts.run, limited)
+        write_command(parts.run, parts.job, limited, environ)
 
 
 def address_limit(job: Job, files: list[Path] | None, env: Mapping[str, str]) -> Variable | None:
@@ -181,10 +149,3 @@ def address_limit(job: Job, files: list[Path] | None, env: Mapping[str, str]) ->
     gpus = [gpu.memory_bytes for gpu in job.placement.gpus]
     predicted = predict(files or [], env["OMP_NUM_THREADS"], gpus)
     return rank_limit(job.config.limits, predicted, env)
-
-
-def _tidy_up(folder: RunDir) -> None:
-    """Remove what the processes of the run left: turns at the gate, half-written folders."""
-    remove_half_written(folder)
-    with contextlib.suppress(UserError):  # someone has changed the gate's folder since
-        shutil.rmtree(gate_folder() / "runs" / folder.run_id, ignore_errors=True)
