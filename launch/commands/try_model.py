@@ -16,8 +16,7 @@ from launch.config.again import config_of
 from machine.processes import children
 from machine.processes.output import end_with
 from machine.processes.runs import OVER, phase_of
-from machine.typed import ls_runs, start_program
-from machine.typed_run import typed_run
+from machine.typed import ls_runs, start_program, typed_run
 from rundir.checkpoints import complete_checkpoints
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode

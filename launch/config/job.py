@@ -34,8 +34,7 @@ from machine.gpus.devices import (
     visible_gpus,
 )
 from machine.memory.limits import check_limits
-from machine.typed import again, ls_runs
-from machine.typed_run import typed_run
+from machine.typed import again, ls_runs, typed_run
 from rundir.checkpoints import complete_checkpoints, step_of
 from rundir.config import RunConfig, Sources
 from rundir.config_file import read_config

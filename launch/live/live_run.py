@@ -10,8 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from machine.processes.runs import OVER, phase_of
-from machine.typed import console_program, ls_runs
-from machine.typed_run import typed_run
+from machine.typed import console_program, ls_runs, typed_run
 from rundir import control
 from rundir.checkpoints import complete_checkpoints
 from rundir.config_file import is_of_script, read_config

@@ -15,8 +15,8 @@ from pathlib import Path
 from rich.console import Console
 
 from launch.run.supervise import facts_command
-from launch.run.supervise.told_events import (
-    TOLD,
+from launch.run.supervise.notices import (
+    NOTICES,
     Facts,
     common_facts,
     facts_of_end,
@@ -61,9 +61,8 @@ class OnEvent:
         if not self._command:
             return
         for event in events:
-            fact = TOLD.get((event["kind"], event["name"]))
-            if fact is not None:
-                self._add(fact.name, fact.facts(event))
+            if notice := NOTICES.get((event["kind"], event["name"])):
+                self._add(notice.name, notice.facts(event))
         self._go_on()
 
     def end_of_run(self, signals: Signals) -> None:

@@ -16,8 +16,8 @@ import pytest
 from rich.console import Console
 
 from launch.run.supervise import on_event
+from launch.run.supervise.notices import NOTICES
 from launch.run.supervise.on_event import OnEvent
-from launch.run.supervise.told_events import TOLD
 from machine.processes.descendants import OwnProcesses, is_pid_alive
 from machine.processes.signals import Signals
 from rundir.exit_codes import ExitCode
@@ -186,7 +186,7 @@ def test_it_dies_with_a_launcher_that_is_killed(tmp_path: Path, environ: dict[st
 
 
 def test_each_row_of_the_table_is_an_event_that_runs_write() -> None:
-    for (kind, name), one in TOLD.items():
+    for (kind, name), one in NOTICES.items():
         fields = dict.fromkeys(spec_of(kind, name).fields, 1)
         assert json.dumps(one.facts(fields))
 
@@ -194,8 +194,8 @@ def test_each_row_of_the_table_is_an_event_that_runs_write() -> None:
 def test_the_page_about_it_lists_each_event_with_its_facts() -> None:
     page = (ROOT / "docs/watching.md").read_text()
     rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
-    assert rows.keys() == {one.name for one in TOLD.values()} | {"end"}
-    for (kind, name), one in TOLD.items():
+    assert rows.keys() == {one.name for one in NOTICES.values()} | {"end"}
+    for (kind, name), one in NOTICES.items():
         facts = one.facts(dict.fromkeys(spec_of(kind, name).fields, 1))
         assert [fact for fact in facts if f"`{fact}`" not in rows[one.name]] == []
 
