@@ -90,13 +90,6 @@ def test_a_run_without_a_log_or_a_status_can_be_attached_to(
     assert f"left {run.run_id}, which goes on" in out
 
 
-def test_a_run_that_there_is_not_is_answered_with_where_to_look(airlock: Start) -> None:
-    code, _, err = finish(airlock("attach", "nothing"))
-    assert code == 2
-    assert "no run 'nothing'" in err
-    assert "→ ./airlock ps" in err
-
-
 def test_a_reader_that_has_had_enough_ends_the_view(
     airlock: Start, environ: dict[str, str]
 ) -> None:
