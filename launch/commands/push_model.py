@@ -65,12 +65,11 @@ def _push_model(
     words = [*(["public"] if is_public else []), *(["replace"] if replaces else [])]
     flags = {"--adapter": is_adapter, "--public": is_public}
     typed = " ".join([again, repo, *(flag for flag, is_set in flags.items() if is_set)])
-    env = dict(environ) | {"PYTHONPATH": children.python_path(environ), "PYTHONSAFEPATH": "1"}
     signals = Signals()
     signals.listen()
     try:
         code = children.run(
-            "launch.files.push", folder, repo, typed, *words, env=env, signals=signals
+            "launch.files.push", folder, repo, typed, *words, env=dict(environ), signals=signals
         )
     except Interrupted:
         return ExitCode.INTERRUPTED_UNSAVED

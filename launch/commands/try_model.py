@@ -82,11 +82,7 @@ def _try_model(
     if beside_base or not run.model.is_dir():
         _check_base(run, beside=beside_base)
     options = {"prompt": prompt, "beside_base": beside_base, "device": device, "way": sampling}
-    env = dict(environ) | {
-        "PYTHONPATH": children.python_path(environ),
-        "PYTHONSAFEPATH": "1",
-        "HF_HUB_OFFLINE": "1",  # all files are here
-    }
+    env = dict(environ) | {"HF_HUB_OFFLINE": "1"}  # all files are here
     code = children.attend("train.talk", run.path, json.dumps(options), env=env)
     if code < 0:
         raise UserError(

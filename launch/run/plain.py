@@ -20,11 +20,9 @@ from launch.config.request import PLAIN, RUN, Request
 from launch.run.ready import have_prepared
 from launch.run.supervise.monitor_beside import require_monitor
 from launch.run.supervise.parts import RunParts
-from launch.run.supervise.plain_watch import PlainWatch
+from launch.run.supervise.plain_watch import FreezeWatch, PlainWatch
 from launch.run.supervise.report import exit_code, report
-from launch.run.supervise.watch import Watch
-from launch.start.rank.last_words import last_words
-from launch.start.rank.reporter import Reporter, open_log, write_stacks_to
+from launch.start.rank.reporter import Reporter, last_words, open_log, write_stacks_to
 from machine.gpus.devices import installed_gpus, visible_gpus
 from machine.processes.output import Output
 from machine.processes.signals import Signals
@@ -116,8 +114,8 @@ class _PlainRun:
         self.parts = parts = RunParts(request, job, console, signals, environ, program=PLAIN)
         self._log = open_log(parts.run.rank_log(0, 0))
         parts.greet(_other_gpus(request, job, environ), environ)
-        progress = PlainWatch(parts.run, parts.config.hang_timeout_s, self._log, self._say_frozen)
-        self.watch = Watch(parts, progress, self._end_now)
+        progress = FreezeWatch(parts.run, parts.config.hang_timeout_s, self._log, self._say_frozen)
+        self.watch = PlainWatch(parts, progress, self._end_now)
 
     def train(self) -> int:
         """Prepare and train; return 0, or 1 if it failed. Raises UserError for what users can fix.

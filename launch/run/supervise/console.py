@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -22,22 +21,6 @@ from state.run_state import RunState
 _AGAIN_S = 60.0
 
 
-class View(Protocol):
-    """A display of the state of a run; `close` leaves the terminal as it was."""
-
-    def show(self, state: RunState, events: list[Event]) -> None:
-        """Show what `events`, already taken into `state`, have changed."""
-
-    def close(self) -> None:
-        """Remove a live view from the screen."""
-
-
-def make_view(console: Console, *, shows_output: bool) -> View:
-    """Return the view that suits `console`, where the ranks' own output may appear as well."""
-    is_live = console.is_terminal and not shows_output
-    return LiveView(console) if is_live else PlainView(console)
-
-
 class PlainView:
     """A view with one line for each event, in order of time."""
 
@@ -47,7 +30,10 @@ class PlainView:
         self._next_s = 0.0  # of waiting, until it is said again
 
     def show(self, state: RunState, events: list[Event]) -> None:
-        """Print the lines of the ranks, the metrics and the checkpoints, and long waits."""
+        """Show what `events`, already taken into `state`, have changed.
+
+        Those are the lines of the ranks, the metrics and the checkpoints, and long waits.
+        """
         for event in events:
             text = plain_line(state, event)
             if text:
@@ -142,6 +128,15 @@ class LiveView:
     def close(self) -> None:
         """Remove the view from the screen; lines printed above it stay."""
         self._live.stop()
+
+
+View = PlainView | LiveView
+
+
+def make_view(console: Console, *, shows_output: bool) -> View:
+    """Return the view that suits `console`, where the ranks' own output may appear as well."""
+    is_live = console.is_terminal and not shows_output
+    return LiveView(console) if is_live else PlainView(console)
 
 
 def _rank_table(state: RunState) -> Table:

@@ -150,8 +150,6 @@ def anon_bytes(pid: int) -> int:
 
     Raises OSError.
     """
-    fields = {}
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
-        name, _, value = line.partition(":")
-        fields[name] = value.split()
-    return sum(int(fields[name][0]) * 1024 for name in ("RssAnon", "RssShmem") if name in fields)
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    fields = (line.split() for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+    return sum(int(number) * 1024 for _, number, _ in fields)

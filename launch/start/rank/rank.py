@@ -22,8 +22,8 @@ from typing import Any
 from launch.start.gate.gate import Admit, Visitor
 from launch.start.rank import zygote
 from launch.start.rank.admission import through_gate
-from launch.start.rank.last_words import tell_failure
-from launch.start.rank.reporter import Reporter, write_output_to
+from launch.start.rank.reporter import Reporter, tell_failure, write_output_to
+from launch.start.rank.script_preload import set_variables
 from machine.cores.binding import bind_rank, pages_spread
 from machine.memory.limits import apply_limits, die_before_others
 from machine.processes.parent import die_with_parent
@@ -64,11 +64,7 @@ def _inherit() -> Any:
     if parent.unfit is not None:
         raise RuntimeError(f"the zygote must not be forked: {parent.unfit}")
     gc.enable()
-    for name, value in parent.variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    set_variables(parent.variables)
     from train import warm
 
     warm.after_fork()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launch.start.rank.fork_safety import inspect
@@ -86,6 +86,15 @@ def _say_left_out(plan: ImportPlan, report: Reporter) -> None:
         report.line(f"IMPORT: {name} is left to the script: {why}")
 
 
+def set_variables(values: Mapping[str, str | None]) -> None:
+    """Set environment variables of this process, and remove those without a value."""
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
 @contextlib.contextmanager
 def _settings_undone(plan: ImportPlan) -> Iterator[None]:
     """Restore the environment variables after the block: the script sets them itself."""
@@ -94,11 +103,7 @@ def _settings_undone(plan: ImportPlan) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        set_variables(before)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.start.rank.last_words import last_words
+from launch.start.rank.reporter import last_words
 from machine.memory.limits import is_out_of_memory
 from rundir.exit_codes import ExitCode
 from tests import fake_nvml
@@ -28,7 +28,7 @@ AT_INIT = [
 PROGRAM = """
 import resource
 from machine.memory.limits import apply_limits
-from launch.start.rank.last_words import last_words
+from launch.start.rank.reporter import last_words
 from rundir.config import LimitsConfig
 apply_limits(LimitsConfig(rlimit_as_gib={gib}))
 print(last_words(RuntimeError("CUDA driver error: out of memory"))["traceback"])
