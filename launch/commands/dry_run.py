@@ -11,11 +11,7 @@ from launch.checks.preflight import find, line_of
 from launch.config.environment_text import environment_lines, left_out_lines
 from launch.config.first_tests import FIRST_TESTS
 from launch.config.job import Job, examine, together
-from launch.config.records import (
-    banner,
-    environment_of,
-    torchrun_line_of,
-)
+from launch.config.records import banner, environment_of, torchrun_line_of
 from launch.config.request import Request
 from launch.files.data_file import NoDataError
 from launch.files.model_folder import model_folder

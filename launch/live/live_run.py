@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -71,7 +71,6 @@ class LiveRun:
         for rank in range(self.num_ranks):
             self._tails[rank] = EventTail(self.run.event_file(f"rank{rank}"), from_end=True)
         self._seen: list[Event] = []
-        self._may_be_settled = False  # another command's answer: this one does not wait, it seems
 
     @property
     def phase(self) -> str:
@@ -179,16 +178,22 @@ class LiveRun:
         does meanwhile. Raises UserError if the run ends, dies or has no steps left, or the time is
         up; what was asked for stands then.
         """
-        num_settled = 0
-        for event in self._coming():
-            if event is not None:
-                if is_answer(event):
+        deadline = time.monotonic() + self._timeout_s
+        next_look, num_settled = time.monotonic() + _LOOK_EVERY_S, 0
+        self._last_said, self._no_steps_since = "", 0.0
+        while time.monotonic() < deadline:
+            for tail in self._tails.values():
+                self._seen += tail.new_events()
+            while self._seen:
+                if is_answer(event := self._seen.pop(0)):
                     return event
-                continue
-            num_settled = num_settled + 1 if is_settled() else 0
-            self._may_be_settled = num_settled > 0
-            if num_settled > _STEADY_LOOKS:
-                return None
+            if time.monotonic() >= next_look:
+                next_look = time.monotonic() + _LOOK_EVERY_S
+                num_settled = num_settled + 1 if is_settled() else 0
+                if num_settled > _STEADY_LOOKS:
+                    return None
+                self._look(may_be_settled=num_settled > 0)
+            time.sleep(_POLL_S)
         raise UserError(
             f"run {self.run.run_id} has not answered within {self._timeout_s:g} s: "
             f"{self._doing() or 'it is between two answers'}. What was asked for stands, and is "
@@ -197,32 +202,24 @@ class LiveRun:
             code=ExitCode.RANK_FAILED,
         )
 
-    def _coming(self) -> Iterator[Event | None]:
-        """Yield new events of all ranks until the time is up, and None at each look at the run."""
-        deadline = time.monotonic() + self._timeout_s
-        next_look, last_said, no_steps_since = time.monotonic() + _LOOK_EVERY_S, "", 0.0
-        while time.monotonic() < deadline:
-            for tail in self._tails.values():
-                self._seen += tail.new_events()
-            while self._seen:
-                yield self._seen.pop(0)
-            if time.monotonic() >= next_look:
-                next_look = time.monotonic() + _LOOK_EVERY_S
-                yield None
-                for rank in range(self.num_ranks):  # a run that has just begun shows them later
-                    if rank not in self._tails:
-                        self._tails[rank] = EventTail(self.run.event_file(f"rank{rank}"))
-                has_steps = self.phase not in (*OVER, "finishing", "stopping")
-                if not (has_steps and is_owned(self.run)):
-                    no_steps_since = no_steps_since or time.monotonic()
-                    if time.monotonic() - no_steps_since > _GRACE_S:
-                        self.check()
-                        raise self.no_steps_left()
-                doing = "" if self._may_be_settled else self._doing()
-                if doing and doing != last_said:
-                    last_said = doing
-                    self.say(f"waits for its next step: {doing}")
-            time.sleep(_POLL_S)
+    def _look(self, *, may_be_settled: bool) -> None:
+        """Look for ranks that have just begun; say what the run does. Raises UserError at its end.
+
+        If the matter `may_be_settled` by another command, this one does not wait, it seems.
+        """
+        for rank in range(self.num_ranks):
+            if rank not in self._tails:
+                self._tails[rank] = EventTail(self.run.event_file(f"rank{rank}"))
+        has_steps = self.phase not in (*OVER, "finishing", "stopping")
+        if not (has_steps and is_owned(self.run)):
+            self._no_steps_since = self._no_steps_since or time.monotonic()
+            if time.monotonic() - self._no_steps_since > _GRACE_S:
+                self.check()
+                raise self.no_steps_left()
+        doing = "" if may_be_settled else self._doing()
+        if doing and doing != self._last_said:
+            self._last_said = doing
+            self.say(f"waits for its next step: {doing}")
 
     def lost(self, again: str) -> UserError:
         """Return the error for a request that ended with the ranks; `again` makes it once more."""
@@ -245,9 +242,7 @@ class LiveRun:
         if phase in _BEFORE:
             return _BEFORE[phase]
         pulse = read_pulse(self.run.pulse(0))
-        if pulse is None:
-            return ""
-        return _AT.get(pulse.phase, "")
+        return _AT.get(pulse.phase, "") if pulse else ""
 
 
 def go_on_command(run: RunDir) -> str:

@@ -21,11 +21,7 @@ from launch.config.address_limit import rank_limit
 from launch.config.flag_table import unread_variables
 from launch.config.job import Job, examine, together
 from launch.config.rank_environment import Variable
-from launch.config.records import (
-    torchrun_args_of,
-    write_command,
-    write_environment,
-)
+from launch.config.records import torchrun_args_of, write_command, write_environment
 from launch.config.request import RUN, Request
 from launch.plan.demo import demo_that_fits
 from launch.plan.of_run import PlanOfRun
