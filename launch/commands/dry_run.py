@@ -17,7 +17,7 @@ from launch.files.data_file import NoDataError
 from launch.files.model_folder import model_folder
 from launch.plan.demo import demo_that_fits
 from launch.plan.of_run import show_plan_of
-from launch.run.run import address_limit
+from launch.run.launched import address_limit
 from machine.memory.address_space import weight_files
 from rundir.config_file import config_text
 from rundir.errors import UserError

@@ -25,7 +25,7 @@ from launch.config.scoring import PROFILE, named_sets, scoring_config
 from launch.files.data_file import check_data
 from launch.files.model_folder import check_model
 from launch.live.live_run import LiveRun
-from launch.run.run import carry_out
+from launch.run.launched import carry_out
 from launch.run.supervise.report import report
 from launch.start.gate.folder import check_gate
 from machine.gpus.devices import installed_gpus, place, visible_gpus

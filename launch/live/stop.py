@@ -94,7 +94,13 @@ def stop(name: str | None, console: Console) -> None:
             do=f"{console_program()} doctor {run.run_id}",
         )
     else:  # on another machine, if at all
-        _ask(run)
+        try:
+            control.ask(run, "stop")
+        except OSError as error:
+            raise UserError(
+                f"{run.control} cannot be written: {error.strerror}",
+                do=f"{console_program()} stop {run.run_id}   # once that is mended",
+            ) from error
         message = f"{run.run_id} has no process here; it is asked through its folder to stop"
         console.out(message, highlight=False)
 
@@ -147,16 +153,6 @@ def _stop_live(processes: RunProcesses, launcher: psutil.Process, console: Conso
             )
         time.sleep(_POLL_S)
     console.out(f"{run.run_id}: {phase_of(run)}", highlight=False)
-
-
-def _ask(run: RunDir) -> None:
-    try:
-        control.ask(run, "stop")
-    except OSError as error:
-        raise UserError(
-            f"{run.control} cannot be written: {error.strerror}",
-            do=f"{console_program()} stop {run.run_id}   # once that is mended",
-        ) from error
 
 
 def _run_or_leftovers(name: str) -> RunDir:

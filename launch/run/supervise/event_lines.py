@@ -34,12 +34,12 @@ def _of_plan(_: RunState, event: Event) -> str:
 
 
 def _of_steps(state: RunState, event: Event) -> str:
-    eta = state.status.eta_s
+    eta, gpus = state.status.eta_s, now_text(state.gpus.values())
     left = "" if eta is None else f"  eta {clock_text(eta)}"
     return (
         f"step {event['step']}/{state.status.total_steps}  loss {event['loss']:.4f}  "
         f"lr {event['lr']:.2e}  {speed(event['tokens_per_s'], event['mfu'])}"
-        f"{_gpus(state)}{left}"
+        f"{f'  {gpus}' if gpus else ''}{left}"
     )
 
 
@@ -141,8 +141,3 @@ _LINES: dict[tuple[str, str], Callable[[RunState, Event], str | None]] = {
 def speed(tokens_per_s: float, mfu: float | None) -> str:
     """Return tokens per second, and, if known, the share of the GPUs' peak FLOPS (MFU), as text."""
     return f"{tokens_per_s:,.0f} tokens/s" + ("" if mfu is None else f"  MFU {mfu:.1%}")
-
-
-def _gpus(state: RunState) -> str:
-    text = now_text(state.gpus.values())
-    return f"  {text}" if text else ""

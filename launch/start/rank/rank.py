@@ -85,7 +85,7 @@ class RankPlace:
     @property
     def gate_attempt(self) -> str:
         """The queue of this rank: the ranks of its attempt that were started the same way."""
-        return f"{self.attempt}-{zygote.way_of_start()}"
+        return f"{self.attempt}-{zygote.kind_of_start()}"
 
     @classmethod
     def from_environment(cls) -> RankPlace:
@@ -204,7 +204,7 @@ def _kind(loading: Loading, place: RankPlace) -> str:
     Ranks that receive their weights take less than the one that loads them.
     """
     receives = loading.load == "broadcast" and place.rank != 0
-    return "receiver" if receives else zygote.way_of_start()
+    return "receiver" if receives else zygote.kind_of_start()
 
 
 def _back_off(config: LaunchConfig, attempt: int, report: Reporter) -> None:

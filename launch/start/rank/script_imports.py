@@ -81,7 +81,7 @@ def plan_imports(script: ScriptConfig, *, safe_to_fork: bool) -> ImportPlan:
 
     `safe_to_fork` leaves out libraries that a process to be forked must not load.
     """
-    reader = _Reader(script)
+    reader = _ScriptReader(script)
     wanted = [Import("torch"), *reader.steps]
     wanted += [Import(name) for name in script.preload if not name.startswith("-")]
     refused = {name[1:] for name in script.preload if name.startswith("-")}
@@ -103,7 +103,7 @@ def plan_imports(script: ScriptConfig, *, safe_to_fork: bool) -> ImportPlan:
     return ImportPlan(tuple(steps), tuple(left_out.items()))
 
 
-class _Reader:
+class _ScriptReader:
     """A walk over a script, and the user's modules that it imports, in the order they would run."""
 
     def __init__(self, config: ScriptConfig) -> None:
