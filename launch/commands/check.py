@@ -6,19 +6,21 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import click
 from rich.console import Console
 
 from launch.checks.climb_profile import climb_profile
-from launch.checks.rung_process import Climbed, alone, climb
+from launch.checks.rung_process import Climbed, alone
+from launch.checks.rung_process import climb as climb_rung
 from launch.checks.rungs import NAMES, RUNGS, Rung, rung_called
 from launch.commands.unknown_words import AnsweringCommand
 from launch.config.job import place_job, resolve_job
 from launch.config.options import options
 from launch.config.request import Request
-from machine.processes.output import end_with
+from machine.processes.output import with_console
 from machine.processes.signals import Interrupted, Signals
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
@@ -39,7 +41,9 @@ _ROW = "{:<12} {:<5} {:>8} {:>11} {:>11}  {}"
     "--timeout-s", type=click.FloatRange(min=1), help="Longest time for a rung, or a part of it."
 )
 @options("json")
+@with_console
 def check(
+    console: Console,
     rung: str | None,
     *,
     climb: str | None,
@@ -47,42 +51,17 @@ def check(
     as_json: bool,
     timeout_s: float | None,
     **options: Any,
-) -> None:
+) -> ExitCode:
     """Climb the ladder: from the machine to training on all ranks, rung by rung.
 
     Stops at the first rung that fails, with what to do, and ends with 4. With RUNG, that one alone.
     """
+    environ, request = os.environ, Request(**options)
     if climb is not None:
         if rung is not None:
             raise click.UsageError(f"--climb is a check of its own: leave out {rung}")
-        climber = Request(**options | {"profile": climb})
-        end_with(
-            lambda console, _: climb_profile(
-                climber, console, os.environ, as_json=as_json, timeout_s=timeout_s
-            )
-        )
-    request = Request(**options)
-    end_with(
-        lambda console, _: _climb_ladder(
-            rung, request, console, goes_on=goes_on, as_json=as_json, timeout_s=timeout_s
-        )
-    )
-
-
-def _climb_ladder(
-    rung: str | None,
-    request: Request,
-    console: Console,
-    *,
-    goes_on: bool,
-    as_json: bool,
-    timeout_s: float | None,
-) -> ExitCode:
-    """Climb all rungs, or one; stop at the first that fails unless it `goes_on`.
-
-    Returns PREFLIGHT if one has failed. Raises UserError when the request itself is wrong.
-    """
-    environ = os.environ
+        climber = replace(request, profile=climb)
+        return climb_profile(climber, console, environ, as_json=as_json, timeout_s=timeout_s)
     lacks_gpu = _lacks_gpu(request, environ)
     signals = Signals()
     signals.listen()
@@ -94,7 +73,7 @@ def _climb_ladder(
             if rung is None and lacks_gpu and later.needs_device:  # `environment` has said so, once
                 continue
             with nullcontext() if show is None else show.waiting(later):
-                done.append(climb(later, request, environ, signals, timeout_s))
+                done.append(climb_rung(later, request, environ, signals, timeout_s))
             if show is not None:
                 show.row(done[-1])
             if not done[-1].ok and not goes_on:

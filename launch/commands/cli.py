@@ -7,12 +7,14 @@ from pkgutil import resolve_name
 from typing import Any
 
 import click
+from rich.console import Console
 
 from launch.commands.run import preset_profile
 from launch.commands.unknown_words import AnsweringGroup
 from launch.config.options import options
 from launch.config.request import Request
-from machine.processes.output import end_with
+from machine.processes.output import with_console
+from rundir.exit_codes import ExitCode
 
 # Commands with a file of their own: each is imported only when it is typed.
 _PLACES = {
@@ -58,7 +60,8 @@ def airlock() -> None:
 @click.argument("profile", required=False)
 @click.option("--gpu", metavar="NAME", help="Plan for such GPUs: 24G, 48G, H100-80G, H200, …")
 @options("num_gpus", "data", "set", "json")
-def plan(profile: str | None, as_json: bool, **options: Any) -> None:
+@with_console
+def plan(console: Console, profile: str | None, as_json: bool, **options: Any) -> ExitCode:
     """Tell what memory PROFILE takes of GPUs and host, whether it fits, and what would instead.
 
     Nothing is started, and neither a GPU nor a network is needed; ends with 3 if it does not fit.
@@ -66,18 +69,19 @@ def plan(profile: str | None, as_json: bool, **options: Any) -> None:
     from launch.plan import planning
 
     request = Request(profile=profile or preset_profile(), **options)
-    end_with(lambda console, _: planning.plan(request, console, os.environ, as_json=as_json))
+    return planning.plan(request, console, os.environ, as_json=as_json)
 
 
 @airlock.command()
 @click.argument("profile", required=False)
 @options("num_gpus", "set", "json")
-def preflight(profile: str | None, as_json: bool, **options: Any) -> None:
+@with_console
+def preflight(console: Console, profile: str | None, as_json: bool, **options: Any) -> ExitCode:
     """Check whether this machine is ready for PROFILE; ends with 4 if it is not."""
     from launch.checks.preflight import show_preflight
 
     request = Request(profile=profile or preset_profile(), **options)
-    end_with(lambda console, _: show_preflight(request, console, os.environ, as_json=as_json))
+    return show_preflight(request, console, os.environ, as_json=as_json)
 
 
 @airlock.command()
@@ -88,38 +92,42 @@ def preflight(profile: str | None, as_json: bool, **options: Any) -> None:
     help="Look at a live process instead: a rank or the launcher of any training, as torchrun.",
 )
 @options("json")
-def doctor(names: tuple[str, ...], pid: int | None, as_json: bool) -> None:
+@with_console
+def doctor(console: Console, names: tuple[str, ...], **options: Any) -> None:
     """Name the root cause of a run that failed or hangs (the latest by default), and the fix.
 
     Any log will do, of whatever launcher: files, a folder of them, or - for what is piped in.
     """
     from doctor import command
 
-    end_with(lambda console, _: command.doctor(names, console, as_json=as_json, pid=pid))
+    command.doctor(names, console, **options)
 
 
 @airlock.command()
-def ps() -> None:
+@with_console
+def ps(console: Console) -> None:
     """Show your runs on this machine, with their processes; those of dead runs as well."""
     from launch.live import stop as launch_stop
 
-    end_with(lambda console, _: launch_stop.show(console))
+    launch_stop.show(console)
 
 
 @airlock.command()
 @click.argument("run", metavar="RUN", required=False)
-def stop(run: str | None) -> None:
+@with_console
+def stop(console: Console, run: str | None) -> None:
     """End exactly one RUN: it saves and ends; of a dead one, what it has left is ended."""
     from launch.live import stop as launch_stop
 
-    end_with(lambda console, _: launch_stop.stop(run, console))
+    launch_stop.stop(run, console)
 
 
 @airlock.command()
 @click.argument("run", metavar="RUN")
 @click.option("--to", "service", metavar="NAME", help="Send it to wandb or trackio instead.")
-def track(run: str, service: str | None) -> None:
+@with_console
+def track(console: Console, run: str, service: str | None) -> None:
     """Write a run's TensorBoard files anew, from what it has measured."""
     from launch.track.process import track as track_run
 
-    end_with(lambda console, _: track_run(run, service, console))
+    track_run(run, service, console)

@@ -6,14 +6,15 @@ Each waits until the ranks have answered together, between two of their steps.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import click
+from rich.console import Console
 
 from launch.commands.unknown_words import AnsweringCommand
 from launch.live import stop as stopping
 from launch.live.live_run import LiveRun, go_on_command
-from machine.processes.output import end_with
+from machine.processes.output import with_console
 from machine.typed import console_program
 from rundir import control
 from rundir.checkpoints import complete_checkpoints
@@ -36,54 +37,20 @@ TIMEOUT = click.option(
 )
 
 
-def end_with_answer(run: str, timeout_s: float, ask: Callable[[LiveRun], None]) -> None:
-    """Have `ask` ask the run called `run`, and exit. Each `ask` raises UserError for a refusal."""
-    end_with(lambda console, _: ask(LiveRun(run, console, timeout_s)))
-
-
 @click.command(cls=AnsweringCommand)
 @RUN
 @click.option("--release", is_flag=True, help="Save and end instead, and say what goes on.")
 @TIMEOUT
-def pause(run: str, *, release: bool, timeout_s: float) -> None:
+@with_console
+def pause(console: Console, run: str, *, release: bool, timeout_s: float) -> None:
     """Have RUN wait after its next step; it keeps its GPUs and memory.
 
     Its losses are those of a run without a pause.
     """
-    end_with_answer(run, timeout_s, _release if release else _pause)
-
-
-@click.command(cls=AnsweringCommand)
-@RUN
-@TIMEOUT
-def resume(run: str, *, timeout_s: float) -> None:
-    """Have a paused RUN go on; one that has ended goes on with ./start.sh PROFILE --resume RUN."""
-    end_with_answer(run, timeout_s, _resume)
-
-
-@click.command(cls=AnsweringCommand)
-@RUN
-@TIMEOUT
-def save(run: str, *, timeout_s: float) -> None:
-    """Have RUN save a checkpoint after its next step, and go on."""
-    end_with_answer(run, timeout_s, lambda live: ask_once(live, "save"))
-
-
-@click.command(
-    "set",
-    cls=AnsweringCommand,
-    help="Change settings of RUN for its further steps. These can change: "
-    f"{', '.join(control.CHANGEABLE)}.",
-)
-@RUN
-@click.argument("settings", metavar="KEY=VALUE...", nargs=-1, required=True)
-@TIMEOUT
-def set_(run: str, settings: tuple[str, ...], *, timeout_s: float) -> None:
-    end_with_answer(run, timeout_s, lambda live: change(live, settings))
-
-
-def _pause(live: LiveRun) -> None:
-    """Have the run wait after its next step."""
+    live = LiveRun(run, console, timeout_s)
+    if release:
+        _release(live)
+        return
     live.check_has_steps()
     try:
         control.ask(live.run, "pause")
@@ -113,8 +80,13 @@ def _pause(live: LiveRun) -> None:
         )
 
 
-def _resume(live: LiveRun) -> None:
-    """Have a paused run go on."""
+@click.command(cls=AnsweringCommand)
+@RUN
+@TIMEOUT
+@with_console
+def resume(console: Console, run: str, *, timeout_s: float) -> None:
+    """Have a paused RUN go on; one that has ended goes on with ./start.sh PROFILE --resume RUN."""
+    live = LiveRun(run, console, timeout_s)
     try:
         was_asked = control.withdraw(live.run, "pause")
     except OSError as error:
@@ -139,6 +111,29 @@ def _resume(live: LiveRun) -> None:
         live.say("stays paused: another command asked for that meanwhile")
     else:
         live.say(f"is not paused any more: it is {live.phase}")
+
+
+@click.command(cls=AnsweringCommand)
+@RUN
+@TIMEOUT
+@with_console
+def save(console: Console, run: str, *, timeout_s: float) -> None:
+    """Have RUN save a checkpoint after its next step, and go on."""
+    ask_once(LiveRun(run, console, timeout_s), "save")
+
+
+@click.command(
+    "set",
+    cls=AnsweringCommand,
+    help="Change settings of RUN for its further steps. These can change: "
+    f"{', '.join(control.CHANGEABLE)}.",
+)
+@RUN
+@click.argument("settings", metavar="KEY=VALUE...", nargs=-1, required=True)
+@TIMEOUT
+@with_console
+def set_(console: Console, run: str, settings: tuple[str, ...], *, timeout_s: float) -> None:
+    change(LiveRun(run, console, timeout_s), settings)
 
 
 def _turns_out_paused(live: LiveRun) -> bool:
@@ -177,7 +172,6 @@ def _say_answer(live: LiveRun, answer: Event, more: str = "") -> None:
 
 
 def _release(live: LiveRun) -> None:
-    """Have the run save and end."""
     run = live.run
     if live.phase in _BEFORE_STEPS:
         raise UserError(

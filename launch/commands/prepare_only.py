@@ -22,7 +22,7 @@ from launch.files.data_file import NoDataError, check_data
 from launch.files.model_folder import check_model
 from launch.files.preparation import have_data_of_hub, have_model, have_tokenizer
 from machine.processes import children
-from machine.processes.output import end_with
+from machine.processes.output import with_console
 from machine.processes.signals import Interrupted, Signals
 from machine.typed import again
 from rundir.config import RunConfig
@@ -69,20 +69,13 @@ def prepare_only(request: Request, console: Console, environ: Mapping[str, str])
     help="Whose settings and tokenizer.",
 )
 @options("set", "json")
-def data(files: tuple[str, ...], *, as_json: bool, **options: Any) -> None:
+@with_console
+def data(_: Console, files: tuple[str, ...], *, as_json: bool, **options: Any) -> ExitCode:
     """Show what would be trained on of FILEs, without training: samples, loss, what is left out.
 
     Of the model only the tokenizer is fetched; --profile tiny needs none.
     """
-    request = Request(data=joined(files), **options)
-    end_with(lambda *_: _show_data(request, os.environ, as_json=as_json))
-
-
-def _show_data(request: Request, environ: Mapping[str, str], *, as_json: bool) -> ExitCode:
-    """Show what would be trained on; of the model, only the tokenizer is fetched.
-
-    Raises UserError, also if a run would stop at what was shown.
-    """
+    request, environ = Request(data=joined(files), **options), os.environ
     config = _resolved(request, environ)
     try:  # a bad row among the first is shown with the others
         check_data(replace(config, data=replace(config.data, on_bad_row="skip")))

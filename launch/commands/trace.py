@@ -5,10 +5,12 @@ from __future__ import annotations
 import shlex
 
 import click
+from rich.console import Console
 
-from launch.commands.controls import RUN, TIMEOUT, end_with_answer
+from launch.commands.controls import RUN, TIMEOUT
 from launch.commands.unknown_words import AnsweringCommand
 from launch.live.live_run import LiveRun
+from machine.processes.output import with_console
 from machine.typed import console_program
 from rundir.control import MOST_TRACED_STEPS
 from rundir.errors import UserError
@@ -27,23 +29,17 @@ from rundir.paths import shown
     help="Number of steps to record.",
 )
 @TIMEOUT
-def trace(run: str, *, steps: int, timeout_s: float) -> None:
+@with_console
+def trace(console: Console, run: str, *, steps: int, timeout_s: float) -> None:
     """Have all ranks of RUN record their next steps with torch's profiler, and go on.
 
     Writes a file for each rank into its folder traces/, for https://ui.perfetto.dev, and shows the
     ten longest operations.
     """
-    end_with_answer(run, timeout_s, lambda live: _trace(live, steps))
-
-
-def _trace(live: LiveRun, num_steps: int) -> None:
-    """Record the next `num_steps` steps on all ranks; print rank 0's longest operations.
-
-    Raises UserError if no rank could write a trace.
-    """
+    live = LiveRun(run, console, timeout_s)
     live.check_has_steps()
-    attempt, again = live.attempt, f"trace {live.run.run_id} --steps {num_steps}"
-    answer = live.answer(live.ask("profile", str(num_steps)))
+    attempt, again = live.attempt, f"trace {live.run.run_id} --steps {steps}"
+    answer = live.answer(live.ask("profile", str(steps)))
     live.check_done(answer)
     live.say(answer["said"])
     if live.phase == "paused":

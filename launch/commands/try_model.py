@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
 
 from launch.commands.unknown_words import AnsweringCommand
 from launch.config.again import config_of
 from machine.processes import children
-from machine.processes.output import end_with
+from machine.processes.output import with_console
 from machine.processes.runs import OVER, phase_of
 from machine.typed import ls_runs, start_program, typed_run
 from rundir.checkpoints import complete_checkpoints
@@ -60,30 +60,17 @@ _ENDED = {
     show_default=True,
     help="Device that answers.",
 )
-def try_(run: str, **options: Any) -> None:
-    """Talk to the model that RUN has trained, or let it answer PROMPT and end."""
-    end_with(lambda *_: _try_model(run, os.environ, **options))
-
-
-def _try_model(
-    name: str,
-    environ: Mapping[str, str],
-    *,
-    prompt: str | None,
-    beside_base: bool,
-    device: str,
-    **sampling: Any,
+@with_console
+def try_(
+    _: Console, run: str, *, prompt: str | None, beside_base: bool, device: str, **sampling: Any
 ) -> ExitCode:
-    """Let the model of the run called `name` answer `prompt`, or whatever is typed.
-
-    Raises UserError if there is no model to answer.
-    """
-    run = trained_run(name, "try")
-    if beside_base or not run.model.is_dir():
-        _check_base(run, beside=beside_base)
+    """Talk to the model that RUN has trained, or let it answer PROMPT and end."""
+    trained = trained_run(run, "try")
+    if beside_base or not trained.model.is_dir():
+        _check_base(trained, beside=beside_base)
     options = {"prompt": prompt, "beside_base": beside_base, "device": device, "way": sampling}
-    env = dict(environ) | {"HF_HUB_OFFLINE": "1"}  # all files are here
-    code = children.attend("train.talk", run.path, json.dumps(options), env=env)
+    env = dict(os.environ) | {"HF_HUB_OFFLINE": "1"}  # all files are here
+    code = children.attend("train.talk", trained.path, json.dumps(options), env=env)
     if code < 0:
         raise UserError(
             f"the model's process was killed by signal {-code}",
