@@ -86,7 +86,8 @@ def data(_: Console, files: tuple[str, ...], *, as_json: bool, **options: Any) -
     how = ["json"] if as_json else []
     what = "the data cannot be used as they are"
     try:
-        with _folder(config) as run:
+        with scratch("prepare") as folder:
+            run = _begun(RunDir(Path(folder)), config)  # stands in for a run folder
             model = have_tokenizer(config, run, env, signals)
             have_data_of_hub(config, run, env, signals)
             children.run_well(
@@ -111,15 +112,8 @@ def _listening() -> Signals:
 
 
 @contextmanager
-def _folder(config: RunConfig) -> Iterator[RunDir]:
-    """Yield a temporary folder that stands in for a run folder."""
-    with scratch("prepare") as folder:
-        yield _begun(RunDir(Path(folder)), config)
-
-
-@contextmanager
 def _kept_folder(config: RunConfig) -> Iterator[RunDir]:
-    """Yield the same, but kept for the user: it holds some samples and the skipped rows."""
+    """Yield a folder like a run's that is kept: it holds some samples and the skipped rows."""
     kept = cache_folder() / "prepare_only"
     folder = kept / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.profile}-{os.getpid()}"
     folder.mkdir(parents=True)

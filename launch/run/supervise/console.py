@@ -61,20 +61,7 @@ def is_routine(line: str) -> bool:
 
 _ROUTINE = re.compile(r"step \d+/\d+  loss |\[(Rank \d+|Zygote)\] ")
 _WIDE = 120  # columns; on fewer, the figures get a line of their own
-_ABOVE = (
-    "control",
-    "trace",
-    "eval",
-    "checkpoint",
-    "train.plan",
-    "start",
-    "gpu",
-    "gpu.silent",
-    "train.rank",
-    "loss.bad",
-    "eval.set",
-    "early_stop",
-)
+_AS_STATE = ("line", "train", "evolution")  # events that a live view shows by its state
 
 
 class LiveView:
@@ -95,10 +82,10 @@ class LiveView:
         """Print evaluations, checkpoints and warnings above the view, redrawn from `state`."""
         for event in events:
             text = plain_line(state, event)
-            if text and event["name"] in _ABOVE:
-                self._live.console.out(text, highlight=False)
-            elif text:
+            if text and event["name"] in _AS_STATE:
                 keep(self._live.console, text)
+            elif text:
+                self._live.console.out(text, highlight=False)
         self.draw(state)
 
     def draw(self, state: RunState) -> None:
