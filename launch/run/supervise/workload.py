@@ -83,8 +83,8 @@ class RankOutput:
                     yield lines
                 if not last:
                     break
-            if self._has_typist and (asked := tail.prompt()) is not None:
-                yield [asked]
+            if self._has_typist and (question := tail.prompt()) is not None:
+                yield [question]
 
 
 def ask_to_save(run: RunDir, state: RunState) -> str | None:

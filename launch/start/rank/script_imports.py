@@ -85,7 +85,7 @@ def plan_imports(script: ScriptConfig, *, safe_to_fork: bool) -> ImportPlan:
     wanted = [Import("torch"), *reader.steps]
     wanted += [Import(name) for name in script.preload if not name.startswith("-")]
     refused = {name[1:] for name in script.preload if name.startswith("-")}
-    asked = {name.partition(".")[0] for name in script.preload}
+    preloaded = {name.partition(".")[0] for name in script.preload}
     steps: dict[Import | Setting, None] = {}
     left_out: dict[str, str] = {}
     for step in wanted:
@@ -94,7 +94,7 @@ def plan_imports(script: ScriptConfig, *, safe_to_fork: bool) -> ImportPlan:
             if refused & {top, step.name}:
                 left_out[step.name] = f"--preload -{step.name}"
                 continue
-            if safe_to_fork and top in LEFT_OUT and top not in asked:
+            if safe_to_fork and top in LEFT_OUT and top not in preloaded:
                 left_out[top] = LEFT_OUT[top]
                 continue
         steps[step] = None
