@@ -91,7 +91,8 @@ class Command:
             run = runs.get(_option(group))
             is_latest = (group[0].partition("=")[2] or "".join(group[1:])) in ("", "latest")
             words += [_option(group), shown(run.path)] if run and is_latest else group
-        return replace(self, words=words).without(*_STARTS_NOTHING)
+        program = parsed(str(self), "").program  # as it can be typed from here
+        return replace(self, program=program, words=words).without(*_STARTS_NOTHING)
 
 
 def start_program(environ: Mapping[str, str] | None = None) -> str:
