@@ -125,12 +125,12 @@ def test_a_bad_row_of_the_data_is_named_with_its_line_and_no_rank_is_started(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
     data = tmp_path / "bad rows.jsonl"
-    good = '{"prompt": "a", "response": "b"}\n'
+    good = f'{{"prompt": "a", "response": "b", "note": "{"x" * 1000}"}}\n'
     # Further down than the check of the first rows reaches.
-    data.write_text(good * 50_000 + '{"prompt": "a", "answer": "b"}\n')
+    data.write_text(good * 1100 + '{"prompt": "a", "answer": "b"}\n')
     code, _, err = finish(airlock("run", "tiny", "--data", str(data)))
     assert code == 5
-    assert f"{data}:50001" in err
+    assert f"{data}:1101" in err
     assert "answer, prompt" in err
     (run,) = Path(environ["AIRLOCK_RUNS_DIR"]).glob("2*")
     assert not (run / "logs" / "attempt0").exists()
