@@ -83,14 +83,11 @@ def refuse(error: UserError) -> NoReturn:
     end_with(fail)
 
 
-def program_of(ctx: click.Context) -> str:
-    """Return the program and command of a context, as they are typed."""
-    return start_program() if ctx.info_name == "run" else f"{console_program()} {ctx.info_name}"
-
-
 def _answer(error: click.UsageError, ctx: click.Context, args: Sequence[str]) -> UserError:
     """Return what to say to a command line that cannot be read."""
-    program = program_of(ctx)
+    program = start_program()
+    if ctx.info_name != "run":
+        program = f"{console_program()} {ctx.info_name}"
     if isinstance(error, click.NoSuchOption):
         from launch.config.other_flags import answer
 

@@ -126,10 +126,6 @@ class Gate:
             with contextlib.suppress(OSError):  # a full disk must not end a rank that is inside
                 self._ledger.write(self._entry)
 
-    def inside(self) -> list[LedgerEntry]:
-        """Return the entries of those inside now."""
-        return self._ledger.inside()
-
     def wait_until_all_passed(self, num_ranks: int) -> None:
         """Wait, without a timeout, until all ranks of this node and attempt have left the gate."""
         if self._turn is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rundir.errors import UserError
-from tests.launch.start.gate.visits import Start, notes, said, visit
+from tests.launch.start.gate.visits import Start, inside, notes, said, visit
 from tests.running import wait_for
 
 
@@ -74,12 +74,12 @@ def test_who_waits_can_read_who_is_inside_in_which_phase(folder: Path) -> None:
     gate = visit(folder)
     with gate.admitted():
         gate.phase("loading")
-        (entry,) = gate.inside()
+        (entry,) = inside(folder)
     assert abs(entry.since_mono - time.monotonic()) < 60  # whatever the clock is set to
     assert (entry.run, entry.who, entry.pid) == ("here", "rank 0", os.getpid())
     assert str(entry) == f"rank 0 of here, pid {os.getpid()}, loading for 0 s"
     assert entry.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    assert gate.inside() == []
+    assert inside(folder) == []
     assert list((folder / "ledger").iterdir()) == []
 
 
@@ -101,7 +101,7 @@ def test_a_wait_that_is_too_long_ends_with_the_name_of_the_holder_and_with_open_
         visit(folder, timeout_s=0.3).admitted().__enter__()
     holder.kill()
     holder.wait()
-    assert visit(folder).inside() == []
+    assert inside(folder) == []
     assert list((folder / "ledger").iterdir()) == []
 
 
@@ -116,7 +116,7 @@ def test_the_gate_is_free_again_after_an_exception_inside(folder: Path) -> None:
 def test_one_without_a_turn_waits_for_nobodys_and_leaves_none(folder: Path) -> None:
     alone = visit(folder, rank=None)
     with alone.admitted():
-        assert [entry.who for entry in alone.inside()] == ["zygote"]
+        assert [entry.who for entry in inside(folder)] == ["zygote"]
     assert not (folder / "runs").exists()
     with visit(folder).admitted():
         pass
