@@ -235,42 +235,32 @@ def later(what: Callable[[], object], after_s: float = 0.2) -> None:
     threading.Timer(after_s, what).start()
 
 
-def test_a_pause_that_another_command_was_answered_is_not_waited_for(run: RunDir) -> None:
-    later(lambda: in_phase(run, "paused"))  # its event was there before this one listened
-    code, out = typed(run, ["pause", "RUN"], timeout_s=60)
-    assert code == 0
-    assert "is paused already, after step 7" in out
-    assert "waits for its next step" not in out
-
-
-def test_a_pause_that_another_command_withdraws_is_not_waited_for(run: RunDir) -> None:
-    later(lambda: control.withdraw(run, "pause"))
-    code, out = typed(run, ["pause", "RUN"], timeout_s=60)
-    assert code == 2
-    assert "will not pause: another command had it go on meanwhile" in out
-
-
 @pytest.mark.parametrize(
-    ("phase", "is_asked", "said"),
-    [
-        ("training", False, "is not paused any more: it is training"),
-        ("paused", True, "stays paused: another command asked for that meanwhile"),
+    ("words", "phase", "is_asked", "phase_then", "code", "said"),
+    [  # the answer to the other command was there before this one listened
+        ("pause", "training", True, "paused", 0, "is paused already, after step 7"),
+        ("pause", "training", False, "training", 2, "another command had it go on meanwhile"),
+        ("resume", "paused", False, "training", 0, "is not paused any more: it is training"),
+        ("resume", "paused", True, "paused", 0, "another command asked for that meanwhile"),
     ],
 )
-def test_a_resume_beside_another_command_is_not_waited_for(
-    run: RunDir, phase: str, said: str, *, is_asked: bool
+def test_what_another_command_was_answered_meanwhile_is_not_waited_for(
+    run: RunDir, words: str, phase: str, phase_then: str, code: int, said: str, *, is_asked: bool
 ) -> None:
-    in_phase(run, "paused")
+    in_phase(run, phase)
 
     def other() -> None:
         if is_asked:
             control.ask(run, "pause")
-        in_phase(run, phase)
+        else:
+            control.withdraw(run, "pause")
+        in_phase(run, phase_then)
 
     later(other)
-    code, out = typed(run, ["resume", "RUN"], timeout_s=60)
-    assert code == 0, out
+    ended, out = typed(run, [words, "RUN"], timeout_s=60)
+    assert ended == code, out
     assert said in out
+    assert words == "resume" or "waits for its next step" not in out
 
 
 @pytest.mark.parametrize(
