@@ -91,7 +91,7 @@ def carry_out(
         guard.start()
         is_script = job.config.script is not None
         _limit_ranks(parts, None if is_script else mapped_files(make_ready(parts, plan)), environ)
-        return supervisor.supervise(torchrun_args_of(job, parts.run), parts.env, plan)
+        return supervisor.supervise(torchrun_args_of(job, parts.run), plan)
 
     def close() -> None:
         plan.close()

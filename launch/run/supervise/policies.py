@@ -66,18 +66,17 @@ class RestartPolicy:
     def __init__(self, parts: RunParts) -> None:
         self._parts, self._num_told = parts, 0
 
-    def look(self) -> bool:
-        """Report a restart that has not been reported yet; return whether there was one."""
+    def look(self) -> None:
+        """Report a restart that has not been reported yet."""
         parts, num = self._parts, len(self._parts.state.restarts)
         if num == self._num_told:
-            return False
+            return
         self._num_told = num
         attempt, cause = parts.state.status.attempt, parts.state.restarts[-1]
         limit = parts.config.max_restarts
         parts.events.begin_attempt(attempt)
         parts.events.emit("mark", "restart", cause=cause, num_restarts=attempt, of=limit)
         parts.say(f"airlock: {cause}: restart {attempt} of {limit}")
-        return True
 
 
 class SurvivorPolicy:
@@ -90,11 +89,8 @@ class SurvivorPolicy:
     def __init__(self, parts: RunParts) -> None:
         self._parts = parts
         self._next_look = 0.0
+        self._num_restarts = 0
         self._gone_since: float | None = None
-
-    def restarted(self) -> None:
-        """Note that all ranks are new: none of them is gone."""
-        self._gone_since = None
 
     def look(self) -> None:
         """End the survivors if their time is up."""
@@ -102,6 +98,8 @@ class SurvivorPolicy:
         if now < self._next_look:
             return
         self._next_look = now + _SURVIVORS_EVERY_S
+        if len(state.restarts) != self._num_restarts:  # all ranks are new
+            self._num_restarts, self._gone_since = len(state.restarts), None
         rows = [row for row in state.status.ranks if row.pid is not None]
         if all(is_pid_alive(row.pid) for row in rows if row.pid is not None):
             return

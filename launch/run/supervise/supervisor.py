@@ -33,9 +33,7 @@ class Supervisor:
         self._hang = HangPolicy(parts)
         self._last_mono = 0.0  # when something new has come from the ranks
 
-    def supervise(
-        self, torchrun_args: list[str], env: dict[str, str], plan: PlanOfRun | None = None
-    ) -> int:
+    def supervise(self, torchrun_args: list[str], plan: PlanOfRun) -> int:
         """Start the agent with `torchrun_args`; return its exit code once no rank is left.
 
         Raises DoesNotFitError when that is the answer of `plan`; then, too, no process is left.
@@ -49,7 +47,7 @@ class Supervisor:
                 "launch.start.agent.agent",
                 parts.run.path,
                 *torchrun_args,
-                env=env,
+                env=parts.env,
                 output=log,
                 with_input=state.of_script,
             )
@@ -62,8 +60,7 @@ class Supervisor:
             while agent.poll() is None:
                 stop_asked = parts.signals.stop_asked  # earlier events are read next
                 self._follow(view)
-                if plan is not None:
-                    plan.look(has_trained=state.status.step > 0)
+                plan.look(has_trained=state.status.step > 0)
                 if stop_asked:
                     stop.pass_on()
                 self._survivors.look()
@@ -91,8 +88,7 @@ class Supervisor:
                 self._last_mono = time.monotonic()
             if not has_ended:
                 self._hang.look(events)
-            if self._restarts.look():
-                self._survivors.restarted()
+            self._restarts.look()
 
         parts.follow(view, judge, lambda events: self._guard.proves_oom(events, agent_code))
         for lines in parts.workload.new_output(last=has_ended):
