@@ -32,23 +32,12 @@ from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 
 _SOURCE = "one process, without the launcher"
-# Variables that torchrun or a job script sets for its own ranks.
-_OF_RANKS = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-)
 
 
 def run(request: Request, console: Console, output: Output, environ: Mapping[str, str]) -> ExitCode:
     """Carry out the request and return its exit code. Raises UserError for what users can fix."""
     _refuse_company(request, environ)
-    own = {name: value for name, value in environ.items() if name not in _OF_RANKS}
-    job = make_job(replace(request, num_gpus=1), own)
+    job = make_job(replace(request, num_gpus=1), environ)
     job = replace(
         job,
         placement=replace(job.placement, source=_SOURCE),
@@ -57,7 +46,7 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
     require(job.config)
     if job.config.launch.monitor:
         require_monitor()
-    plain = _PlainRun(request, job, console, output, own)
+    plain = _PlainRun(request, job, console, output, environ)
     try:
         code = plain.parts.carry_out(plain.train, plain.watch.stop)
         plain.report(code)

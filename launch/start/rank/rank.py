@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.start.gate.gate import Admit, Visitor
+from launch.start.gate.gate import Visitor
 from launch.start.rank import zygote
 from launch.start.rank.admission import through_gate
 from launch.start.rank.reporter import Reporter, tell_failure, write_output_to
@@ -161,7 +161,9 @@ def _train(
         kind=_kind(loading, place),
         known_as=loading.known_as,
     )
-    admit = _admit(config.launch, has_model=inherited is not None)
+    admit = config.launch.admit
+    if admit == "auto" and inherited is not None:  # who has a model needs no memory
+        admit = "open"
     timeout_s = config.launch.gate_timeout_s
     with through_gate(report, visitor, admit=admit, timeout_s=timeout_s) as gate:
         gate.phase("importing")
@@ -191,11 +193,6 @@ def _read_for_all(loading: Loading, place: RankPlace) -> None:
 
     with pages_spread(os.environ, place.local_rank) as is_spread:
         read_ahead(loading.read_ahead if is_spread else ())
-
-
-def _admit(config: LaunchConfig, *, has_model: bool) -> Admit:
-    """Return how the gate admits this rank; with `auto`, one that has its model needs no memory."""
-    return "open" if config.admit == "auto" and has_model else config.admit
 
 
 def _kind(loading: Loading, place: RankPlace) -> str:
