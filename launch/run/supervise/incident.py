@@ -42,7 +42,7 @@ def write_incident(run: RunDir, state: RunState, verdict: Verdict | None) -> Pat
     sources = dict(_sources(run, state.status.attempt))
     each = max(_LEAST_BYTES, _MOST_BYTES // max(1, len(sources)))
     for name, source in sources.items():
-        if (text := end_of(source, each)) is not None:
+        if (text := _end_of(source, each)) is not None:
             _write(folder / name, mask.text(text))
     _write(folder / "environment.txt", environment_text(os.environ, mask))
     _write(folder / "verdict.md", mask.text(verdict_text(run, state, verdict, folder)))
@@ -63,7 +63,7 @@ def _sources(run: RunDir, attempt: int) -> Iterator[tuple[str, Path]]:
         yield f"flight/{path.name}", path
 
 
-def end_of(path: Path, most_bytes: int) -> str | None:
+def _end_of(path: Path, most_bytes: int) -> str | None:
     """Return the last whole lines of a file; None if it cannot be read, or is empty."""
     try:
         with path.open("rb") as file:

@@ -44,7 +44,8 @@ class LogTail:
         comes in pieces, one per call; with `last` its end comes as well, even if it is not a whole
         line.
         """
-        data = self._read()
+        data = self._file.new_bytes(_MOST_AT_ONCE)
+        self._read_mono = time.monotonic() if data else self._read_mono
         if not data and not (last and self._rest):
             return None
         *parts, self._rest = _LINE_END.split(self._rest + data)
@@ -55,11 +56,6 @@ class LogTail:
         if self._rest and ((last and not data) or len(self._rest) > _LONGEST_LINE):
             lines, self._rest = [*lines, self._rest], b""
         return [line.decode(errors="replace").rstrip("\r") for line in lines]
-
-    def _read(self) -> bytes:
-        data = self._file.new_bytes(_MOST_AT_ONCE)
-        self._read_mono = time.monotonic() if data else self._read_mono
-        return data
 
 
 class RankOutput:

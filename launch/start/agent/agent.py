@@ -91,7 +91,8 @@ def _airlock_agent(
             # torch returns from a failure only after the other ranks have ended as well.
             failed = exits.tell(_exitcodes(worker_group, self._pcontext))
             if failed:
-                pids = _pids(worker_group, self._pcontext)
+                local = self._pcontext.pids()
+                pids = {rank.global_rank: local[rank.local_rank] for rank in worker_group.workers}
                 _look_at_others(run, self._attempt(), failed, pids)
             result = super()._monitor_workers(worker_group)
             if result.is_failed():
@@ -159,12 +160,6 @@ def _look_at_others(run: RunDir, attempt: int, failed: list[int], pids: dict[int
 
     with contextlib.suppress(Exception):  # whatever goes wrong, the failure itself matters more
         look_at_others(run, attempt, failed, pids)
-
-
-def _pids(worker_group: Any, context: Any) -> dict[int, int]:
-    """Return the pid of each rank, by global rank."""
-    local = context.pids()
-    return {worker.global_rank: local[worker.local_rank] for worker in worker_group.workers}
 
 
 def _exitcodes(worker_group: Any, context: Any) -> dict[int, int]:
