@@ -42,17 +42,24 @@ PRESETS = {
 }
 
 
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Yield each command of `./airlock` with its name."""
+    context = _context(airlock, "airlock", None)
+    for name in airlock.list_commands(context):
+        if command := airlock.get_command(context, name):
+            yield name, command
+
+
 def help_texts() -> Iterator[tuple[Path, str]]:
     """Yield each file of setup/help with its text: of `./airlock`, a command or a script.
 
     environment.sh shows them, so that help needs no Python environment.
     """
-    above = None
-    for name, command in (("airlock", airlock), *airlock.commands.items()):
-        context = _context(command, name, above)
-        above = above or context
-        yield HELP / f"{name}.txt", command.get_help(context) + "\n"
-    run = airlock.commands["run"]
+    above = _context(airlock, "airlock", None)
+    yield HELP / "airlock.txt", airlock.get_help(above) + "\n"
+    for name, command in commands():
+        yield HELP / f"{name}.txt", command.get_help(_context(command, name, above)) + "\n"
+    run = dict(commands())["run"]
     for script, presets in PRESETS.items():
         own = copy.copy(run)
         own.help = _with_presets(run.help or "", presets)

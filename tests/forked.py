@@ -21,7 +21,7 @@ from rundir.paths import ROOT
 Typed = Callable[..., tuple[int, str, str]]
 
 LAUNCHER = (
-    *("launch.run.run", "launch.commands.cli", "launch.commands.dry_run", "launch.live.stop"),
+    *("launch.run.launched", "launch.commands.cli", "launch.commands.dry_run", "launch.live.stop"),
     *("launch.plan.planning", "launch.checks.preflight", "diagnostics.probes.rung", "pynvml"),
 )
 PREPARER = (*LAUNCHER, "train.prepare", "train.batches.feed", "train.batches.course")

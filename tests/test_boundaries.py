@@ -223,7 +223,7 @@ def test_what_is_imported_when_a_module_loads_needs_no_tests_or_examples(package
     "module",
     [
         "launch.__main__",
-        "launch.run.run",
+        "launch.run.launched",
         "launch.run.supervise.supervisor",
         "launch.start.rank.rank",
         "launch.start.agent.agent",

@@ -11,7 +11,7 @@ from dataclasses import fields
 import click
 import pytest
 
-from launch.commands.cli import airlock
+from launch.write_docs import commands
 from rundir.config import SECTIONS
 from tests.conftest import ROOT
 from tests.test_boundaries import OURS
@@ -54,7 +54,7 @@ UNFIT = (
 
 def texts() -> Iterator[tuple[str, str]]:
     """Yield each option of a command, and each setting, with its text."""
-    for name, command in airlock.commands.items():
+    for name, command in commands():
         for option in command.params:
             if isinstance(option, click.Option) and option.help is not None:
                 yield f"{name} {option.opts[0]}", option.help

@@ -21,7 +21,7 @@ from doctor.runs.hang_verdict import of_hang
 from doctor.runs.left_early import left_early
 from doctor.runs.running import of_live
 from machine.processes.runs import OVER, processes_of
-from machine.typed_run import typed_run
+from machine.typed import typed_run
 from rundir.config_file import is_of_script
 from rundir.events import Event, read_events
 from rundir.exit_codes import ExitCode

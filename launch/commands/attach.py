@@ -7,11 +7,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import fields
 
+import click
 from rich.console import Console
 
+from launch.commands.unknown_words import AnsweringCommand
+from launch.live.live_run import run_called
 from launch.run.supervise.console import LiveView, is_routine
 from launch.run.supervise.workload import LogTail
-from machine.processes.output import Output
+from machine.processes.output import Output, end_with
 from machine.processes.runs import OVER, all_runs
 from machine.processes.signals import Signals
 from machine.typed import console_program, ls_runs
@@ -20,7 +23,7 @@ from rundir.errors import UserError
 from rundir.events import RunEvents
 from rundir.exit_codes import ExitCode
 from rundir.owner import is_owned, owner_of
-from rundir.paths import RunDir, find_run
+from rundir.paths import RunDir
 from rundir.status import RankStatus, Status, read_status
 from state.run_state import RunState
 
@@ -30,25 +33,27 @@ _CONTEXT_BYTES = 64 * 1024
 _NUM_CONTEXT, _NUM_END = 10, 60  # lines, of a run that goes on and of one that is over
 
 
-def attach(name: str | None, console: Console, output: Output) -> ExitCode:
+@click.command(cls=AnsweringCommand)
+@click.argument("run", metavar="RUN", required=False)
+def attach(run: str | None) -> None:
+    """Show RUN as its own terminal does, until it ends; Ctrl-C leaves it running.
+
+    By default the one run that goes on; of one that is over, its end. Exits as the run does.
+    """
+    end_with(lambda console, output: _attach(run, console, output))
+
+
+def _attach(name: str | None, console: Console, output: Output) -> ExitCode:
     """Show a run until it ends, and return its exit code; Ctrl-C leaves it running.
 
     Without a name it is the one run that goes on. Raises UserError if there is no such run, if
     several could be meant, or if its launcher has died.
     """
-    run = _named(name) if name is not None else _only_live_run()
+    run = run_called(name) if name is not None else _only_live_run()
     signals = Signals()
     signals.listen()
     output.on_reader_gone = signals.ask_to_stop
     return _Attached(run, console, signals).to_its_end()
-
-
-def _named(name: str) -> RunDir:
-    try:
-        return find_run(name)
-    except ValueError as error:
-        do = f"{console_program()} ps   # shows what is going on; all: {ls_runs()}"
-        raise UserError(str(error), do=do) from error
 
 
 def _only_live_run() -> RunDir:

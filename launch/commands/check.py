@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
+import click
 from rich.console import Console
 
+from launch.checks.climb import climb as climb_on
 from launch.checks.run_rung import RungResult, alone, options_of, run_rung
-from launch.checks.rungs import RUNGS, Rung, rung_called
+from launch.checks.rungs import NAMES, RUNGS, Rung, rung_called
+from launch.commands.unknown_words import AnsweringCommand
 from launch.config.job import place_job, resolve_job
+from launch.config.options import options
 from launch.config.request import Request
+from machine.processes.output import with_console
 from machine.processes.signals import Interrupted, Signals
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
@@ -20,20 +27,40 @@ from rundir.exit_codes import ExitCode
 _ROW = "{:<12} {:<5} {:>8} {:>11} {:>11}  {}"
 
 
+@click.command(cls=AnsweringCommand)
+@click.argument("rung", required=False, type=click.Choice(NAMES))
+@options("profile", "num_gpus", "data", "set")
+@click.option(
+    "--climb",
+    metavar="PROFILE",
+    help="Instead: short runs of PROFILE on 2, 100, 1,000 and all examples, then on 2, 4, 8 ranks.",
+)
+@click.option("--all", "goes_on", is_flag=True, help="Go on after a rung that failed.")
+@click.option(
+    "--timeout-s", type=click.FloatRange(min=1), help="Longest time for a rung, or a part of it."
+)
+@options("json")
+@with_console
 def check(
-    rung: str | None,
-    request: Request,
     console: Console,
-    environ: Mapping[str, str],
+    rung: str | None,
     *,
+    climb: str | None,
     goes_on: bool,
     as_json: bool,
-    timeout_s: float | None = None,
+    timeout_s: float | None,
+    **options: Any,
 ) -> ExitCode:
-    """Climb all rungs, or one; stop at the first that fails unless it `goes_on`.
+    """Climb the ladder: from the machine to training on all ranks, rung by rung.
 
-    Returns PREFLIGHT if one has failed. Raises UserError when the request itself is wrong.
+    Stops at the first rung that fails, with what to do, and ends with 4. With RUNG, that one alone.
     """
+    environ, request = os.environ, Request(**options)
+    if climb is not None:
+        if rung is not None:
+            raise click.UsageError(f"--climb is a check of its own: leave out {rung}")
+        climber = replace(request, profile=climb)
+        return climb_on(climber, console, environ, as_json=as_json, timeout_s=timeout_s)
     lacks_gpu = _lacks_gpu(request, environ)
     signals = Signals()
     signals.listen()
@@ -45,8 +72,8 @@ def check(
             if rung is None and lacks_gpu and later.needs_device:  # `environment` has said so, once
                 continue
             with nullcontext() if show is None else show.waiting(later):
-                options = options_of(request)
-                done.append(run_rung(later, options, environ, signals, timeout_s=timeout_s))
+                args = options_of(request)
+                done.append(run_rung(later, args, environ, signals, timeout_s=timeout_s))
             if show is not None:
                 show.row(done[-1])
             if not done[-1].ok and not goes_on:

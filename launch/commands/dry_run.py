@@ -11,17 +11,13 @@ from launch.checks.preflight import find, line_of
 from launch.config.environment_text import environment_lines, left_out_lines
 from launch.config.first_tests import FIRST_TESTS
 from launch.config.job import Job, examine, together
-from launch.config.records import (
-    banner,
-    environment_of,
-    torchrun_line_of,
-)
+from launch.config.records import banner, environment_of, torchrun_line_of
 from launch.config.request import Request
 from launch.files.data_file import NoDataError
 from launch.files.model_folder import model_folder
 from launch.plan.demo_that_fits import demo_that_fits
 from launch.plan.of_run import show_plan_of
-from launch.run.run import address_limit
+from launch.run.launched import address_limit
 from machine.memory.address_space import weight_files
 from rundir.config_file import config_text
 from rundir.errors import UserError

@@ -1,4 +1,4 @@
-"""Preparation of model and data without a GPU, so that later runs start at once and offline."""
+"""Preparation without training: `--prepare-only`, and `./airlock data`, which shows the data."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import click
 from rich.console import Console
 
+from launch.commands.unknown_words import AnsweringCommand
 from launch.config.job import resolve_job
+from launch.config.options import joined, options
 from launch.config.request import RUN, Request
 from launch.files.data_file import NoDataError, check_data
 from launch.files.model_folder import check_model
 from launch.files.preparation import have_data_of_hub, have_model, have_tokenizer
 from machine.processes import children
+from machine.processes.output import with_console
 from machine.processes.signals import Interrupted, Signals
 from machine.typed import again
 from rundir.config import RunConfig
@@ -54,11 +59,23 @@ def prepare_only(request: Request, console: Console, environ: Mapping[str, str])
     return ExitCode.DONE
 
 
-def show_data(request: Request, environ: Mapping[str, str], *, as_json: bool) -> ExitCode:
-    """Show what would be trained on; of the model, only the tokenizer is fetched.
+@click.command(cls=AnsweringCommand)
+@click.argument("files", nargs=-1, metavar="[FILE | FOLDER | hf:OWNER/NAME]...")
+@click.option(
+    "--profile",
+    envvar="AIRLOCK_PRESET_PROFILE",
+    default="32b",
+    show_default=True,
+    help="Whose settings and tokenizer.",
+)
+@options("set", "json")
+@with_console
+def data(_: Console, files: tuple[str, ...], *, as_json: bool, **options: Any) -> ExitCode:
+    """Show what would be trained on of FILEs, without training: samples, loss, what is left out.
 
-    Raises UserError, also if a run would stop at what was shown.
+    Of the model only the tokenizer is fetched; --profile tiny needs none.
     """
+    request, environ = Request(data=joined(files), **options), os.environ
     config = _resolved(request, environ)
     try:  # a bad row among the first is shown with the others
         check_data(replace(config, data=replace(config.data, on_bad_row="skip")))
@@ -69,7 +86,8 @@ def show_data(request: Request, environ: Mapping[str, str], *, as_json: bool) ->
     how = ["json"] if as_json else []
     what = "the data cannot be used as they are"
     try:
-        with _folder(config) as run:
+        with scratch("prepare") as folder:
+            run = _begun(RunDir(Path(folder)), config)  # stands in for a run folder
             model = have_tokenizer(config, run, env, signals)
             have_data_of_hub(config, run, env, signals)
             children.run_well(
@@ -94,15 +112,8 @@ def _listening() -> Signals:
 
 
 @contextmanager
-def _folder(config: RunConfig) -> Iterator[RunDir]:
-    """Yield a temporary folder that stands in for a run folder."""
-    with scratch("prepare") as folder:
-        yield _begun(RunDir(Path(folder)), config)
-
-
-@contextmanager
 def _kept_folder(config: RunConfig) -> Iterator[RunDir]:
-    """Yield the same, but kept for the user: it holds some samples and the skipped rows."""
+    """Yield a folder like a run's that is kept: it holds some samples and the skipped rows."""
     kept = cache_folder() / "prepare_only"
     folder = kept / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.profile}-{os.getpid()}"
     folder.mkdir(parents=True)

@@ -103,7 +103,7 @@ def run(
     Options of Airlock's own stand before SCRIPT.py; what follows it is the script's. A module of
     a package, with relative imports, is run by -m PACKAGE.MODULE.
     """
-    from launch.run import run as launch_run
+    from launch.run.launched import run as launch_run
 
     if monitor:
         options["settings"] = (*options["settings"], "launch.monitor=true")
@@ -124,7 +124,7 @@ def run(
             from launch.run import plain as plain_run
 
             return plain_run.run(request, console, output, os.environ)
-        return launch_run.run(request, console, output, os.environ)
+        return launch_run(request, console, output, os.environ)
 
     end_with(start)
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import click
+from rich.console import Console
+
+from launch.commands.unknown_words import AnsweringCommand
 from launch.config.again import config_of
 from machine.processes import children
+from machine.processes.output import with_console
 from machine.processes.runs import OVER, phase_of
-from machine.typed import ls_runs, start_program
-from machine.typed_run import typed_run
+from machine.typed import ls_runs, start_program, typed_run
 from rundir.checkpoints import complete_checkpoints
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
@@ -27,34 +31,46 @@ _ENDED = {
 }
 
 
-def try_model(
-    name: str,
-    prompt: str | None,
-    environ: Mapping[str, str],
-    *,
-    beside_base: bool,
-    device: str,
-    sampling: Mapping[str, Any],
+@click.command("try", cls=AnsweringCommand)
+@click.argument("run", metavar="RUN")
+@click.argument("prompt", required=False)
+@click.option("--beside-base", is_flag=True, help="Let the model as it was before answer as well.")
+@click.option("--system", default="", metavar="TEXT", help="A system message to begin with.")
+@click.option(
+    "--raw", "is_raw", is_flag=True, help="Continue the prompt as text, without the chat template."
+)
+@click.option(
+    "--max-new-tokens",
+    type=click.IntRange(min=1),
+    default=512,
+    show_default=True,
+    help="Maximum number of new tokens.",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Sampling temperature; 0: the likeliest token, the same answer each time.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cuda", "mps", "cpu"]),
+    default="auto",
+    show_default=True,
+    help="Device that answers.",
+)
+@with_console
+def try_(
+    _: Console, run: str, *, prompt: str | None, beside_base: bool, device: str, **sampling: Any
 ) -> ExitCode:
-    """Let the model of the run called `name` answer `prompt`, or whatever is typed.
-
-    Raises UserError if there is no model to answer.
-    """
-    run = trained_run(name, "try")
-    if beside_base or not run.model.is_dir():
-        _check_base(run, beside=beside_base)
-    options = {
-        "prompt": prompt,
-        "beside_base": beside_base,
-        "device": device,
-        "way": dict(sampling),
-    }
-    env = dict(environ) | {
-        "PYTHONPATH": children.python_path(environ),
-        "PYTHONSAFEPATH": "1",
-        "HF_HUB_OFFLINE": "1",  # all files are here
-    }
-    code = children.attend("train.talk", run.path, json.dumps(options), env=env)
+    """Talk to the model that RUN has trained, or let it answer PROMPT and end."""
+    trained = trained_run(run, "try")
+    if beside_base or not trained.model.is_dir():
+        _check_base(trained, beside=beside_base)
+    options = {"prompt": prompt, "beside_base": beside_base, "device": device, "way": sampling}
+    env = dict(os.environ) | {"HF_HUB_OFFLINE": "1"}  # all files are here
+    code = children.attend("train.talk", trained.path, json.dumps(options), env=env)
     if code < 0:
         raise UserError(
             f"the model's process was killed by signal {-code}",

@@ -70,7 +70,8 @@ class AnsweringGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None:
-            refuse(_unknown(args[0], args[1:], list(self.commands)))
+            do = _instead(args[0], args[1:], self.list_commands(ctx))
+            refuse(UserError(f"no command {args[0]!r}", do=do))
         return super().resolve_command(ctx, args)
 
 
@@ -83,14 +84,11 @@ def refuse(error: UserError) -> NoReturn:
     end_with(fail)
 
 
-def program_of(ctx: click.Context) -> str:
-    """Return the program and command of a context, as they are typed."""
-    return start_program() if ctx.info_name == "run" else f"{console_program()} {ctx.info_name}"
-
-
 def _answer(error: click.UsageError, ctx: click.Context, args: Sequence[str]) -> UserError:
     """Return what to say to a command line that cannot be read."""
-    program = program_of(ctx)
+    program = start_program()
+    if ctx.info_name != "run":
+        program = f"{console_program()} {ctx.info_name}"
     if isinstance(error, click.NoSuchOption):
         from launch.config.other_flags import answer
 
@@ -128,13 +126,9 @@ def _said(error: click.UsageError) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _unknown(word: str, rest: Sequence[str], known: Sequence[str]) -> UserError:
-    """Return what to say to an unknown command."""
-    return UserError(f"no command {word!r}", do=_instead(word.lower(), word, rest, known))
-
-
-def _instead(word: str, typed: str, rest: Sequence[str], known: Sequence[str]) -> str:
-    console = console_program()
+def _instead(typed: str, rest: Sequence[str], known: Sequence[str]) -> str:
+    """Return what to type instead of an unknown command and the words after it."""
+    console, word = console_program(), typed.lower()
     if word in ("help", "commands", "usage"):
         return " ".join([console, *(word_ for word_ in rest if word_ in known), "--help"])
     if _can_be_started(typed):

@@ -33,8 +33,7 @@ from machine.gpus.devices import (
     visible_gpus,
 )
 from machine.memory.limits import check_limits
-from machine.typed import again, run_called
-from machine.typed_run import typed_run
+from machine.typed import again, run_called, typed_run
 from rundir.checkpoints import complete_checkpoints, step_of
 from rundir.config import RunConfig, Sources
 from rundir.config_file import read_config

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from launch.config.job import examine
 from launch.config.profiles import OTHER_FORMATS, PROFILES, is_file
 from launch.config.request import Request
 from launch.config.script_request import is_script
-from machine.typed import assignments, variables
+from machine.typed import Command, variables
 from rundir.errors import UserError
 from rundir.paths import runs_folder, shown
 
@@ -179,8 +178,8 @@ class _Rewritten:
         words += self._script
         notes = "; ".join(dict.fromkeys(self._notes)).format(runs=shown(runs_folder()))
         note = f"   # {notes}" if notes else ""
-        kept = assignments(variables() | self._variables)
-        return f"{kept}{self._program} {shlex.join(words)}".rstrip() + note
+        kept = variables() | self._variables
+        return f"{Command(variables=kept, program=self._program, words=words)}{note}"
 
 
 def _is_profile(word: str) -> bool:

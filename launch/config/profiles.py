@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.setting_values import check_key
-from machine.typed import again, start_program
-from machine.typed_run import typed_run
+from machine.typed import again, start_program, typed_run
 from rundir.config import SECTIONS
 from rundir.config_file import read_config
 from rundir.data_paths import absolute

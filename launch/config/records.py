@@ -10,8 +10,7 @@ from pathlib import Path
 
 from launch.config.job import Job
 from launch.config.rank_environment import RankEnvironment, rank_environment
-from machine.typed import again
-from machine.typed_run import pinned
+from machine.typed import typed
 from rundir import owner
 from rundir.atomic import write_text
 from rundir.card.made_with import write_made_with
@@ -60,7 +59,7 @@ def make_folder(job: Job, environ: Mapping[str, str]) -> tuple[RunDir, RankEnvir
     try:
         is_training = job.config.scoring is None
         folder = create_run(job.name or job.config.profile, is_latest=is_training)
-        owner.take(folder, again(job.config.profile, {}, environ))
+        owner.take(folder, str(typed(job.config.profile, environ)))
         environment = environment_of(job, folder, environ)
         write_text(folder.config, config_text(job.config, job.sources))
         write_environment(folder, environment)
@@ -89,11 +88,12 @@ def write_command(
     folder: RunDir, job: Job, environment: RankEnvironment, environ: Mapping[str, str]
 ) -> None:
     """Write command.txt: what was typed, and torch's own equivalent of it. Raises OSError."""
-    line, typed = torchrun_line_of(job, folder, environment), again(job.config.profile, {}, environ)
+    command = typed(job.config.profile, environ)
     if job.config.script is None:
         resumed = None if job.resume_from is None else RunDir(job.resume_from.parent.parent)
-        typed = pinned(typed, {"--resume": resumed, "--again": job.again})
-    write_text(folder.command, f"{typed}\n\n# with torch's own:\n{line}\n")
+        command = command.pinned({"--resume": resumed, "--again": job.again})
+    line = torchrun_line_of(job, folder, environment)
+    write_text(folder.command, f"{command}\n\n# with torch's own:\n{line}\n")
 
 
 def _batch(job: Job) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from machine.typed import assignments, console_program, start_program, variables
+from machine.typed import Command, console_program, start_program, variables
 from rundir.config import ScriptConfig
 
 RUN, PLAN, PLAIN = "./start.sh", "./airlock plan", "./airlock run --plain"
@@ -49,8 +48,8 @@ class Request:
         args = self.arguments(program, changes, **options)
         decided = [_VARIABLE_OF[name] for name in options if name in _VARIABLE_OF]
         decided += _OF_TESTS if program == PLAN else []
-        kept = assignments(variables(without=decided))
-        return f"{kept}{_program(program)} {shlex.join(args)}"
+        kept = variables(without=decided)
+        return str(Command(variables=kept, program=_program(program), words=args))
 
     def arguments(
         self, program: str, changes: Mapping[str, str], **options: str | int

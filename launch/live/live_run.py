@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
 from rich.console import Console
 
 from machine.processes.runs import OVER, phase_of
-from machine.typed import console_program, ls_runs
-from machine.typed_run import typed_run
+from machine.typed import console_program, ls_runs, typed_run
 from rundir import control
 from rundir.checkpoints import complete_checkpoints
 from rundir.config_file import is_of_script, read_config
@@ -50,23 +50,27 @@ _AT = {
 }
 
 
+def run_called(name: str) -> RunDir:
+    """Return the run called `name`. Raises UserError if there is none."""
+    try:
+        return find_run(name)
+    except ValueError as error:
+        do = f"{console_program()} ps   # shows what is going on; all: {ls_runs()}"
+        raise UserError(str(error), do=do) from error
+
+
 class LiveRun:
     """A live run of our trainer, with the answers that come from now on."""
 
     def __init__(self, name: str, console: Console, timeout_s: float) -> None:
         """Find the run. Raises UserError if there is none, or none that can be controlled."""
-        self._console, self._timeout_s = console, timeout_s
-        try:
-            self.run = find_run(name)
-        except ValueError as error:
-            do = f"{console_program()} ps   # shows what is going on; all: {ls_runs()}"
-            raise UserError(str(error), do=do) from error
+        self.console, self._timeout_s = console, timeout_s
+        self.run = run_called(name)
         self.check()
         self._tails: dict[int, EventTail] = {}
         for rank in range(self.num_ranks):
             self._tails[rank] = EventTail(self.run.event_file(f"rank{rank}"), from_end=True)
         self._seen: list[Event] = []
-        self._may_be_settled = False  # another command's answer: this one does not wait, it seems
 
     @property
     def phase(self) -> str:
@@ -76,22 +80,23 @@ class LiveRun:
     @property
     def num_ranks(self) -> int:
         """How many ranks it has; 1 before its first status."""
-        try:
-            return len(read_status(self.run)["ranks"])
-        except (OSError, ValueError, KeyError):
-            return 1
+        return len(self._status().get("ranks", [None]))
 
     @property
     def attempt(self) -> int:
         """How often its ranks have been started again."""
+        return int(self._status().get("attempt", 0))
+
+    def _status(self) -> dict[str, Any]:
+        """Return the run's status; nothing before its first one."""
         try:
-            return int(read_status(self.run)["attempt"])
-        except (OSError, ValueError, KeyError):
-            return 0
+            return read_status(self.run)
+        except (OSError, ValueError):
+            return {}
 
     def say(self, text: str) -> None:
         """Print one or more lines about the run."""
-        self._console.out(f"{self.run.run_id}: {text}", highlight=False)
+        self.console.out(f"{self.run.run_id}: {text}", highlight=False)
 
     def check(self) -> None:
         """Raise UserError if the run is over, dead, about to end, or of a script."""
@@ -100,7 +105,7 @@ class LiveRun:
             goes_on = phase != "done" and bool(complete_checkpoints(run.checkpoints))
             do = go_on_command(run) if goes_on else f"{program} ps"
             raise UserError(f"run {run.run_id} is over: {phase}", do=do)
-        if not is_owned(run) and phase_of(run) not in OVER:
+        if not is_owned(run) and self.phase not in OVER:  # it may have ended meanwhile
             was = owner_of(run)
             who = f" ({was})" if was else ""
             raise UserError(
@@ -116,6 +121,18 @@ class LiveRun:
             )
         if phase == "stopping":
             raise UserError(f"run {run.run_id} is stopping: it saves and ends", do=f"{program} ps")
+
+    def check_has_steps(self) -> None:
+        """Raise UserError if the run has trained its last step."""
+        if self.phase == "finishing":
+            raise self.no_steps_left()
+
+    def check_done(self, answer: Event) -> None:
+        """Raise UserError if `answer` is a refusal."""
+        if not answer["done"]:
+            raise UserError(
+                f"run {self.run.run_id}: {answer['said']}", do=f"{console_program()} ps"
+            )
 
     def ask(self, request: control.Request, value: str) -> ControlRequest:
         """Make a request that is answered once. Raises UserError."""
@@ -133,11 +150,10 @@ class LiveRun:
         )
 
     def answer(self, asked: ControlRequest) -> Event:
-        """Wait for the answer to a request; return it. Raises UserError as `first` does."""
-
+        """Wait for the answer to a request; return it. Raises UserError as `first_unless` does."""
         attempt = self.attempt
 
-        def is_it(event: Event) -> bool:
+        def is_answer(event: Event) -> bool:
             return event["name"] == "control" and asked.id in event["ids"]
 
         def is_lost() -> bool:
@@ -145,7 +161,7 @@ class LiveRun:
             return is_taken and self.attempt != attempt
 
         try:
-            if event := self.first_unless(is_it, is_lost):
+            if event := self.first_unless(is_answer, is_lost):
                 return event
             raise self.lost(_COMMANDS[asked.request].format(self.run.run_id, asked.value))
         except UserError:
@@ -153,30 +169,31 @@ class LiveRun:
                 control.withdraw(self.run, asked.name)
             raise
 
-    def first(self, is_it: Callable[[Event], bool]) -> Event:
-        """Wait for the first new event of the ranks that `is_it` accepts.
-
-        Says what the run does meanwhile. Raises UserError if the run ends, dies or has no steps
-        left, or the time is up; what was asked for stands then.
-        """
-        event = self.first_unless(is_it, lambda: False)
-        assert event is not None  # else it has raised
-        return event
-
     def first_unless(
-        self, is_it: Callable[[Event], bool], is_settled: Callable[[], bool]
+        self, is_answer: Callable[[Event], bool], is_settled: Callable[[], bool]
     ) -> Event | None:
-        """As `first`; return None if `is_settled` holds for a while and no such event comes."""
-        num_settled = 0
-        for event in self._coming():
-            if event is not None:
-                if is_it(event):
+        """Wait for the first new event of the ranks that `is_answer` accepts.
+
+        Returns None if `is_settled` holds for a while and no such event comes. Says what the run
+        does meanwhile. Raises UserError if the run ends, dies or has no steps left, or the time is
+        up; what was asked for stands then.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        next_look, num_settled = time.monotonic() + _LOOK_EVERY_S, 0
+        self._last_said, self._no_steps_since = "", 0.0
+        while time.monotonic() < deadline:
+            for tail in self._tails.values():
+                self._seen += tail.new_events()
+            while self._seen:
+                if is_answer(event := self._seen.pop(0)):
                     return event
-                continue
-            num_settled = num_settled + 1 if is_settled() else 0
-            self._may_be_settled = num_settled > 0
-            if num_settled > _STEADY_LOOKS:
-                return None
+            if time.monotonic() >= next_look:
+                next_look = time.monotonic() + _LOOK_EVERY_S
+                num_settled = num_settled + 1 if is_settled() else 0
+                if num_settled > _STEADY_LOOKS:
+                    return None
+                self._look(may_be_settled=num_settled > 0)
+            time.sleep(_POLL_S)
         raise UserError(
             f"run {self.run.run_id} has not answered within {self._timeout_s:g} s: "
             f"{self._doing() or 'it is between two answers'}. What was asked for stands, and is "
@@ -185,32 +202,24 @@ class LiveRun:
             code=ExitCode.RANK_FAILED,
         )
 
-    def _coming(self) -> Iterator[Event | None]:
-        """Yield new events of all ranks until the time is up, and None at each look at the run."""
-        deadline = time.monotonic() + self._timeout_s
-        next_look, last_said, no_steps_since = time.monotonic() + _LOOK_EVERY_S, "", 0.0
-        while time.monotonic() < deadline:
-            for tail in self._tails.values():
-                self._seen += tail.new_events()
-            while self._seen:
-                yield self._seen.pop(0)
-            if time.monotonic() >= next_look:
-                next_look = time.monotonic() + _LOOK_EVERY_S
-                yield None
-                for rank in range(self.num_ranks):  # a run that has just begun shows them later
-                    if rank not in self._tails:
-                        self._tails[rank] = EventTail(self.run.event_file(f"rank{rank}"))
-                has_steps = self.phase not in (*OVER, "finishing", "stopping")
-                if not (has_steps and is_owned(self.run)):
-                    no_steps_since = no_steps_since or time.monotonic()
-                    if time.monotonic() - no_steps_since > _GRACE_S:
-                        self.check()
-                        raise self.no_steps_left()
-                doing = "" if self._may_be_settled else self._doing()
-                if doing and doing != last_said:
-                    last_said = doing
-                    self.say(f"waits for its next step: {doing}")
-            time.sleep(_POLL_S)
+    def _look(self, *, may_be_settled: bool) -> None:
+        """Look for ranks that have just begun; say what the run does. Raises UserError at its end.
+
+        If the matter `may_be_settled` by another command, this one does not wait, it seems.
+        """
+        for rank in range(self.num_ranks):
+            if rank not in self._tails:
+                self._tails[rank] = EventTail(self.run.event_file(f"rank{rank}"))
+        has_steps = self.phase not in (*OVER, "finishing", "stopping")
+        if not (has_steps and is_owned(self.run)):
+            self._no_steps_since = self._no_steps_since or time.monotonic()
+            if time.monotonic() - self._no_steps_since > _GRACE_S:
+                self.check()
+                raise self.no_steps_left()
+        doing = "" if may_be_settled else self._doing()
+        if doing and doing != self._last_said:
+            self._last_said = doing
+            self.say(f"waits for its next step: {doing}")
 
     def lost(self, again: str) -> UserError:
         """Return the error for a request that ended with the ranks; `again` makes it once more."""
@@ -233,9 +242,7 @@ class LiveRun:
         if phase in _BEFORE:
             return _BEFORE[phase]
         pulse = read_pulse(self.run.pulse(0))
-        if pulse is None:
-            return ""
-        return _AT.get(pulse.phase, "")
+        return _AT.get(pulse.phase, "") if pulse else ""
 
 
 def go_on_command(run: RunDir) -> str:

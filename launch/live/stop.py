@@ -8,6 +8,7 @@ import time
 import psutil
 from rich.console import Console
 
+from launch.live.live_run import run_called
 from launch.live.roles import roles_of
 from machine.processes import runs as run_processes
 from machine.processes.descendants import is_alive
@@ -26,7 +27,7 @@ from rundir.config_file import read_config
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.owner import is_owned, owner_of
-from rundir.paths import RunDir, find_run
+from rundir.paths import RunDir
 from rundir.units import clock_text
 
 _LONGEST_COMMAND = 100  # characters of a command that `ps` shows
@@ -75,7 +76,7 @@ def stop(name: str | None, console: Console) -> None:
     """
     if name is None:
         raise _none_named()
-    run = _find(name)
+    run = _run_or_leftovers(name)
     processes = processes_of(run)
     if processes.launcher is not None:
         _stop_live(processes, processes.launcher, console)
@@ -93,7 +94,13 @@ def stop(name: str | None, console: Console) -> None:
             do=f"{console_program()} doctor {run.run_id}",
         )
     else:  # on another machine, if at all
-        _ask(run)
+        try:
+            control.ask(run, "stop")
+        except OSError as error:
+            raise UserError(
+                f"{run.control} cannot be written: {error.strerror}",
+                do=f"{console_program()} stop {run.run_id}   # once that is mended",
+            ) from error
         message = f"{run.run_id} has no process here; it is asked through its folder to stop"
         console.out(message, highlight=False)
 
@@ -148,29 +155,18 @@ def _stop_live(processes: RunProcesses, launcher: psutil.Process, console: Conso
     console.out(f"{run.run_id}: {phase_of(run)}", highlight=False)
 
 
-def _ask(run: RunDir) -> None:
-    try:
-        control.ask(run, "stop")
-    except OSError as error:
-        raise UserError(
-            f"{run.control} cannot be written: {error.strerror}",
-            do=f"{console_program()} stop {run.run_id}   # once that is mended",
-        ) from error
-
-
-def _find(name: str) -> RunDir:
+def _run_or_leftovers(name: str) -> RunDir:
     """Return the run called `name`; one whose folder is gone is found by its processes.
 
     Raises UserError if there is none.
     """
     try:
-        return find_run(name)
-    except ValueError as error:
+        return run_called(name)
+    except UserError:
         for run in all_runs():
             if name in (run.run.run_id, str(run.run.path)):
                 return run.run
-        do = f"{console_program()} ps   # shows what is going on; all: {ls_runs()}"
-        raise UserError(str(error), do=do) from error
+        raise
 
 
 def _stop_timeout_s(run: RunDir) -> float:

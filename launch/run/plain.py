@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -21,38 +20,24 @@ from launch.config.request import PLAIN, RUN, Request
 from launch.run.ready import have_prepared
 from launch.run.supervise.monitor_beside import require_monitor
 from launch.run.supervise.parts import RunParts
-from launch.run.supervise.plain_watch import PlainWatch
+from launch.run.supervise.plain_watch import FreezeWatch, PlainWatch
 from launch.run.supervise.report import exit_code, report
-from launch.run.supervise.watch import Watch
-from launch.start.rank.last_words import last_words
-from launch.start.rank.reporter import Reporter, open_log, write_stacks_to
+from launch.start.rank.reporter import Reporter, last_words, open_log, write_stacks_to
 from machine.gpus.devices import installed_gpus, visible_gpus
 from machine.processes.output import Output
-from machine.processes.signals import Interrupted, Signals
+from machine.processes.signals import Signals
 from machine.processes.stacks import answer_in
-from rundir.checkpoints import remove_half_written
 from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 
 _SOURCE = "one process, without the launcher"
-# Variables that torchrun or a job script sets for its own ranks.
-_OF_RANKS = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-)
 
 
 def run(request: Request, console: Console, output: Output, environ: Mapping[str, str]) -> ExitCode:
     """Carry out the request and return its exit code. Raises UserError for what users can fix."""
     _refuse_company(request, environ)
-    own = {name: value for name, value in environ.items() if name not in _OF_RANKS}
-    job = make_job(replace(request, num_gpus=1), own)
+    job = make_job(replace(request, num_gpus=1), environ)
     job = replace(
         job,
         placement=replace(job.placement, source=_SOURCE),
@@ -61,9 +46,9 @@ def run(request: Request, console: Console, output: Output, environ: Mapping[str
     require(job.config)
     if job.config.launch.monitor:
         require_monitor()
-    plain = _PlainRun(request, job, console, output, own)
+    plain = _PlainRun(request, job, console, output, environ)
     try:
-        code = plain.to_its_end()
+        code = plain.parts.carry_out(plain.train, plain.watch.stop)
         plain.report(code)
     finally:
         plain.parts.on_event.end_of_run(plain.parts.signals)
@@ -118,31 +103,19 @@ class _PlainRun:
         self.parts = parts = RunParts(request, job, console, signals, environ, program=PLAIN)
         self._log = open_log(parts.run.rank_log(0, 0))
         parts.greet(_other_gpus(request, job, environ), environ)
-        progress = PlainWatch(
-            parts.run, parts.config.hang_timeout_s, self._log, self._tell_of_freeze
-        )
-        self._watch = Watch(parts, progress, self._end_now)
+        progress = FreezeWatch(parts.run, parts.config.hang_timeout_s, self._log, self._say_frozen)
+        self.watch = PlainWatch(parts, progress, self._end_now)
 
-    def to_its_end(self) -> ExitCode:
-        """Prepare and train. Raises UserError for what users can fix."""
-        code, parts = ExitCode.RANK_FAILED, self.parts  # unless another outcome is found
-        self._watch.start()
-        try:
-            have_prepared(parts, start="cold")
-            parts.state.enter("starting")
-            agent_code = self._train()
-            self._watch.stop()
-            code = exit_code(parts.state, agent_code, parts.signals)
-        except Interrupted:
-            code = ExitCode.INTERRUPTED_UNSAVED
-        except UserError as error:
-            code = error.code
-            parts.state.refused(error)
-            raise
-        finally:
-            self._watch.stop()
-            parts.tracking.end(parts.signals)
-            self._close(code)
+    def train(self) -> int:
+        """Prepare and train; return 0, or 1 if it failed. Raises UserError for what users can fix.
+
+        Whatever was written has been shown by then.
+        """
+        self.watch.start()
+        have_prepared(self.parts, start="cold")
+        self.parts.state.enter("starting")
+        code = self._train()
+        self.watch.stop()
         return code
 
     def report(self, code: ExitCode) -> None:
@@ -173,20 +146,14 @@ class _PlainRun:
                 rank.line(f"DEVICE: {device}, the GPU of this Mac")
             worker.train(config, run, model, events)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - reported as for any rank
-            self._tell(events, error)
+            words = last_words(error)
+            self.parts.emit_error(events, "rank.exception", words, rank=0)
+            with contextlib.suppress(OSError):
+                os.write(self._log, words["traceback"].encode(errors="replace"))
             return 1
         return 0
 
-    def _tell(self, events: EventWriter, error: BaseException) -> None:
-        num_lost, words = events.num_lost, last_words(error)
-        events.emit("error", "rank.exception", **words)
-        if events.num_lost > num_lost:  # a full disk: the event cannot be read back
-            about = {"kind": "error", "name": "rank.exception", "rank": 0, "attempt": 0}
-            self.parts.state.add({**about, "pid": os.getpid(), "t": time.time(), **words})
-        with contextlib.suppress(OSError):
-            os.write(self._log, words["traceback"].encode(errors="replace"))
-
-    def _tell_of_freeze(self, text: str) -> None:
+    def _say_frozen(self, text: str) -> None:
         """Write a line of the watching thread to the log, and by its event to the console."""
         line = f"airlock: {text}"
         with contextlib.suppress(OSError):
@@ -196,12 +163,7 @@ class _PlainRun:
     def _end_now(self) -> None:
         """End this process, whatever its main thread is doing; called by the watching thread."""
         code = exit_code(self.parts.state, 1, self.parts.signals)
-        self._close(code)
+        self.parts.end(code)
         self.report(code)
         self._output.discard_rest()
         os._exit(int(code))
-
-    def _close(self, code: ExitCode) -> None:
-        """Record the outcome, and remove incomplete files."""
-        self.parts.end(code)
-        remove_half_written(self.parts.run)

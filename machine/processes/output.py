@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -72,6 +73,16 @@ def make_console() -> tuple[LineConsole, Output]:
 
     output = Output(sys.stdout)
     return LineConsole(output), output  # type: ignore[arg-type]  # it has all that rich uses of IO
+
+
+def with_console(command: Callable[..., ExitCode | None]) -> Callable[..., NoReturn]:
+    """Return a function that calls `command` with a console first, and ends as `end_with` does."""
+
+    @functools.wraps(command)
+    def call(**options: Any) -> NoReturn:
+        end_with(lambda console, _: command(console, **options))
+
+    return call
 
 
 def end_with(command: Callable[[LineConsole, Output], ExitCode | None]) -> NoReturn:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from machine.typed_run import pinned, typed_run
+from machine.typed import parsed, typed_run
 from rundir.paths import RunDir
 from tests.running import here
 
@@ -76,6 +76,6 @@ def test_the_run_that_was_the_latest_is_named_since_it_is_so_no_longer(
     Path("start.sh").touch()
     line = f"NUM_GPUS=1 ./start.sh tiny {typed} --set a.b='c d'"
     expected = "NUM_GPUS=1 ./start.sh tiny --resume runs/a --set 'a.b=c d'"
-    assert pinned(line, {"--resume": run, "--again": None}) == expected
+    assert str(parsed(line, "").pinned({"--resume": run, "--again": None})) == expected
     other = "./start.sh tiny --resume runs/b"
-    assert pinned(other, {"--resume": run}) == other
+    assert str(parsed(other, "").pinned({"--resume": run})) == other

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -22,22 +21,6 @@ from state.run_state import RunState
 _AGAIN_S = 60.0
 
 
-class View(Protocol):
-    """A display of the state of a run; `close` leaves the terminal as it was."""
-
-    def show(self, state: RunState, events: list[Event]) -> None:
-        """Show what `events`, already taken into `state`, have changed."""
-
-    def close(self) -> None:
-        """Remove a live view from the screen."""
-
-
-def make_view(console: Console, *, shows_output: bool) -> View:
-    """Return the view that suits `console`, where the ranks' own output may appear as well."""
-    is_live = console.is_terminal and not shows_output
-    return LiveView(console) if is_live else PlainView(console)
-
-
 class PlainView:
     """A view with one line for each event, in order of time."""
 
@@ -47,7 +30,10 @@ class PlainView:
         self._next_s = 0.0  # of waiting, until it is said again
 
     def show(self, state: RunState, events: list[Event]) -> None:
-        """Print the lines of the ranks, the metrics and the checkpoints, and long waits."""
+        """Show what `events`, already taken into `state`, have changed.
+
+        Those are the lines of the ranks, the metrics and the checkpoints, and long waits.
+        """
         for event in events:
             text = plain_line(state, event)
             if text:
@@ -75,20 +61,7 @@ def is_routine(line: str) -> bool:
 
 _ROUTINE = re.compile(r"step \d+/\d+  loss |\[(Rank \d+|Zygote)\] ")
 _WIDE = 120  # columns; on fewer, the figures get a line of their own
-_ABOVE = (
-    "control",
-    "trace",
-    "eval",
-    "checkpoint",
-    "train.plan",
-    "start",
-    "gpu",
-    "gpu.silent",
-    "train.rank",
-    "loss.bad",
-    "eval.set",
-    "early_stop",
-)
+_AS_STATE = ("line", "train", "evolution")  # events that a live view shows by its state
 
 
 class LiveView:
@@ -109,10 +82,10 @@ class LiveView:
         """Print evaluations, checkpoints and warnings above the view, redrawn from `state`."""
         for event in events:
             text = plain_line(state, event)
-            if text and event["name"] in _ABOVE:
-                self._live.console.out(text, highlight=False)
-            elif text:
+            if text and event["name"] in _AS_STATE:
                 keep(self._live.console, text)
+            elif text:
+                self._live.console.out(text, highlight=False)
         self.draw(state)
 
     def draw(self, state: RunState) -> None:
@@ -142,6 +115,15 @@ class LiveView:
     def close(self) -> None:
         """Remove the view from the screen; lines printed above it stay."""
         self._live.stop()
+
+
+View = PlainView | LiveView
+
+
+def make_view(console: Console, *, shows_output: bool) -> View:
+    """Return the view that suits `console`, where the ranks' own output may appear as well."""
+    is_live = console.is_terminal and not shows_output
+    return LiveView(console) if is_live else PlainView(console)
 
 
 def _rank_table(state: RunState) -> Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from launch.run.supervise.loss_rows import bad_loss_line, early_stop_line, set_line
 from machine.typed import console_program
 from rundir.events import Event
 from rundir.units import clock_text, loss_text
@@ -35,12 +34,12 @@ def _of_plan(_: RunState, event: Event) -> str:
 
 
 def _of_steps(state: RunState, event: Event) -> str:
-    eta = state.status.eta_s
+    eta, gpus = state.status.eta_s, now_text(state.gpus.values())
     left = "" if eta is None else f"  eta {clock_text(eta)}"
     return (
         f"step {event['step']}/{state.status.total_steps}  loss {event['loss']:.4f}  "
         f"lr {event['lr']:.2e}  {speed(event['tokens_per_s'], event['mfu'])}"
-        f"{_gpus(state)}{left}"
+        f"{f'  {gpus}' if gpus else ''}{left}"
     )
 
 
@@ -69,10 +68,34 @@ def _of_answers(_: RunState, event: Event) -> str:
     )
 
 
-def _of_evaluation(_: RunState, event: Event) -> str:
+def _of_evaluation(_: RunState, event: Event, of: str = "held-out") -> str:
     match = event["exact_match"]
     exact = "" if match is None else f"  exact match {match:.1%}"
-    return f"held-out after step {event['step']}  loss {loss_text(event['loss'])}{exact}"
+    return f"{of} after step {event['step']}  loss {loss_text(event['loss'])}{exact}"
+
+
+def _of_set(state: RunState, event: Event) -> str:
+    return _of_evaluation(state, event, of=event["set"])
+
+
+def _of_bad_loss(_: RunState, event: Event) -> str:
+    """Return the line about a loss that is no number, or has jumped."""
+    done = {
+        "warn": "train.on_bad_loss=warn: it goes on; skip, rollback or stop would not train on it",
+        "skip": "the step is skipped",
+        "rollback": "back to the last checkpoint, and on without this step",
+        "stop": "the run ends",
+    }[event["answer"]]
+    return f"airlock: {event['text']}\n  → {done}"
+
+
+def early_stop_line(event: Event) -> str:
+    """Return the line about a run that ends early."""
+    return (
+        f"stopped early after step {event['step']}: the held-out loss has not improved for "
+        f"{event['num_evaluations']} evaluations; the best was {loss_text(event['best_loss'])} "
+        f"after step {event['best_step']}"
+    )
 
 
 def _of_checkpoint(_: RunState, event: Event) -> str | None:
@@ -106,8 +129,8 @@ _LINES: dict[tuple[str, str], Callable[[RunState, Event], str | None]] = {
     ("mark", "gpu.silent"): _of_silent_gpu,
     ("metric", "eval"): _of_evaluation,
     ("metric", "evolution"): _of_answers,
-    ("metric", "eval.set"): lambda _, event: set_line(event),
-    ("mark", "loss.bad"): lambda _, event: bad_loss_line(event),
+    ("metric", "eval.set"): _of_set,
+    ("mark", "loss.bad"): _of_bad_loss,
     ("mark", "early_stop"): lambda _, event: early_stop_line(event),
     ("mark", "control"): _of_request,
     ("mark", "trace"): _of_trace,
@@ -118,8 +141,3 @@ _LINES: dict[tuple[str, str], Callable[[RunState, Event], str | None]] = {
 def speed(tokens_per_s: float, mfu: float | None) -> str:
     """Return tokens per second, and, if known, the share of the GPUs' peak FLOPS (MFU), as text."""
     return f"{tokens_per_s:,.0f} tokens/s" + ("" if mfu is None else f"  MFU {mfu:.1%}")
-
-
-def _gpus(state: RunState) -> str:
-    text = now_text(state.gpus.values())
-    return f"  {text}" if text else ""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from doctor.logs.verdict import Verdict
-from launch.run.supervise.incident_text import environment_text, verdict_text
+from launch.run.supervise.incident_text import environment_text, rank_logs, verdict_text
 from rundir.atomic import write_text
 from rundir.masking import Mask, mask_of
 from rundir.paths import RunDir, shown
@@ -42,7 +42,7 @@ def write_incident(run: RunDir, state: RunState, verdict: Verdict | None) -> Pat
     sources = dict(_sources(run, state.status.attempt))
     each = max(_LEAST_BYTES, _MOST_BYTES // max(1, len(sources)))
     for name, source in sources.items():
-        if (text := end_of(source, each)) is not None:
+        if (text := _end_of(source, each)) is not None:
             _write(folder / name, mask.text(text))
     _write(folder / "environment.txt", environment_text(os.environ, mask))
     _write(folder / "verdict.md", mask.text(verdict_text(run, state, verdict, folder)))
@@ -53,7 +53,7 @@ def _sources(run: RunDir, attempt: int) -> Iterator[tuple[str, Path]]:
     """Yield the files to copy from the run folder, each with its name in the incident."""
     for path in (run.config, run.command, run.environment, run.plan, run.status):
         yield path.name, path
-    for path in sorted(run.rank_log(0, attempt).parent.glob("rank*.log")):
+    for path in rank_logs(run, attempt):
         yield f"logs/{path.name}", path
     for path in sorted(run.agent_log.parent.glob("*.log")):
         yield f"logs/{path.name}", path
@@ -63,7 +63,7 @@ def _sources(run: RunDir, attempt: int) -> Iterator[tuple[str, Path]]:
         yield f"flight/{path.name}", path
 
 
-def end_of(path: Path, most_bytes: int) -> str | None:
+def _end_of(path: Path, most_bytes: int) -> str | None:
     """Return the last whole lines of a file; None if it cannot be read, or is empty."""
     try:
         with path.open("rb") as file:
@@ -107,7 +107,5 @@ def _packed(run: RunDir, folder: Path) -> Path:
 
 
 def _files(folders: Iterable[Path]) -> list[Path]:
-    files: Mapping[Path, None] = {
-        path: None for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()
-    }
-    return list(files)
+    files = (path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file())
+    return list(dict.fromkeys(files))

@@ -8,14 +8,14 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from doctor.logs.verdict import Verdict
-from rundir.events import Event
+from rundir.events import COMMON, Event, parse_line
 from rundir.exit_codes import ExitCode
+from rundir.files.growing import GrowingFile
 from rundir.masking import Mask
 from rundir.paths import RunDir
 from rundir.pulse import read_pulse
@@ -91,9 +91,10 @@ def verdict_text(run: RunDir, state: RunState, verdict: Verdict | None, folder: 
         "Ranks": _ranks(run, state),
         "Host memory": _memory(state, events),
         "GPUs": _gpus(state),
-        "Stacks": _texts(folder.glob("stacks/rank*.txt"), _NUM_STACK_LINES),
+        "Stacks": _texts(sorted(folder.glob("stacks/rank*.txt")), _NUM_STACK_LINES),
         "Ends of the logs": _texts(
-            [*_logs(run, state.status.attempt), run.zygote_log, run.agent_log], -_NUM_LOG_LINES
+            [*rank_logs(run, state.status.attempt), run.zygote_log, run.agent_log],
+            -_NUM_LOG_LINES,
         ),
     }
     lines = []
@@ -142,7 +143,7 @@ def _attempts(state: RunState, events: Sequence[Event]) -> list[str]:
             what = f"restart {event['num_restarts']} of {event['of']}, after: {event['cause']}"
             rows.append([after, str(event["attempt"]), what])
         elif event["kind"] == "error" and event["name"] != "hang":  # listed as a failure, below
-            fields = {key: value for key, value in event.items() if key not in _COMMON}
+            fields = {key: value for key, value in event.items() if key not in COMMON}
             rows.append([after, str(event["attempt"]), f"{event['name']}: {json.dumps(fields)}"])
     for failure in sorted(state.failures, key=lambda failure: failure.t):
         after = clock_text(max(0.0, failure.t - state.status.started_t))
@@ -150,28 +151,22 @@ def _attempts(state: RunState, events: Sequence[Event]) -> list[str]:
     return _table(["after", "attempt", "what"], rows)
 
 
-_COMMON = ("v", "t", "mono", "node", "attempt", "rank", "pid", "kind", "name")
-
-
 def _ranks(run: RunDir, state: RunState) -> list[str]:
     now = time.time()
     rows = []
     for row in state.status.ranks:
         pulse = read_pulse(run.pulse(row.rank))
-        mine = pulse is not None and pulse.attempt == state.status.attempt
-        last = (
-            ""
-            if row.last_event_t is None
-            else f"{clock_text(max(0.0, now - row.last_event_t))} ago"
-        )
+        if pulse is not None and pulse.attempt != state.status.attempt:
+            pulse = None
+        since_s = None if row.last_event_t is None else max(0.0, now - row.last_event_t)
         rows.append(
             [
                 row.rank,
                 row.pid or "",
                 row.phase,
-                pulse.step if mine and pulse else "",
-                pulse.phase if mine and pulse else "",
-                last,
+                pulse.step if pulse else "",
+                pulse.phase if pulse else "",
+                "" if since_s is None else f"{clock_text(since_s)} ago",
                 "" if row.rss_bytes is None else f"{row.rss_bytes // MIB:,}",
             ]
         )
@@ -183,7 +178,6 @@ def _ranks(run: RunDir, state: RunState) -> list[str]:
 def _memory(state: RunState, events: Sequence[Event]) -> list[str]:
     host = [event for event in events if event["name"] == "host"]
     stride = max(1, len(host) // _NUM_MEMORY_ROWS)
-    some = [*host[::-stride][::-1]]
     rows = [
         [
             clock_text(max(0.0, event["t"] - state.status.started_t)),
@@ -192,7 +186,7 @@ def _memory(state: RunState, events: Sequence[Event]) -> list[str]:
             f"{event['pss_anon_bytes'] // MIB:,}",
             f"{event['available_bytes'] // MIB:,}",
         ]
-        for event in some
+        for event in host[::-stride][::-1]
     ]
     head = ["after", "processes", "PSS, MiB", "anonymous, MiB", "available on the host, MiB"]
     peak = f"Peak of the run: {state.peak_pss_bytes // MIB:,} MiB."
@@ -221,20 +215,19 @@ _GPU_FIGURES = ("utilization_percent", "temperature_c", "power_w")
 
 def _end_of_events(run: RunDir) -> Iterator[Event]:
     for line in _read(run.event_file("launch"), _EVENTS_BYTES).splitlines():
-        with contextlib.suppress(ValueError):
-            event = json.loads(line)
-            if isinstance(event, dict) and {"t", "name", "kind"} <= event.keys():
-                yield event
+        if event := parse_line(line.encode()):
+            yield event
 
 
-def _logs(run: RunDir, attempt: int) -> list[Path]:
+def rank_logs(run: RunDir, attempt: int) -> list[Path]:
+    """Return the logs of the ranks of an attempt."""
     return sorted(run.rank_log(0, attempt).parent.glob("rank*.log"))
 
 
-def _texts(paths: Any, num_lines: int) -> list[str]:
+def _texts(paths: Iterable[Path], num_lines: int) -> list[str]:
     """Return the first `num_lines` of each file (the last, if negative), each in a block."""
     parts = []
-    for path in sorted(paths) if not isinstance(paths, list) else paths:
+    for path in paths:
         lines = _read(path).splitlines()
         kept = lines[:num_lines] if num_lines > 0 else lines[num_lines:]
         if kept:
@@ -244,12 +237,8 @@ def _texts(paths: Any, num_lines: int) -> list[str]:
 
 def _read(path: Path, most_bytes: int = _TAIL_BYTES) -> str:
     """Return the end of a file, or an empty text if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - most_bytes))
-            return file.read(most_bytes).decode(errors="replace")
-    except OSError:
-        return ""
+    data = GrowingFile(path, from_end_bytes=most_bytes).new_bytes(most_bytes)
+    return data.decode(errors="replace")
 
 
 def _fenced(text: str) -> list[str]:

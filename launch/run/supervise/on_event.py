@@ -15,8 +15,8 @@ from pathlib import Path
 from rich.console import Console
 
 from launch.run.supervise import facts_command
-from launch.run.supervise.told_events import (
-    TOLD,
+from launch.run.supervise.notices import (
+    NOTICES,
     Facts,
     common_facts,
     facts_of_end,
@@ -61,9 +61,8 @@ class OnEvent:
         if not self._command:
             return
         for event in events:
-            fact = TOLD.get((event["kind"], event["name"]))
-            if fact is not None:
-                self._add(fact.name, fact.facts(event))
+            if notice := NOTICES.get((event["kind"], event["name"])):
+                self._add(notice.name, notice.facts(event))
         self._go_on()
 
     def end_of_run(self, signals: Signals) -> None:
@@ -169,10 +168,7 @@ class _Call:
 
     def problem(self) -> str:
         """Return what went wrong in a call that has ended, in one line; "" if nothing."""
-        assert self._process.stdout is not None
-        assert self._process.stdin is not None
-        text = self._process.stdout.read().decode(errors="replace")
-        self._close()
+        text, _ = self._process.communicate()
         try:
             result = json.loads(text)
         except ValueError:
@@ -189,14 +185,7 @@ class _Call:
         """End the call: the process that attends to it ends the command's whole group."""
         self._process.terminate()
         try:
-            self._process.wait(2.0)
+            self._process.communicate(timeout=2.0)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
-        self._close()
-
-    def _close(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+            self._process.communicate()

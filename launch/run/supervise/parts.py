@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 
@@ -13,12 +16,15 @@ from launch.config.request import Request
 from launch.run.supervise.console import View
 from launch.run.supervise.monitor_beside import start_monitor
 from launch.run.supervise.on_event import OnEvent
+from launch.run.supervise.report import exit_code
 from launch.run.supervise.workload import workload_of
 from launch.track.sidecar import Tracking
 from machine.gpus.gpu_samples import GpuSampler
 from machine.processes.descendants import OwnProcesses
 from machine.processes.line_console import keep_in
-from machine.processes.signals import Signals
+from machine.processes.signals import Interrupted, Signals
+from rundir.checkpoints import remove_half_written
+from rundir.errors import UserError
 from rundir.events import Event, EventWriter
 from rundir.exit_codes import ExitCode
 from rundir.paths import shown
@@ -72,13 +78,68 @@ class RunParts:
         """Print one or more lines on the console."""
         self.console.out(text, highlight=False)
 
-    def show(self, view: View, events: list[Event]) -> None:
-        """Pass events that the state has taken in to all who show them or are told of them."""
+    def follow(
+        self,
+        view: View,
+        judge: Callable[[list[Event]], object] = lambda _: None,
+        proves_oom: Callable[[list[Event]], bool] = lambda _: False,
+    ) -> None:
+        """Take in new events, and pass them to `judge` and to all who show them or react to them.
+
+        If `proves_oom` says that it has found and recorded a proof, that comes before the others.
+        Writes the status and host memory when due.
+        """
+        events = self.follower.new_events()
+        if proves_oom(events):
+            events = self.follower.new_events() + events
+        self.follower.take_in(events)
+        judge(events)
         view.show(self.state, events)
         self.tracking.look(events)
         self.on_event.look(events)
+        self.follower.write_when_due()
+
+    def emit_error(
+        self, events: EventWriter, name: str, fields: Mapping[str, Any], rank: int | None = None
+    ) -> None:
+        """Emit an error by `events`, and take it in here if a full disk has lost it."""
+        num_lost = events.num_lost
+        events.emit("error", name, **fields)
+        if events.num_lost > num_lost:
+            about = {"kind": "error", "name": name, "rank": rank, "pid": os.getpid()}
+            self.state.add(
+                {**about, "attempt": self.state.status.attempt, "t": time.time(), **fields}
+            )
+
+    def carry_out(
+        self,
+        train: Callable[[], int],
+        close: Callable[[], None],
+        explained: Callable[[UserError], UserError] = lambda error: error,
+    ) -> ExitCode:
+        """Carry out the run by `train`, which returns the exit code of the agent; record the end.
+
+        `close` ends whatever `train` has begun. Raises UserError for what users can fix, in the
+        words of `explained`.
+        """
+        code = ExitCode.RANK_FAILED  # unless another outcome is found
+        try:
+            code = exit_code(self.state, train(), self.signals)
+        except Interrupted:
+            code = ExitCode.INTERRUPTED_UNSAVED
+        except UserError as seen:
+            error = explained(seen)
+            code = error.code
+            self.state.refused(error)
+            raise error from None
+        finally:
+            close()
+            self.tracking.end(self.signals)
+            self.end(code)
+        return code
 
     def end(self, code: ExitCode) -> None:
-        """Record the outcome in the status."""
+        """Record the outcome in the status, and remove incomplete files."""
         self.state.end(code, is_preempted=self.signals.has_preempted(self.run))
         self.follower.write_status()
+        remove_half_written(self.run)

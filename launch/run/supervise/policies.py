@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from launch.run.supervise.parts import RunParts
 from machine.processes.descendants import is_pid_alive, kill
@@ -34,18 +33,23 @@ def end_agent(parts: RunParts, agent: subprocess.Popen[bytes]) -> None:
 
 
 class StopPolicy:
-    """The stop policy: ask the ranks to save; asked again, or with nothing to save, end them."""
+    """The stop policy: ask the ranks to save; asked again, or with nothing to save, end them.
 
-    def __init__(self, parts: RunParts) -> None:
-        self._parts = parts
+    `ask` returns a message for the user, or None if asking is of no use; `end` ends the ranks.
+    """
+
+    def __init__(
+        self, parts: RunParts, *, ask: Callable[[], str | None], end: Callable[[], None]
+    ) -> None:
+        self._parts, self._ask, self._end = parts, ask, end
         self._asked_at: float | None = None
 
-    def pass_on(self, agent: subprocess.Popen[bytes]) -> None:
-        """Pass on a stop: to the ranks at first, to the agent if they take too long."""
+    def pass_on(self) -> None:
+        """Pass on a stop: ask the ranks at first, end them if they take too long."""
         parts, signals = self._parts, self._parts.signals
         if self._asked_at is None:
             self._asked_at = time.monotonic()
-            if message := parts.workload.ask_to_stop(agent, parts.state):
+            if message := self._ask():
                 parts.say(message)
             else:
                 signals.end_now = True
@@ -53,7 +57,7 @@ class StopPolicy:
         if time.monotonic() - self._asked_at > parts.config.stop_timeout_s:
             signals.end_now = True
         if signals.end_now:
-            end_agent(parts, agent)
+            self._end()
 
 
 class RestartPolicy:
@@ -62,18 +66,17 @@ class RestartPolicy:
     def __init__(self, parts: RunParts) -> None:
         self._parts, self._num_told = parts, 0
 
-    def look(self) -> bool:
-        """Report a restart that has not been reported yet; return whether there was one."""
+    def look(self) -> None:
+        """Report a restart that has not been reported yet."""
         parts, num = self._parts, len(self._parts.state.restarts)
         if num == self._num_told:
-            return False
+            return
         self._num_told = num
         attempt, cause = parts.state.status.attempt, parts.state.restarts[-1]
         limit = parts.config.max_restarts
         parts.events.begin_attempt(attempt)
         parts.events.emit("mark", "restart", cause=cause, num_restarts=attempt, of=limit)
         parts.say(f"airlock: {cause}: restart {attempt} of {limit}")
-        return True
 
 
 class SurvivorPolicy:
@@ -86,11 +89,8 @@ class SurvivorPolicy:
     def __init__(self, parts: RunParts) -> None:
         self._parts = parts
         self._next_look = 0.0
+        self._num_restarts = 0
         self._gone_since: float | None = None
-
-    def restarted(self) -> None:
-        """Note that all ranks are new: none of them is gone."""
-        self._gone_since = None
 
     def look(self) -> None:
         """End the survivors if their time is up."""
@@ -98,6 +98,8 @@ class SurvivorPolicy:
         if now < self._next_look:
             return
         self._next_look = now + _SURVIVORS_EVERY_S
+        if len(state.restarts) != self._num_restarts:  # all ranks are new
+            self._num_restarts, self._gone_since = len(state.restarts), None
         rows = [row for row in state.status.ranks if row.pid is not None]
         if all(is_pid_alive(row.pid) for row in rows if row.pid is not None):
             return
@@ -141,14 +143,14 @@ class HangPolicy:
         if hang:
             self._judge(hang)
         elif stall:
-            self._tell(stall)
+            self._say_stalled(stall)
 
     def _take_back(self) -> None:
         """Say that a run which was said to hang goes on; the launcher is slower to say so then."""
         self._parts.events.emit("mark", "hang.over")
         self._parts.say("airlock: the ranks go on: the warning above is taken back")
 
-    def _tell(self, stall: Stall) -> None:
+    def _say_stalled(self, stall: Stall) -> None:
         """Say that ranks wait for what does not move; if it lasts, the run hangs."""
         waiting = self._parts.state.status.waiting or "ranks wait for others"
         fields = {"waiting": waiting, "waited_s": stall.waited_s, "limit_s": stall.limit_s}
@@ -169,30 +171,21 @@ class HangPolicy:
         if verdict is not None:
             rank, cause = verdict.rank, verdict.cause
             title = verdict.title.removeprefix(f"Rank {rank} ").removeprefix("The run ")
-        self._emit(
-            {
-                "failed_rank": rank,
-                "cause": cause,
-                "title": title,
-                "still_s": hang.still_s,
-                "limit_s": hang.limit_s,
-                "ends": ends,
-            }
-        )
+        fields = {
+            "failed_rank": rank,
+            "cause": cause,
+            "title": title,
+            "still_s": hang.still_s,
+            "limit_s": hang.limit_s,
+            "ends": ends,
+        }
+        parts.emit_error(parts.events, "hang", fields)
         who = "the run" if rank is None else f"rank {rank}"
         what = "the run is ended" if ends else "it is left to go on (launch.on_hang)"
         parts.say(f"airlock: no progress for {clock_text(hang.still_s)}: {who} {title}; {what}")
         if ends:
             self._ended_at = time.monotonic()
             self._kill_ranks()
-
-    def _emit(self, fields: dict[str, Any]) -> None:
-        events, state = self._parts.events, self._parts.state
-        num_lost = events.num_lost
-        events.emit("error", "hang", **fields)
-        if events.num_lost > num_lost:  # a full disk: the event cannot be read from there
-            about = {"kind": "error", "name": "hang", "rank": None, "t": time.time()}
-            state.add({**about, "attempt": state.status.attempt, **fields})
 
     def _kill_ranks(self) -> None:
         pids = {row.pid for row in self._parts.state.status.ranks}

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from launch.run.supervise.event_lines import speed
-from launch.run.supervise.loss_rows import loss_rows
-from launch.run.supervise.next_commands import exported_rows, next_rows
+from launch.run.supervise.summary import summary_lines
 from machine.processes.signals import Signals
-from machine.typed_run import typed_run
+from machine.typed import typed_run
 from rundir.exit_codes import ExitCode
+from rundir.files.growing import GrowingFile
 from rundir.paths import RunDir, shown
-from rundir.units import MIB, clock_text, loss_text
 from state import out_of_memory
 from state.blame import Blame, Failure
-from state.gpu_use import over_the_run
 from state.run_state import RunState
 from state.try_next import tries_lines
 
 _NUM_LOG_LINES = 30
 _TAIL_BYTES = 64 * 1024
-_NUM_ANSWERS = 3
 
 
 def exit_code(state: RunState, agent_code: int, signals: Signals) -> ExitCode:
@@ -53,7 +46,7 @@ def exit_code(state: RunState, agent_code: int, signals: Signals) -> ExitCode:
 def report(console: Console, run: RunDir, state: RunState, code: ExitCode) -> None:
     """Print how the run ended."""
     if code is ExitCode.DONE:
-        _summary(console, run, state)
+        _out(console, "\n".join(summary_lines(run, state)))
     elif code in (ExitCode.INTERRUPTED_SAVED, ExitCode.INTERRUPTED_UNSAVED):
         _interrupted(console, run, state)
     else:
@@ -62,58 +55,6 @@ def report(console: Console, run: RunDir, state: RunState, code: ExitCode) -> No
 
 def _out(console: Console, text: str) -> None:
     console.out(text, highlight=False)
-
-
-def _summary(console: Console, run: RunDir, state: RunState) -> None:
-    status = state.status
-    elapsed = clock_text(time.monotonic() - state.started_mono)
-    _out(console, f"\n{status.profile}: done in {elapsed}")
-    rows = []
-    if state.first_loss is not None and status.loss is not None:
-        since = "" if status.loss == state.first_loss else f"{state.first_loss:.4f} → "
-        rows.append(("loss", f"{since}{status.loss:.4f} in {status.step} steps"))
-    rows += [*_evaluation_rows(run, state), *loss_rows(run, state)]
-    rows += exported_rows(state.export, state.status.run_id)
-    tokens_per_s = state.result.get("tokens_per_s")
-    if tokens_per_s:
-        rows.append(("speed", speed(tokens_per_s, state.result["mfu"])))
-    rows.append(("host memory", f"peak {state.peak_pss_bytes // MIB:,} MiB, all processes"))
-    if state.gpus:
-        rows.append(("GPUs", over_the_run(state.gpus.values())))
-    if slow := state.stragglers.over_the_run():
-        rows.append(("slow rank", slow))
-    rows += [(folder.name, shown(folder)) for folder in (run.adapter, run.model) if folder.is_dir()]
-    for name, text in (*rows, *next_rows(run, state)):
-        _out(console, f"  {name:<13} {text}")
-
-
-def _evaluation_rows(run: RunDir, state: RunState) -> list[tuple[str, str]]:
-    if not state.evals:
-        return []
-    before, after = state.evals[0], state.evals[-1]
-    rows = [("held-out loss", f"{loss_text(before['loss'])} → {loss_text(after['loss'])}")]
-    if after["exact_match"] is None:
-        return rows
-    num = state.plan["num_eval_samples"]
-    figures = f"{before['exact_match']:.1%} → {after['exact_match']:.1%} of {num} held-out prompts"
-    rows.append(("exact match", figures))
-    for answer in _sample_answers(run):
-        mark = "right" if answer["exact_match"] else f"wrong, {answer['expected_output']}"
-        rows.append(("answer", f"{answer['input']}  →  {answer['model_output']}   ({mark})"))
-    return rows
-
-
-def _sample_answers(run: RunDir) -> list[dict[str, Any]]:
-    """Return three answers of the last snapshot: a wrong one first, if there is one."""
-    snapshots = sorted((run.path / "evolution").glob("*/step_*.json"), key=lambda path: path.name)
-    if not snapshots:
-        return []
-    examples = json.loads(snapshots[-1].read_text(encoding="utf-8"))["examples"]
-    wrong = [example for example in examples if not example["exact_match"]][:1]
-    right = [example for example in examples if example["exact_match"]]
-    # Far apart in the file, so that not all three are of the same kind.
-    spread = right[:: max(1, len(right) // _NUM_ANSWERS)]
-    return (wrong + spread)[:_NUM_ANSWERS]
 
 
 def _interrupted(console: Console, run: RunDir, state: RunState) -> None:
@@ -207,11 +148,7 @@ def _resume_line(run: RunDir, state: RunState) -> str:
 
 
 def _tail(log: Path) -> str:
-    """Return the last lines of a log, or a note that it is empty or cannot be read."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError as error:
-        return f"({error.strerror})"
+    """Return the last lines of a log, or a note that there are none."""
+    data = GrowingFile(log, from_end_bytes=_TAIL_BYTES).new_bytes()
+    lines = data.decode(errors="replace").splitlines()
     return "\n".join(lines[-_NUM_LOG_LINES:]) or "(the log is empty)"

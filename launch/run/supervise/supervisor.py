@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from launch.plan.of_run import PlanOfRun
 from launch.run.supervise.console import View, make_view
@@ -13,8 +14,10 @@ from launch.run.supervise.policies import (
     RestartPolicy,
     StopPolicy,
     SurvivorPolicy,
+    end_agent,
 )
 from machine.processes import children
+from rundir.events import Event
 
 _POLL_S = 0.1
 _QUIET_POLL_S, _QUIET_FROM_S = 0.4, 5.0  # where nothing has come from a training for so long
@@ -25,15 +28,12 @@ class Supervisor:
 
     def __init__(self, parts: RunParts, guard: MemoryGuard) -> None:
         self._parts, self._guard = parts, guard
-        self._stop = StopPolicy(parts)
         self._restarts = RestartPolicy(parts)
         self._survivors = SurvivorPolicy(parts)
         self._hang = HangPolicy(parts)
         self._last_mono = 0.0  # when something new has come from the ranks
 
-    def supervise(
-        self, torchrun_args: list[str], env: dict[str, str], plan: PlanOfRun | None = None
-    ) -> int:
+    def supervise(self, torchrun_args: list[str], plan: PlanOfRun) -> int:
         """Start the agent with `torchrun_args`; return its exit code once no rank is left.
 
         Raises DoesNotFitError when that is the answer of `plan`; then, too, no process is left.
@@ -47,18 +47,22 @@ class Supervisor:
                 "launch.start.agent.agent",
                 parts.run.path,
                 *torchrun_args,
-                env=env,
+                env=parts.env,
                 output=log,
                 with_input=state.of_script,
             )
+        stop = StopPolicy(
+            parts,
+            ask=partial(parts.workload.ask_to_stop, agent, state),
+            end=partial(end_agent, parts, agent),
+        )
         try:
             while agent.poll() is None:
                 stop_asked = parts.signals.stop_asked  # earlier events are read next
                 self._follow(view)
-                if plan is not None:
-                    plan.look(has_trained=state.status.step > 0)
+                plan.look(has_trained=state.status.step > 0)
                 if stop_asked:
-                    self._stop.pass_on(agent)
+                    stop.pass_on()
                 self._survivors.look()
                 self._hang.end_stuck(agent)
                 children.wait(agent, self._poll_s())
@@ -73,28 +77,25 @@ class Supervisor:
         return agent.returncode
 
     def _follow(self, view: View, agent_code: int | None = None) -> None:
-        """Take in new events, show them, and write the status and host memory when due.
+        """Follow the run's events, and show new output.
 
         `agent_code`, the agent's exit code, is given in the last call.
         """
         parts, has_ended = self._parts, agent_code is not None
-        events = parts.follower.new_events()
-        if self._guard.proves_oom(events, agent_code):  # the proof comes before what follows
-            events = parts.follower.new_events() + events
-        parts.follower.take_in(events)
-        if any(event["rank"] is not None for event in events):
-            self._last_mono = time.monotonic()
-        if not has_ended:
-            self._hang.look(events)
-        if self._restarts.look():
-            self._survivors.restarted()
-        parts.show(view, events)
+
+        def judge(events: list[Event]) -> None:
+            if any(event["rank"] is not None for event in events):
+                self._last_mono = time.monotonic()
+            if not has_ended:
+                self._hang.look(events)
+            self._restarts.look()
+
+        parts.follow(view, judge, lambda events: self._guard.proves_oom(events, agent_code))
         for lines in parts.workload.new_output(last=has_ended):
             self._last_mono = time.monotonic()
             if parts.signals.end_now:
                 break
             parts.say("\n".join(lines))
-        parts.follower.write_when_due()
 
     def _poll_s(self) -> float:
         """Return the seconds until the next look; a look costs more than a millisecond."""

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 from rundir import control
 from rundir.files.growing import GrowingFile
@@ -45,7 +44,8 @@ class LogTail:
         comes in pieces, one per call; with `last` its end comes as well, even if it is not a whole
         line.
         """
-        data = self._read()
+        data = self._file.new_bytes(_MOST_AT_ONCE)
+        self._read_mono = time.monotonic() if data else self._read_mono
         if not data and not (last and self._rest):
             return None
         *parts, self._rest = _LINE_END.split(self._rest + data)
@@ -56,11 +56,6 @@ class LogTail:
         if self._rest and ((last and not data) or len(self._rest) > _LONGEST_LINE):
             lines, self._rest = [*lines, self._rest], b""
         return [line.decode(errors="replace").rstrip("\r") for line in lines]
-
-    def _read(self) -> bytes:
-        data = self._file.new_bytes(_MOST_AT_ONCE)
-        self._read_mono = time.monotonic() if data else self._read_mono
-        return data
 
 
 class RankOutput:
@@ -84,23 +79,8 @@ class RankOutput:
                     yield lines
                 if not last:
                     break
-            if self._has_typist and (asked := tail.prompt()) is not None:
-                yield [asked]
-
-
-class Workload(Protocol):
-    """The interface of a workload: the rules that differ."""
-
-    end_signal: signal.Signals  # ends the agent, and through it the ranks, at once
-
-    def new_output(self, *, last: bool = False) -> Iterable[list[str]]:
-        """Return new lines of the ranks' output, in pieces; with `last`, all that is left."""
-
-    def ask_to_stop(self, agent: subprocess.Popen[bytes], state: RunState) -> str | None:
-        """Ask the ranks to stop; return a message for the user, or None if asking is of no use."""
-
-    def gone(self, state: RunState, alive: Container[int]) -> list[int]:
-        """Return the ranks that left although others need them; `alive` holds live pids."""
+            if self._has_typist and (question := tail.prompt()) is not None:
+                yield [question]
 
 
 def ask_to_save(run: RunDir, state: RunState) -> str | None:
@@ -121,7 +101,7 @@ def ask_to_save(run: RunDir, state: RunState) -> str | None:
 class OwnTrainer:
     """Airlock's trainer: it saves when asked to stop, and reports when it is done."""
 
-    end_signal = signal.SIGTERM
+    end_signal = signal.SIGTERM  # ends the agent, and through it the ranks, at once
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -131,11 +111,14 @@ class OwnTrainer:
         return []
 
     def ask_to_stop(self, agent: subprocess.Popen[bytes], state: RunState) -> str | None:  # noqa: ARG002
-        """Ask through the run folder."""
+        """Ask the ranks to stop, through the run folder; return a message for the user.
+
+        Returns None if asking is of no use.
+        """
         return ask_to_save(self._run, state)
 
     def gone(self, state: RunState, alive: Container[int]) -> list[int]:
-        """Return the ranks that are gone before the end has been announced."""
+        """Return the ranks that left before the end was announced; `alive` holds live pids."""
         if state.result:
             return []
         return [
@@ -169,6 +152,9 @@ class UserScript:
             for row in state.status.ranks
             if row.phase == "failed" and row.pid is not None and row.pid not in alive
         ]
+
+
+Workload = OwnTrainer | UserScript
 
 
 def workload_of(run: RunDir, state: RunState) -> Workload:

@@ -18,7 +18,7 @@ from launch.start.agent.warm_start import WarmStart, ZygoteLostError, signal_nam
 from launch.start.rank.rank import main_of_fork
 from rundir.config_file import read_config
 from rundir.errors import UserError
-from rundir.events import EventTail, EventWriter
+from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 
@@ -91,7 +91,8 @@ def _airlock_agent(
             # torch returns from a failure only after the other ranks have ended as well.
             failed = exits.tell(_exitcodes(worker_group, self._pcontext))
             if failed:
-                pids = _pids(worker_group, self._pcontext)
+                local = self._pcontext.pids()
+                pids = {rank.global_rank: local[rank.local_rank] for rank in worker_group.workers}
                 _look_at_others(run, self._attempt(), failed, pids)
             result = super()._monitor_workers(worker_group)
             if result.is_failed():
@@ -144,28 +145,21 @@ def _restarts_that_help(left: int, run: RunDir, events: EventWriter, attempt: in
 
     Only a change of data or settings mends that: every restart would end the same way.
     """
-    for path in sorted(run.events.glob("rank*.jsonl")) if left else ():
-        for event in EventTail(path).new_events():
-            is_last = event["name"] == "rank.exception" and event["attempt"] == attempt
-            if is_last and event["exception"] == UserError.__name__:
-                events.emit("mark", "restart.none", failed_rank=event["rank"])
-                return 0
+    from launch.start.agent.timeout_evidence import exceptions_of
+
+    for rank, event in exceptions_of(run, attempt).items() if left else ():
+        if event["exception"] == UserError.__name__:
+            events.emit("mark", "restart.none", failed_rank=rank)
+            return 0
     return left
 
 
 def _look_at_others(run: RunDir, attempt: int, failed: list[int], pids: dict[int, int]) -> None:
-    from launch.start.agent.timeout_evidence import (
-        look_at_others,  # no start should wait for this import
-    )
+    # No start should wait for this import.
+    from launch.start.agent.timeout_evidence import look_at_others
 
     with contextlib.suppress(Exception):  # whatever goes wrong, the failure itself matters more
         look_at_others(run, attempt, failed, pids)
-
-
-def _pids(worker_group: Any, context: Any) -> dict[int, int]:
-    """Return the pid of each rank, by global rank."""
-    local = context.pids()
-    return {worker.global_rank: local[worker.local_rank] for worker in worker_group.workers}
 
 
 def _exitcodes(worker_group: Any, context: Any) -> dict[int, int]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from launch.run.supervise.incident import end_of
 from rundir.atomic import write_text
-from rundir.events import Event
+from rundir.events import Event, parse_line
+from rundir.files.growing import GrowingFile
 from rundir.paths import RunDir
 from state.hang import Hang
 from state.hang_evidence import collect
@@ -25,31 +24,30 @@ def look_at_others(
     """Collect the state of every rank on this machine if one of the ranks in `failed` timed out.
 
     `pids` holds the pids of all ranks on this machine. For a rank that has already ended, its
-    traceback stands in for its stack. Raises OSError when the disk does not take the evidence, and
-    ValueError for an event truncated for the same reason.
+    traceback stands in for its stack. Raises OSError when the disk does not take the evidence.
     """
-    exceptions = _exceptions(run, attempt, failed)
+    exceptions = exceptions_of(run, attempt)
     waited = [exceptions[rank]["message"] for rank in failed if rank in exceptions]
     matches = [match for message in waited if (match := _TIMED_OUT.search(message))]
     if not matches:
         return
     timeout_s = max(int(match[1]) / 1000 for match in matches)
     folder = collect(run, attempt, pids, Hang(still_s=timeout_s, limit_s=timeout_s))
-    for rank, event in _exceptions(run, attempt, pids).items():  # more ranks may have raised by now
+    for rank, event in exceptions_of(run, attempt).items():  # more may have raised by now
         path = folder / "stacks" / f"rank{rank}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, _as_stack(event))
 
 
-def _exceptions(run: RunDir, attempt: int, ranks: Iterable[int]) -> dict[int, Event]:
-    """Return the `rank.exception` event of each of `ranks` that has raised in `attempt`."""
-    exceptions = {}
-    for rank in ranks:
-        lines = end_of(run.event_file(f"rank{rank}"), _LAST_BYTES) or ""
-        for line in lines.splitlines():
-            if '"name": "rank.exception"' in line and (event := json.loads(line))["rank"] == rank:
-                exceptions[rank] = event
-    return {rank: event for rank, event in exceptions.items() if event["attempt"] == attempt}
+def exceptions_of(run: RunDir, attempt: int) -> dict[int, Event]:
+    """Return the `rank.exception` event of each rank that has raised in `attempt`."""
+    events = (
+        event
+        for path in sorted(run.events.glob("rank*.jsonl"))
+        for line in GrowingFile(path, from_end_bytes=_LAST_BYTES).new_bytes().splitlines()
+        if b'"rank.exception"' in line and (event := parse_line(line))
+    )
+    return {event["rank"]: event for event in events if event["attempt"] == attempt}
 
 
 def _as_stack(event: Event) -> str:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from launch.start.gate.ledger import Entry, Ledger, own_entry
+from launch.start.gate.ledger import Ledger, LedgerEntry, own_entry
 from launch.start.gate.memory_profile import MemoryProfile, MemoryProfiler, ProfileStore
 from launch.start.gate.turns import Turn, lock_file, try_lock
 from machine.cores.cores import usable_cores
@@ -91,7 +91,7 @@ class Gate:
         if visitor.turn is not None:
             self._turn = Turn(self._run / visitor.attempt, visitor.turn, self._tick)
         self._ledger = Ledger(folder / "ledger")
-        self._entry: Entry | None = None
+        self._entry: LedgerEntry | None = None
         self._memory, self._cores = HostMemory(), usable_cores()
         self._on_wait, self._timeout_s = on_wait, timeout_s
         self._deadline = time.monotonic() + timeout_s
@@ -125,10 +125,6 @@ class Gate:
             self._entry = dataclasses.replace(self._entry, phase=name, since_mono=time.monotonic())
             with contextlib.suppress(OSError):  # a full disk must not end a rank that is inside
                 self._ledger.write(self._entry)
-
-    def inside(self) -> list[Entry]:
-        """Return the entries of those inside now."""
-        return self._ledger.inside()
 
     def wait_until_all_passed(self, num_ranks: int) -> None:
         """Wait, without a timeout, until all ranks of this node and attempt have left the gate."""
@@ -170,7 +166,7 @@ class Gate:
                     node_lock.release()
             self._tick(str(answer))
 
-    def _decide(self, inside: list[Entry]) -> Admission | str:
+    def _decide(self, inside: list[LedgerEntry]) -> Admission | str:
         """Return the admission, or what this process has to wait for."""
         now = self._memory.now()
         profile = None if self._admit == "serial" else self._notes.read()
@@ -250,7 +246,7 @@ class Gate:
         time.sleep(_POLL_S)
 
 
-def _held_by(inside: list[Entry]) -> str:
+def _held_by(inside: list[LedgerEntry]) -> str:
     return f"held by {' and by '.join(map(str, inside))}"
 
 

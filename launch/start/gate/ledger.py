@@ -22,7 +22,7 @@ from rundir.process_id import boot_id, start_ticks, stat_fields
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class LedgerEntry:
     """A process inside the gate. `growth_bytes` is how much its memory may grow after entry.
 
     With `exclusive` nobody else is admitted beside it.
@@ -62,10 +62,10 @@ class Entry:
             return False
 
 
-def own_entry(run: str, who: str) -> Entry:
+def own_entry(run: str, who: str) -> LedgerEntry:
     """Return an exclusive entry for this process."""
     pid = os.getpid()
-    return Entry(
+    return LedgerEntry(
         run=run,
         who=who,
         pid=pid,
@@ -87,7 +87,7 @@ class Ledger:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def inside(self) -> list[Entry]:
+    def inside(self) -> list[LedgerEntry]:
         """Return the entries of those inside, longest in their phase first; remove the dead."""
         entries = []
         for file in self._folder.glob("*.json"):
@@ -105,7 +105,7 @@ class Ledger:
             return 0
 
     @contextlib.contextmanager
-    def entered(self, entry: Entry) -> Iterator[None]:
+    def entered(self, entry: LedgerEntry) -> Iterator[None]:
         """Keep `entry` in the ledger while the block runs. Raises OSError on a full disk."""
         file = self._file(entry)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -116,11 +116,11 @@ class Ledger:
             finally:
                 _remove(file)
 
-    def write(self, entry: Entry) -> None:
+    def write(self, entry: LedgerEntry) -> None:
         """Write the entry of this process. Raises OSError."""
         write_text(self._file(entry), json.dumps(dataclasses.asdict(entry)), durable=False)
 
-    def _file(self, entry: Entry) -> Path:
+    def _file(self, entry: LedgerEntry) -> Path:
         return self._folder / f"{entry.pid_space}-{entry.pid}-{entry.start_ticks}.json"
 
 
@@ -129,11 +129,11 @@ def _remove(file: Path) -> None:
     file.with_suffix(".lock").unlink(missing_ok=True)
 
 
-def _read(file: Path) -> Entry | None:
+def _read(file: Path) -> LedgerEntry | None:
     """Return the entry, or None if its process has just left."""
     try:
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return Entry(**content)
+        return LedgerEntry(**content)
     except FileNotFoundError:
         return None
     except (ValueError, TypeError):  # another version of Airlock: someone is inside, so wait
@@ -150,8 +150,6 @@ def anon_bytes(pid: int) -> int:
 
     Raises OSError.
     """
-    fields = {}
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
-        name, _, value = line.partition(":")
-        fields[name] = value.split()
-    return sum(int(fields[name][0]) * 1024 for name in ("RssAnon", "RssShmem") if name in fields)
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    fields = (line.split() for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+    return sum(int(number) * 1024 for _, number, _ in fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -53,10 +54,8 @@ def _other_threads() -> list[str]:
     for task in Path("/proc/self/task").iterdir():
         if task.name == str(os.getpid()):
             continue
-        try:
+        with contextlib.suppress(OSError):  # it has just ended
             names.append((task / "comm").read_text().strip())
-        except OSError:  # it has just ended
-            continue
     return names
 
 
@@ -69,7 +68,11 @@ def cuda_is_touched() -> bool:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return True
-    return any(target.startswith("/dev/nvidia-uvm") for target in _open_files())
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the descriptor that lists the folder
+            if str(descriptor.readlink()).startswith("/dev/nvidia-uvm"):
+                return True
+    return False
 
 
 def _forks_are_refused_cuda() -> bool:
@@ -83,13 +86,3 @@ def _forks_are_refused_cuda() -> bool:
     _, status = os.waitpid(pid, 0)
     # Without a GPU it does not matter. Asking calls the CUDA runtime, which torch has done by now.
     return os.waitstatus_to_exitcode(status) != 0 and bool(sys.modules["torch"].cuda.is_available())
-
-
-def _open_files() -> list[str]:
-    targets = []
-    for descriptor in Path("/proc/self/fd").iterdir():
-        try:
-            targets.append(str(descriptor.readlink()))
-        except OSError:  # the descriptor that lists the folder
-            continue
-    return targets

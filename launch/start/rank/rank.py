@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.start.gate.gate import Admit, Visitor
+from launch.start.gate.gate import Visitor
 from launch.start.rank import zygote
 from launch.start.rank.admission import through_gate
-from launch.start.rank.last_words import tell_failure
-from launch.start.rank.reporter import Reporter, write_output_to
+from launch.start.rank.reporter import Reporter, tell_failure, write_output_to
+from launch.start.rank.script_preload import set_variables
 from machine.cores.binding import bind_rank, pages_spread
 from machine.memory.limits import apply_limits, die_before_others
 from machine.processes.parent import die_with_parent
@@ -64,11 +64,7 @@ def _inherit() -> Any:
     if parent.unfit is not None:
         raise RuntimeError(f"the zygote must not be forked: {parent.unfit}")
     gc.enable()
-    for name, value in parent.variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    set_variables(parent.variables)
     from train import warm
 
     warm.after_fork()
@@ -89,7 +85,7 @@ class RankPlace:
     @property
     def gate_attempt(self) -> str:
         """The queue of this rank: the ranks of its attempt that were started the same way."""
-        return f"{self.attempt}-{zygote.way_of_start()}"
+        return f"{self.attempt}-{zygote.kind_of_start()}"
 
     @classmethod
     def from_environment(cls) -> RankPlace:
@@ -165,7 +161,9 @@ def _train(
         kind=_kind(loading, place),
         known_as=loading.known_as,
     )
-    admit = _admit(config.launch, has_model=inherited is not None)
+    admit = config.launch.admit
+    if admit == "auto" and inherited is not None:  # who has a model needs no memory
+        admit = "open"
     timeout_s = config.launch.gate_timeout_s
     with through_gate(report, visitor, admit=admit, timeout_s=timeout_s) as gate:
         gate.phase("importing")
@@ -197,18 +195,13 @@ def _read_for_all(loading: Loading, place: RankPlace) -> None:
         read_ahead(loading.read_ahead if is_spread else ())
 
 
-def _admit(config: LaunchConfig, *, has_model: bool) -> Admit:
-    """Return how the gate admits this rank; with `auto`, one that has its model needs no memory."""
-    return "open" if config.admit == "auto" and has_model else config.admit
-
-
 def _kind(loading: Loading, place: RankPlace) -> str:
     """Return the kind of this rank at the gate; ranks of a kind take about the same memory there.
 
     Ranks that receive their weights take less than the one that loads them.
     """
     receives = loading.load == "broadcast" and place.rank != 0
-    return "receiver" if receives else zygote.way_of_start()
+    return "receiver" if receives else zygote.kind_of_start()
 
 
 def _back_off(config: LaunchConfig, attempt: int, report: Reporter) -> None:

@@ -1,4 +1,4 @@
-"""Reports of a process about itself: lines in its log, and the same as events."""
+"""Reports of a process about itself: lines in its log, the same as events, and its last words."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import contextlib
 import faulthandler
 import os
 import signal
+import traceback
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from machine.cores.binding import Bound
+from machine.memory.limits import is_out_of_memory, note_address_space
 from machine.memory.process_memory import measure
 from machine.processes.stacks import answer_in
+from rundir.errors import UserError
 from rundir.events import EventWriter
+from rundir.exit_codes import ExitCode
 
 
 class Reporter:
@@ -80,3 +85,29 @@ def write_stacks_to(log: int) -> None:
     """Have the stacks of all threads written to `log` on a crash or SIGUSR2."""
     faulthandler.enable(log)
     faulthandler.register(signal.SIGUSR2, log, all_threads=True)
+
+
+def tell_failure(events: EventWriter, error: BaseException) -> str:
+    """Write the event of a rank that `error` ends; return the error as text for the log."""
+    words = last_words(error)
+    events.emit("error", "rank.exception", **words)
+    return str(words["traceback"])
+
+
+def last_words(error: BaseException) -> dict[str, Any]:
+    """Return the fields of the `rank.exception` event for `error`."""
+    code = ExitCode.RANK_FAILED
+    if is_out_of_memory(error):
+        code = ExitCode.OUT_OF_MEMORY
+        traceback.clear_frames(error.__traceback__)  # frees the memory that reporting needs
+        note_address_space(error)
+    if isinstance(error, UserError):  # its message says what to do: a traceback adds nothing
+        code, text = error.code, f"{error}\n"
+    else:
+        text = "".join(traceback.format_exception(error))
+    return {
+        "exception": type(error).__name__,
+        "message": str(error),
+        "traceback": text,
+        "exit_code": int(code),
+    }

@@ -16,11 +16,10 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from launch.start.rank import zygote
-from launch.start.rank.last_words import tell_failure
-from launch.start.rank.reporter import Reporter
+from launch.start.rank.reporter import Reporter, tell_failure
 from launch.start.rank.script_end import ScriptEnd
 from launch.start.rank.script_gate import ScriptGate
-from launch.start.rank.script_preload import import_in_rank
+from launch.start.rank.script_preload import import_in_rank, set_variables
 from launch.start.rank.standard_input import give_input
 from machine.processes.python_compat import join_threads, run_exit_handlers
 from rundir.config import RunConfig, ScriptConfig
@@ -126,11 +125,7 @@ def _step_aside(script: ScriptConfig, gate: ScriptGate) -> None:
 
     Its modules may have the same names as ours. Nothing of ours can be imported from here on.
     """
-    for name, value in json.loads(os.environ.pop("AIRLOCK_SCRIPT_ENVIRONMENT")).items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    set_variables(json.loads(os.environ.pop("AIRLOCK_SCRIPT_ENVIRONMENT")))
     ours = {
         name
         for name, module in sys.modules.items()

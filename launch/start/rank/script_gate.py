@@ -55,7 +55,7 @@ class ScriptGate:
     def enter(self) -> Gate:
         """Wait for this rank's turn and enter. Raises TimeoutError, naming the holder."""
         self._gate = self._inside.enter_context(
-            self._through_gate(self._attempt, zygote.way_of_start())
+            self._through_gate(self._attempt, zygote.kind_of_start())
         )
         return self._gate
 

@@ -81,11 +81,11 @@ def plan_imports(script: ScriptConfig, *, safe_to_fork: bool) -> ImportPlan:
 
     `safe_to_fork` leaves out libraries that a process to be forked must not load.
     """
-    reader = _Reader(script)
+    reader = _ScriptReader(script)
     wanted = [Import("torch"), *reader.steps]
     wanted += [Import(name) for name in script.preload if not name.startswith("-")]
     refused = {name[1:] for name in script.preload if name.startswith("-")}
-    asked = {name.partition(".")[0] for name in script.preload}
+    preloaded = {name.partition(".")[0] for name in script.preload}
     steps: dict[Import | Setting, None] = {}
     left_out: dict[str, str] = {}
     for step in wanted:
@@ -94,7 +94,7 @@ def plan_imports(script: ScriptConfig, *, safe_to_fork: bool) -> ImportPlan:
             if refused & {top, step.name}:
                 left_out[step.name] = f"--preload -{step.name}"
                 continue
-            if safe_to_fork and top in LEFT_OUT and top not in asked:
+            if safe_to_fork and top in LEFT_OUT and top not in preloaded:
                 left_out[top] = LEFT_OUT[top]
                 continue
         steps[step] = None
@@ -103,7 +103,7 @@ def plan_imports(script: ScriptConfig, *, safe_to_fork: bool) -> ImportPlan:
     return ImportPlan(tuple(steps), tuple(left_out.items()))
 
 
-class _Reader:
+class _ScriptReader:
     """A walk over a script, and the user's modules that it imports, in the order they would run."""
 
     def __init__(self, config: ScriptConfig) -> None:

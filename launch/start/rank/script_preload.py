@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launch.start.rank.fork_safety import inspect
@@ -39,7 +39,7 @@ def import_in_zygote(script: ScriptConfig, report: Reporter) -> None:
     """
     plan = plan_imports(script, safe_to_fork=True)
     _say_left_out(plan, report)
-    with _settings_undone(plan), _asked_for_rank() as asked:
+    with _settings_undone(plan), _asked_for_rank() as variables_read:
         for step in plan.steps:
             if isinstance(step, Setting):
                 _do(step, report)
@@ -48,7 +48,7 @@ def import_in_zygote(script: ScriptConfig, report: Reporter) -> None:
                 _do(step, report)
                 if step == Import("torch"):
                     _settle_torch()
-            _check(step, asked)
+            _check(step, variables_read)
 
 
 def _settle_torch() -> None:
@@ -72,10 +72,10 @@ def _do(step: Import | Setting, report: Reporter) -> None:
         report.line(f"IMPORT: {step.name} is left to the script: {type(error).__name__}: {text}")
 
 
-def _check(step: Import, asked: list[str]) -> None:
+def _check(step: Import, variables_read: list[str]) -> None:
     do = f"--preload -{step.name} leaves it out"
-    if asked:
-        raise UnfitError(f"{step.name} asked for {asked[0]} when it was imported; {do}")
+    if variables_read:
+        raise UnfitError(f"{step.name} asked for {variables_read[0]} when it was imported; {do}")
     reasons = inspect().why_not_to_fork
     if reasons is not None:
         raise UnfitError(f"after importing {step.name}, {reasons}; {do}")
@@ -86,6 +86,15 @@ def _say_left_out(plan: ImportPlan, report: Reporter) -> None:
         report.line(f"IMPORT: {name} is left to the script: {why}")
 
 
+def set_variables(values: Mapping[str, str | None]) -> None:
+    """Set environment variables of this process, and remove those without a value."""
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
 @contextlib.contextmanager
 def _settings_undone(plan: ImportPlan) -> Iterator[None]:
     """Restore the environment variables after the block: the script sets them itself."""
@@ -94,27 +103,23 @@ def _settings_undone(plan: ImportPlan) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        set_variables(before)
 
 
 @contextlib.contextmanager
 def _asked_for_rank() -> Iterator[list[str]]:
     """Yield a live list of the rank's variables that are read within the block."""
-    asked: list[str] = []
+    variables_read: list[str] = []
     environ_class: Any = type(os.environ)
     get = environ_class.__getitem__
 
     def get_and_note(environ: Any, name: Any) -> Any:
         if name in _OF_A_RANK:
-            asked.append(name)
+            variables_read.append(name)
         return get(environ, name)
 
     environ_class.__getitem__ = get_and_note
     try:
-        yield asked
+        yield variables_read
     finally:
         environ_class.__getitem__ = get

@@ -63,7 +63,7 @@ class Zygote:
 current: Zygote | None = None
 
 
-def way_of_start() -> str:
+def kind_of_start() -> str:
     """Return `forked` for a rank forked from a zygote, and `alone` for any other.
 
     A rank started alone takes more memory. One attempt has both kinds when forking from the zygote

@@ -51,7 +51,7 @@ def test_a_clock_before_this_programs_own_files_is_a_warning(
     shutil.copytree(Path(system.__file__).parent.parent, clone / "launch")
     monkeypatch.setattr(system, "ROOT", clone)
     newest = time.time() + 2 * 86400
-    os.utime(clone / "launch/run/run.py", (newest, newest))
+    os.utime(clone / "launch/run/launched.py", (newest, newest))
     finding = found()
     assert finding.level == "warning"
     assert "before this program was written" in finding.warning

@@ -57,21 +57,32 @@ def test_of_a_run_that_is_over_the_end_is_shown_and_its_exit_code_returned(
     assert out.splitlines() == [f"line {number}" for number in range(40, 100)]
 
 
-def test_a_run_whose_launcher_was_killed_is_said_to_be_dead(
+def test_a_reader_that_has_had_enough_leaves_the_view_and_others_are_told_of_a_dead_launcher(
     airlock: Start, environ: dict[str, str]
 ) -> None:
     run = folder(environ, "training", None)
-    with ended(owned(run, environ)) as launcher, ended(airlock("attach", run.run_id)) as process:
-        assert process.stdout is not None
-        wait_for(lambda: "attached" in process.stdout.readline(), why="not attached")  # type: ignore[union-attr]
+    with (
+        ended(owned(run, environ)) as launcher,
+        ended(airlock("attach", run.run_id)) as process,
+        ended(airlock("attach", run.run_id)) as other,
+    ):
+        output, others = process.stdout, other.stdout
+        assert output is not None
+        assert others is not None
+        for lines in (output, others):
+            wait_for(lambda lines=lines: "attached" in lines.readline(), why="not attached")  # type: ignore[misc]
+        others.close()
         with run.run_log.open("a") as log:
             log.write("step 5/9  loss 1.0\n")
-        assert process.stdout.readline() == "step 5/9  loss 1.0\n"
+        assert output.readline() == "step 5/9  loss 1.0\n"
+        other.stdout = None  # closed already
+        assert other.wait(60) == 0
         launcher.kill()
         code, _, err = finish(process)
     assert code == 10
     assert "its launcher has ended without a word" in err
     assert f"doctor {run.run_id}" in err
+    assert owner.owner_of(run) is not None
 
 
 def test_a_run_without_a_log_or_a_status_can_be_attached_to(
@@ -88,25 +99,3 @@ def test_a_run_without_a_log_or_a_status_can_be_attached_to(
         code, out, err = finish(process)
     assert code == 0, err
     assert f"left {run.run_id}, which goes on" in out
-
-
-def test_a_run_that_there_is_not_is_answered_with_where_to_look(airlock: Start) -> None:
-    code, _, err = finish(airlock("attach", "nothing"))
-    assert code == 2
-    assert "no run 'nothing'" in err
-    assert "→ ./airlock ps" in err
-
-
-def test_a_reader_that_has_had_enough_ends_the_view(
-    airlock: Start, environ: dict[str, str]
-) -> None:
-    run = folder(environ, "training", None)
-    with ended(owned(run, environ)), ended(airlock("attach", run.run_id)) as process:
-        assert process.stdout is not None
-        wait_for(lambda: "attached" in process.stdout.readline(), why="not attached")  # type: ignore[union-attr]
-        process.stdout.close()
-        with run.run_log.open("a") as log:
-            log.write("one more\n")
-        process.stdout = None  # closed already
-        assert process.wait(60) == 0
-    assert owner.owner_of(run) is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.launch.commands.conftest import Typed
 from tests.running import Start, finish
 
 HAS_GPU = Path("/proc/driver/nvidia/version").exists()
@@ -57,17 +58,42 @@ CASES = {
     ),
     "a run to resume that is not there": (["run", "tiny", "--resume", "none"], {}, 2, ["'none'"]),
     "a script": (["run", "my_train.py"], {}, 2, ["my_train.py"]),
+    "a model cut short": (
+        ["run", "tiny", "--set", "model.path=cut"],
+        {},
+        4,
+        ["its header would have 70,000 bytes, the file has 108", "cut/model.safetensors"],
+    ),
+    "a pipe as data": (["run", "tiny", "--data", "pipe"], {}, 5, ["not a regular file"]),
+    "a gate that others may write to": (
+        ["run", "tiny"],
+        {"AIRLOCK_GATE_DIR": "open"},
+        4,
+        ["the gate cannot use open: others may write to it", "AIRLOCK_GATE_DIR"],
+    ),
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_bad_input_ends_before_anything_starts_with_the_value_and_what_to_type(
-    airlock: Start, environ: dict[str, str], tmp_path: Path, case: str
-) -> None:
-    args, env, expected, parts = CASES[case]
+@pytest.fixture
+def _odd_files(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"question": "a"}\n')
     (tmp_path / "empty").mkdir()
-    code, out, err = finish(airlock(*args, env=env))
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut/config.json").write_text("{}")
+    weights = (70_000).to_bytes(8, "little") + b"{" * 100
+    (tmp_path / "cut/model.safetensors").write_bytes(weights)
+
+
+@pytest.mark.usefixtures("_odd_files")
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_ends_before_anything_starts_with_the_value_and_what_to_type(
+    typed: Typed, environ: dict[str, str], case: str
+) -> None:
+    args, env, expected, parts = CASES[case]
+    code, out, err = typed(*args, env=env)
     assert code == expected, (out, err)
     for part in parts:
         assert part in err
@@ -79,85 +105,50 @@ def test_bad_input_ends_before_anything_starts_with_the_value_and_what_to_type(
 
 @pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
 @pytest.mark.parametrize(
-    ("args", "env", "parts"),
+    ("args", "env", "expected", "parts"),
     [
-        (["run", "32b"], {}, ["32b needs an NVIDIA GPU", "./start.sh tiny"]),
-        (["run"], {}, ["32b needs"]),
-        (["run"], {"AIRLOCK_PRESET_PROFILE": "14b"}, ["14b needs"]),
+        (["32b"], {}, 4, ["32b needs an NVIDIA GPU", "./start.sh tiny"]),
+        ([], {}, 4, ["32b needs"]),
+        ([], {"AIRLOCK_PRESET_PROFILE": "14b"}, 4, ["14b needs"]),
+        (["tiny"], {"CUDA_VISIBLE_DEVICES": "0,7"}, 2, ["DEVICES=0,7", "no NVIDIA GPU"]),
     ],
 )
-def test_a_profile_that_needs_a_gpu_says_so_where_there_is_none(
-    airlock: Start, args: list[str], env: dict[str, str], parts: list[str]
+def test_what_needs_a_gpu_says_so_where_there_is_none(
+    typed: Typed, args: list[str], env: dict[str, str], expected: int, parts: list[str]
 ) -> None:
-    code, _, err = finish(airlock(*args, env=env))
-    assert code == 4
+    code, _, err = typed("run", *args, env=env)
+    assert code == expected
     assert all(part in err for part in parts), err
-
-
-@pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
-def test_cuda_visible_devices_that_names_an_absent_gpu_is_told_so(airlock: Start) -> None:
-    code, _, err = finish(airlock("run", "tiny", env={"CUDA_VISIBLE_DEVICES": "0,7"}))
-    assert code == 2
-    assert "CUDA_VISIBLE_DEVICES=0,7" in err
-    assert "no NVIDIA GPU" in err
 
 
 def test_a_bad_row_of_the_data_is_named_with_its_line_and_no_rank_is_started(
     airlock: Start, environ: dict[str, str], tmp_path: Path
 ) -> None:
     data = tmp_path / "bad rows.jsonl"
-    good = '{"prompt": "a", "response": "b"}\n'
+    good = f'{{"prompt": "a", "response": "b", "note": "{"x" * 1000}"}}\n'
     # Further down than the check of the first rows reaches.
-    data.write_text(good * 50_000 + '{"prompt": "a", "answer": "b"}\n')
+    data.write_text(good * 1100 + '{"prompt": "a", "answer": "b"}\n')
     code, _, err = finish(airlock("run", "tiny", "--data", str(data)))
     assert code == 5
-    assert f"{data}:50001" in err
+    assert f"{data}:1101" in err
     assert "answer, prompt" in err
     (run,) = Path(environ["AIRLOCK_RUNS_DIR"]).glob("2*")
     assert not (run / "logs" / "attempt0").exists()
     assert '"phase": "failed"' in (run / "status.json").read_text()
 
 
-def test_a_model_cut_short_is_named_before_anything_starts(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model.safetensors").write_bytes((70_000).to_bytes(8, "little") + b"{" * 100)
-    code, _, err = finish(airlock("run", "tiny", "--set", f"model.path={tmp_path}"))
-    assert code == 4
-    assert "its header would have 70,000 bytes, the file has 108" in err
-    assert f"rm {tmp_path}/model.safetensors" in err
-    assert not Path(environ["AIRLOCK_RUNS_DIR"]).exists()
-
-
-def test_a_pipe_as_data_is_refused_instead_of_waited_for(airlock: Start, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    code, _, err = finish(airlock("run", "tiny", "--data", "pipe"), timeout_s=30)
-    assert code == 5
-    assert "not a regular file" in err
-
-
-def test_a_gate_folder_that_others_may_write_to_is_refused(airlock: Start, tmp_path: Path) -> None:
-    folder = tmp_path / "open"
-    folder.mkdir()
-    folder.chmod(0o777)
-    code, _, err = finish(airlock("run", "tiny", env={"AIRLOCK_GATE_DIR": str(folder)}))
-    assert code == 4
-    assert str(folder) in err
-    assert "AIRLOCK_GATE_DIR" in err
-
-
 def test_a_dry_run_shows_every_value_with_its_source_and_writes_nothing(
     airlock: Start, environ: dict[str, str]
 ) -> None:
-    args = ("run", "tiny", "--dry-run", "--set", "train.max_steps=7")
+    settings = ("--set", "train.max_steps=7", "--set", "train.global_batch_size=8")
+    args = ("run", "tiny", "--dry-run", *settings)
     before = {process.pid for process in psutil.process_iter()}
-    code, out, err = finish(airlock(*args, env={"NUM_GPUS": "3", "OMP_NUM_THREADS": "5"}))
+    code, out, err = finish(airlock(*args, env={"NUM_GPUS": "2", "OMP_NUM_THREADS": "5"}))
     assert code == 0, err
     assert "max_steps = 7  # option --set train.max_steps" in out
-    assert "num_ranks = 3  # NUM_GPUS=3" in out
+    assert "num_ranks = 2  # NUM_GPUS=2" in out
     assert re.search(r"^  OMP_NUM_THREADS=5 +environment: ", out, re.MULTILINE)
-    assert "torchrun --nnodes=1 --nproc-per-node=3" in out
+    assert "torchrun --nnodes=1 --nproc-per-node=2" in out
     assert not Path(environ["AIRLOCK_RUNS_DIR"]).exists()
     left = {p.pid for p in psutil.Process().children(recursive=True)} - before
     assert not left

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from launch.commands import cli
 from rundir.config_file import read_config
 from rundir.paths import ROOT
+from tests.launch.commands.conftest import Typed
 from tests.launch.run_folders import trained_run
-from tests.running import Start, finish, here
+from tests.running import here
 
 RUN = "20261120-221500-tiny-3f2a"
 ANSWERS = {
@@ -42,88 +42,65 @@ ANSWERS = {
     "track --to wandb": "./airlock track latest --to wandb",
     "check --nope": "./airlock check --help",
     "stop a b": "./airlock stop --help",
+    "pause": "./airlock pause latest",
+    "logs": "tail -F {runs}/latest/logs/attempt*/rank*.log",
+    "export": "ls {runs}/latest/model",
+    "export my-run": "ls {runs}/my-run/model",
+    "data --set data.max_samples=9": "./airlock data --set data.max_samples=9 FILE.jsonl",
+    "attach nothing": "./airlock ps",
 }
 
 
-@pytest.mark.parametrize("typed", ANSWERS)
+@pytest.mark.parametrize("line", ANSWERS)
 def test_an_unknown_word_is_answered_with_the_nearest_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str
+    typed: Typed, environ: dict[str, str], line: str
 ) -> None:
-    monkeypatch.setenv("AIRLOCK_SCRIPT", "./airlock")
-    monkeypatch.chdir(ROOT)
-    with pytest.raises(SystemExit, match="2"):
-        cli.airlock(typed.split())
-    seen = capsys.readouterr()
-    first, do = seen.err.splitlines()
-    assert not seen.out
+    code, out, err = typed(*line.split(), env={"AIRLOCK_SCRIPT": "./airlock"}, cwd=ROOT)
+    first, do, *more = err.replace(environ["AIRLOCK_RUNS_DIR"], "{runs}").splitlines()
+    assert (code, out) == (2, "")
     assert first.startswith("airlock: ")
-    assert do.removeprefix("  → ").partition("   #")[0] == ANSWERS[typed]
-
-
-def test_logs_are_where_the_ranks_write_them(airlock: Start) -> None:
-    code, _, err = finish(airlock("logs"))
-    assert code == 2
-    assert "→ tail -F runs/latest/logs/attempt*/rank*.log " in err
-
-
-def test_a_model_to_export_is_in_the_folder_of_its_run(airlock: Start) -> None:
-    for typed, run in ((("export",), "latest"), (("export", "my-run"), "my-run")):
-        code, _, err = finish(airlock(*typed))
-        assert code == 2
-        assert f"→ ls runs/{run}/model " in err
-        assert f"→ ./airlock push {run} OWNER/NAME " in err
-
-
-def test_data_are_to_be_named_and_nothing_is_to_be_trained(airlock: Start) -> None:
-    code, _, err = finish(airlock("data", "--set", "data.max_samples=9"))
-    assert code == 2
-    assert "→ ./airlock data --set data.max_samples=9 FILE.jsonl " in err
-    assert "start.sh" not in err
+    assert do.removeprefix("  → ").partition("   #")[0] == ANSWERS[line]
+    assert len(more) == line.startswith("export"), "a model can be uploaded, too"
 
 
 def test_the_run_of_another_clone_is_named_by_its_path(
-    airlock: Start, environ: dict[str, str], tmp_path: Path
+    typed: Typed, environ: dict[str, str], tmp_path: Path
 ) -> None:
     other = trained_run(tmp_path / "other clone/runs" / RUN)
     own = trained_run(Path(environ["AIRLOCK_RUNS_DIR"]) / RUN)
     for run, called in ((other, shlex.quote(str(other.path))), (own, RUN)):
         left = subprocess.Popen(["sleep", "60"], env={"AIRLOCK_RUN_DIR": str(run.path)})
         try:
-            assert f"{called}  " in [line[: len(called) + 2] for line in _said(airlock("ps"))]
-            assert f"stop {called}" in "\n".join(_said(airlock("stop")))
-            _said(airlock("stop", *shlex.split(called)))
-            assert left.wait(60) != 0
+            _, out, _ = typed("ps")
+            assert f"{called}  " in [line[: len(called) + 2] for line in out.splitlines()]
+            assert f"stop {called}" in typed("stop")[2]
+            typed("stop", *shlex.split(called))
+            left.wait(20)
         finally:
             left.kill()
             left.wait()
 
 
-def _said(started: subprocess.Popen[str]) -> list[str]:
-    _, out, err = finish(started)
-    return (out + err).splitlines()
-
-
-def test_without_a_command_there_is_the_help(airlock: Start) -> None:
-    _, out, err = finish(airlock())
-    assert "Commands:" in out + err
+def test_without_a_command_there_is_the_help(typed: Typed) -> None:
+    assert "Commands:" in "".join(typed()[1:])
 
 
 def test_a_run_is_resumed_without_its_name_and_profile(
-    airlock: Start, environ: dict[str, str]
+    typed: Typed, environ: dict[str, str]
 ) -> None:
     runs = Path(environ["AIRLOCK_RUNS_DIR"])
     run = trained_run(runs / RUN)
     (runs / "latest").symlink_to(RUN)
     run.command.write_text("NUM_GPUS=1 ./start.sh tiny --data 'my data.jsonl'\n")
     for args in (("--resume",), ("--resume", "--dry-run"), ("--resume", "latest")):
-        code, _, err = finish(airlock("run", *args))
+        code, _, err = typed("run", *args)
         assert code == 2
         assert f"run {RUN} has no whole checkpoint" in err, "it is found, and so is its profile"
         assert "→ NUM_GPUS=1 " in err
         assert f"{here('start.sh')} tiny --data 'my data.jsonl'   # starts it anew" in err
     assert read_config(run.config).profile == "tiny"
     shutil.rmtree(run.path)
-    code, _, err = finish(airlock("run", "--resume", "latest", "tiny"))
+    code, _, err = typed("run", "--resume", "latest", "tiny")
     assert code == 2
     assert "no run 'latest'" in err
 
@@ -135,11 +112,11 @@ def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_word(
     ctrl_c = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
     (tmp_path / "click.py").write_text(ctrl_c)
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    told = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-P", "-m", module],
         env=environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (told.returncode, told.stdout, told.stderr) == (-signal.SIGINT, "", "")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")

@@ -12,7 +12,7 @@ from tests.running import python
 PROGRAM = """
 import json, os, resource, sys
 from machine.memory.limits import apply_limits
-from launch.start.rank.last_words import last_words
+from launch.start.rank.reporter import last_words
 from rundir.config import LimitsConfig
 for gib, env in json.loads(sys.argv[1]):
     os.environ.update({"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "GPU-0,GPU-1"} | env)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launch.config.address_limit import rank_limit
-from launch.start.rank.last_words import last_words
+from launch.start.rank.reporter import last_words
 from machine.memory.address_probe import LimitTrial, probe
 from machine.memory.address_space import Prediction, mapped_files, predict
 from machine.memory.host_memory import HostMemory
@@ -126,7 +126,7 @@ def test_a_trial_fails_where_the_limit_leaves_no_room_for_what_is_reserved(
 
 LIMITED = """
 from launch.config.address_limit import rank_limit
-from launch.start.rank.last_words import last_words
+from launch.start.rank.reporter import last_words
 from machine.memory.address_space import predict
 from machine.memory.limits import check_limits
 from rundir.config import LimitsConfig

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
+import pytest
+
+from launch.run.supervise import workload
 from launch.run.supervise.workload import LogTail, RankOutput
 
 
@@ -43,13 +45,15 @@ def test_a_line_without_end_is_shown_in_time(tmp_path: Path) -> None:
     assert "".join(shown) == "x" * (3 << 20)
 
 
-def test_a_question_that_waits_for_an_answer_is_shown_once(tmp_path: Path) -> None:
+def test_a_question_that_waits_for_an_answer_is_shown_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = tmp_path / "rank0.log"
     log.write_text("a line\n(Pdb) ")
     tail = LogTail(log)
     assert tail.new_lines() == ["a line"]
     assert tail.prompt() is None  # the line may go on at any moment
-    time.sleep(0.6)
+    monkeypatch.setattr(workload, "_PROMPT_S", 0.0)  # time passes
     assert (tail.prompt(), tail.prompt()) == ("(Pdb) ", None)
     with log.open("a") as file:
         file.write("42\n")

@@ -16,8 +16,8 @@ import pytest
 from rich.console import Console
 
 from launch.run.supervise import on_event
+from launch.run.supervise.notices import NOTICES
 from launch.run.supervise.on_event import OnEvent
-from launch.run.supervise.told_events import TOLD
 from machine.processes.descendants import OwnProcesses, is_pid_alive
 from machine.processes.signals import Signals
 from rundir.exit_codes import ExitCode
@@ -85,29 +85,31 @@ def test_a_hang_and_the_end_are_told_in_order_with_secrets_masked(
 def test_a_run_that_has_no_exit_code_yet_ends_as_one_whose_rank_failed(
     told: Told, tmp_path: Path
 ) -> None:
-    file = tmp_path / "facts"
-    told(f"cat >> {file}").end_of_run(Signals())
-    failure, end = facts(file)
+    told(f"cat >> {tmp_path}/facts").end_of_run(Signals())
+    failure, end = facts(tmp_path / "facts")
     assert (failure["event"], end["exit_code"]) == ("failure", ExitCode.RANK_FAILED)
 
 
-def test_a_command_that_fails_is_one_line_with_its_last_words(told: Told, console: Console) -> None:
-    teller = told("echo first; echo; echo 'no route to TOKEN=abcdefgh' >&2; exit 7")
-    teller.end(ExitCode.DONE, Signals())
-    assert said(console) == (
-        "airlock: --on-event ended with 7 for 'end': no route to TOKEN=[masked]\n"
-    )
-
-
-def test_a_command_that_is_not_there_is_said(told: Told, console: Console) -> None:
-    told("no-such-command-at-all").end(ExitCode.DONE, Signals())
-    assert "--on-event ended with 127 for 'end': " in said(console)
-
-
-def test_a_flood_of_output_neither_blocks_nor_is_kept(told: Told, console: Console) -> None:
-    teller = told("head -c 50000000 /dev/zero | tr '\\0' x; echo; echo the end; exit 1")
-    teller.end(ExitCode.DONE, Signals())
-    assert said(console) == "airlock: --on-event ended with 1 for 'end': the end\n"
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (
+            "echo first; echo; echo 'no route to TOKEN=abcdefgh' >&2; exit 7",
+            "ended with 7 for 'end': no route to TOKEN=[masked]\n",
+        ),
+        ("no-such-command-at-all", "ended with 127 for 'end': "),
+        (  # a flood neither blocks nor is kept
+            "head -c 50000000 /dev/zero | tr '\\0' x; echo; echo the end; exit 1",
+            "ended with 1 for 'end': the end\n",
+        ),
+    ],
+)
+def test_a_command_that_fails_is_one_line_with_its_last_words(
+    told: Told, console: Console, command: str, line: str
+) -> None:
+    told(command).end(ExitCode.DONE, Signals())
+    assert said(console).startswith(f"airlock: --on-event {line}")
+    assert said(console).count("\n") == 1
 
 
 def test_a_command_that_hangs_is_ended_with_all_that_it_has_started(
@@ -130,28 +132,24 @@ def test_the_end_waits_for_a_limited_time_and_says_what_was_not_told(
     teller.end(ExitCode.HANG, Signals())
     assert "is not done with 'hang', and is ended" in said(console)
     assert "is not told of 'failure', 'end': it took too long before" in said(console)
-    assert not psutil.Process().children()
 
 
-def test_another_stop_ends_the_waiting_at_once(told: Told, console: Console) -> None:
+def test_looking_never_waits_ranks_are_ended_without_it_and_a_stop_ends_it(
+    tmp_path: Path, console: Console
+) -> None:
+    before = set(psutil.Process().children())
+    processes = OwnProcesses()
+    state = new_state("20261120-221500-tiny-3f2a", "tiny", 2)
+    teller = OnEvent(RunDir(tmp_path), state, "sleep 600", processes, console)
+    teller.look([HANG])
+    (attending,) = set(psutil.Process().children()) - before
+    assert processes.alive() == []  # so that the supervisor, ending all of a run, spares it
     signals = Signals()
     signals.ask_to_stop()
     signals.end_now = True
-    told("sleep 600").end(ExitCode.INTERRUPTED_SAVED, signals)
-    assert "is not done with 'end', and is ended" in said(console)
-
-
-def test_looking_never_waits_and_ranks_are_ended_without_it(tmp_path: Path) -> None:
-    processes = OwnProcesses()
-    state = new_state("20261120-221500-tiny-3f2a", "tiny", 2)
-    teller = OnEvent(RunDir(tmp_path), state, "sleep 600", processes, Console())
-    teller.look([HANG])
-    assert psutil.Process().children()
-    assert processes.alive() == []  # so that the supervisor, ending all of a run, spares it
-    signals = Signals()
-    signals.end_now = True
     teller.end(ExitCode.HANG, signals)
-    assert not psutil.Process().children()
+    assert "is not done with 'hang', and is ended" in said(console)
+    assert not attending.is_running()
 
 
 _LAUNCHER = """
@@ -185,19 +183,14 @@ def test_it_dies_with_a_launcher_that_is_killed(tmp_path: Path, environ: dict[st
             wait_for(lambda pid=pid: not is_pid_alive(int(pid)), why="it is left")  # type: ignore[misc]
 
 
-def test_each_row_of_the_table_is_an_event_that_runs_write() -> None:
-    for (kind, name), one in TOLD.items():
-        fields = dict.fromkeys(spec_of(kind, name).fields, 1)
-        assert json.dumps(one.facts(fields))
-
-
-def test_the_page_about_it_lists_each_event_with_its_facts() -> None:
+def test_the_page_about_it_lists_each_event_that_runs_write_with_its_facts() -> None:
     page = (ROOT / "docs/watching.md").read_text()
     rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
-    assert rows.keys() == {one.name for one in TOLD.values()} | {"end"}
-    for (kind, name), one in TOLD.items():
-        facts = one.facts(dict.fromkeys(spec_of(kind, name).fields, 1))
-        assert [fact for fact in facts if f"`{fact}`" not in rows[one.name]] == []
+    assert rows.keys() == {notice.name for notice in NOTICES.values()} | {"end"}
+    for (kind, name), notice in NOTICES.items():
+        facts = notice.facts(dict.fromkeys(spec_of(kind, name).fields, 1))
+        assert [fact for fact in facts if f"`{fact}`" not in rows[notice.name]] == []
+        assert json.dumps(facts)
 
 
 def test_without_a_command_nothing_is_started(told: Told, console: Console) -> None:

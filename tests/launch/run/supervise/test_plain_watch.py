@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.run.supervise.plain_watch import PlainWatch
+from launch.run.supervise.plain_watch import FreezeWatch
 from rundir.paths import RunDir
 from rundir.pulse import Pulse
 
@@ -30,8 +30,8 @@ def test_a_freeze_that_ends_with_the_run_is_taken_back_and_another_is_not(
     pulse = Pulse(run.pulse(0))
     pulse.stepped(1)
     with (tmp_path / "log").open("w") as log:
-        watch = PlainWatch(run, 3, log, said.append)
-        for second in range(100, 500, 1):
+        watch = FreezeWatch(run, 3, log, said.append)
+        for second in range(100, 500, 2):
             watch.look(float(second))
         assert len(said) == 1
         assert "stands still" in said[0]

@@ -54,26 +54,19 @@ def test_with_auto_a_first_rank_that_dies_leaves_the_next_alone_too(
     assert passages.index("out a 1") < passages.index("in a 2")
 
 
-def test_with_auto_ranks_that_do_not_fit_beside_the_others_wait(
+def test_with_auto_ranks_wait_for_memory_and_for_cores_beside_the_others(
     start: Start, log: Path, folder: Path
 ) -> None:
-    for run, profile in (("b", 0), ("here", 1 << 60)):  # nothing, and more than any machine has
-        foretell(folder, run, profile)
+    foretell(folder, "b", 0, cores=usable_cores().number)
     start("b", 0, 1000, admit="auto")
     wait_for(lambda: said(log, "in"), why="the other run's rank did not get in")
-    with pytest.raises(TimeoutError, match=r"can be had, .* GiB are wanted .* rank 0 of b"):
-        visit(folder, admit="auto").admitted().__enter__()
-
-
-def test_with_auto_ranks_that_compute_are_no_more_than_the_cores(
-    start: Start, log: Path, folder: Path
-) -> None:
-    for run in ("b", "here"):
-        foretell(folder, run, 0, cores=usable_cores().number)
-    start("b", 0, 1000, admit="auto")
-    wait_for(lambda: said(log, "in"), why="the other run's rank did not get in")
-    with pytest.raises(TimeoutError, match=r"cores are busy with those inside: held by rank 0 of"):
-        visit(folder, admit="auto").admitted().__enter__()
+    for run, peak_bytes, cores, why in (
+        ("large", 1 << 60, 0.0, r"can be had, .* GiB are wanted .* rank 0 of b"),
+        ("busy", 0, usable_cores().number, r"cores are busy with those inside: held by rank 0 of"),
+    ):
+        foretell(folder, run, peak_bytes, cores)
+        with pytest.raises(TimeoutError, match=why):
+            visit(folder, admit="auto", run=run, timeout_s=0.3).admitted().__enter__()
     foretell(folder, "here", 0, cores=0.2)  # one that waits for a disk
     with visit(folder, admit="auto").admitted() as admission:
         assert admission.num_beside == 1
@@ -82,7 +75,7 @@ def test_with_auto_ranks_that_compute_are_no_more_than_the_cores(
 def test_how_busy_a_rank_was_is_measured(folder: Path) -> None:
     for run, work in (("busy", lambda: sum(range(10_000))), ("idle", lambda: time.sleep(0.01))):
         with visit(folder, admit="auto", run=run).admitted():
-            until = time.monotonic() + 0.5
+            until = time.monotonic() + 0.2
             while time.monotonic() < until:
                 work()
     busy, idle = (notes(folder, run).read() for run in ("busy", "idle"))
@@ -111,25 +104,11 @@ def test_under_a_cap_two_runs_come_up_with_auto_and_not_all_at_once(
     folder: Path, log: Path, admit: str
 ) -> None:
     # Eight take 100 MiB each at once; there is room for three.
+    program = [sys.executable, "-P", "-c", RANK]
     with limited(600 * MIB) as cap:
         processes = [
             subprocess.Popen(
-                cap.command(
-                    [
-                        sys.executable,
-                        "-P",
-                        "-c",
-                        RANK,
-                        folder,
-                        run,
-                        rank,
-                        admit,
-                        "2.0",
-                        "100",
-                        "False",
-                        log,
-                    ]
-                ),
+                cap.command([*program, folder, run, rank, admit, "2.0", "100", "False", log]),
                 env=os.environ | {"PYTHONPATH": str(ROOT)},
             )
             for rank in ("0", "1", "2", "3")
@@ -150,9 +129,9 @@ def test_what_cannot_be_had_is_said_when_nobody_is_inside(
 ) -> None:
     monkeypatch.setattr(gate_module, "_HOPELESS_S", 0.2)
     foretell(folder, "here", 1 << 60)
-    with pytest.raises(UserError, match=r"rank 0 needs 1073741824.00 GiB .* of the host") as found:
+    with pytest.raises(UserError, match=r"rank 0 needs 1073741824.00 GiB .* of the host") as raised:
         visit(folder, admit="auto", timeout_s=30).admitted().__enter__()
-    assert found.value.code == 3
+    assert raised.value.code == 3
 
 
 def test_a_serial_run_and_an_auto_run_share_the_gate(start: Start, log: Path, folder: Path) -> None:

@@ -42,9 +42,9 @@ def test_a_gate_folder_that_is_not_ours_alone_is_refused(
             pytest.skip("only root can give a folder away")
         os.chown(path, 65534, 65534)
     monkeypatch.setenv("AIRLOCK_GATE_DIR", str(path))
-    with pytest.raises(UserError, match=f"the gate cannot use {path}: .*{why}") as found:
+    with pytest.raises(UserError, match=f"the gate cannot use {path}: .*{why}") as raised:
         gate_folder()
-    assert found.value.code == 4
+    assert raised.value.code == 4
 
 
 def test_the_folder_is_the_same_in_every_session_and_its_users_alone(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launch.start.gate.gate import Admit, Gate, Visitor
+from launch.start.gate.ledger import Ledger, LedgerEntry
 from launch.start.gate.memory_profile import MemoryProfile, ProfileStore
 
 # A rank that passes the gate: it writes when it got in and when it left, stays inside for a while
@@ -60,6 +61,10 @@ def visit(
     who = "zygote" if rank is None else f"rank {rank}"
     visitor = Visitor(run_id=run, attempt="0", who=who, turn=rank, known_as=known_as)
     return Gate(folder, visitor, admit=admit, timeout_s=timeout_s, on_wait=on_wait)
+
+
+def inside(folder: Path) -> list[LedgerEntry]:
+    return Ledger(folder / "ledger").inside()
 
 
 def notes(folder: Path, run: str) -> ProfileStore:

@@ -15,8 +15,8 @@ from tests.conftest import ROOT
 LOOK = """
 import dataclasses, json
 from launch.start.rank.fork_safety import inspect
-found = inspect(with_a_fork=True)
-print(json.dumps(dataclasses.asdict(found) | {"why": found.why_not_to_fork}))
+inspection = inspect(with_a_fork=True)
+print(json.dumps(dataclasses.asdict(inspection) | {"why": inspection.why_not_to_fork}))
 """
 
 
@@ -29,13 +29,17 @@ def look(environ: dict[str, str], before: str = "") -> dict[str, object]:
         text=True,
         check=True,
     )
-    found: dict[str, object] = json.loads(done.stdout)
-    return found
+    inspection: dict[str, object] = json.loads(done.stdout)
+    return inspection
 
 
 def test_a_plain_process_is_safe(environ: dict[str, str]) -> None:
-    found = look(environ)
-    assert (found["num_threads"], found["cuda_touched"], found["why"]) == (1, False, None)
+    inspection = look(environ)
+    assert (inspection["num_threads"], inspection["cuda_touched"], inspection["why"]) == (
+        1,
+        False,
+        None,
+    )
 
 
 def test_a_thread_is_found_however_idle(environ: dict[str, str]) -> None:
@@ -43,17 +47,17 @@ def test_a_thread_is_found_however_idle(environ: dict[str, str]) -> None:
 import threading, time
 threading.Thread(target=time.sleep, args=[5], daemon=True).start()
 """
-    found = look(environ, before)
-    assert found["num_threads"] == 2
-    assert "2 threads" in str(found["why"])
+    inspection = look(environ, before)
+    assert inspection["num_threads"] == 2
+    assert "2 threads" in str(inspection["why"])
 
 
 def test_a_thread_that_has_just_ended_is_none(environ: dict[str, str]) -> None:
     before = """
 import threading
 many = [threading.Thread(target=sum, args=[range(1000)]) for _ in range(20)]
-for one in many: one.start()
-for one in many: one.join()
+for thread in many: thread.start()
+for thread in many: thread.join()
 """
     assert look(environ, before)["why"] is None
 
@@ -63,32 +67,12 @@ def test_the_threads_of_a_parallel_region_are_found_after_it_has_ended(
     environ: dict[str, str],
 ) -> None:
     before = "import torch\ntorch.set_num_threads(4)\ntorch.ones(1 << 22).exp_()"
-    found = look(environ | {"OPENBLAS_NUM_THREADS": "1"}, before)
-    assert re.match(r"it has (\d+) threads \(python\)", str(found["why"]))
-    assert int(str(found["num_threads"])) >= 4  # torch keeps more than it was told to use
+    inspection = look(environ | {"OPENBLAS_NUM_THREADS": "1"}, before)
+    assert re.match(r"it has (\d+) threads \(python\)", str(inspection["why"]))
+    assert int(str(inspection["num_threads"])) >= 4  # torch keeps more than it was told to use
     before = "import torch\ntorch.set_num_threads(1)\ntorch.ones(1 << 22).exp_()"
     one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     assert look(environ | one, before)["why"] is None
-
-
-@pytest.mark.parametrize("is_available", [True, False])
-def test_what_torch_tells_only_a_fork_is_found_where_there_is_a_gpu(
-    environ: dict[str, str], is_available: bool
-) -> None:
-    # As after torch has counted the devices by the CUDA runtime, for want of NVML.
-    before = f"""
-import os, torch
-def in_bad_fork(pid=os.getpid()): return os.getpid() != pid
-torch.cuda._is_in_bad_fork = in_bad_fork
-torch.cuda.is_available = lambda: {is_available}
-"""
-    env = environ | dict.fromkeys(
-        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"
-    )
-    found = look(env, before)
-    assert found["cuda_touched"] is is_available
-    assert ("CUDA was initialised" in str(found["why"])) is is_available
-    assert look(env, "import torch\n")["why"] is None
 
 
 @pytest.mark.gpu
@@ -107,22 +91,43 @@ def test_cuda_is_found_whoever_initialised_it(
     assert look(environ, before)["cuda_touched"] is touched
 
 
-def test_the_import_that_initialises_cuda_is_named(environ: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "apex.py").write_text("import torch; torch.cuda._initialized = True\n")
-    program = """
+# One process, since importing torch takes long. As after torch has counted the devices by the CUDA
+# runtime, for want of NVML; then as after an import that has initialised CUDA.
+_WITH_TORCH = """
+import os
 from pathlib import Path
+import torch
+from launch.start.rank.fork_safety import inspect
 from launch.start.rank.script_preload import UnfitError
 from launch.start.rank.zygote import import_libraries
 from rundir.events import EventWriter
+
+print(inspect(with_a_fork=True).why_not_to_fork)
+torch.cuda._is_in_bad_fork = lambda pid=os.getpid(): os.getpid() != pid
+for is_available in (False, True):
+    torch.cuda.is_available = lambda: is_available
+    print(inspect(with_a_fork=True).cuda_touched)
+print(inspect(with_a_fork=True).why_not_to_fork)
 libraries = [(name, lambda name=name: __import__(name)) for name in ("torch", "apex", "never")]
 try:
     import_libraries(libraries, EventWriter(Path("/dev/null")))
 except UnfitError as error:
     print(error)
 """
-    env = environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program], env=env, capture_output=True, text=True, check=True
-    )
-    said = "importing apex (with apex) has initialised CUDA in it, which no fork can use again\n"
-    assert done.stdout == said
+
+
+def test_what_torch_tells_only_a_fork_is_found_where_there_is_a_gpu_and_an_import_is_named(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "apex.py").write_text("import torch; torch.cuda._initialized = True\n")
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    env = environ | dict.fromkeys(names, "1") | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    program = [sys.executable, "-P", "-c", _WITH_TORCH]
+    done = subprocess.run(program, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "None",
+        "False",
+        "True",
+        "CUDA was initialised in it, which no fork can use again",
+        "importing apex (with apex) has initialised CUDA in it, which no fork can use again",
+    ]

@@ -33,18 +33,14 @@ def test_a_modules_relative_imports_are_read_after_the_packages_that_contain_it(
     write(folder, files)
     monkeypatch.chdir(folder)
     config = ScriptConfig(path=str(folder / "pkg/train.py"), module="pkg.train")
-    found = plan_imports(config, safe_to_fork=True).steps
-    assert [one.name for one in found] == ["torch", "numpy", "yaml", "tqdm"]
+    planned = plan_imports(config, safe_to_fork=True).steps
+    assert [step.name for step in planned] == ["torch", "numpy", "yaml", "tqdm"]
 
 
 def steps(folder: Path, script: str, *preload: str) -> list[Import | Setting]:
     write(folder, {"script": script})
     config = ScriptConfig(path=str(folder / "script.py"), preload=preload)
     return list(plan_imports(config, safe_to_fork=True).steps)
-
-
-def names(folder: Path, script: str, *preload: str) -> list[str]:
-    return [step.name for step in steps(folder, script, *preload)]
 
 
 def test_torch_comes_first_and_the_rest_as_written(folder: Path) -> None:
@@ -66,53 +62,62 @@ def test_torch_comes_first_and_the_rest_as_written(folder: Path) -> None:
     ]
 
 
-def test_branches_that_may_run_are_read(folder: Path) -> None:
-    script = """
-    from typing import TYPE_CHECKING
-    try:
-        import fast
-    except ImportError:
-        import slow
-    else:
-        import more
-    if TYPE_CHECKING:
-        import never
-    else:
-        import always
-    with open("x"):
-        import inside
-    if __name__ == "__main__":
-        import cli
-    """
-    assert names(folder, script) == ["torch", "fast", "more", "always", "inside", "cli"]
+BRANCHES = """
+from typing import TYPE_CHECKING
+try:
+    import fast
+except ImportError:
+    import slow
+else:
+    import more
+if TYPE_CHECKING:
+    import never
+else:
+    import always
+with open("x"):
+    import inside
+if __name__ == "__main__":
+    import cli
+"""
+OWN_MODULES = {
+    "helper": "import einops\nif __name__ == '__main__':\n    import never\n",
+    "pack/__init__": "from . import part\nfrom .deep import thing\n",
+    "pack/part": "import first\nimport pack\n",
+    "pack/deep/thing": "from ..part import x\nimport second\n",
+    "lib/mine": "import third\nraise SystemExit\n",
+    "broken": "this is no Python",
+}
+# Files beside a script, the script, and what is imported early.
+CASES: dict[str, tuple[dict[str, str], str, list[str]]] = {
+    "branches that may run": ({}, BRANCHES, ["fast", "more", "always", "inside", "cli"]),
+    "the user's own modules, which are read and never imported": (
+        OWN_MODULES,
+        "import helper, pack.part\nimport mine, broken\nimport numpy as np\n",
+        ["einops", "first", "second", "third", "numpy"],
+    ),
+    "a folder of installed packages, which is not the user's own": (
+        {"lib/numpy": "import never", "lib/numpy-2.dist-info/none": ""},
+        "import numpy",
+        ["numpy"],
+    ),
+    "names of Airlock's packages, which are never libraries": (
+        {},
+        "import train, launch.commands.cli, airlock\nfrom rundir import paths",
+        [],
+    ),
+    "reading variables": (
+        {},
+        'import os\nrank = int(os.environ["RANK"])\nx = os.environ.get("X")\nimport b\n',
+        ["b"],
+    ),
+}
 
 
-def test_the_users_own_modules_are_read_and_never_imported(folder: Path) -> None:
-    write(
-        folder,
-        {
-            "helper": "import einops\nif __name__ == '__main__':\n    import never\n",
-            "pack/__init__": "from . import part\nfrom .deep import thing\n",
-            "pack/part": "import first\nimport pack\n",
-            "pack/deep/thing": "from ..part import x\nimport second\n",
-            "lib/mine": "import third\nraise SystemExit\n",
-            "broken": "this is no Python",
-        },
-    )
-    script = "import helper, pack.part\nimport mine, broken\nimport numpy as np\n"
-    assert names(folder, script) == ["torch", "einops", "first", "second", "third", "numpy"]
-
-
-def test_a_folder_of_installed_packages_is_not_the_users_own(folder: Path) -> None:
-    write(folder, {"lib/numpy": "import never"})
-    (folder / "lib" / "numpy-2.dist-info").mkdir()
-    assert names(folder, "import numpy") == ["torch", "numpy"]
-
-
-def test_names_of_airlocks_packages_are_never_taken_for_libraries(folder: Path) -> None:
-    assert names(
-        folder, "import train, launch.commands.cli, airlock\nfrom rundir import paths"
-    ) == ["torch"]
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_script_imports_in_every_case_is_found(folder: Path, case: str) -> None:
+    files, script, expected = CASES[case]
+    write(folder, files)
+    assert [step.name for step in steps(folder, script)] == ["torch", *expected]
 
 
 def test_what_is_not_safe_to_fork_is_left_out_unless_asked_for(folder: Path) -> None:
@@ -169,8 +174,3 @@ def test_after_variables_that_are_not_known_nothing_more_is_imported_early(
     assert plan.steps == (Import("torch"), Import("a"))
     assert plan.left_out[0][0] == "all that follows"
     assert "script.py, line " in plan.left_out[0][1]
-
-
-def test_reading_variables_changes_nothing(folder: Path) -> None:
-    script = 'import os\nrank = int(os.environ["RANK"])\nx = os.environ.get("X")\nimport b\n'
-    assert names(folder, script) == ["torch", "b"]

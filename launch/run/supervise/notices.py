@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rundir.events import Event
 from rundir.exit_codes import ExitCode
@@ -16,51 +15,31 @@ Facts = dict[str, Any]
 _LONGEST_TEXT = 4000  # characters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Notice(NamedTuple):
     """A kind of event to tell of: its name for the command, and its own facts."""
 
     name: str
     facts: Callable[[Event], Facts]
 
 
-def _fields(*names: str) -> Callable[[Event], Facts]:
-    return lambda event: {name: event.get(name) for name in names}
+def _fields(*names: str, **of_field: str) -> Callable[[Event], Facts]:
+    """Return a function from an event to some of its fields, those of `of_field` renamed."""
+    fields = of_field | dict(zip(names, names, strict=True))
+    return lambda event: {fact: event.get(name) for fact, name in fields.items()}
 
 
 # By (kind, name) of the run's own events. A new kind needs a row here and in docs/watching.md.
-TOLD: Mapping[tuple[str, str], Told] = {
-    ("error", "hang"): Told(
-        name="hang",
-        facts=_fields("failed_rank", "cause", "title", "still_s", "limit_s", "ends"),
+NOTICES: Mapping[tuple[str, str], Notice] = {
+    ("error", "hang"): Notice(
+        "hang", _fields("failed_rank", "cause", "title", "still_s", "limit_s", "ends")
     ),
-    ("mark", "stall"): Told(
-        name="stall",
-        facts=lambda event: {
-            "what": event["waiting"],
-            "waited_s": event["waited_s"],
-            "limit_s": event["limit_s"],
-        },
+    ("mark", "stall"): Notice("stall", _fields("waited_s", "limit_s", what="waiting")),
+    ("mark", "loss.bad"): Notice(
+        "bad-loss", _fields("answer", "step", "loss", "usual", "limit", "samples", what="text")
     ),
-    ("mark", "loss.bad"): Told(
-        name="bad-loss",
-        facts=lambda event: {
-            "what": event["text"],
-            "answer": event["answer"],
-            "step": event["step"],
-            "loss": event["loss"],
-            "usual": event["usual"],
-            "limit": event["limit"],
-            "samples": event["samples"],
-        },
-    ),
-    ("mark", "restart"): Told(
-        name="failure",
-        facts=lambda event: {
-            "what": event["cause"],
-            "is_restarted": True,
-            "num_restarts": event["num_restarts"],
-        },
+    ("mark", "restart"): Notice(
+        "failure",
+        lambda event: _fields("num_restarts", what="cause")(event) | {"is_restarted": True},
     ),
 }
 
