@@ -37,7 +37,7 @@ from rundir.prepared import read_prepared
 from train.batches.course import Course, course_of
 from train.batches.feed import Feed, Steps, order_of
 from train.data.dataset import SampleFile
-from train.evaluation.evaluation_sets import evaluation_sets
+from train.evaluation.all_sets import evaluation_sets
 from train.model.attention import allow_cudnn, row_lengths
 from train.model.build import (
     add_method,
@@ -151,7 +151,7 @@ def _train(
         device = rank_device(int(os.environ["LOCAL_RANK"]))
     pulse = start_watchdog(run)
     ranks = meet(device, events, config.launch.collective_timeout_s, pulse)
-    watch_forks(lambda text: events.emit("log", "line", text=f"[Rank {ranks.rank}] {text}"))
+    watch_forks(ranks.say)
     prepared = read_prepared(run)
     if config.train.bf16_updates == "auto":  # the launcher's choice, by the plan
         config = replace(config, train=replace(config.train, bf16_updates=prepared.bf16_updates))
@@ -160,7 +160,7 @@ def _train(
     with events.span("ddp.wrap"):
         if prepared.loading.load == "broadcast":
             make_room(model, ranks)
-        tried = try_out(model, config, ranks, events)
+        tried = try_out(model, config, ranks)
         config = replace(config, data=replace(config.data, packing=tried.packed.packing))
         if config.model.compile:
             compile_blocks(model)
@@ -172,21 +172,20 @@ def _train(
     torch.manual_seed(config.train.seed + ranks.rank)
     if ranks.is_first:
         remove_half_written(run)  # by an earlier attempt, whose ranks are all gone
-    resume_from = _resume_from(run, ranks, events) or prepared.resume_from
+    resume_from = _resume_from(run, ranks) or prepared.resume_from
     course = course_of(config, prepared.train.num_samples, resume_from)
-    samples = _samples(config, run, ranks, events, course)
+    samples = _samples(config, run, ranks, course)
     order = samples if isinstance(samples, Stream) else order_of(samples, course)
     multiple = row_lengths(config, model, ranks.device)
     trainer = Trainer(
         config=config,
         run=run,
         ranks=ranks,
-        events=events,
         model=wrapped,
         feed=Feed(samples, config, ranks.rank, ranks.world_size, order, multiple),
-        evaluator=evaluation_sets(config, run, ranks, events, model, head=tried.head),
+        evaluator=evaluation_sets(config, run, ranks, model, head=tried.head),
     )
-    _tell_cost(config, samples, order, ranks, events)
+    _tell_cost(config, samples, order, ranks)
     trainer.warm_up()
     trainer.restore(resume_from)
     result = trainer.train()
@@ -196,18 +195,12 @@ def _train(
     if result == "done" and ranks.is_first:
         with events.span("export"):
             trainer.take_best()
-            write_results(config, run, model, events)
+            write_results(config, run, model, ranks)
     trainer.announce(result)
     part(ranks)
 
 
-def _tell_cost(
-    config: RunConfig,
-    samples: SampleFile | Stream,
-    order: Steps,
-    ranks: Ranks,
-    events: EventWriter,
-) -> None:
+def _tell_cost(config: RunConfig, samples: SampleFile | Stream, order: Steps, ranks: Ranks) -> None:
     """Tell what batches by length cost beside packed rows: known beforehand of prepared samples."""
     if config.data.packing != "by_length" or not ranks.is_first or isinstance(samples, Stream):
         return
@@ -221,20 +214,18 @@ def _tell_cost(
     (tokens, computed, batches), (_, in_rows, rows) = (
         map(sum, zip(*map(feed.tokens, steps), strict=True)) for feed in feeds
     )
-    text = (
-        f"[Rank 0] PACKING: by length, {len(steps)} steps compute {computed / tokens:.2f} times "
-        f"their tokens, in {batches} micro-batches; packed rows would be {in_rows / tokens:.2f} "
-        f"times them, in {rows}"
+    ranks.say(
+        f"PACKING: by length, {len(steps)} steps compute {computed / tokens:.2f} times their "
+        f"tokens, in {batches} micro-batches; packed rows would be {in_rows / tokens:.2f} times "
+        f"them, in {rows}"
     )
-    events.emit("log", "line", text=text)
 
 
-def _resume_from(run: RunDir, ranks: Ranks, events: EventWriter) -> str | None:
+def _resume_from(run: RunDir, ranks: Ranks) -> str | None:
     """Return the last complete checkpoint of this run itself, if any, as after a restart."""
     own = complete_checkpoints(run.checkpoints)
     for path in incomplete_checkpoints(run.checkpoints) if ranks.is_first else ():
-        text = f"[Rank 0] RESUME: {path.name} is incomplete, and skipped"
-        events.emit("log", "line", text=text)
+        ranks.say(f"RESUME: {path.name} is incomplete, and skipped")
     return str(own[-1]) if own else None
 
 
@@ -265,13 +256,11 @@ def wrap(
     return wrapped
 
 
-def _samples(
-    config: RunConfig, run: RunDir, ranks: Ranks, events: EventWriter, course: Course
-) -> SampleFile | Stream:
+def _samples(config: RunConfig, run: RunDir, ranks: Ranks, course: Course) -> SampleFile | Stream:
     """Return the training samples, prepared or streamed."""
     prepared = read_prepared(run)
     if not prepared.train.is_streamed:
         return SampleFile(prepared.train)
     return Stream(
-        config=config, run=run, prepared=prepared, ranks=ranks, events=events, course=course
+        config=config, run=run, prepared=prepared, ranks=ranks, events=ranks.events, course=course
     )

@@ -26,7 +26,7 @@ def chosen(folder: Path, environ: dict[str, str], child: str, timeout_s: float) 
     env = {**os.environ, **hooked(environ, folder, "torch.backends.mps", _HAS_MPS)}
     if child:
         with (folder / "sitecustomize.py").open("a") as file:
-            file.write(f"\nimport sys\nif 'ranks.try_mps' in sys.orig_argv:\n    {child}\n")
+            file.write(f"\nimport sys\nif 'ranks.mps' in sys.orig_argv:\n    {child}\n")
     done = subprocess.run(
         [sys.executable, "-P", "-c", _CHOOSE.format(timeout_s)],
         cwd=ROOT,

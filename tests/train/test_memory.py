@@ -89,7 +89,6 @@ def steps(*, warm: bool) -> dict[str, float]:
         config=config,
         run=RunDir(Path(os.devnull)),
         ranks=ranks,
-        events=events,
         model=wrapped,
         feed=Feed(samples, config, ranks.rank, ranks.world_size),
         evaluator=None,

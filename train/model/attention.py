@@ -66,12 +66,9 @@ def _best(config: RunConfig, described: PretrainedConfig, *, on_cuda: bool | Non
     if not has_own and why_not_varlen(described) is None:
         return VARLEN
     fits = largest_head(described) <= MAX_HEAD_DIM  # the package's kernels have the same limit
-    return FLASH_ATTN if fits and _has_flash_attn(is_here=is_here) else None
-
-
-def _has_flash_attn(*, is_here: bool) -> bool:
-    """Return whether there is the flash-attn package; a plan, which sees no GPU, cannot try it."""
-    return is_flash_attn_2_available() if is_here else find_spec("flash_attn") is not None
+    # A plan, which sees no GPU, cannot try the package.
+    is_there = is_flash_attn_2_available() if is_here else find_spec("flash_attn") is not None
+    return FLASH_ATTN if fits and is_there else None
 
 
 def allow_cudnn(config: RunConfig) -> None:

@@ -14,7 +14,6 @@ import torch
 
 from ranks.group import Ranks
 from rundir.config import RunConfig
-from rundir.events import EventWriter
 from train.batches.batch import NO_WORK, Work
 from train.step.mfu import ModelFlops, peak_flops_per_s
 
@@ -99,8 +98,8 @@ class Stopwatch:
 class StepProgress:
     """Sums over the steps since the last report; rank 0 reports, and each rank its own times."""
 
-    def __init__(self, config: RunConfig, ranks: Ranks, events: EventWriter) -> None:
-        self._ranks, self._events = ranks, events
+    def __init__(self, config: RunConfig, ranks: Ranks) -> None:
+        self._ranks = ranks
         self._peak = peak_flops_per_s(ranks.device, config.model.dtype)
         self._stopwatch = Stopwatch(ranks.device)
         self._total, self._total_s = NO_WORK, 0.0
@@ -176,7 +175,7 @@ class StepProgress:
         if self._ranks.world_size > 1:
             self._tell_own(step, times)
         if self._ranks.is_first and math.isfinite(loss):
-            self._events.emit(
+            self._ranks.events.emit(
                 "metric",
                 "train",
                 step=step,
@@ -201,7 +200,7 @@ class StepProgress:
         """Write what this rank itself spends its time on, apart from waiting for others."""
         known = {part: seconds or 0.0 for part, seconds in times.items()}
         compute_s = sum(known[part] for part in DEVICE_PARTS) - known[_WAIT]
-        self._events.emit(
+        self._ranks.events.emit(
             "metric",
             "train.rank",
             step=step,

@@ -12,7 +12,6 @@ import torch
 from ranks.group import Ranks
 from rundir.config import RunConfig
 from rundir.errors import UserError
-from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 from train.batches.batch import Batch, collate
 from train.data.dataset import Sample, prompted
@@ -45,7 +44,7 @@ class Tried:
     packed: Packed = NOT_TRIED
 
 
-def try_out(model: Any, config: RunConfig, ranks: Ranks, events: EventWriter) -> Tried:
+def try_out(model: Any, config: RunConfig, ranks: Ranks) -> Tried:
     """Try out the model on rank 0, and return the findings on all ranks, which follow them.
 
     Raises UserError on rank 0 if the model is not causal, if samples cannot be packed for it, or if
@@ -55,7 +54,7 @@ def try_out(model: Any, config: RunConfig, ranks: Ranks, events: EventWriter) ->
     if ranks.is_first:
         tried = tried_of(model, config)
         for text in _lines(model, config, tried):
-            events.emit("log", "line", text=f"[Rank 0] {text}")
+            ranks.say(text)
     result: Tried = ranks.share(tried)
     if result.why_masked:
         use_masks(plain_model(model))

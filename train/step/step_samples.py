@@ -14,7 +14,7 @@ from rundir.config import RunConfig
 from rundir.data_paths import data_paths
 from rundir.errors import UserError
 from rundir.paths import RunDir
-from train.batches.batch import collate
+from train.batches.batch import loss_of
 from train.batches.feed import Feed
 from train.data.dataset import SampleFile
 from train.data.sources import find_sources
@@ -58,8 +58,8 @@ def rows_of_step(
 
 def _mean_loss(index: int, samples: SampleFile, ranks: Ranks, loss: nn.Module) -> float:
     ranks.pulse.tick("eval")
-    batch = collate([samples[index]])
-    return float(loss(*batch.arguments(ranks.device))) / max(1, batch.num_label_tokens)
+    loss_sum, num_labels = loss_of(loss, [samples[index]], ranks.device)
+    return loss_sum / max(1, num_labels)
 
 
 class _Files:

@@ -18,7 +18,6 @@ from transformers import PretrainedConfig
 from ranks.group import Ranks
 from ranks.torch_compat import default_group, fake_store
 from rundir.config import RunConfig
-from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train.batches.batch import Batch
 from train.batches.feed import Feed
@@ -32,7 +31,7 @@ from train.model.varlen import VARLEN, NotForVarlenError, register, use_masks
 from train.step.loop import Trainer
 from train.step.selftest import try_step
 from train.trace.kernels import Device, kernels_of
-from train.trace.share import ALL, Bytes, Shape, largest_share, states_by_shape
+from train.trace.optimizer_share import ALL, Bytes, Shape, largest_share, states_by_shape
 from train.trace.storages import Storages
 from train.update.optimizer import with_own_states
 from train.worker import wrap
@@ -159,7 +158,6 @@ def _trainer(config: RunConfig, wrapped: Any, ranks: Ranks) -> Trainer:
         ranks=ranks,
         model=wrapped,
         feed=Feed(samples, config, ranks.rank, ranks.world_size),
-        events=EventWriter(Path(os.devnull)),
         evaluator=None,
     )
 

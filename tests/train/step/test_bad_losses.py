@@ -6,7 +6,6 @@ The file is also the program that the tests start, as tests/train/step/test_loop
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -232,7 +231,6 @@ def guards_of(config: RunConfig, run: RunDir, course: Course) -> Guards:
         config=config,
         run=run,
         ranks=Alone(torch.device("cpu")),
-        events=EventWriter(Path(os.devnull)),
         feed=Feed(samples, config, 0, 1, Order(course)),
         loss=torch.nn.Identity(),
     )

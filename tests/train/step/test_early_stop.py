@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-from train.step.early_stop import Patience
+from train.step.guards import Patience
 
 
 def seen(losses: list[float], most: int = 3) -> Patience:

@@ -89,7 +89,6 @@ def gradients_rank(run: RunDir, rank: int) -> None:
         config=config,
         run=run,
         ranks=ranks,
-        events=events,
         model=ddp,
         feed=feed,
         evaluator=None,

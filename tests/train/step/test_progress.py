@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ import torch
 
 from ranks.group import Ranks
 from rundir.config import RunConfig
-from rundir.events import EventWriter
 from train.batches.batch import Work
 from train.step.mfu import ModelFlops
 from train.step.progress import StepProgress
@@ -23,7 +20,7 @@ WORK = Work(num_labels=20, num_inputs=40, squared_lengths=800)
 def new_progress(world_size: int) -> StepProgress:
     nobody: Any = None  # no collective is run here
     ranks = Ranks(rank=0, world_size=world_size, device=torch.device("cpu"), control=nobody)
-    return StepProgress(RunConfig(profile="test"), ranks, EventWriter(Path(os.devnull)))
+    return StepProgress(RunConfig(profile="test"), ranks)
 
 
 @pytest.mark.parametrize("world_size", [1, 4])

@@ -26,8 +26,8 @@ from tests.train.groups import new_run, run_program, start_ranks, told
 from tests.train.step.test_loop import configured, curve, train_rank
 from train import worker
 from train.data.prepare_path import prepare_file
+from train.evaluation.answer_snapshot import Snapshots
 from train.evaluation.answering import Answerer
-from train.evaluation.snapshot import Snapshots
 from train.model.make_checkpoint import make_checkpoint
 
 pytestmark = pytest.mark.runs  # starts groups of real ranks

@@ -18,7 +18,7 @@ from rundir.config import RunConfig, TrainConfig
 from rundir.config_file import config_text, read_config
 from rundir.events import Event, EventWriter, read_events
 from rundir.paths import RunDir, create_run
-from train.step.controls import Controls
+from train.step.live_controls import Controls
 from train.step.recorder import Recorder
 
 
@@ -34,8 +34,9 @@ class Training:
     done: list[str] = field(default_factory=list)
     left_out_s: float = 0.0
 
-    def change(self, settings: TrainConfig) -> None:
-        self.settings = settings
+    @property
+    def progress(self) -> Training:
+        return self
 
     def save_now(self) -> str:
         self.done.append("save")
@@ -62,7 +63,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
 def controls(run: RunDir) -> Controls:
     config = RunConfig(profile="tiny", architecture={})
     events = EventWriter(run.event_file("rank0"), rank=0)
-    return Controls(config, run, Alone(torch.device("cpu")), events)
+    return Controls(config, run, Alone(torch.device("cpu"), events=events))
 
 
 def answers(run: RunDir, name: str = "control") -> list[Event]:
@@ -70,7 +71,7 @@ def answers(run: RunDir, name: str = "control") -> list[Event]:
 
 
 def take(controls: Controls, training: Training) -> bool:
-    return controls.stepped(controls.look(), training)
+    return controls.stepped(controls.read(), training)
 
 
 def test_nothing_is_done_unless_it_is_asked_for(run: RunDir, controls: Controls) -> None:
@@ -78,7 +79,7 @@ def test_nothing_is_done_unless_it_is_asked_for(run: RunDir, controls: Controls)
     (run.control / "something else").touch()
     (run.control / "save.d").mkdir()
     training = Training()
-    assert controls.look() == 0
+    assert controls.read() == 0
     assert take(controls, training) is False
     assert (training.done, answers(run)) == ([], [])
 
@@ -186,7 +187,7 @@ def test_traces_asked_for_at_once_come_one_after_the_other(run: RunDir, controls
     take(controls, training)
     control.ask_once(run, "profile", "100")  # more than there are
     for step in range(4, 11):
-        asked = controls.look()
+        asked = controls.read()
         torch.ones(8).matmul(torch.ones(8))
         training.step = step
         controls.stepped(asked, training)
@@ -201,7 +202,8 @@ def test_traces_asked_for_at_once_come_one_after_the_other(run: RunDir, controls
 
 
 def test_a_trace_that_cannot_be_written_is_told_and_leaves_nothing(run: RunDir) -> None:
-    recorder = Recorder(run, Alone(torch.device("cpu")), EventWriter(run.event_file("rank0")))
+    events = EventWriter(run.event_file("rank0"))
+    recorder = Recorder(run, Alone(torch.device("cpu"), events=events))
     run.traces.write_text("a file where the folder has to be")
     recorder.begin(0, 1)
     recorder.stepped()

@@ -10,7 +10,7 @@ import pytest
 
 from rundir.config import RunConfig, TrainConfig
 from train.batches.course import course_of
-from train.update.schedule import learning_rate
+from train.update.optimizer import learning_rate
 
 PEAK = 1e-3
 
