@@ -84,7 +84,7 @@ class Conversation:
         num_refused = 0
         for speaker in self._speakers:
             try:
-                speaker.asked(prompt, self._way, self._tools)
+                ids = speaker.ids_of(prompt, self._way, self._tools)
             except UserError as error:
                 num_refused += 1
                 if num_refused == len(self._speakers):
@@ -94,7 +94,7 @@ class Conversation:
             if len(self._speakers) > 1:
                 label = _LABEL if sys.stdout.isatty() else "{}:"
                 _say(label.format(speaker.label) + " ")
-            speaker.answer(prompt, self._way, self._tools, _say)
+            speaker.answer(prompt, ids, self._way, self._tools[0], _say)
             _say("\n")
 
     def go_on(self, intro: str) -> None:
