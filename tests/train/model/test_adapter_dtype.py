@@ -22,10 +22,6 @@ from train.trace.estimate import _described, footprint
 
 CPU = torch.device("cpu")
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "linear_backward"}
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore:{what}")
-    for what in (".*gradient_checkpointing", "fan_in_fan_out", ".*jit")
-]
 
 
 class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -25,11 +25,6 @@ from train.model.new_tokens import grow
 from train.step.selftest import try_step
 
 IDS = torch.arange(5, 25)[None]
-# peft asks transformers for a name that it has renamed, and detects transposed weights by itself.
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore:{what}")
-    for what in (".*gradient_checkpointing", "fan_in_fan_out", "Unsupported layer type")
-]
 
 
 def made(kind: str, *, draw: bool = True, **options: Any) -> Any:

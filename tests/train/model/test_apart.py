@@ -15,11 +15,6 @@ from train.model.apart import Apart
 from train.model.loss import SummedLoss
 from train.step.random_rows import logits_of, random_samples
 
-# peft and transformers tell of renamed names, and of kernels that are not installed.
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore:{what}")
-    for what in (".*gradient_checkpointing", ".*[Uu]nrecognized keys")
-]
 # A gated delta net, Mamba in both forms, a short convolution, lightning attention, and what shares
 # rows with attention that is told no positions.
 HYBRIDS = ["qwen3_next", "qwen3_5_text", "mamba2", "jamba", "lfm2", "minimax", "granitemoehybrid"]

@@ -18,9 +18,6 @@ from train.model.build import add_method, load_model
 from train.model.export import difference, export, export_adapter, logits_of_some
 from train.model.make_checkpoint import make_checkpoint
 
-# peft asks transformers for a name that transformers has renamed; neither is ours to fix.
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
-
 CPU = torch.device("cpu")
 IDS = torch.tensor([[10, 20, 30, 40, 50, 60, 70, 80]])
 

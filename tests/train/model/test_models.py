@@ -32,11 +32,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "gemma": SMALL | {"head_dim": 16},
     "gpt2": GPT2 | NO_DROPOUT,
 }
-# peft asks transformers for a name that it has renamed, and detects transposed weights by itself.
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore:{what}")
-    for what in (".*gradient_checkpointing", "fan_in_fan_out")
-]
 
 
 CONFIG = RunConfig(profile="test")

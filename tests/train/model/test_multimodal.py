@@ -48,8 +48,6 @@ from train.step.selftest import tried_of
 
 NUM_PROMPT = 4  # tokens
 KINDS = [*MOST_COMMON, *(pytest.param(kind, marks=pytest.mark.long) for kind in OTHERS)]
-# Of peft: it reads a name that transformers renamed.
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
 
 
 def configured(method: str = "full", **model: Any) -> RunConfig:

@@ -30,10 +30,6 @@ from train.trace.trace import _weights
 pytest.importorskip("bitsandbytes")
 CPU = torch.device("cpu")
 IDS = torch.arange(3, 43)[None]
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore:{what}")
-    for what in (".*gradient_checkpointing", "fan_in_fan_out", ".*jit")
-]
 
 
 def configured(kind: str, method: str = "qlora", **shape: Any) -> RunConfig:

@@ -57,12 +57,6 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gemma3": GEMMA3,
     "qwen2, two kinds of layers": UNALIKE,
 }
-# transformers' name for checkpointing is new, and peft still uses the old one. peft detects by
-# itself that adapters of GPT-2's layers are transposed.
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore:{what}")
-    for what in (".*gradient_checkpointing", "fan_in_fan_out")
-]
 KINDS = ["qwen2", "qwen3", "llama", "mistral", "gpt2"]
 # Parameters, and those of LoRA with rank 16 on every linear layer of a block.
 REAL = {
@@ -356,7 +350,6 @@ def test_only_eager_attention_keeps_a_score_for_each_pair_of_tokens(
     assert growth("eager") > 3
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of the module it is in
 def test_shared_out_states_are_half_as_many_on_each_of_two_ranks() -> None:
     config = configured(QWEN3, num_ranks=2, global_batch_size=2)
     sharded = replace(config, train=replace(config.train, shard_optimizer=True))

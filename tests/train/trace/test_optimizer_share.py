@@ -22,11 +22,6 @@ from train.trace.kernels import kernels_of
 from train.trace.storages import Storages
 from train.update.optimizer import make_optimizer, with_own_states
 
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore:{what}")
-    for what in (".*torch.jit:DeprecationWarning", "fan_in_fan_out", ".*gradient_checkpointing")
-]
-
 
 def fullest(config: RunConfig, num_ranks: int) -> int:
     """Return the bytes that the fullest rank has, dealt out by hand as ZeRO's documentation says.

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import HashStore
 
 from ranks.group import Ranks
 from rundir.config import TrainConfig
@@ -22,16 +19,6 @@ from train.update.rounding import round_at_random
 
 WAYS: list[Any] = ["master", "stochastic"]
 KINDS = [False, True]  # in 8 bits
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    """Yield a real process group of one."""
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    control = dist.group.WORLD
-    assert control is not None
-    yield Ranks(rank=0, world_size=1, device=torch.device("cpu"), control=control)
-    dist.destroy_process_group()
 
 
 class Training:
@@ -287,7 +274,6 @@ def test_no_temporary_is_as_large_as_a_large_parameter(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("updates", WAYS)
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.usefixtures("ranks")
 def test_copies_are_shared_out_with_the_states(updates: Any) -> None:
     """With one rank, that rank has all; the construction is that of many."""
