@@ -1,4 +1,4 @@
-"""Steps and learning rates at the boundaries, where off-by-one errors live."""
+"""Learning rates at the boundaries, where off-by-one errors live."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from rundir.config import RunConfig, TrainConfig
-from train.batches.course import course_of
+from rundir.config import TrainConfig
 from train.update.optimizer import learning_rate
 
 PEAK = 1e-3
@@ -17,25 +16,6 @@ PEAK = 1e-3
 
 def config(**settings: Any) -> TrainConfig:
     return replace(TrainConfig(learning_rate=PEAK, warmup_steps=4), **settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "num_samples", "steps"),
-    [
-        ({"max_steps": 7, "epochs": 3.0}, 1000, 7),
-        ({"epochs": 1.0, "global_batch_size": 10}, 100, 10),
-        ({"epochs": 1.0, "global_batch_size": 10}, 101, 11),
-        ({"epochs": 2.5, "global_batch_size": 10}, 100, 25),
-        ({"epochs": 0.25, "global_batch_size": 64}, 100, 1),
-        ({"epochs": 0.0}, 100, 1),
-        ({"epochs": 3.0, "global_batch_size": 64}, 5, 1),
-    ],
-)
-def test_the_steps_are_those_asked_for_or_what_the_epochs_come_to(
-    settings: dict[str, Any], num_samples: int, steps: int
-) -> None:
-    run = RunConfig(profile="test", train=config(**settings))
-    assert course_of(run, num_samples).num_steps == steps
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
@@ -46,23 +26,18 @@ def test_the_rate_rises_evenly_to_its_peak_and_reaches_it_with_the_last_warm_up_
     assert rates == pytest.approx([PEAK / 4, PEAK / 2, PEAK * 3 / 4, PEAK, PEAK])
 
 
-@pytest.mark.parametrize(
-    ("schedule", "half_way", "end"),
-    [("cosine", 0.55, 0.1), ("linear", 0.55, 0.1), ("constant", 1.0, 1.0)],
-)
-def test_the_rate_falls_to_a_tenth(schedule: str, half_way: float, end: float) -> None:
-    settings = config(schedule=schedule)
-    assert learning_rate(settings, 12, 20) == pytest.approx(half_way * PEAK)
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
+@pytest.mark.parametrize("floor", [None, 0.0, 0.5])
+def test_the_rate_falls_to_a_tenth_or_the_floor_that_is_set_and_a_constant_one_has_none(
+    schedule: str, floor: float | None
+) -> None:
+    settings = config(schedule=schedule, **({} if floor is None else {"min_lr_ratio": floor}))
+    end = 1.0 if schedule == "constant" else 0.1 if floor is None else floor
+    assert learning_rate(settings, 12, 20) == pytest.approx((1 + end) / 2 * PEAK)
     assert learning_rate(settings, 20, 20) == pytest.approx(end * PEAK)
-    assert end * PEAK <= learning_rate(settings, 19, 20) <= (end + 0.06) * PEAK
-
-
-@pytest.mark.parametrize("schedule", ["cosine", "linear"])
-@pytest.mark.parametrize("floor", [0.0, 0.5])
-def test_the_rate_falls_to_the_floor_that_is_set(schedule: str, floor: float) -> None:
-    settings = config(schedule=schedule, min_lr_ratio=floor)
-    assert learning_rate(settings, 12, 20) == pytest.approx((1 + floor) / 2 * PEAK)
-    assert learning_rate(settings, 20, 20) == pytest.approx(floor * PEAK)
+    assert end * PEAK <= learning_rate(settings, 19, 20) <= (end + 0.07) * PEAK
+    rates = [learning_rate(settings, step, 20) for step in range(4, 20)]
+    assert rates == sorted(rates, reverse=True)
 
 
 def test_by_default_the_rates_are_those_of_earlier_versions_to_the_last_bit() -> None:
@@ -71,20 +46,9 @@ def test_by_default_the_rates_are_those_of_earlier_versions_to_the_last_bit() ->
         assert learning_rate(config(), step, 20) == PEAK * (0.1 + 0.9 * left)
 
 
-def test_a_constant_rate_has_no_floor() -> None:
-    settings = config(schedule="constant", min_lr_ratio=0.5)
-    assert learning_rate(settings, 19, 20) == PEAK
-
-
 def test_cosine_and_linear_differ_between_their_borders() -> None:
     quarter = [learning_rate(config(schedule=name), 8, 20) for name in ("cosine", "linear")]
     assert quarter == pytest.approx([PEAK * (0.1 + 0.9 * 0.8535534), PEAK * 0.775])
-
-
-@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
-def test_after_the_warm_up_the_rate_never_rises(schedule: str) -> None:
-    rates = [learning_rate(config(schedule=schedule), step, 20) for step in range(4, 20)]
-    assert rates == sorted(rates, reverse=True)
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
