@@ -19,8 +19,8 @@ from train.step.random_rows import logits_of, random_samples
 # rows with attention that is told no positions.
 HYBRIDS = ["qwen3_next", "qwen3_5_text", "mamba2", "jamba", "lfm2", "minimax", "granitemoehybrid"]
 OTHERS = (
-    "bailing_hybrid bamba falcon_h1 falcon_mamba inkling_text kimi_linear lfm2_moe mamba nemotron_h "
-    "olmo_hybrid qwen3_5_moe_text qwen4_exp_text recurrent_gemma rwkv zamba zamba2 zaya"
+    "bailing_hybrid bamba falcon_h1 falcon_mamba inkling_text kimi_linear lfm2_moe mamba "
+    "nemotron_h olmo_hybrid qwen3_5_moe_text qwen4_exp_text recurrent_gemma rwkv zamba zamba2 zaya"
 )
 ALL = [*HYBRIDS, *(pytest.param(kind, marks=pytest.mark.long) for kind in OTHERS.split())]
 
