@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ranks.torch_compat import memory_snapshot, note_allocations
+from ranks.torch_compat import memory_snapshot
 from rundir.atomic import write_bytes, write_text
 from rundir.paths import RunDir
 from rundir.units import MIB
@@ -25,12 +25,6 @@ _NUM_LINES = 3  # of the stack of each: the innermost
 _OF_TORCH = ("/torch/", "/site-packages/")
 
 Snapshot = dict[str, Any]  # as torch.cuda.memory._snapshot() describes it
-
-
-def begin_history(device: torch.device, *, is_wanted: bool) -> None:
-    """Have torch note where memory of a GPU is allocated from now on."""
-    if is_wanted and device.type == "cuda":
-        note_allocations()
 
 
 @contextmanager

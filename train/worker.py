@@ -20,10 +20,11 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ranks.forks import watch_forks
-from ranks.gpu_memory import begin_history, told_when_it_runs_out
+from ranks.gpu_memory import told_when_it_runs_out
 from ranks.group import Alone, Ranks, meet, part, rank_device
 from ranks.mps import TRY_TIMEOUT_S, why_no_mps
 from ranks.threads import num_threads
+from ranks.torch_compat import note_allocations
 from ranks.watchdog import start_watchdog
 from rundir.checkpoints import (
     complete_checkpoints,
@@ -38,7 +39,7 @@ from train.batches.course import Course, course_of
 from train.batches.feed import Feed, Steps, order_of
 from train.data.dataset import SampleFile
 from train.evaluation.all_sets import evaluation_sets
-from train.model.attention import allow_cudnn, row_lengths
+from train.model.attention import row_lengths
 from train.model.build import (
     add_method,
     compile_blocks,
@@ -51,7 +52,6 @@ from train.model.loading import make_room, read_ahead
 from train.model.loss import SummedLoss
 from train.model.new_tokens import grow
 from train.model.same_weights import check_same_weights
-from train.model.undistributed import Undistributed
 from train.step.loop import Trainer
 from train.step.selftest import Tried, try_out
 from train.stream.stream import Stream
@@ -81,8 +81,10 @@ def load(
         device = plain_device(config, device, tell)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        allow_cudnn(config)
-    begin_history(device, is_wanted=config.train.memory_history)
+        # On GPUs from Hopper on torch's sdpa prefers cuDNN's, which spends 0.4 s on each new shape.
+        torch.backends.cuda.enable_cudnn_sdp(config.model.attention == "cudnn")
+        if config.train.memory_history:
+            note_allocations()
     with told_when_it_runs_out(run, print):
         if inherited is not None:
             return inherited.to(device)
@@ -221,6 +223,16 @@ def _tell_cost(config: RunConfig, samples: SampleFile | Stream, order: Steps, ra
     )
 
 
+def _samples(config: RunConfig, run: RunDir, ranks: Ranks, course: Course) -> SampleFile | Stream:
+    """Return the training samples, prepared or streamed."""
+    prepared = read_prepared(run)
+    if not prepared.train.is_streamed:
+        return SampleFile(prepared.train)
+    return Stream(
+        config=config, run=run, prepared=prepared, ranks=ranks, events=ranks.events, course=course
+    )
+
+
 def _resume_from(run: RunDir, ranks: Ranks) -> str | None:
     """Return the last complete checkpoint of this run itself, if any, as after a restart."""
     own = complete_checkpoints(run.checkpoints)
@@ -231,17 +243,18 @@ def _resume_from(run: RunDir, ranks: Ranks) -> str | None:
 
 def wrap(
     model: Any, ranks: Ranks, *, init_sync: bool, tried: Tried | None = None
-) -> DistributedDataParallel | Undistributed:
-    """Wrap the model and its loss in DDP, or in `Undistributed` for a plain run.
+) -> DistributedDataParallel | SummedLoss:
+    """Wrap the model and its loss in DDP; in a plain run, just return the loss.
 
-    With `init_sync` all ranks get rank 0's weights; weights that are written are no longer shared.
-    Buffers are sent before a forward pass only if the model changes them: for constants, as those
-    of rotary positions, that would be a broadcast a step for nothing.
+    (No torch backend takes MPS tensors.) With `init_sync` all ranks get rank 0's weights; weights
+    that are written are no longer shared. Buffers are sent before a forward pass only if the model
+    changes them: for constants, as those of rotary positions, that would be a broadcast a step for
+    nothing.
     """
     tried = tried or Tried()
     loss = SummedLoss(model, head=tried.head)
     if isinstance(ranks, Alone):
-        return Undistributed(loss)
+        return loss
     wrapped = DistributedDataParallel(
         loss,
         device_ids=[ranks.device] if ranks.device.type == "cuda" else None,
@@ -254,13 +267,3 @@ def wrap(
     # keeps `init_sync` from sending buffers, and 2.13 has `forward_sync_buffers` for this one.
     wrapped.broadcast_buffers = bool(tried.changed_buffers)
     return wrapped
-
-
-def _samples(config: RunConfig, run: RunDir, ranks: Ranks, course: Course) -> SampleFile | Stream:
-    """Return the training samples, prepared or streamed."""
-    prepared = read_prepared(run)
-    if not prepared.train.is_streamed:
-        return SampleFile(prepared.train)
-    return Stream(
-        config=config, run=run, prepared=prepared, ranks=ranks, events=ranks.events, course=course
-    )

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from ranks.gpu_memory import begin_history, summary, told_when_it_runs_out
+from ranks.gpu_memory import summary, told_when_it_runs_out
+from ranks.torch_compat import note_allocations
 from rundir.paths import RunDir
 
 MIB = 1 << 20
@@ -92,7 +93,7 @@ def test_a_gpu_that_runs_out_of_memory_leaves_the_lines_of_its_allocations(
     tmp_path: Path,
 ) -> None:
     device, said = torch.device("cuda", 0), list[str]()
-    begin_history(device, is_wanted=True)
+    note_allocations()
     kept = [torch.empty(256 * MIB, dtype=torch.uint8, device=device)]
     with (
         pytest.raises(torch.OutOfMemoryError),

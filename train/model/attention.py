@@ -71,14 +71,6 @@ def _best(config: RunConfig, described: PretrainedConfig, *, on_cuda: bool | Non
     return FLASH_ATTN if fits and is_there else None
 
 
-def allow_cudnn(config: RunConfig) -> None:
-    """Let torch's sdpa choose cuDNN's attention only if that was asked for, in this process.
-
-    On GPUs from Hopper on torch prefers it, and it spends some 0.4 s on each new shape.
-    """
-    torch.backends.cuda.enable_cudnn_sdp(config.model.attention == "cudnn")
-
-
 def row_lengths(config: RunConfig, model: nn.Module, device: torch.device) -> int:
     """Return the number that rows' lengths should be a multiple of, in tokens; 1 if any will do.
 

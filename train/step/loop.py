@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ranks.group import Ranks
@@ -17,7 +18,6 @@ from train.batches.batch import Batch, Work, collate_rows
 from train.batches.feed import Feed
 from train.evaluation.all_sets import EvaluationSets
 from train.model.build import num_weights
-from train.model.undistributed import Undistributed
 from train.step.checkpoint_keeper import Keeper
 from train.step.guards import Guards
 from train.step.live_controls import STOP, Controls
@@ -39,13 +39,15 @@ class Trainer:
         config: RunConfig,
         run: RunDir,
         ranks: Ranks,
-        model: DistributedDataParallel | Undistributed,
+        model: nn.Module,
         feed: Feed,
         evaluator: EvaluationSets | None,
     ) -> None:
         self.settings = config.train  # as they are now: some can change while it runs
         self._config, self._run, self._ranks = config, run, ranks
         self._model, self._feed, self._evaluator = model, feed, evaluator
+        is_wrapped = isinstance(model, DistributedDataParallel)  # not in a plain run
+        self._loss: Any = model.module if is_wrapped else model
         self._trainable = [p for p in model.parameters() if p.requires_grad]
         is_sharded = config.train.shard_optimizer and ranks.world_size > 1
         self.optimizer = make_optimizer(model, config.train, is_sharded=is_sharded)
@@ -57,12 +59,12 @@ class Trainer:
             run=run,
             ranks=ranks,
             feed=feed,
-            loss=model.module,
+            loss=self._loss,
         )
         self._keeper = Keeper(
             run=run,
             ranks=ranks,
-            model=model.module,
+            model=self._loss,
             optimizer=self.optimizer,
             evaluator=evaluator,
             guards=self._guards,
@@ -206,8 +208,8 @@ class Trainer:
         total = torch.zeros((), device=self._ranks.device)
         for i, batch in enumerate(batches):
             is_last = i == len(batches) - 1
-            sync: AbstractContextManager[None] = nullcontext() if is_last else self._model.no_sync()
-            with sync:
+            is_sent = is_last or not isinstance(self._model, DistributedDataParallel)
+            with nullcontext() if is_sent else self._model.no_sync():
                 with timer("forward"):
                     loss_sum = self._model(*batch.arguments(self._ranks.device))
                 with timer("backward"):
@@ -236,7 +238,7 @@ class Trainer:
         if self._tracker is not None:
             self._tracker.begin(self._step, self.total_steps)
             self._follow()
-        self.progress.begin(model_flops(self._model.module.model, self._longest))
+        self.progress.begin(model_flops(self._loss.model, self._longest))
 
     def _has_gone_back(self, *, is_told: bool) -> bool:
         """Report the last steps, if it is time; return True if one was bad, and they are undone."""

@@ -23,7 +23,7 @@ from train.model.head import Head, head_of
 from train.model.loss import SummedLoss
 from train.model.multimodal import known_class, towers_line
 from train.model.varlen import masked, use_masks
-from train.step.random_rows import LENGTHS, device_of, logits_of, random_samples
+from train.step.random_rows import LENGTHS, logits_of, random_samples
 from train.step.try_attention import settle_attention
 from train.step.try_packing import NOT_TRIED, Packed, follow_packing, leak_of, settle_packing
 
@@ -126,7 +126,7 @@ def try_step(model: Any, length: int = max(LENGTHS)) -> Tried:
     No gradients are left, and buffers are as they were. Raises whatever the model's own code
     raises.
     """
-    head, device = head_kind(model), device_of(model)
+    head, device = head_kind(model), model.device
     random = torch.random.fork_rng([device] if device.type == "cuda" else [])
     with random, buffers_watched(model) as changed:
         loss = SummedLoss(model, head=head)(*trial_batch(model, length).arguments(device))
@@ -139,7 +139,7 @@ def try_step(model: Any, length: int = max(LENGTHS)) -> Tried:
 
 def head_kind(model: Any) -> Head:
     """Return the kind of head that a model has, tried out with a few tokens."""
-    ids, *_ = trial_batch(model).arguments(device_of(model))
+    ids, *_ = trial_batch(model).arguments(model.device)
     assert ids is not None
     with inference(model), masked(plain_model(model)):
         return head_of(model, ids)

@@ -26,7 +26,6 @@ from train.model.build import add_method, new_model, num_weights, plain_model
 from train.model.head import layers_of
 from train.model.new_tokens import grow
 from train.model.quantize import states_of
-from train.model.undistributed import Undistributed
 from train.model.varlen import VARLEN, NotForVarlenError, register, use_masks
 from train.step.loop import Trainer
 from train.step.selftest import try_step
@@ -130,7 +129,7 @@ def share_of(model: Any, config: RunConfig, states: dict[Shape, Bytes]) -> Bytes
     `model` is the whole model on the meta device, with what is trained.
     """
     with _group(config.launch.num_ranks) as ranks, kernels_of("cuda"):
-        return largest_share(_trainer(config, Undistributed(model), ranks).optimizer, states)
+        return largest_share(_trainer(config, model, ranks).optimizer, states)
 
 
 def _counts(model: Any) -> dict[str, int]:
