@@ -86,8 +86,7 @@ def test_updates_below_the_last_bit_are_not_lost(in_8_bits: bool) -> None:
     assert lost > 0.8 * way  # hardly a weight has moved
     master = Training("master", **options)
     master.steps(100)
-    states = with_own_states(master.optimizer).state
-    copies = [states[p][MASTER] for p in master.model.parameters()]
+    copies = [master.optimizer.state[p][MASTER] for p in master.model.parameters()]
     assert {one.dtype for one in copies} == {torch.float32}
     rounded = [one.bfloat16().float() for one in start]
     moved = [c - r for c, r in zip(copies, rounded, strict=True)]
@@ -103,9 +102,8 @@ def test_updates_below_the_last_bit_are_not_lost(in_8_bits: bool) -> None:
 def test_a_weight_is_its_copy_rounded_to_the_nearest(in_8_bits: bool) -> None:
     training = Training("master", in_8_bits=in_8_bits)
     training.steps(4)
-    states = with_own_states(training.optimizer).state
     for p in training.model.parameters():
-        assert torch.equal(p.detach(), states[p][MASTER].bfloat16())
+        assert torch.equal(p.detach(), training.optimizer.state[p][MASTER].bfloat16())
         assert p.dtype == torch.bfloat16
 
 
