@@ -254,7 +254,7 @@ def test_no_temporary_is_as_large_as_a_large_parameter(monkeypatch: pytest.Monke
     monkeypatch.setattr(bf16, "_PIECE", 1000)
     peaks = {}
     for way in ("master", "stochastic"):
-        large = nn.Parameter(torch.empty(1000, 1000, dtype=torch.bfloat16, device="meta"))
+        large = nn.Parameter(torch.empty(100, 1000, dtype=torch.bfloat16, device="meta"))
         settings = TrainConfig(learning_rate=1e-3, bf16_updates=way)
         optimizer = make_optimizer(nn.ParameterList([large]), settings)
         storages = Storages("cpu", is_packed=False)
