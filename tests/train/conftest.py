@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -30,7 +30,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Use one thread: with matrices this small several would only wait for each other."""
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     before = 0 if torch is None else torch.get_num_threads()
     if before > 1:
         torch.set_num_threads(1)

@@ -45,9 +45,10 @@ class Trainer:
     ) -> None:
         self.settings = config.train  # as they are now: some can change while it runs
         self._config, self._run, self._ranks = config, run, ranks
-        self._model, self._feed, self._evaluator = model, feed, evaluator
-        is_wrapped = isinstance(model, DistributedDataParallel)  # not in a plain run
-        self._loss: Any = model.module if is_wrapped else model
+        self._model: Any = model
+        self._is_wrapped = isinstance(model, DistributedDataParallel)  # not in a plain run
+        self._loss = self._model.module if self._is_wrapped else self._model
+        self._feed, self._evaluator = feed, evaluator
         self._trainable = [p for p in model.parameters() if p.requires_grad]
         is_sharded = config.train.shard_optimizer and ranks.world_size > 1
         self.optimizer = make_optimizer(model, config.train, is_sharded=is_sharded)
@@ -208,8 +209,7 @@ class Trainer:
         total = torch.zeros((), device=self._ranks.device)
         for i, batch in enumerate(batches):
             is_last = i == len(batches) - 1
-            is_sent = is_last or not isinstance(self._model, DistributedDataParallel)
-            with nullcontext() if is_sent else self._model.no_sync():
+            with self._model.no_sync() if self._is_wrapped and not is_last else nullcontext():
                 with timer("forward"):
                     loss_sum = self._model(*batch.arguments(self._ranks.device))
                 with timer("backward"):

@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -75,7 +76,7 @@ def requests(run: RunDir) -> list[str]:
     return [event["request"] for event in answers(run)]
 
 
-def take(controls: Controls, training: Training) -> bool:
+def take(controls: Controls, training: Any) -> bool:
     return controls.stepped(controls.read(), training)
 
 
@@ -151,7 +152,7 @@ def test_a_setting_changes_for_the_run_and_for_what_goes_on_from_it(
 
 @pytest.mark.parametrize("how", ["withdrawn", "resume", "stop"])
 def test_a_pause_lasts_until_it_is_ended_and_is_no_part_of_the_time(
-    run: RunDir, controls: Controls, how: str
+    run: RunDir, controls: Controls, how: Any
 ) -> None:
     def request() -> None:
         wait_for(lambda: "pause" in requests(run), why="not paused")
@@ -187,7 +188,7 @@ def test_after_the_last_step_there_is_no_pause(run: RunDir, controls: Controls) 
 
 def test_traces_asked_for_at_once_come_one_after_the_other(run: RunDir, controls: Controls) -> None:
     control.ask_once(run, "profile", "2")
-    training = Training(step=3)
+    training: Any = Training(step=3)
     take(controls, training)
     control.ask_once(run, "profile", "100")  # more than there are
     for step in range(4, 11):
