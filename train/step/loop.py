@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ranks.group import Ranks
@@ -39,16 +38,15 @@ class Trainer:
         config: RunConfig,
         run: RunDir,
         ranks: Ranks,
-        model: nn.Module,
+        model: Any,  # in DistributedDataParallel, except in a plain run
         feed: Feed,
         evaluator: EvaluationSets | None,
     ) -> None:
         self.settings = config.train  # as they are now: some can change while it runs
         self._config, self._run, self._ranks = config, run, ranks
-        self._model: Any = model
-        self._is_wrapped = isinstance(model, DistributedDataParallel)  # not in a plain run
-        self._loss = self._model.module if self._is_wrapped else self._model
-        self._feed, self._evaluator = feed, evaluator
+        self._model, self._feed, self._evaluator = model, feed, evaluator
+        self._is_wrapped = isinstance(model, DistributedDataParallel)
+        self._loss: Any = model.module if self._is_wrapped else model
         self._trainable = [p for p in model.parameters() if p.requires_grad]
         is_sharded = config.train.shard_optimizer and ranks.world_size > 1
         self.optimizer = make_optimizer(model, config.train, is_sharded=is_sharded)
