@@ -36,7 +36,7 @@ from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
 from train.batches.course import Course, course_of
-from train.batches.feed import Feed, Steps, order_of
+from train.batches.feed import Feed, StepOrder, order_of
 from train.data.dataset import SampleFile
 from train.evaluation.all_sets import evaluation_sets
 from train.model.attention import row_lengths
@@ -202,7 +202,9 @@ def _train(
     part(ranks)
 
 
-def _tell_cost(config: RunConfig, samples: SampleFile | Stream, order: Steps, ranks: Ranks) -> None:
+def _tell_cost(
+    config: RunConfig, samples: SampleFile | Stream, order: StepOrder, ranks: Ranks
+) -> None:
     """Tell what batches by length cost beside packed rows: known beforehand of prepared samples."""
     if config.data.packing != "by_length" or not ranks.is_first or isinstance(samples, Stream):
         return

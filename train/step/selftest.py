@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,6 @@ from train.batches.batch import Batch, collate
 from train.data.dataset import Sample, prompted
 from train.model.adapters import coverage_line
 from train.model.attention import attention_line
-from train.model.buffers import buffers_watched
 from train.model.build import has_adapters, inference, plain_model
 from train.model.head import Head, head_of
 from train.model.loss import SummedLoss
@@ -135,6 +135,38 @@ def try_step(model: Any, length: int = max(LENGTHS)) -> Tried:
     unused = tuple(name for name, parameter in trained if parameter.grad is None)
     model.zero_grad()
     return Tried(head=head, unused=unused, changed_buffers=tuple(changed))
+
+
+@contextmanager
+def buffers_watched(model: Any) -> Iterator[list[str]]:
+    """Fill the list, when the block ends, with the names of buffers that have changed inside.
+
+    Those that were changed in place have their values back afterwards; the block may be a trial.
+    Values are compared, as some kernels change running averages without autograd's knowledge.
+    Buffers on the meta device have none, and are taken not to change.
+    """
+    changed: list[str] = []
+    before: dict[str, tuple[torch.Tensor, torch.Tensor]] = {
+        name: (buffer, buffer.detach().clone())
+        for name, buffer in model.named_buffers()
+        if not buffer.is_meta
+    }
+    yield changed
+    after = dict(model.named_buffers())
+    for name, (buffer, values) in before.items():
+        if after.get(name) is not buffer:
+            changed.append(name)
+        elif not _is_equal(buffer, values):
+            changed.append(name)
+            buffer.detach().copy_(values)
+
+
+def _is_equal(first: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether the values are equal, with NaN equal to itself."""
+    same = first == other
+    if first.is_floating_point():
+        same |= first.isnan() & other.isnan()
+    return bool(same.all())
 
 
 def head_kind(model: Any) -> Head:
