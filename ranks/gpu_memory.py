@@ -28,7 +28,7 @@ Snapshot = dict[str, Any]  # as torch.cuda.memory._snapshot() describes it
 
 
 @contextmanager
-def told_when_it_runs_out(
+def report_out_of_memory(
     run: RunDir, say: Callable[[str], None], snapshot: Callable[[], Snapshot] = memory_snapshot
 ) -> Iterator[None]:
     """If the block ends by a GPU out of memory, write what that held into the incident."""

@@ -52,7 +52,7 @@ class MainThreadWatch:
         self._still_mono = self._waits_mono = 0.0
         self._waits_in = ""
 
-    def look(
+    def observe(
         self, now: float, *, done: object = None, is_pending: bool, has_device: bool
     ) -> MainThread:
         """Return what the thread does at `now`.

@@ -20,7 +20,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ranks.forks import watch_forks
-from ranks.gpu_memory import told_when_it_runs_out
+from ranks.gpu_memory import report_out_of_memory
 from ranks.group import Alone, Ranks, meet, part, rank_device
 from ranks.mps import TRY_TIMEOUT_S, why_no_mps
 from ranks.threads import num_threads
@@ -85,7 +85,7 @@ def load(
         torch.backends.cuda.enable_cudnn_sdp(config.model.attention == "cudnn")
         if config.train.memory_history:
             note_allocations()
-    with told_when_it_runs_out(run, print):
+    with report_out_of_memory(run, print):
         if inherited is not None:
             return inherited.to(device)
         is_later = os.environ.get("RANK", "0") != "0"
@@ -141,7 +141,7 @@ def train(
     def say(text: str) -> None:
         events.emit("log", "line", text=f"[Rank {rank}] {text}")
 
-    with told_when_it_runs_out(run, say):
+    with report_out_of_memory(run, say):
         _train(config, run, model, events, is_shared=is_shared)
 
 

@@ -32,7 +32,7 @@ class AnswerTracker:
         self._snapshots = Snapshots(run, dataset, answerer.data)
         self._due: list[int] = []
         self._left_out: list[int] = []
-        self._has_said = False
+        self._has_reported = False
         self._first = self._last = 0
         self._taken = -1  # the last step with a snapshot
         self._began_mono = 0.0
@@ -90,8 +90,8 @@ class AnswerTracker:
             self._leave_out(step, trained_s / done)
 
     def _leave_out(self, step: int, all_s: float) -> None:
-        if not self._has_said and self._ranks.is_first:
-            self._has_said = True
+        if not self._has_reported and self._ranks.is_first:
+            self._has_reported = True
             cost_s = self._budget.spent_s / self._budget.num_taken
             self._ranks.say(
                 f"EVOLUTION: not after step {step}, nor after some later ones: answers take "

@@ -20,7 +20,7 @@ from rundir.exit_codes import ExitCode
 from train.model.multimodal import known_class
 from train.model.varlen import (
     MAX_HEAD_DIM,
-    TOLD_BORDERS,
+    TAKE_BORDERS,
     VARLEN,
     largest_head,
     register,
@@ -82,8 +82,8 @@ def row_lengths(config: RunConfig, model: nn.Module, device: torch.device) -> in
     of_hugging_face: Any = next(
         module for module in model.modules() if isinstance(module, PreTrainedModel)
     )
-    is_told = of_hugging_face.config._attn_implementation in TOLD_BORDERS
-    if is_told and not config.model.compile:
+    takes_borders = of_hugging_face.config._attn_implementation in TAKE_BORDERS
+    if takes_borders and not config.model.compile:
         return 1
     step = config.data.max_seq_length / _NUM_LENGTHS
     return max(1, math.ceil(step / _LENGTH_MULTIPLE)) * _LENGTH_MULTIPLE

@@ -111,7 +111,9 @@ class Trainer:
             is_last = self._step == self.total_steps
             evaluate = self._is_due(self.settings.eval_every_steps) and not is_last
             # Before it is saved, as the best too: one of a bad loss would take a good one's place.
-            if self._has_gone_back(is_told=save or (evaluate and self._guards.losses.goes_back)):
+            if self._has_gone_back(
+                is_reported=save or (evaluate and self._guards.losses.goes_back)
+            ):
                 continue
             if save:
                 self._keep()
@@ -121,7 +123,9 @@ class Trainer:
                 self._follow()
             stop |= self._controls.stepped(asked, self)
         self._controls.end()
-        self._has_gone_back(is_told=True)  # nothing, unless a stop came while the run was paused
+        self._has_gone_back(
+            is_reported=True
+        )  # nothing, unless a stop came while the run was paused
         self.progress.end()
         self._keep()
         if patience.is_out:
@@ -159,7 +163,7 @@ class Trainer:
         if self._keeper.is_kept(self._step):
             return ""
         why = self._keeper.lacking(self._step)
-        if not why and self._has_gone_back(is_told=True):
+        if not why and self._has_gone_back(is_reported=True):
             return f"the last loss was bad: the run has gone back to step {self._step}"
         if not why:
             self._keep()
@@ -238,10 +242,10 @@ class Trainer:
             self._follow()
         self.progress.begin(model_flops(self._loss.model, self._longest))
 
-    def _has_gone_back(self, *, is_told: bool) -> bool:
+    def _has_gone_back(self, *, is_reported: bool) -> bool:
         """Report the last steps, if it is time; return True if one was bad, and they are undone."""
         is_last = self._step == self.total_steps
-        if not (is_told or is_last or self._is_due(self.settings.log_every_steps)):
+        if not (is_reported or is_last or self._is_due(self.settings.log_every_steps)):
             return False
         bad = self._guards.losses.reported(self.progress.report(self._step))
         if bad is None:

@@ -107,7 +107,7 @@ def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Tra
         wrapped: Any = wrap(model, ranks, init_sync=False, tried=tried)
         # Not annotated: DDP would reject annotations, which are strings here.
         wrapped.register_comm_hook(None, lambda _, bucket: _reduced(bucket))
-        _tell(wrapped, storages)
+        _enter_stages(wrapped, storages)
         trainer = _trainer(config, wrapped, ranks)
         trainer.warm_up()
         before = {f"{WARM_UP}{stage}": parts for stage, parts in storages.restart().items()}
@@ -183,7 +183,7 @@ def _batches(config: RunConfig) -> list[Batch]:
     return [batch] * min(2, math.ceil(share / num_rows))
 
 
-def _tell(wrapped: Any, storages: Storages) -> None:
+def _enter_stages(wrapped: Any, storages: Storages) -> None:
     """Tell the storages which stage runs, with hooks on the model.
 
     The head counts as loss: a chunked loss computes both together.
