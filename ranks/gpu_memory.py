@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ranks.torch_compat import memory_snapshot, note_allocations
+from ranks.torch_compat import memory_snapshot
 from rundir.atomic import write_bytes, write_text
 from rundir.paths import RunDir
 from rundir.units import MIB
@@ -27,14 +27,8 @@ _OF_TORCH = ("/torch/", "/site-packages/")
 Snapshot = dict[str, Any]  # as torch.cuda.memory._snapshot() describes it
 
 
-def begin_history(device: torch.device, *, is_wanted: bool) -> None:
-    """Have torch note where memory of a GPU is allocated from now on."""
-    if is_wanted and device.type == "cuda":
-        note_allocations()
-
-
 @contextmanager
-def told_when_it_runs_out(
+def report_out_of_memory(
     run: RunDir, say: Callable[[str], None], snapshot: Callable[[], Snapshot] = memory_snapshot
 ) -> Iterator[None]:
     """If the block ends by a GPU out of memory, write what that held into the incident."""

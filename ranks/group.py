@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ class Ranks:
     """This rank and its group. `control` is a gloo group, so saves and stops never block NCCL.
 
     `control` is None for a rank that is alone. `pulse` shows the launcher that this rank
-    progresses.
+    progresses; `events` are what it writes into the run folder, by default nothing.
     """
 
     rank: int
@@ -39,11 +40,21 @@ class Ranks:
     device: torch.device
     control: dist.ProcessGroup | None
     pulse: Pulse = field(default_factory=Pulse)
+    events: EventWriter = field(default_factory=lambda: EventWriter(Path(os.devnull)))
 
     @property
     def is_first(self) -> bool:
         """True for rank 0, which writes everything that is written once."""
         return self.rank == 0
+
+    def say(self, text: str) -> None:
+        """Write a line for people, which begins with this rank's number."""
+        self.events.emit("log", "line", text=f"[Rank {self.rank}] {text}")
+
+    def mark(self, name: str, **fields: Any) -> None:
+        """Write a mark, on rank 0 alone."""
+        if self.is_first:
+            self.events.emit("mark", name, **fields)
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Return the element-wise sum over all ranks, in float64 on the host."""
@@ -85,8 +96,8 @@ class Alone(Ranks):
     gloo would listen on a port even in a group of one, at an address that some laptops do not have.
     """
 
-    def __init__(self, device: torch.device, pulse: Pulse | None = None) -> None:
-        super().__init__(rank=0, world_size=1, device=device, control=None, pulse=pulse or Pulse())
+    def __init__(self, device: torch.device, **pulse_and_events: Any) -> None:
+        super().__init__(rank=0, world_size=1, device=device, control=None, **pulse_and_events)
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Return the values themselves."""
@@ -123,8 +134,9 @@ def meet(
     agent ends this one too. Afterwards a rank waits at most `timeout_s` for the others in a
     collective.
     """
+    pulse = pulse or Pulse()
     if "RANK" not in os.environ:
-        return Alone(device, pulse)
+        return Alone(device, pulse=pulse, events=events)
     timeout = timedelta(seconds=timeout_s)
     store, rank, world_size = next(rendezvous("env://", timeout=timeout))
     # One prefix per attempt: a restarted group must not read the addresses of the previous one.
@@ -135,7 +147,12 @@ def meet(
     with events.span("pg.init", **place):
         control = _form_group(PrefixStore("pg", store), rank, world_size, device, timeout)
     return Ranks(
-        rank=rank, world_size=world_size, device=device, control=control, pulse=pulse or Pulse()
+        rank=rank,
+        world_size=world_size,
+        device=device,
+        control=control,
+        pulse=pulse,
+        events=events,
     )
 
 

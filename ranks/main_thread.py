@@ -52,7 +52,7 @@ class MainThreadWatch:
         self._still_mono = self._waits_mono = 0.0
         self._waits_in = ""
 
-    def look(
+    def observe(
         self, now: float, *, done: object = None, is_pending: bool, has_device: bool
     ) -> MainThread:
         """Return what the thread does at `now`.
@@ -90,7 +90,8 @@ class MainThreadWatch:
 
     def _has_computed(self) -> bool:
         """Return whether the thread has used the processor since the last look."""
-        before, self._busy_s = self._busy_s, _busy_s(self._ident)
+        before = self._busy_s
+        self._busy_s = time.clock_gettime(time.pthread_getcpuclockid(self._ident))
         return self._busy_s - before > _IDLE_S
 
     def _waits(self, frames: list[FrameType], *, is_pending: bool, has_device: bool) -> str:
@@ -125,12 +126,6 @@ class MainThreadWatch:
 def is_foreign(file: str) -> bool:
     """Return whether a source file belongs to a library, and not to the user."""
     return file.startswith(_LIBRARIES) or "/site-packages/" in file
-
-
-def _busy_s(ident: int) -> float:
-    if not hasattr(time, "pthread_getcpuclockid"):  # macOS
-        return 0.0
-    return time.clock_gettime(time.pthread_getcpuclockid(ident))
 
 
 def _frames(leaf: FrameType) -> Iterator[FrameType]:

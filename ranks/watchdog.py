@@ -90,14 +90,14 @@ class Watchdog:
                 # While collectives are completed, every second beat is soon enough.
                 self._rests = self._num_same == 1 and not self._rests
                 if not self._rests:
-                    self._look(time.monotonic())
+                    self._observe(time.monotonic())
                 self._answer()
             except Exception as error:  # noqa: BLE001 - must go on: the beat shows a free GIL
                 if not self._has_failed:
                     self._has_failed = True
                     self._say(f"the watchdog cannot see this rank: {error!r}")
 
-    def _look(self, now: float) -> None:
+    def _observe(self, now: float) -> None:
         counts = group_counts()
         self._num_same = self._num_same + 1 if counts == self._counts else 1
         if self._num_same == 1:
@@ -108,7 +108,7 @@ class Watchdog:
         since = self._still_mono if is_pending else None
         self._pulse.groups(counts, since, has_device=device)
         self._pulse.main_thread(
-            self._main.look(now, done=counts, is_pending=is_pending, has_device=device)
+            self._main.observe(now, done=counts, is_pending=is_pending, has_device=device)
         )
 
     def _answer(self) -> None:
@@ -141,10 +141,10 @@ def flight_record(*, with_stacks: bool = True) -> list[dict[str, Any]]:
         (entry["process_group"], entry["record_id"], entry["op_id"]): entry for entry in entries
     }
     ordered = sorted(seen.values(), key=lambda record: int(record["time_created_ns"]))
-    return [_told(record) for record in ordered if not record["is_p2p"]][-_NUM_ENTRIES:]
+    return [_as_json(record) for record in ordered if not record["is_p2p"]][-_NUM_ENTRIES:]
 
 
-def _told(entry: dict[str, Any]) -> dict[str, Any]:
+def _as_json(entry: dict[str, Any]) -> dict[str, Any]:
     return {
         "group": ":".join(entry["process_group"]),
         "number": entry["collective_seq_id"],

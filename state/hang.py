@@ -164,7 +164,7 @@ class HangWatch:
     def _counts(self) -> bool:
         """Return whether progress is up to the ranks now, and not to somebody else."""
         return (
-            # Paused ranks move as well: they meet every few seconds (train/step/controls.py).
+            # Paused ranks move as well: they meet every few seconds (train/step/live_controls.py).
             self._state.status.phase in ("starting", "training", "paused", "finishing")
             and not self._state.failures
         )

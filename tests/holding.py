@@ -56,7 +56,7 @@ _PLACES = {
     "first step": ("train.step.loop", "Trainer.update", "args[0]._step == 0"),
     "training": ("train.step.loop", "Trainer.update", "args[0]._step == 5"),
     "evaluating": (
-        "train.evaluation.evaluate",
+        "train.evaluation.evaluator",
         "Evaluator._losses",
         _IN_EVALUATION.format(step=EVALUATED),
     ),

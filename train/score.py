@@ -12,8 +12,8 @@ from rundir.checkpoints import step_of
 from rundir.config import RunConfig
 from rundir.events import EventWriter
 from rundir.paths import RunDir
-from train.evaluation.evaluate import Evaluator
-from train.evaluation.evaluation_sets import evaluation_sets
+from train.evaluation.all_sets import evaluation_sets
+from train.evaluation.evaluator import Evaluator
 from train.model.loss import SummedLoss
 from train.step.checkpoint import load_weights
 from train.step.selftest import head_kind
@@ -32,23 +32,14 @@ def score(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> No
         load_weights(checkpoint, SummedLoss(model))  # as a training names them
         step = step_of(checkpoint)
     settle_attention(model, config)
-    sets = evaluation_sets(config, run, ranks, events, model, head=head_kind(model))
+    sets = evaluation_sets(config, run, ranks, model, head=head_kind(model))
     assert sets is not None
     for named in sets.named:
         named.evaluate(step)
         if ranks.is_first and config.scoring.per_example:
             _keep(run, named)
-    if ranks.is_first:
-        events.emit(
-            "mark",
-            "train.result",
-            result="done",
-            step=step,
-            tokens_per_s=None,
-            mfu=None,
-            gpu_peak_bytes=None,
-            checkpoint=None,
-        )
+    unmeasured = dict.fromkeys(("tokens_per_s", "mfu", "gpu_peak_bytes", "checkpoint"))
+    ranks.mark("train.result", result="done", step=step, **unmeasured)
     part(ranks)
 
 

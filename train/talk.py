@@ -24,11 +24,11 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir
 from rundir.prepared import Prepared, read_prepared
-from train.answers import Speaker, Way, out_of_memory, speakers
 from train.chat.template import Template
 from train.data.dataset import SampleFile
 from train.data.prepare_path import load_text_tools
 from train.data.samples import recipes
+from train.speakers import Speaker, Way, out_of_memory, speakers
 
 _LABEL = "\033[2m{}:\033[0m"
 
@@ -62,7 +62,7 @@ def was_trained_on_texts(prepared: Prepared) -> bool:
     return False
 
 
-class Conversation:
+class Talk:
     """The models that answer, each prompt one after another."""
 
     def __init__(self, speakers: list[Speaker], sampling: Way, tools: tuple[Any, Template]) -> None:
@@ -84,7 +84,7 @@ class Conversation:
         num_refused = 0
         for speaker in self._speakers:
             try:
-                speaker.asked(prompt, self._way, self._tools)
+                ids = speaker.ids_of(prompt, self._way, self._tools)
             except UserError as error:
                 num_refused += 1
                 if num_refused == len(self._speakers):
@@ -94,7 +94,7 @@ class Conversation:
             if len(self._speakers) > 1:
                 label = _LABEL if sys.stdout.isatty() else "{}:"
                 _say(label.format(speaker.label) + " ")
-            speaker.answer(prompt, self._way, self._tools, _say)
+            speaker.answer(prompt, ids, self._way, self._tools[0], _say)
             _say("\n")
 
     def go_on(self, intro: str) -> None:
@@ -164,7 +164,7 @@ def talk(run: RunDir, options: Options) -> None:
         speakers_ = list(speakers(config, run, prepared, device, beside_base=options.beside_base))
     except torch.OutOfMemoryError as error:
         raise out_of_memory(error) from error
-    conversation = Conversation(speakers_, sampling, (tokenizer, template))
+    conversation = Talk(speakers_, sampling, (tokenizer, template))
     if options.prompt is not None:
         conversation.ask(options.prompt)
         return

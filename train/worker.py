@@ -20,10 +20,11 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ranks.forks import watch_forks
-from ranks.gpu_memory import begin_history, told_when_it_runs_out
+from ranks.gpu_memory import report_out_of_memory
 from ranks.group import Alone, Ranks, meet, part, rank_device
 from ranks.mps import TRY_TIMEOUT_S, why_no_mps
 from ranks.threads import num_threads
+from ranks.torch_compat import note_allocations
 from ranks.watchdog import start_watchdog
 from rundir.checkpoints import (
     complete_checkpoints,
@@ -35,10 +36,10 @@ from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
 from train.batches.course import Course, course_of
-from train.batches.feed import Feed, Steps, order_of
+from train.batches.feed import Feed, StepOrder, order_of
 from train.data.dataset import SampleFile
-from train.evaluation.evaluation_sets import evaluation_sets
-from train.model.attention import allow_cudnn, row_lengths
+from train.evaluation.all_sets import evaluation_sets
+from train.model.attention import row_lengths
 from train.model.build import (
     add_method,
     compile_blocks,
@@ -51,7 +52,6 @@ from train.model.loading import make_room, read_ahead
 from train.model.loss import SummedLoss
 from train.model.new_tokens import grow
 from train.model.same_weights import check_same_weights
-from train.model.undistributed import Undistributed
 from train.step.loop import Trainer
 from train.step.selftest import Tried, try_out
 from train.stream.stream import Stream
@@ -81,9 +81,11 @@ def load(
         device = plain_device(config, device, tell)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        allow_cudnn(config)
-    begin_history(device, is_wanted=config.train.memory_history)
-    with told_when_it_runs_out(run, print):
+        # On GPUs from Hopper on torch's sdpa prefers cuDNN's, which spends 0.4 s on each new shape.
+        torch.backends.cuda.enable_cudnn_sdp(config.model.attention == "cudnn")
+        if config.train.memory_history:
+            note_allocations()
+    with report_out_of_memory(run, print):
         if inherited is not None:
             return inherited.to(device)
         is_later = os.environ.get("RANK", "0") != "0"
@@ -139,7 +141,7 @@ def train(
     def say(text: str) -> None:
         events.emit("log", "line", text=f"[Rank {rank}] {text}")
 
-    with told_when_it_runs_out(run, say):
+    with report_out_of_memory(run, say):
         _train(config, run, model, events, is_shared=is_shared)
 
 
@@ -151,7 +153,7 @@ def _train(
         device = rank_device(int(os.environ["LOCAL_RANK"]))
     pulse = start_watchdog(run)
     ranks = meet(device, events, config.launch.collective_timeout_s, pulse)
-    watch_forks(lambda text: events.emit("log", "line", text=f"[Rank {ranks.rank}] {text}"))
+    watch_forks(ranks.say)
     prepared = read_prepared(run)
     if config.train.bf16_updates == "auto":  # the launcher's choice, by the plan
         config = replace(config, train=replace(config.train, bf16_updates=prepared.bf16_updates))
@@ -160,7 +162,7 @@ def _train(
     with events.span("ddp.wrap"):
         if prepared.loading.load == "broadcast":
             make_room(model, ranks)
-        tried = try_out(model, config, ranks, events)
+        tried = try_out(model, config, ranks)
         config = replace(config, data=replace(config.data, packing=tried.packed.packing))
         if config.model.compile:
             compile_blocks(model)
@@ -172,21 +174,20 @@ def _train(
     torch.manual_seed(config.train.seed + ranks.rank)
     if ranks.is_first:
         remove_half_written(run)  # by an earlier attempt, whose ranks are all gone
-    resume_from = _resume_from(run, ranks, events) or prepared.resume_from
+    resume_from = _resume_from(run, ranks) or prepared.resume_from
     course = course_of(config, prepared.train.num_samples, resume_from)
-    samples = _samples(config, run, ranks, events, course)
+    samples = _samples(config, run, ranks, course)
     order = samples if isinstance(samples, Stream) else order_of(samples, course)
     multiple = row_lengths(config, model, ranks.device)
     trainer = Trainer(
         config=config,
         run=run,
         ranks=ranks,
-        events=events,
         model=wrapped,
         feed=Feed(samples, config, ranks.rank, ranks.world_size, order, multiple),
-        evaluator=evaluation_sets(config, run, ranks, events, model, head=tried.head),
+        evaluator=evaluation_sets(config, run, ranks, model, head=tried.head),
     )
-    _tell_cost(config, samples, order, ranks, events)
+    _tell_cost(config, samples, order, ranks)
     trainer.warm_up()
     trainer.restore(resume_from)
     result = trainer.train()
@@ -196,17 +197,13 @@ def _train(
     if result == "done" and ranks.is_first:
         with events.span("export"):
             trainer.take_best()
-            write_results(config, run, model, events)
+            write_results(config, run, model, ranks)
     trainer.announce(result)
     part(ranks)
 
 
 def _tell_cost(
-    config: RunConfig,
-    samples: SampleFile | Stream,
-    order: Steps,
-    ranks: Ranks,
-    events: EventWriter,
+    config: RunConfig, samples: SampleFile | Stream, order: StepOrder, ranks: Ranks
 ) -> None:
     """Tell what batches by length cost beside packed rows: known beforehand of prepared samples."""
     if config.data.packing != "by_length" or not ranks.is_first or isinstance(samples, Stream):
@@ -221,36 +218,45 @@ def _tell_cost(
     (tokens, computed, batches), (_, in_rows, rows) = (
         map(sum, zip(*map(feed.tokens, steps), strict=True)) for feed in feeds
     )
-    text = (
-        f"[Rank 0] PACKING: by length, {len(steps)} steps compute {computed / tokens:.2f} times "
-        f"their tokens, in {batches} micro-batches; packed rows would be {in_rows / tokens:.2f} "
-        f"times them, in {rows}"
+    ranks.say(
+        f"PACKING: by length, {len(steps)} steps compute {computed / tokens:.2f} times their "
+        f"tokens, in {batches} micro-batches; packed rows would be {in_rows / tokens:.2f} times "
+        f"them, in {rows}"
     )
-    events.emit("log", "line", text=text)
 
 
-def _resume_from(run: RunDir, ranks: Ranks, events: EventWriter) -> str | None:
+def _samples(config: RunConfig, run: RunDir, ranks: Ranks, course: Course) -> SampleFile | Stream:
+    """Return the training samples, prepared or streamed."""
+    prepared = read_prepared(run)
+    if not prepared.train.is_streamed:
+        return SampleFile(prepared.train)
+    return Stream(
+        config=config, run=run, prepared=prepared, ranks=ranks, events=ranks.events, course=course
+    )
+
+
+def _resume_from(run: RunDir, ranks: Ranks) -> str | None:
     """Return the last complete checkpoint of this run itself, if any, as after a restart."""
     own = complete_checkpoints(run.checkpoints)
     for path in incomplete_checkpoints(run.checkpoints) if ranks.is_first else ():
-        text = f"[Rank 0] RESUME: {path.name} is incomplete, and skipped"
-        events.emit("log", "line", text=text)
+        ranks.say(f"RESUME: {path.name} is incomplete, and skipped")
     return str(own[-1]) if own else None
 
 
 def wrap(
     model: Any, ranks: Ranks, *, init_sync: bool, tried: Tried | None = None
-) -> DistributedDataParallel | Undistributed:
-    """Wrap the model and its loss in DDP, or in `Undistributed` for a plain run.
+) -> DistributedDataParallel | SummedLoss:
+    """Wrap the model and its loss in DDP; in a plain run, just return the loss.
 
-    With `init_sync` all ranks get rank 0's weights; weights that are written are no longer shared.
-    Buffers are sent before a forward pass only if the model changes them: for constants, as those
-    of rotary positions, that would be a broadcast a step for nothing.
+    (No torch backend takes MPS tensors.) With `init_sync` all ranks get rank 0's weights; weights
+    that are written are no longer shared. Buffers are sent before a forward pass only if the model
+    changes them: for constants, as those of rotary positions, that would be a broadcast a step for
+    nothing.
     """
     tried = tried or Tried()
     loss = SummedLoss(model, head=tried.head)
     if isinstance(ranks, Alone):
-        return Undistributed(loss)
+        return loss
     wrapped = DistributedDataParallel(
         loss,
         device_ids=[ranks.device] if ranks.device.type == "cuda" else None,
@@ -263,15 +269,3 @@ def wrap(
     # keeps `init_sync` from sending buffers, and 2.13 has `forward_sync_buffers` for this one.
     wrapped.broadcast_buffers = bool(tried.changed_buffers)
     return wrapped
-
-
-def _samples(
-    config: RunConfig, run: RunDir, ranks: Ranks, events: EventWriter, course: Course
-) -> SampleFile | Stream:
-    """Return the training samples, prepared or streamed."""
-    prepared = read_prepared(run)
-    if not prepared.train.is_streamed:
-        return SampleFile(prepared.train)
-    return Stream(
-        config=config, run=run, prepared=prepared, ranks=ranks, events=events, course=course
-    )

@@ -109,7 +109,7 @@ _KILLS = {
 _WHERE = {
     "save": ("train.step.checkpoint", "save", "args[1] > 2"),
     "evaluate": (
-        "train.evaluation.evaluate",
+        "train.evaluation.evaluator",
         "Evaluator._losses",
         "args[0]._ranks.pulse._step > 2",
     ),

@@ -75,7 +75,7 @@ module.save = save
 """,
     ),
     "eval": (
-        "train.evaluation.evaluate",
+        "train.evaluation.evaluator",
         _DIE
         + """
 inner = module.Evaluator._losses

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from ranks.gpu_memory import begin_history, summary, told_when_it_runs_out
+from ranks.gpu_memory import report_out_of_memory, summary
+from ranks.torch_compat import note_allocations
 from rundir.paths import RunDir
 
 MIB = 1 << 20
@@ -58,7 +59,7 @@ def test_the_incident_gets_both_files_and_the_error_goes_on(
     taken = snapshot(block(8))
     with (
         pytest.raises(torch.OutOfMemoryError, match="tried"),
-        told_when_it_runs_out(run, said.append, lambda: taken),
+        report_out_of_memory(run, said.append, lambda: taken),
     ):
         raise torch.OutOfMemoryError("tried to allocate 9 GiB")
     file = run.incident(0) / "gpu-memory-rank3.txt"
@@ -75,14 +76,14 @@ def test_an_error_about_the_snapshot_never_hides_that_memory_ran_out(tmp_path: P
 
     with (
         pytest.raises(torch.OutOfMemoryError),
-        told_when_it_runs_out(RunDir(tmp_path), said.append, broken),
+        report_out_of_memory(RunDir(tmp_path), said.append, broken),
     ):
         raise torch.OutOfMemoryError
     assert said == ["no snapshot of the GPU's memory: RuntimeError: no driver"]
 
 
 def test_other_errors_leave_no_snapshot(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), told_when_it_runs_out(RunDir(tmp_path), print):
+    with pytest.raises(KeyError), report_out_of_memory(RunDir(tmp_path), print):
         raise KeyError
     assert not list(tmp_path.iterdir())
 
@@ -92,11 +93,11 @@ def test_a_gpu_that_runs_out_of_memory_leaves_the_lines_of_its_allocations(
     tmp_path: Path,
 ) -> None:
     device, said = torch.device("cuda", 0), list[str]()
-    begin_history(device, is_wanted=True)
+    note_allocations()
     kept = [torch.empty(256 * MIB, dtype=torch.uint8, device=device)]
     with (
         pytest.raises(torch.OutOfMemoryError),
-        told_when_it_runs_out(RunDir(tmp_path), said.append),
+        report_out_of_memory(RunDir(tmp_path), said.append),
     ):
         kept.append(torch.empty(1 << 50, dtype=torch.uint8, device=device))
     text = (RunDir(tmp_path).incident(0) / "gpu-memory-rank0.txt").read_text()

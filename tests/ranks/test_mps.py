@@ -3,53 +3,47 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from tests.conftest import ROOT
-from tests.running import hooked
-
-_CHOOSE = """
 import torch
+
 from rundir.config import RunConfig
+from tests.conftest import ROOT
 from train.worker import plain_device
-print(plain_device(RunConfig(profile="test"), torch.device("cpu"), print, timeout_s=float({})))
-"""
-_HAS_MPS = "module.is_available = lambda: True"
 
 
-def chosen(folder: Path, environ: dict[str, str], child: str, timeout_s: float) -> list[str]:
-    """Return what a process prints that believes in its MPS, and whose trial runs `child`."""
-    env = {**os.environ, **hooked(environ, folder, "torch.backends.mps", _HAS_MPS)}
-    if child:
-        with (folder / "sitecustomize.py").open("a") as file:
-            file.write(f"\nimport sys\nif 'ranks.try_mps' in sys.orig_argv:\n    {child}\n")
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", _CHOOSE.format(timeout_s)],
-        cwd=ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=True,
+@pytest.mark.parametrize(
+    ("child", "timeout_s", "device", "told"),
+    [
+        ("import os; os._exit(0)", 60.0, "mps", ""),
+        ("import time; time.sleep(1000)", 2.0, "cpu", "not computed a small matrix within 2 s"),
+        pytest.param(
+            "pass  # the real trial",
+            250.0,
+            "cpu",
+            "DEVICE: cpu, and not the GPU of this Mac (mps): a trial failed: ",
+            marks=pytest.mark.skipif(sys.platform == "darwin", reason="here it succeeds"),
+        ),
+    ],
+    ids=["succeeds", "never ends", "fails"],
+)
+def test_mps_is_taken_if_the_trial_succeeds_and_else_the_cpu(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    child: str,
+    timeout_s: float,
+    device: str,
+    told: str,
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys\nif 'ranks.mps' in sys.orig_argv:\n    {child}\n"
     )
-    return done.stdout.splitlines()
-
-
-def test_mps_is_taken_if_the_trial_succeeds(tmp_path: Path, environ: dict[str, str]) -> None:
-    assert chosen(tmp_path, environ, "import os; os._exit(0)", 60.0) == ["mps"]
-
-
-@pytest.mark.skipif(sys.platform == "darwin", reason="here the real trial succeeds")
-def test_the_cpu_is_taken_if_the_trial_fails(tmp_path: Path, environ: dict[str, str]) -> None:
-    told, device = chosen(tmp_path, environ, "", 250.0)
-    assert device == "cpu"
-    assert told.startswith("DEVICE: cpu, and not the GPU of this Mac (mps): a trial failed: ")
-
-
-def test_the_cpu_is_taken_if_the_trial_never_ends(tmp_path: Path, environ: dict[str, str]) -> None:
-    told, device = chosen(tmp_path, environ, "import time; time.sleep(1000)", 2.0)
-    assert device == "cpu"
-    assert told.endswith("it has not computed a small matrix within 2 s")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(ROOT))))
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    lines: list[str] = []
+    config, cpu = RunConfig(profile="test"), torch.device("cpu")
+    assert plain_device(config, cpu, lines.append, timeout_s=timeout_s).type == device
+    assert len(lines) == bool(told)
+    assert told in "".join(lines)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import multiprocessing.connection
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from rundir.config_file import config_text
 from rundir.events import Event, read_events
 from rundir.paths import ROOT, RunDir
 from rundir.prepared import Prepared, write_prepared
+from train.data.prepare_path import prepare_file
+from train.model.make_checkpoint import make_checkpoint
 
 
 def run_program(program: str, folder: Path, *words: str) -> Path:
@@ -37,6 +41,17 @@ def new_run(folder: Path, name: str, config: RunConfig, prepared: Prepared) -> R
     run.config.write_text(config_text(config, {}), encoding="utf-8")
     write_prepared(run, prepared)
     return run
+
+
+def prepared_data(
+    folder: Path, config: RunConfig, rows: Iterable[dict[str, str]], name: str = "model"
+) -> Prepared:
+    """Make the model of `config` and prepare `rows`, to train on and to evaluate, at data.path."""
+    file, model = Path(config.data.path), folder / name
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    make_checkpoint(config, model)
+    data = prepare_file(file, model, 0, 100)
+    return Prepared(model_path=str(model), train=data, evaluation=data, resume_from=None)
 
 
 def start_ranks(job: Any, run: RunDir, world_size: int) -> None:

@@ -89,7 +89,6 @@ def steps(*, warm: bool) -> dict[str, float]:
         config=config,
         run=RunDir(Path(os.devnull)),
         ranks=ranks,
-        events=events,
         model=wrapped,
         feed=Feed(samples, config, ranks.rank, ranks.world_size),
         evaluator=None,
@@ -193,15 +192,15 @@ def measured(case: str, num_ranks: int = 1) -> dict[str, float]:
     return found
 
 
-def test_gradients_take_the_memory_of_one_and_the_optimizer_no_more() -> None:
-    found = measured("steps")
-    assert 0.95 < found["gradients"] < 1.2  # one layer's gradient is being computed
-    assert found["optimizer"] < 0.1
-
-
 @pytest.mark.parametrize("num_ranks", [1, 2])
-def test_the_warm_up_itself_holds_one_gradient_and_never_two(num_ranks: int) -> None:
-    assert measured("steps", num_ranks)["warm-up"] < 1.3  # one layer's, and buffers of gloo
+def test_gradients_take_the_memory_of_one_also_in_the_warm_up_and_the_optimizer_no_more(
+    num_ranks: int,
+) -> None:
+    found = measured("steps", num_ranks)
+    assert found["warm-up"] < 1.3  # one layer's, and buffers of gloo
+    if num_ranks == 1:
+        assert 0.95 < found["gradients"] < 1.2  # one layer's gradient is being computed
+        assert found["optimizer"] < 0.1
 
 
 def test_without_the_warm_up_they_take_that_of_two() -> None:

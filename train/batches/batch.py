@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -122,6 +122,14 @@ def collate_rows(rows: Sequence[Sequence[Sample]], multiple: int = 1, most: int 
     return Batch(
         input_ids, as_labels, num_tokens, position_ids, squared_lengths, cu_seq_lens, max_length
     )
+
+
+def loss_of(
+    summed_loss: Callable[..., torch.Tensor], samples: Sequence[Sample], device: torch.device
+) -> tuple[float, int]:
+    """Return the summed loss of samples that are computed at once, and the number of labels."""
+    batch = collate(samples)
+    return float(summed_loss(*batch.arguments(device))), batch.num_label_tokens
 
 
 def _int32(values: Sequence[int]) -> torch.Tensor:

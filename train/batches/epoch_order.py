@@ -67,40 +67,6 @@ def _mixed(value: int) -> int:
     return value ^ value >> 31
 
 
-class MixedOrder:
-    """The samples of each step, for several files numbered consecutively; else like `Order`."""
-
-    def __init__(self, parts: Sequence[PreparedPart], course: Course) -> None:
-        self._parts, self.course = parts, course
-        self._draw_ends = list(accumulate(part.num_drawn for part in parts))
-        self._ends = list(accumulate(part.num_samples for part in parts))
-        self._known: dict[int, tuple[tuple[int, int], Permutation]] = {}
-
-    def step_indices(self, step: int) -> list[int]:
-        """Return the indices of the samples of `step` (from 0), the same on all ranks."""
-        return [self._index(position) for position in self.course.rows(step)]
-
-    def _index(self, position: int) -> int:
-        epoch, within = divmod(position, self._draw_ends[-1])
-        slot = int(self._order(0, self._draw_ends[-1], epoch, epoch)[within])
-        number = bisect_right(self._draw_ends, slot)
-        part = self._parts[number]
-        drawn = slot - (self._draw_ends[number] - part.num_drawn)
-        turn, place = divmod(epoch * part.num_drawn + drawn, part.num_samples)
-        before = self._ends[number] - part.num_samples
-        begun_in = turn * part.num_samples // part.num_drawn
-        return before + int(self._order(number + 1, part.num_samples, turn, begun_in)[place])
-
-    def _order(self, stream: int, length: int, turn: int, epoch: int) -> Permutation:
-        """Return a permutation; the last two of each stream are kept, as an epoch may need both."""
-        key = 2 * stream + turn % 2
-        about, order = self._known.get(key, ((-1, -1), ()))
-        if about != (stream, turn):
-            order = permutation(length, self.course.seed(epoch), turn, stream)
-            self._known[key] = (stream, turn), order
-        return order
-
-
 class Order:
     """The samples of each step: a pure function of the step and the run's course.
 
@@ -123,3 +89,34 @@ class Order:
             self._permutation = permutation(num_rows, self.course.seed(epoch), epoch)
             self._epoch = epoch
         return int(self._permutation[within])
+
+
+class MixedOrder(Order):
+    """The samples of each step, for several files numbered consecutively; else like `Order`."""
+
+    def __init__(self, parts: Sequence[PreparedPart], course: Course) -> None:
+        super().__init__(course)
+        self._parts = parts
+        self._draw_ends = list(accumulate(part.num_drawn for part in parts))
+        self._ends = list(accumulate(part.num_samples for part in parts))
+        self._known: dict[int, tuple[tuple[int, int], Permutation]] = {}
+
+    def _index(self, position: int) -> int:
+        epoch, within = divmod(position, self._draw_ends[-1])
+        slot = int(self._order(0, self._draw_ends[-1], epoch, epoch)[within])
+        number = bisect_right(self._draw_ends, slot)
+        part = self._parts[number]
+        drawn = slot - (self._draw_ends[number] - part.num_drawn)
+        turn, place = divmod(epoch * part.num_drawn + drawn, part.num_samples)
+        before = self._ends[number] - part.num_samples
+        begun_in = turn * part.num_samples // part.num_drawn
+        return before + int(self._order(number + 1, part.num_samples, turn, begun_in)[place])
+
+    def _order(self, stream: int, length: int, turn: int, epoch: int) -> Permutation:
+        """Return a permutation; the last two of each stream are kept, as an epoch may need both."""
+        key = 2 * stream + turn % 2
+        about, order = self._known.get(key, ((-1, -1), ()))
+        if about != (stream, turn):
+            order = permutation(length, self.course.seed(epoch), turn, stream)
+            self._known[key] = (stream, turn), order
+        return order

@@ -30,7 +30,7 @@ class Samples(Protocol):
         """Return the number of tokens in a sample."""
 
 
-class Steps(Protocol):
+class StepOrder(Protocol):
     """The choice of the samples of each step."""
 
     @property
@@ -41,7 +41,7 @@ class Steps(Protocol):
         """Return the indices of the samples of `step` (from 0), the same on all ranks."""
 
 
-def order_of(samples: Samples, course: Course) -> Steps:
+def order_of(samples: Samples, course: Course) -> StepOrder:
     """Return the order in which prepared samples make up steps."""
     if isinstance(samples, SampleFile) and samples.parts:
         return MixedOrder(samples.parts, course)
@@ -62,7 +62,7 @@ class Feed:
         config: RunConfig,
         rank: int,
         world_size: int,
-        order: Steps | None = None,
+        order: StepOrder | None = None,
         row_multiple: int = 1,
     ) -> None:
         """Prepare the feed; rows are padded to a multiple of `row_multiple` tokens.

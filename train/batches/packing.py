@@ -18,7 +18,7 @@ def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     """
     rows: list[list[int]] = []
     free: list[tuple[int, int]] = []  # (tokens left, row), ascending
-    for position in sorted(range(len(lengths)), key=lambda one: (-lengths[one], one)):
+    for position in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
         place = bisect_left(free, (lengths[position], -1))
         if place == len(free):
             left, row = max(0, capacity - lengths[position]), len(rows)
@@ -28,7 +28,7 @@ def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
             left -= lengths[position]
         rows[row].append(position)
         insort(free, (left, row))
-    rows.sort(key=lambda row: -sum(lengths[one] for one in row))
+    rows.sort(key=lambda row: -sum(lengths[index] for index in row))
     return rows
 
 
@@ -39,9 +39,9 @@ def balanced_rows(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     """
     full = pack(lengths, capacity)
     rows = balanced_shares(lengths, len(full))
-    if any(sum(lengths[one] for one in row) > capacity for row in rows):
+    if any(sum(lengths[index] for index in row) > capacity for row in rows):
         return full
-    return sorted(rows, key=lambda row: -sum(lengths[one] for one in row))
+    return sorted(rows, key=lambda row: -sum(lengths[index] for index in row))
 
 
 def balanced_shares(lengths: Sequence[int], num_shares: int) -> list[list[int]]:

@@ -8,8 +8,12 @@ from typing import Any
 
 import torch
 
+from ranks.group import Ranks
+from rundir.prepared import PreparedData
+from train.batches.batch import loss_of
 from train.data.dataset import SampleFile
 from train.model.build import end_token_ids, plain_model
+from train.model.loss import SummedLoss
 from train.model.varlen import masked
 
 MAX_NEW_TOKENS = 256
@@ -23,13 +27,20 @@ def spread_evenly(num_samples: int, limit: int) -> Sequence[int]:
 
 
 class Answerer:
-    """What answers the prompts of `samples` on one rank, on which the whole model is."""
+    """What computes the losses of held-out samples, and answers their prompts, on one rank."""
 
     def __init__(
-        self, samples: SampleFile, model: Any, tokenizer: Any, end_id: int, device: torch.device
+        self, data: PreparedData, summed_loss: SummedLoss, tokenizer: Any, ranks: Ranks
     ) -> None:
-        self._samples, self._model, self._tokenizer = samples, model, tokenizer
-        self._end_ids, self._device = end_token_ids(model, end_id), device
+        self.data, self.samples, self.ranks = data, SampleFile(data), ranks
+        self.model: Any = summed_loss.model  # the whole of it is on every rank
+        self._summed_loss, self._tokenizer = summed_loss, tokenizer
+        self._end_ids = end_token_ids(self.model, data.end_token_id)
+
+    def loss_of(self, indices: Sequence[int]) -> tuple[float, int]:
+        """Return the summed loss of samples that are computed at once, and their labels."""
+        samples = [self.samples[index] for index in indices]
+        return loss_of(self._summed_loss, samples, self.ranks.device)
 
     def has_prompt(self, index: int) -> bool:
         """Return whether a sample has one: plain texts are all answer."""
@@ -49,7 +60,7 @@ class Answerer:
         ]
 
     def _example(self, index: int, step: int, answer: str, loss: float) -> dict[str, Any]:
-        prompt, expected = self._samples.texts(index)
+        prompt, expected = self.samples.texts(index)
         return {
             "example_id": index,
             "step": step,
@@ -63,13 +74,13 @@ class Answerer:
         }
 
     def _answers(self, indices: Sequence[int]) -> list[str]:
-        prompts = [self._samples[i][0][: self._num_prompt_tokens(i)] for i in indices]
-        longest = max(self._samples.length(i) - self._num_prompt_tokens(i) for i in indices)
+        prompts = [self.samples[i][0][: self._num_prompt_tokens(i)] for i in indices]
+        longest = max(self.samples.length(i) - self._num_prompt_tokens(i) for i in indices)
         ids, mask = _pad_left(prompts, self._end_ids[0])
-        with masked(plain_model(self._model)):
-            generated = self._model.generate(
-                input_ids=ids.to(self._device),
-                attention_mask=mask.to(self._device),
+        with masked(plain_model(self.model)):
+            generated = self.model.generate(
+                input_ids=ids.to(self.ranks.device),
+                attention_mask=mask.to(self.ranks.device),
                 max_new_tokens=min(MAX_NEW_TOKENS, longest + 4),
                 do_sample=False,
                 use_cache=True,
@@ -81,7 +92,7 @@ class Answerer:
 
     def _num_prompt_tokens(self, index: int) -> int:
         """Return the number of tokens before a sample's last answer; 0 if it is all answer."""
-        return int(self._samples[index][1][-1, 0])
+        return int(self.samples[index][1][-1, 0])
 
     def _up_to_end(self, ids: list[int]) -> list[int]:
         """Return the answer itself: the ids before the first end token."""

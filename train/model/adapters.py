@@ -48,16 +48,17 @@ def _with_new(model: Any, config: TrainConfig) -> Any:
     """Return `model` with new adapters. Raises UserError for missing targets."""
     from peft import LoraConfig, get_peft_model
 
-    targets = targets_of(model, config)
+    modules, parameters = targets_of(model, config)
+    new_tokens = list(getattr(model, "new_tokens", ())) if config.lora_new_tokens else []
     adapters = LoraConfig(
         r=config.lora_rank,
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
         use_dora=config.lora_dora,
         use_rslora=config.lora_rslora,
-        target_modules=targets.modules,
-        target_parameters=targets.parameters or None,
-        trainable_token_indices=_new_tokens(model) if config.lora_new_tokens else None,
+        target_modules=modules,
+        target_parameters=parameters or None,
+        trainable_token_indices=dict.fromkeys(end_names(model), new_tokens) if new_tokens else None,
         task_type="CAUSAL_LM",
     )
     return get_peft_model(model, adapters)
@@ -89,12 +90,6 @@ def _with_those_of(model: Any, folder: Path) -> Any:
             code=ExitCode.PREFLIGHT,
         )
     return made
-
-
-def _new_tokens(model: Any) -> dict[str, list[int]] | None:
-    """Return the new tokens whose embeddings are trained, by the names of embedding and head."""
-    ids = list(getattr(model, "new_tokens", ()))
-    return dict.fromkeys(end_names(model), ids) if ids else None
 
 
 def covered(model: Any) -> tuple[int, int, dict[str, int]]:

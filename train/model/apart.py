@@ -62,7 +62,7 @@ class Apart:
         self._back: torch.Tensor | None = None  # None: each row is one sample
         self._shape = (0, 0)
         self._layers = layers_of(plain)
-        self._is_told = False  # in a pass of the whole model, which may not tell its layers
+        self._has_positions = False  # in a pass of the whole model, which may not tell its layers
         self._hooks = [
             plain.register_forward_pre_hook(self._enter_model, with_kwargs=True),
             plain.register_forward_hook(self._leave_model, always_call=True),
@@ -90,14 +90,14 @@ class Apart:
     def _enter_model(self, _: Any, args: Any, given: dict[str, Any]) -> Any:
         if layers_of(self._plain) is not self._layers:  # only its head is run (model/head.py)
             return None
-        self._is_told = given.get("position_ids") is not None
+        self._has_positions = given.get("position_ids") is not None
         return self._begin(args, given)
 
     def _leave_model(self, *_: Any) -> None:
-        self._is_told = False
+        self._has_positions = False
 
     def _enter_layers(self, _: Any, args: Any, given: dict[str, Any]) -> Any:
-        if self._is_told and given.get("position_ids") is None:
+        if self._has_positions and given.get("position_ids") is None:
             return None
         return self._begin(args, given)
 

@@ -20,7 +20,7 @@ from rundir.exit_codes import ExitCode
 from train.model.multimodal import known_class
 from train.model.varlen import (
     MAX_HEAD_DIM,
-    TOLD_BORDERS,
+    TAKE_BORDERS,
     VARLEN,
     largest_head,
     register,
@@ -66,20 +66,9 @@ def _best(config: RunConfig, described: PretrainedConfig, *, on_cuda: bool | Non
     if not has_own and why_not_varlen(described) is None:
         return VARLEN
     fits = largest_head(described) <= MAX_HEAD_DIM  # the package's kernels have the same limit
-    return FLASH_ATTN if fits and _has_flash_attn(is_here=is_here) else None
-
-
-def _has_flash_attn(*, is_here: bool) -> bool:
-    """Return whether there is the flash-attn package; a plan, which sees no GPU, cannot try it."""
-    return is_flash_attn_2_available() if is_here else find_spec("flash_attn") is not None
-
-
-def allow_cudnn(config: RunConfig) -> None:
-    """Let torch's sdpa choose cuDNN's attention only if that was asked for, in this process.
-
-    On GPUs from Hopper on torch prefers it, and it spends some 0.4 s on each new shape.
-    """
-    torch.backends.cuda.enable_cudnn_sdp(config.model.attention == "cudnn")
+    # A plan, which sees no GPU, cannot try the package.
+    is_there = is_flash_attn_2_available() if is_here else find_spec("flash_attn") is not None
+    return FLASH_ATTN if fits and is_there else None
 
 
 def row_lengths(config: RunConfig, model: nn.Module, device: torch.device) -> int:
@@ -93,8 +82,8 @@ def row_lengths(config: RunConfig, model: nn.Module, device: torch.device) -> in
     of_hugging_face: Any = next(
         module for module in model.modules() if isinstance(module, PreTrainedModel)
     )
-    is_told = of_hugging_face.config._attn_implementation in TOLD_BORDERS
-    if is_told and not config.model.compile:
+    takes_borders = of_hugging_face.config._attn_implementation in TAKE_BORDERS
+    if takes_borders and not config.model.compile:
         return 1
     step = config.data.max_seq_length / _NUM_LENGTHS
     return max(1, math.ceil(step / _LENGTH_MULTIPLE)) * _LENGTH_MULTIPLE

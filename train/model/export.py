@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
+from ranks.group import Ranks
 from rundir.atomic import new_folder
 from rundir.card.model_card import write_card
 from rundir.config import RunConfig
 from rundir.errors import UserError
-from rundir.events import EventWriter
 from rundir.files.space import require_space
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
@@ -30,7 +30,7 @@ from train.model.build import (
     plain_model,
     vocabulary_of,
 )
-from train.model.export_towers import files_of, save_in_layout
+from train.model.export_towers import save_in_layout, tensors_of
 from train.model.hidden_packages import without_cuda_at_import
 from train.model.multimodal import class_for
 from train.model.new_tokens import grow
@@ -45,14 +45,23 @@ _COPIED = (
 )
 
 
-def write_results(config: RunConfig, run: RunDir, model: Any, events: EventWriter) -> None:
+def write_results(config: RunConfig, run: RunDir, model: Any, ranks: Ranks) -> None:
     """Write what was trained: an ordinary model, and any adapters by themselves as well.
 
     Called by rank 0, last of all: merging changes the model. Raises OSError (a full disk).
     """
     prepared = read_prepared(run)
     base_folder, end_token_id = Path(prepared.model_path), prepared.train.end_token_id
-    finish = partial(_add_card, run, events)
+
+    def tell(line: str) -> None:
+        ranks.say(f"EXPORT: {line}")
+
+    def finish(folder: Path) -> None:
+        try:
+            write_card(run, folder)
+        except Exception as error:  # noqa: BLE001 - no card is worth a trained model
+            tell(f"the model's card could not be written: {error!r}")
+
     write = partial(
         export,
         base=base_folder,
@@ -60,7 +69,7 @@ def write_results(config: RunConfig, run: RunDir, model: Any, events: EventWrite
         end_token_id=end_token_id,
         chat_template=config.data.chat_template,
         finish=finish,
-        tell=lambda line: events.emit("log", "line", text=f"[Rank 0] EXPORT: {line}"),
+        tell=tell,
     )
     if not has_adapters(model):
         write(model)
@@ -70,8 +79,7 @@ def write_results(config: RunConfig, run: RunDir, model: Any, events: EventWrite
     export_adapter(model, run.adapter, base=base, revision=revision, finish=finish)
     is_quantized = config.train.method == "qlora"
     if is_quantized and prepared.loading.load == "random":
-        text = "[Rank 0] EXPORT: of random weights there are no files to merge the adapters into"
-        events.emit("log", "line", text=text)
+        tell("of random weights there are no files to merge the adapters into")
         return
     if not config.train.merge_adapters:
         return
@@ -80,17 +88,7 @@ def write_results(config: RunConfig, run: RunDir, model: Any, events: EventWrite
         model = on_whole_base(config, base_folder, run.adapter)
     merged = write(model)
     changed = difference(before, logits_of_some(merged))
-    text = f"[Rank 0] EXPORT: merging has changed logits by {changed:.2%} at most"
-    events.emit("log", "line", text=text)
-
-
-def _add_card(run: RunDir, events: EventWriter, folder: Path) -> None:
-    """Write the model's card into its folder; no card is worth a trained model."""
-    try:
-        write_card(run, folder)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the model is exported
-        text = f"[Rank 0] EXPORT: the model's card could not be written: {error!r}"
-        events.emit("log", "line", text=text)
+    tell(f"merging has changed logits by {changed:.2%} at most")
 
 
 def export(
@@ -116,16 +114,17 @@ def export(
     if plain.generation_config.pad_token_id is None:  # batches of prompts need one
         pad = pad_token_id(base, tokenizer_of(base))
         plain.generation_config.pad_token_id = ends[0] if pad is None else pad
-    if class_for(plain.config) is None:
-        plain.config.use_cache = True  # training switched it off; generation uses it
-    else:  # it is a setting of the text part
-        vars(plain.config).pop("use_cache", None)
+    is_multimodal = class_for(plain.config) is not None
     size_bytes = sum(parameter.nbytes for parameter in plain.parameters())
-    if class_for(plain.config) is not None:  # its towers come from the files of the base
-        size_bytes = max(size_bytes, sum(file.stat().st_size for file in files_of(base)))
+    if is_multimodal:  # its towers come from the files of the base
+        files = set(tensors_of(base).values())
+        size_bytes = max(size_bytes, sum(file.stat().st_size for file in files))
+        vars(plain.config).pop("use_cache", None)  # it is a setting of the text part
+    else:
+        plain.config.use_cache = True  # training switched it off; generation uses it
     require_space(folder.parent, size_bytes, "the trained model")
     with new_folder(folder) as temporary:
-        if class_for(plain.config) is None:
+        if not is_multimodal:
             plain.save_pretrained(temporary)
         elif line := save_in_layout(plain, base, temporary):
             tell(line)

@@ -51,18 +51,13 @@ def tensors_of(folder: Path) -> dict[str, Path]:
     return {name: folder / file for name, file in named.items()}
 
 
-def files_of(folder: Path) -> set[Path]:
-    """Return the files of safetensors that hold a folder's model."""
-    return set(tensors_of(folder).values())
-
-
 def _copy_others(
     plain: Any, folder: Path, written: dict[str, Path], original: dict[str, Path]
 ) -> None:
     """Add what `original` has and `written` lacks, in a file of its own, and an index of all."""
     others: dict[str, torch.Tensor] = {}
     for file in set(original.values()):
-        names = [name for name, of in original.items() if of == file and name not in written]
+        names = {name for name, holder in original.items() if holder == file} - written.keys()
         if names:
             with safe_open(file, "pt") as opened:
                 others |= {name: opened.get_tensor(name) for name in names}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -35,16 +34,6 @@ def read_ahead(files: Iterable[str]) -> None:
                 os.posix_fadvise(descriptor, begin, _CHUNK_BYTES, os.POSIX_FADV_WILLNEED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tensor:
-    """A parameter or buffer of rank 0, without its values. Those with the same `key` are tied."""
-
-    key: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    requires_grad: bool
-
-
 def make_room(model: Any, ranks: Ranks) -> None:
     """Give a model on the meta device everything that rank 0's model has, except the values.
 
@@ -59,29 +48,25 @@ def make_room(model: Any, ranks: Ranks) -> None:
     if odd := tensors.keys() ^ _describe(model).keys():
         raise RuntimeError(f"this rank's model is not rank 0's: {min(odd)} is in one of them only")
     made: dict[str, torch.Tensor] = {}
-    for name, like in tensors.items():
+    for name, (key, shape, dtype, requires_grad) in tensors.items():
         owner, _, own_name = name.rpartition(".")
         module = model.get_submodule(owner)
-        if like.key not in made:
-            value = torch.empty(like.shape, dtype=like.dtype, device=ranks.device)
+        if key not in made:
+            value = torch.empty(shape, dtype=dtype, device=ranks.device)
             is_parameter = own_name in module._parameters
-            made[like.key] = nn.Parameter(value, like.requires_grad) if is_parameter else value
-        setattr(module, own_name, made[like.key])
+            made[key] = nn.Parameter(value, requires_grad) if is_parameter else value
+        setattr(module, own_name, made[key])
     # It comes with the weight files, and says how answers are generated.
     plain_model(model).generation_config = generation_config
 
 
-def _describe(model: nn.Module) -> dict[str, _Tensor]:
+def _describe(model: nn.Module) -> dict[str, tuple[str, torch.Size, torch.dtype, bool]]:
+    """Return (key, shape, dtype, is trained) of each tensor; those with one key are tied."""
     keys: dict[int, str] = {}
+    named = chain(
+        model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)
+    )
     return {
-        name: _Tensor(
-            key=keys.setdefault(id(tensor), name),
-            shape=tuple(tensor.shape),
-            dtype=tensor.dtype,
-            requires_grad=tensor.requires_grad,
-        )
-        for name, tensor in chain(
-            model.named_parameters(remove_duplicate=False),
-            model.named_buffers(remove_duplicate=False),
-        )
+        name: (keys.setdefault(id(tensor), name), tensor.shape, tensor.dtype, tensor.requires_grad)
+        for name, tensor in named
     }

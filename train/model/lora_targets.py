@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -23,16 +22,11 @@ _ROUTERS = ("gate", "router", "wg")  # the choice of experts for a token stays a
 _EXPERT_DIMS = 3  # (experts, rows, columns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Targets:
-    """The targets of adapters, by the ends of names: layers, and parameters that are not layers."""
+def targets_of(model: Any, config: TrainConfig) -> tuple[list[str], list[str]]:
+    """Return the targets: every matrix between embedding and head, or those in `lora_targets`.
 
-    modules: list[str]
-    parameters: list[str]
-
-
-def targets_of(model: Any, config: TrainConfig) -> Targets:
-    """Return the targets: every matrix between embedding and head, or those in `lora_targets`."""
+    They are the ends of names, of layers and of parameters that are not layers.
+    """
     converted = _names_peft_converts(model)
     is_simple = config.method == "lora" and not (config.lora_dropout or config.lora_dora)
     layers, parameters = [], []
@@ -44,15 +38,10 @@ def targets_of(model: Any, config: TrainConfig) -> Targets:
     if is_simple:
         parameters += _expert_stacks(model)
     chosen = _chosen(config.lora_targets, {*layers, *parameters})
-    return Targets(
-        modules=_short(
-            [name for name in layers if name in chosen],
-            ({name for name, _ in model.named_modules()} | set(names_in_towers(model))) - chosen,
-            1,
-        ),
-        parameters=_short(
-            [name for name in parameters if name in chosen], set(parameters) - chosen, 2
-        ),
+    others = {name for name, _ in model.named_modules()} | set(names_in_towers(model))
+    return (
+        _short([name for name in layers if name in chosen], others - chosen, 1),
+        _short([name for name in parameters if name in chosen], set(parameters) - chosen, 2),
     )
 
 
@@ -98,11 +87,11 @@ def _expert_stacks(model: Any) -> list[str]:
         if not is_frozen(name)
         and parameter.dim() == _EXPERT_DIMS
         and parameter.is_floating_point()
-        and ("expert" in name.lower() or "expert" in _owner(model, name).lower())
+        and "expert" in f"{name} {_class_of_owner(model, name)}".lower()
     ]
 
 
-def _owner(model: Any, name: str) -> str:
+def _class_of_owner(model: Any, name: str) -> str:
     return type(model.get_submodule(name.rpartition(".")[0])).__name__
 
 

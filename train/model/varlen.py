@@ -22,7 +22,7 @@ from ranks.torch_compat import flash_varlen
 
 VARLEN: Final = "varlen"
 # These are told where samples begin by the arguments of `borders`; others get a mask or positions.
-TOLD_BORDERS = (VARLEN, "flash_attention_2")
+TAKE_BORDERS = (VARLEN, "flash_attention_2")
 # From ATen's mha_varlen_fwd: flash_attn/flash_api.cpp in torch.
 MAX_HEAD_DIM, _HEAD_DIM_MULTIPLE = 256, 8
 _HALF = (torch.bfloat16, torch.float16)
@@ -65,7 +65,7 @@ def borders(model: Any, cu_seq_lens: torch.Tensor | None, max_length: int) -> di
 
     They are those of `Batch`. There are none for a model whose attention takes a mask.
     """
-    if cu_seq_lens is None or model.config._attn_implementation not in TOLD_BORDERS:
+    if cu_seq_lens is None or model.config._attn_implementation not in TAKE_BORDERS:
         return {}
     return {
         "cu_seq_lens_q": cu_seq_lens,
@@ -79,7 +79,7 @@ def borders(model: Any, cu_seq_lens: torch.Tensor | None, max_length: int) -> di
 def masked(model: Any) -> Iterator[None]:
     """Have a Hugging Face model use masks inside the block: to generate, to compare, on a CPU."""
     before = model.config._attn_implementation
-    if before not in TOLD_BORDERS:
+    if before not in TAKE_BORDERS:
         yield
         return
     use_masks(model)

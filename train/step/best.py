@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rundir.checkpoints import (
     best_of,
@@ -22,7 +21,10 @@ from rundir.prepared import Prepared, read_prepared
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The weights to export; `checkpoint` is None for those that the model has already."""
+    """The weights to export; `checkpoint` is None for those that the model has already.
+
+    The other fields are those of the mark `export.choice`.
+    """
 
     step: int
     loss: float | None
@@ -32,12 +34,6 @@ class Choice:
     is_best: bool
     num_evaluated: int
     checkpoint: Path | None = None
-
-    def told(self) -> dict[str, Any]:
-        """Return the fields of the mark `export.choice`."""
-        fields = asdict(self)
-        del fields["checkpoint"]
-        return fields
 
 
 def choose(config: RunConfig, run: RunDir, last_step: int) -> Choice:

@@ -49,16 +49,11 @@ def save(
     cannot write (a full disk); the existing checkpoints stay.
     """
     random_states = ranks.gather(_random_state(ranks.device))
-    states = _own_states(model, optimizer)
-    is_writer = ranks.is_first or with_own_states(optimizer) is not optimizer
-    (states_bytes,) = ranks.sum([_num_bytes(states) if is_writer else 0])
     path = folder / checkpoint_name(step)
-    if ranks.is_first:
-        if path in incomplete_checkpoints(folder):
-            remove_checkpoint(path)  # it would be mistaken for this one
-        weights_bytes = sum(tensor.nbytes for tensor in _trained(model).values())
-        size_bytes = weights_bytes + int(states_bytes)
-        require_space(folder, size_bytes, f"the checkpoint after step {step}")
+    if ranks.is_first and path in incomplete_checkpoints(folder):
+        remove_checkpoint(path)  # it would be mistaken for this one
+    is_writer, states = _is_writer(optimizer, ranks), _own_states(model, optimizer)
+    _require_space(folder, step, model, optimizer, ranks)
     with new_folder(path) if ranks.is_first else nullcontext() as made:
         temporary = Path(ranks.share(str(made)))
         if is_writer:
@@ -82,17 +77,11 @@ def lacking(
     folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks
 ) -> str:
     """Return why there is no room for a checkpoint, or ""; called by all ranks."""
-    states = _own_states(model, optimizer)
-    is_writer = ranks.is_first or with_own_states(optimizer) is not optimizer
-    (states_bytes,) = ranks.sum([_num_bytes(states) if is_writer else 0])
     why = ""
-    if ranks.is_first:
-        weights_bytes = sum(tensor.nbytes for tensor in _trained(model).values())
-        try:
-            size_bytes = weights_bytes + int(states_bytes)
-            require_space(folder, size_bytes, f"the checkpoint after step {step}")
-        except OSError as error:
-            why = error.strerror or str(error)
+    try:
+        _require_space(folder, step, model, optimizer, ranks)
+    except OSError as error:
+        why = error.strerror or str(error)
     return str(ranks.share(why))
 
 
@@ -137,6 +126,25 @@ def load_weights(path: Path, model: nn.Module) -> None:
                 parameter.copy_(saved.get_tensor(key))
 
 
+def _require_space(
+    folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks
+) -> None:
+    """Raise OSError on rank 0 if there is no room for a checkpoint; called by all ranks."""
+    states = _own_states(model, optimizer) if _is_writer(optimizer, ranks) else {}
+    tensors = (value for state in states.values() for value in state.values())
+    own_bytes = sum(value.nbytes for value in tensors if isinstance(value, torch.Tensor))
+    (states_bytes,) = ranks.sum([own_bytes])
+    if ranks.is_first:
+        weights_bytes = sum(tensor.nbytes for tensor in _trained(model).values())
+        size_bytes = weights_bytes + int(states_bytes)
+        require_space(folder, size_bytes, f"the checkpoint after step {step}")
+
+
+def _is_writer(optimizer: torch.optim.Optimizer, ranks: Ranks) -> bool:
+    """Return whether this rank writes states: rank 0, or each its own of a sharded optimizer."""
+    return ranks.is_first or with_own_states(optimizer) is not optimizer
+
+
 def _own_states(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
     """Return the states of this rank's optimizer, by the names of their parameters."""
     states = with_own_states(optimizer).state
@@ -161,11 +169,6 @@ def _load_states(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer)
                 key: value.to(p.device, copy=True) if isinstance(value, torch.Tensor) else value
                 for key, value in fitted(inner, saved[name]).items()
             }
-
-
-def _num_bytes(states: dict[str, dict[str, Any]]) -> int:
-    tensors = (value for state in states.values() for value in state.values())
-    return sum(value.nbytes for value in tensors if isinstance(value, torch.Tensor))
 
 
 def _trained(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -1,7 +1,11 @@
-"""What watches over the losses of a run: bad ones while it trains, and early stopping."""
+"""What watches over the losses of a run: bad ones while it trains, and early stopping.
+
+A run stops early if its held-out loss has not improved for some evaluations.
+"""
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -12,15 +16,64 @@ from torch import nn
 from ranks.group import Ranks
 from rundir.checkpoints import step_of
 from rundir.config import RunConfig
-from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train.batches.course import position_of
 from train.batches.feed import Feed
 from train.step.checkpoint import notes_of
-from train.step.early_stop import Patience
 from train.step.loss_watch import BadLoss
 from train.step.on_bad_loss import BadLosses
 from train.step.step_samples import Row, rows_of_step
+
+
+class Patience:
+    """The best held-out loss so far, and how many evaluations ago; the same on every rank."""
+
+    def __init__(self, most: int) -> None:
+        """`most`: train.early_stop_evaluations; 0: it never runs out."""
+        self._most = most
+        self.best_step, self.best_loss = 0, math.inf
+        self.num_since, self._last_step = 0, 0
+
+    @property
+    def is_on(self) -> bool:
+        """True if a run may stop early."""
+        return self._most > 0
+
+    @property
+    def is_out(self) -> bool:
+        """True if the run is to end."""
+        return self.is_on and self.num_since >= self._most
+
+    def seen(self, step: int, loss: float) -> bool:
+        """Take in the evaluation after `step` steps; return whether it is the best so far.
+
+        One of a step that has been seen counts once: a resumed run begins with it.
+        """
+        if step <= self._last_step:
+            return False
+        self._last_step = step
+        if loss < self.best_loss:  # NaN is not
+            self.best_step, self.best_loss, self.num_since = step, loss, 0
+            return True
+        self.num_since += 1
+        return False
+
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` takes, for JSON."""
+        return {
+            "best_step": self.best_step,
+            "best_loss": None if math.isinf(self.best_loss) else self.best_loss,
+            "num_since": self.num_since,
+            "last_step": self._last_step,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on counting where `state` was taken."""
+        best = state.get("best_loss")
+        self.best_loss = math.inf if best is None else float(best)
+        self.best_step = int(state.get("best_step", 0))
+        self.num_since = int(state.get("num_since", 0))
+        self._last_step = int(state.get("last_step", 0))
 
 
 class Guards:
@@ -32,15 +85,14 @@ class Guards:
         config: RunConfig,
         run: RunDir,
         ranks: Ranks,
-        events: EventWriter,
         feed: Feed,
         loss: nn.Module,
     ) -> None:
         def find(step: int) -> list[Row]:
             return rows_of_step(step, feed=feed, config=config, run=run, ranks=ranks, loss=loss)
 
-        self._ranks, self._events, self._course = ranks, events, feed.course
-        self.losses = BadLosses(config.train, run, ranks, events, find, feed.course)
+        self._ranks, self._course = ranks, feed.course
+        self.losses = BadLosses(config.train, run, ranks, find, feed.course)
         self.patience = Patience(config.train.early_stop_evaluations)
 
     def notes(self, step: int) -> dict[str, Any]:
@@ -67,22 +119,15 @@ class Guards:
         self.restore(checkpoint)
         self.losses.skipped.add(bad.step)
 
-    @property
-    def is_over(self) -> bool:
-        """True if the held-out loss has not improved for long enough."""
-        return self.patience.is_out
-
     def tell_early_stop(self, step: int) -> None:
         """Write the mark of a run that ends early after `step` steps."""
-        if self._ranks.is_first:
-            self._events.emit(
-                "mark",
-                "early_stop",
-                step=step,
-                best_step=self.patience.best_step,
-                best_loss=self.patience.best_loss,
-                num_evaluations=self.patience.num_since,
-            )
+        self._ranks.mark(
+            "early_stop",
+            step=step,
+            best_step=self.patience.best_step,
+            best_loss=self.patience.best_loss,
+            num_evaluations=self.patience.num_since,
+        )
 
 
 def _without_later(state: dict[str, Any], step: int) -> dict[str, Any]:

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ranks.group import Ranks
-from rundir.config import RunConfig, TrainConfig
+from rundir.config import RunConfig
 from rundir.errors import UserError
-from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train.batches.batch import Batch, Work, collate_rows
 from train.batches.feed import Feed
-from train.evaluation.evaluation_sets import EvaluationSets
+from train.evaluation.all_sets import EvaluationSets
 from train.model.build import num_weights
-from train.model.undistributed import Undistributed
-from train.step.controls import STOP, Controls
+from train.step.checkpoint_keeper import Keeper
 from train.step.guards import Guards
-from train.step.keeper import Keeper
+from train.step.live_controls import STOP, Controls
 from train.step.mfu import model_flops
 from train.step.progress import StepProgress
 from train.stream.stream import Stream
 from train.update.buckets import fill_buckets
-from train.update.optimizer import make_optimizer
-from train.update.schedule import learning_rate
+from train.update.optimizer import learning_rate, make_optimizer
 
 Result = Literal["done", "stopped"]
 
@@ -42,42 +38,41 @@ class Trainer:
         config: RunConfig,
         run: RunDir,
         ranks: Ranks,
-        events: EventWriter,
-        model: DistributedDataParallel | Undistributed,
+        model: Any,  # in DistributedDataParallel, except in a plain run
         feed: Feed,
         evaluator: EvaluationSets | None,
     ) -> None:
-        self._config, self._run, self._ranks, self._events = config.train, run, ranks, events
-        self._run_config = config
+        self.settings = config.train  # as they are now: some can change while it runs
+        self._config, self._run, self._ranks = config, run, ranks
         self._model, self._feed, self._evaluator = model, feed, evaluator
+        self._is_wrapped = isinstance(model, DistributedDataParallel)
+        self._loss: Any = model.module if self._is_wrapped else model
         self._trainable = [p for p in model.parameters() if p.requires_grad]
         is_sharded = config.train.shard_optimizer and ranks.world_size > 1
         self.optimizer = make_optimizer(model, config.train, is_sharded=is_sharded)
         self._longest = config.data.max_seq_length
-        self._total_steps = feed.course.num_steps
+        self.total_steps = feed.course.num_steps
         self._step = 0  # steps done
         self._guards = Guards(
             config=config,
             run=run,
             ranks=ranks,
-            events=events,
             feed=feed,
-            loss=model.module,
+            loss=self._loss,
         )
         self._keeper = Keeper(
             run=run,
             ranks=ranks,
-            events=events,
-            model=model.module,
+            model=self._loss,
             optimizer=self.optimizer,
             evaluator=evaluator,
             guards=self._guards,
         )
         self._tracker = evaluator.tracker if evaluator is not None else None
-        self._progress = StepProgress(config, ranks, events)
+        self.progress = StepProgress(config, ranks)
         if not config.model.compile:  # a compiled block would be compiled anew for the hook
-            self._progress.watch_gradient(self._trainable[0])
-        self._controls = Controls(config, run, ranks, events)
+            self.progress.watch_gradient(self._trainable[0])
+        self._controls = Controls(config, run, ranks)
 
     def warm_up(self) -> None:
         """Move every gradient into DDP's buckets before anything else is in memory."""
@@ -86,27 +81,25 @@ class Trainer:
     def restore(self, resume_from: str | None) -> None:
         """Resume from the checkpoint folder that the feed's course goes on from, if from one."""
         if resume_from is not None:
-            every = self._config.eval_every_steps
+            every = self.settings.eval_every_steps
             self._step = self._keeper.resume(Path(resume_from), every)
         if isinstance(self._feed.samples, Stream):
             self._feed.samples.begin(self._step)
-        if self._ranks.is_first:
-            self._events.emit(
-                "mark",
-                "train.plan",
-                total_steps=self._total_steps,
-                first_step=self._step,
-                num_parameters=num_weights(self._model),
-                num_trainable=sum(p.numel() for p in self._trainable),
-                num_train_samples=self._feed.course.num_rows,
-                num_eval_samples=self._evaluator.num_samples if self._evaluator else 0,
-            )
+        self._ranks.mark(
+            "train.plan",
+            total_steps=self.total_steps,
+            first_step=self._step,
+            num_parameters=num_weights(self._model),
+            num_trainable=sum(p.numel() for p in self._trainable),
+            num_train_samples=self._feed.course.num_rows,
+            num_eval_samples=self._evaluator.num_samples if self._evaluator else 0,
+        )
 
     def train(self) -> Result:
         """Run all steps left, evaluations and checkpoints; return "stopped" if asked to stop."""
         self._begin()
-        stop = False
-        while self._step < self._total_steps and not stop and not self._guards.is_over:
+        stop, patience = False, self._guards.patience
+        while self._step < self.total_steps and not stop and not patience.is_out:
             try:
                 asked = self._one_step()
             except UserError:  # bad rows in streamed data: all ranks learn of them at one step
@@ -114,26 +107,30 @@ class Trainer:
                     self._keep()
                 raise
             stop = bool(asked & STOP)
-            save = stop or self._is_due(self._config.checkpoint_every_steps)
-            is_last = self._step == self._total_steps
-            evaluate = self._is_due(self._config.eval_every_steps) and not is_last
+            save = stop or self._is_due(self.settings.checkpoint_every_steps)
+            is_last = self._step == self.total_steps
+            evaluate = self._is_due(self.settings.eval_every_steps) and not is_last
             # Before it is saved, as the best too: one of a bad loss would take a good one's place.
-            if self._has_gone_back(is_told=save or (evaluate and self._guards.losses.goes_back)):
+            if self._has_gone_back(
+                is_reported=save or (evaluate and self._guards.losses.goes_back)
+            ):
                 continue
             if save:
                 self._keep()
             if evaluate:
                 self.evaluate_now()
-            if self._step < self._total_steps:
+            if self._step < self.total_steps:
                 self._follow()
             stop |= self._controls.stepped(asked, self)
         self._controls.end()
-        self._has_gone_back(is_told=True)  # nothing, unless a stop came while the run was paused
-        self._progress.end()
+        self._has_gone_back(
+            is_reported=True
+        )  # nothing, unless a stop came while the run was paused
+        self.progress.end()
         self._keep()
-        if self._guards.is_over:
+        if patience.is_out:
             self._guards.tell_early_stop(self._step)
-        elif stop and self._step < self._total_steps:
+        elif stop and self._step < self.total_steps:
             return "stopped"
         self.evaluate_now()
         self._follow(has_ended=True)
@@ -141,48 +138,32 @@ class Trainer:
 
     def announce(self, result: Result) -> None:
         """Write the mark that tells the launcher that everything is trained and saved."""
-        if self._ranks.is_first:
-            saved = self._keeper.saved
-            self._events.emit(
-                "mark",
-                "train.result",
-                result=result,
-                step=self._step,
-                tokens_per_s=self._progress.total_tokens_per_s,
-                mfu=self._progress.total_mfu,
-                gpu_peak_bytes=self._progress.gpu_peak_bytes,
-                checkpoint=None if saved is None else str(saved.relative_to(self._run.path)),
-            )
+        saved = self._keeper.saved
+        self._ranks.mark(
+            "train.result",
+            result=result,
+            step=self._step,
+            tokens_per_s=self.progress.total_tokens_per_s,
+            mfu=self.progress.total_mfu,
+            gpu_peak_bytes=self.progress.gpu_peak_bytes,
+            checkpoint=None if saved is None else str(saved.relative_to(self._run.path)),
+        )
 
     def take_best(self) -> None:
         """Load the weights that are to be exported: on rank 0, after the last step."""
-        self._keeper.take_best(self._run_config, self._step)
+        self._keeper.take_best(self._config, self._step)
 
     @property
     def step(self) -> int:
         """Steps trained."""
         return self._step
 
-    @property
-    def total_steps(self) -> int:
-        """Steps in all."""
-        return self._total_steps
-
-    @property
-    def settings(self) -> TrainConfig:
-        """The settings as they are now."""
-        return self._config
-
-    def change(self, settings: TrainConfig) -> None:
-        """Go on with other settings."""
-        self._config, self._run_config = settings, replace(self._run_config, train=settings)
-
     def save_now(self) -> str:
         """Save, unless there is a checkpoint of this step; return why there is no room, or ""."""
         if self._keeper.is_kept(self._step):
             return ""
         why = self._keeper.lacking(self._step)
-        if not why and self._has_gone_back(is_told=True):
+        if not why and self._has_gone_back(is_reported=True):
             return f"the last loss was bad: the run has gone back to step {self._step}"
         if not why:
             self._keep()
@@ -190,30 +171,22 @@ class Trainer:
 
     def evaluate_now(self) -> float | None:
         """Evaluate, unless this step has been; return the loss, or None without held-out data."""
-        is_due = self._is_due(self._config.eval_every_steps)
-        return self._keeper.evaluate(self._step, self._config.keep_checkpoints, is_due=is_due)
-
-    def leave_out(self, seconds: float) -> None:
-        """Leave seconds of waiting out of the measurements."""
-        self._progress.leave_out(seconds)
+        is_due = self._is_due(self.settings.eval_every_steps)
+        return self._keeper.evaluate(self._step, self.settings.keep_checkpoints, is_due=is_due)
 
     def _one_step(self) -> int:
         """Train one step; return what was asked for meanwhile, which all ranks learn together."""
-        timer = self._progress.timer
-        lr = learning_rate(self._config, self._step, self._total_steps)
+        timer = self.progress.timer
+        lr = learning_rate(self.settings, self._step, self.total_steps)
         if self._step + 1 in self._guards.losses.skipped:
             self._step += 1
             return 0
         with timer("data"):
             batches = self._feed.step(self._step)
         with timer("comm"):
-            *sums, asked = self._ranks.sum(
-                [
-                    *map(sum, zip(*(batch.work for batch in batches), strict=True)),
-                    self._controls.look(),
-                ]
-            )
-        work = Work(*sums)
+            sums = map(sum, zip(*(batch.work for batch in batches), strict=True))
+            *totals, asked = self._ranks.sum([*sums, self._controls.read()])
+        work = Work(*totals)
         loss_sum = self.gradients(batches, work.num_labels)
         if self._guards.losses.refuses(self._step + 1, loss_sum, work, self._trainable):
             self.optimizer.zero_grad(set_to_none=False)
@@ -224,7 +197,7 @@ class Trainer:
             grad_norm = self.update(lr)
         self._step += 1
         self._ranks.pulse.stepped(self._step)
-        self._progress.add(self._step, loss_sum, work, grad_norm, lr)
+        self.progress.add(self._step, loss_sum, work, grad_norm, lr)
         return int(asked)
 
     def gradients(self, batches: list[Batch], num_labels: float) -> torch.Tensor:
@@ -234,12 +207,11 @@ class Trainer:
         result is the gradient of (sum of all losses) / (labels of all ranks and micro-batches).
         """
         scale = self._ranks.world_size / max(1.0, num_labels)
-        timer = self._progress.timer
+        timer = self.progress.timer
         total = torch.zeros((), device=self._ranks.device)
         for i, batch in enumerate(batches):
             is_last = i == len(batches) - 1
-            sync: AbstractContextManager[None] = nullcontext() if is_last else self._model.no_sync()
-            with sync:
+            with self._model.no_sync() if self._is_wrapped and not is_last else nullcontext():
                 with timer("forward"):
                     loss_sum = self._model(*batch.arguments(self._ranks.device))
                 with timer("backward"):
@@ -249,7 +221,7 @@ class Trainer:
 
     def update(self, lr: float) -> torch.Tensor:
         """Clip, take one optimizer step and zero the gradients; return their unclipped norm."""
-        limit = self._config.max_grad_norm or float("inf")
+        limit = self.settings.max_grad_norm or float("inf")
         grad_norm = torch.nn.utils.clip_grad_norm_(self._trainable, limit)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -266,16 +238,16 @@ class Trainer:
             self._keep()  # to go back to, until there is a later one
         self.evaluate_now()
         if self._tracker is not None:
-            self._tracker.begin(self._step, self._total_steps)
+            self._tracker.begin(self._step, self.total_steps)
             self._follow()
-        self._progress.begin(model_flops(self._model.module.model, self._longest))
+        self.progress.begin(model_flops(self._loss.model, self._longest))
 
-    def _has_gone_back(self, *, is_told: bool) -> bool:
+    def _has_gone_back(self, *, is_reported: bool) -> bool:
         """Report the last steps, if it is time; return True if one was bad, and they are undone."""
-        is_last = self._step == self._total_steps
-        if not (is_told or is_last or self._is_due(self._config.log_every_steps)):
+        is_last = self._step == self.total_steps
+        if not (is_reported or is_last or self._is_due(self.settings.log_every_steps)):
             return False
-        bad = self._guards.losses.reported(self._progress.report(self._step))
+        bad = self._guards.losses.reported(self.progress.report(self._step))
         if bad is None:
             return False
         self._step = self._keeper.go_back(bad)
@@ -285,8 +257,8 @@ class Trainer:
         """Keep some answers of the model, if they are due."""
         if self._tracker is not None:
             is_evaluated = self._keeper.evaluated_step == self._step
-            is_answered = is_evaluated and self._config.eval_generate
-            self._tracker.look(self._step, has_ended=has_ended, is_answered=is_answered)
+            is_answered = is_evaluated and self.settings.eval_generate
+            self._tracker.follow(self._step, has_ended=has_ended, is_answered=is_answered)
 
     def _keep(self) -> None:
-        self._keeper.keep(self._step, self._config.keep_checkpoints)
+        self._keeper.keep(self._step, self.settings.keep_checkpoints)

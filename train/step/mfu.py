@@ -13,7 +13,9 @@ and nothing counts twice for being recomputed. The differences:
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -37,62 +39,15 @@ _TERA = 1e12
 
 
 class Peak(NamedTuple):
-    """Dense TFLOP/s, without structured sparsity, sums kept in float32; None if not supported.
+    """Dense TFLOP/s of a GPU, from gpu_peaks.toml; None if a dtype is not supported."""
 
-    `tf32` is float32 in matrices rounded to 10 bits, which torch only uses when told to.
-    """
-
-    bfloat16: float | None
-    tf32: float | None
     float32: float
+    bfloat16: float | None = None
+    tf32: float | None = None
 
 
-# Whole words that occur in CUDA's name for the GPU, the most specific first. From NVIDIA's data
-# sheets, most of which list figures with sparsity that are twice those here: "H100 Tensor Core GPU"
-# (2023; SXM, PCIe and NVL), "H200 Tensor Core GPU" (2024), "HGX platform" and "GB200 NVL72" (2025;
-# per GPU), "A100 80GB" (2021), "A30", "A40", "A10", "L40S", "L40", "L4", "RTX A6000", "RTX 6000
-# Ada", "V100" (2020), "T4"; and from the white papers on the GA102 (2021), Ada (2023) and RTX
-# Blackwell (2025) architectures, the columns with FP32 accumulation. A10G:
-# https://d1.awsstatic.com/product-marketing/ec2/NVIDIA_AWS_A10G_DataSheet_FINAL_02_17_2022.pdf.
-# RTX PRO 6000: the white paper "NVIDIA RTX Blackwell PRO GPU architecture" (2025); of the server's
-# https://www.nvidia.com/en-us/data-center/rtx-pro-6000-blackwell-server-edition/ has only float32,
-# and the rest stands to it as on the workstation's, which has the same chip. AMD:
-# https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html and …/mi325x.html.
-_PEAKS: tuple[tuple[str, Peak], ...] = (
-    ("GB300", Peak(2500, 1250, 80)),
-    ("B300", Peak(2250, 1125, 75)),
-    ("GB200", Peak(2500, 1250, 80)),
-    ("B200", Peak(2250, 1125, 75)),
-    ("GH200", Peak(989.5, 494.5, 67)),
-    ("H200 NVL", Peak(835.5, 417.5, 60)),
-    ("H200", Peak(989.5, 494.5, 67)),
-    ("H100 NVL", Peak(835.5, 417.5, 60)),
-    ("H100 PCIe", Peak(756.5, 378, 51)),
-    ("H100", Peak(989.5, 494.5, 67)),
-    ("H800 PCIe", Peak(756.5, 378, 51)),
-    ("H800", Peak(989.5, 494.5, 67)),
-    ("H20", Peak(148, 74, 44)),
-    ("A100", Peak(312, 156, 19.5)),
-    ("A800", Peak(312, 156, 19.5)),
-    ("A40", Peak(149.7, 74.8, 37.4)),
-    ("A30", Peak(165, 82, 10.3)),
-    ("A10G", Peak(70, 35, 35)),
-    ("A10", Peak(125, 62.5, 31.2)),
-    ("L40S", Peak(362.05, 183, 91.6)),
-    ("L40", Peak(181.05, 90.5, 90.5)),
-    ("L4", Peak(121, 60, 30.3)),
-    ("RTX A6000", Peak(154.8, 77.4, 38.7)),
-    ("RTX 6000 Ada", Peak(364.2, 182.1, 91.1)),
-    ("RTX PRO 6000 Blackwell Workstation", Peak(503.8, 251.9, 126)),
-    ("RTX PRO 6000 Blackwell Server", Peak(480, 240, 120)),
-    ("RTX 5090", Peak(209.5, 104.8, 104.8)),
-    ("RTX 4090", Peak(165.2, 82.6, 82.6)),
-    ("RTX 3090", Peak(71, 35.6, 35.6)),
-    ("V100 SXM2", Peak(None, None, 15.7)),
-    ("V100 PCIE", Peak(None, None, 14)),
-    ("T4", Peak(None, None, 8.1)),
-    ("MI300X", Peak(1307.4, 653.7, 163.4)),
-    ("MI325X", Peak(1307.4, 653.7, 163.4)),
+_PEAKS: dict[str, dict[str, float]] = tomllib.loads(
+    Path(__file__).with_name("gpu_peaks.toml").read_text(encoding="utf-8")
 )
 # Variants with the same name that are slower or faster by an unknown share.
 _OTHERS = re.compile(r"\b(Ti|SUPER|D|Laptop|Max-Q|MIG)\b", re.IGNORECASE)
@@ -103,9 +58,9 @@ def peak_of(name: str) -> Peak | None:
     words = re.sub(r"[-_]", " ", name)
     if _OTHERS.search(words):
         return None
-    for known, peak in _PEAKS:
+    for known, peak in _PEAKS.items():
         if re.search(rf"\b{known}\b", words, re.IGNORECASE):
-            return peak
+            return Peak(**peak)
     return None
 
 

@@ -17,7 +17,6 @@ import torch
 from ranks.group import Ranks
 from rundir.config import TrainConfig
 from rundir.errors import UserError
-from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 from rundir.paths import RunDir, shown
 from train.batches.batch import Work
@@ -40,11 +39,10 @@ class BadLosses:
         config: TrainConfig,
         run: RunDir,
         ranks: Ranks,
-        events: EventWriter,
         find: Find,
         course: Course,
     ) -> None:
-        self._config, self._run, self._ranks, self._events = config, run, ranks, events
+        self._config, self._run, self._ranks = config, run, ranks
         self._course = course
         self._find, self._answer = find, config.on_bad_loss
         self._watch = LossWatch()
@@ -120,19 +118,17 @@ class BadLosses:
 
     def _tell(self, bad: BadLoss, answer: str) -> list[Row]:
         rows = self._find(bad.step - 1)
-        if self._ranks.is_first:
-            self._events.emit(
-                "mark",
-                "loss.bad",
-                step=bad.step,
-                loss=bad.loss,
-                usual=bad.usual,
-                limit=bad.limit,
-                answer=answer,
-                text=f"{bad}; its samples: {row_texts(rows, _MOST_SAID)}",
-                num_samples=len(rows),
-                samples=rows[:_MOST_LISTED],
-            )
+        self._ranks.mark(
+            "loss.bad",
+            step=bad.step,
+            loss=bad.loss,
+            usual=bad.usual,
+            limit=bad.limit,
+            answer=answer,
+            text=f"{bad}; its samples: {row_texts(rows, _MOST_SAID)}",
+            num_samples=len(rows),
+            samples=rows[:_MOST_LISTED],
+        )
         return rows
 
     def _stopped(self, bad: BadLoss, rows: list[Row], more: str = "") -> UserError:

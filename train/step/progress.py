@@ -14,7 +14,6 @@ import torch
 
 from ranks.group import Ranks
 from rundir.config import RunConfig
-from rundir.events import EventWriter
 from train.batches.batch import NO_WORK, Work
 from train.step.mfu import ModelFlops, peak_flops_per_s
 
@@ -99,8 +98,8 @@ class Stopwatch:
 class StepProgress:
     """Sums over the steps since the last report; rank 0 reports, and each rank its own times."""
 
-    def __init__(self, config: RunConfig, ranks: Ranks, events: EventWriter) -> None:
-        self._ranks, self._events = ranks, events
+    def __init__(self, config: RunConfig, ranks: Ranks) -> None:
+        self._ranks = ranks
         self._peak = peak_flops_per_s(ranks.device, config.model.dtype)
         self._stopwatch = Stopwatch(ranks.device)
         self._total, self._total_s = NO_WORK, 0.0
@@ -109,10 +108,9 @@ class StepProgress:
 
     def _reset(self) -> None:
         self._stopwatch.restart()
-        self._steps: list[int] = []
-        self._losses: list[tuple[torch.Tensor, float]] = []  # (this rank's sum, all labels)
+        # Of each step: (its number, this rank's loss sum, all labels).
+        self._steps: list[tuple[int, torch.Tensor, float]] = []
         self._work = NO_WORK
-        self._num_steps = 0
         self._grad_norm: torch.Tensor | float = 0.0
         self._lr = 0.0
         self._since = time.monotonic()
@@ -150,10 +148,8 @@ class StepProgress:
         self, step: int, loss_sum: torch.Tensor, work: Work, grad_norm: torch.Tensor, lr: float
     ) -> None:
         """Count a step (from 1): this rank's loss sum, the work of all ranks."""
-        self._steps.append(step)
-        self._losses.append((loss_sum, work.num_labels))
+        self._steps.append((step, loss_sum, work.num_labels))
         self._work, self._total = self._work.plus(work), self._total.plus(work)
-        self._num_steps += 1
         self._grad_norm, self._lr = grad_norm, lr
         self._stopwatch.collect()
 
@@ -163,20 +159,19 @@ class StepProgress:
         Called by all ranks. Steps without labels have no loss, and no metric tells one that is no
         number.
         """
-        if self._num_steps == 0:
+        if not self._steps:
             return []
         # One copy from the device, and one collective, however many steps they are.
-        own = torch.stack([loss_sum for loss_sum, _ in self._losses]).tolist()
-        sums, labels = self._ranks.sum(own), [num for _, num in self._losses]
-        rows = zip(self._steps, sums, labels, strict=True)
-        losses = [(number, total / num) for number, total, num in rows if num]
+        sums = self._ranks.sum(torch.stack([loss_sum for _, loss_sum, _ in self._steps]).tolist())
+        rows = zip(self._steps, sums, strict=True)
+        losses = [(number, total / num) for (number, _, num), total in rows if num]
         loss = sum(sums) / max(1.0, self._work.num_labels)
         elapsed_s = time.monotonic() - self._since
         times = self._times()
         if self._ranks.world_size > 1:
             self._tell_own(step, times)
         if self._ranks.is_first and math.isfinite(loss):
-            self._events.emit(
+            self._ranks.events.emit(
                 "metric",
                 "train",
                 step=step,
@@ -193,7 +188,7 @@ class StepProgress:
     def _times(self) -> dict[str, float | None]:
         """Return the mean seconds a step of each part, on this rank."""
         return {
-            part: None if sum_s is None else round(sum_s / self._num_steps, 6)
+            part: None if sum_s is None else round(sum_s / len(self._steps), 6)
             for part, sum_s in self._stopwatch.seconds().items()
         }
 
@@ -201,11 +196,11 @@ class StepProgress:
         """Write what this rank itself spends its time on, apart from waiting for others."""
         known = {part: seconds or 0.0 for part, seconds in times.items()}
         compute_s = sum(known[part] for part in DEVICE_PARTS) - known[_WAIT]
-        self._events.emit(
+        self._ranks.events.emit(
             "metric",
             "train.rank",
             step=step,
-            num_steps=self._num_steps,
+            num_steps=len(self._steps),
             time_data_s=known["data"],
             time_compute_s=round(max(0.0, compute_s), 6),
             time_wait_s=round(known["comm"] + known[_WAIT], 6),

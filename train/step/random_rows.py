@@ -24,7 +24,7 @@ def random_samples(model: Any, seed: int, lengths: tuple[int, ...] = LENGTHS) ->
 
 def logits_of(model: Any, batch: Batch) -> torch.Tensor:
     """Return logits, (rows, tokens, vocabulary), in float32."""
-    ids, positions, _, _, cu_seq_lens, max_length = batch.arguments(device_of(model))
+    ids, positions, _, _, cu_seq_lens, max_length = batch.arguments(model.device)
     given = {} if positions is None else {"position_ids": positions}
     given |= borders(plain_model(model), cu_seq_lens, max_length)
     with inference(model):
@@ -32,6 +32,6 @@ def logits_of(model: Any, batch: Batch) -> torch.Tensor:
     return logits.float()
 
 
-def device_of(model: Any) -> torch.device:
-    """Return the device of a model's weights."""
-    return next(model.parameters()).device
+def difference(logits: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Return the difference as a share of `wanted`, both by their root mean squares."""
+    return float((logits - wanted).square().mean().sqrt() / wanted.square().mean().sqrt())

@@ -14,7 +14,6 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from ranks.group import Ranks
-from rundir.events import EventWriter
 from rundir.paths import RunDir
 
 NUM_LONGEST = 10
@@ -24,8 +23,8 @@ _STEP = "airlock step "
 class Recorder:
     """The trace of this rank, if one is being recorded."""
 
-    def __init__(self, run: RunDir, ranks: Ranks, events: EventWriter) -> None:
-        self._run, self._ranks, self._events = run, ranks, events
+    def __init__(self, run: RunDir, ranks: Ranks) -> None:
+        self._run, self._ranks = run, ranks
         self._profile: Any = None
         self._of_step: Any = None
         self._first = self._num_steps = self._num_done = 0
@@ -94,7 +93,7 @@ class Recorder:
     def _tell(
         self, *, file: str | None = None, table: str | None = None, why: str | None = None
     ) -> None:
-        self._events.emit(
+        self._ranks.events.emit(
             "mark",
             "trace",
             step=self._first,

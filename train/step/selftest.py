@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,19 +13,17 @@ import torch
 from ranks.group import Ranks
 from rundir.config import RunConfig
 from rundir.errors import UserError
-from rundir.events import EventWriter
 from rundir.exit_codes import ExitCode
 from train.batches.batch import Batch, collate
 from train.data.dataset import Sample, prompted
 from train.model.adapters import coverage_line
 from train.model.attention import attention_line
-from train.model.buffers import buffers_watched
 from train.model.build import has_adapters, inference, plain_model
 from train.model.head import Head, head_of
 from train.model.loss import SummedLoss
 from train.model.multimodal import known_class, towers_line
 from train.model.varlen import masked, use_masks
-from train.step.random_rows import LENGTHS, device_of, logits_of, random_samples
+from train.step.random_rows import LENGTHS, logits_of, random_samples
 from train.step.try_attention import settle_attention
 from train.step.try_packing import NOT_TRIED, Packed, follow_packing, leak_of, settle_packing
 
@@ -45,7 +44,7 @@ class Tried:
     packed: Packed = NOT_TRIED
 
 
-def try_out(model: Any, config: RunConfig, ranks: Ranks, events: EventWriter) -> Tried:
+def try_out(model: Any, config: RunConfig, ranks: Ranks) -> Tried:
     """Try out the model on rank 0, and return the findings on all ranks, which follow them.
 
     Raises UserError on rank 0 if the model is not causal, if samples cannot be packed for it, or if
@@ -55,7 +54,7 @@ def try_out(model: Any, config: RunConfig, ranks: Ranks, events: EventWriter) ->
     if ranks.is_first:
         tried = tried_of(model, config)
         for text in _lines(model, config, tried):
-            events.emit("log", "line", text=f"[Rank 0] {text}")
+            ranks.say(text)
     result: Tried = ranks.share(tried)
     if result.why_masked:
         use_masks(plain_model(model))
@@ -127,7 +126,7 @@ def try_step(model: Any, length: int = max(LENGTHS)) -> Tried:
     No gradients are left, and buffers are as they were. Raises whatever the model's own code
     raises.
     """
-    head, device = head_kind(model), device_of(model)
+    head, device = head_kind(model), model.device
     random = torch.random.fork_rng([device] if device.type == "cuda" else [])
     with random, buffers_watched(model) as changed:
         loss = SummedLoss(model, head=head)(*trial_batch(model, length).arguments(device))
@@ -138,9 +137,41 @@ def try_step(model: Any, length: int = max(LENGTHS)) -> Tried:
     return Tried(head=head, unused=unused, changed_buffers=tuple(changed))
 
 
+@contextmanager
+def buffers_watched(model: Any) -> Iterator[list[str]]:
+    """Fill the list, when the block ends, with the names of buffers that have changed inside.
+
+    Those that were changed in place have their values back afterwards; the block may be a trial.
+    Values are compared, as some kernels change running averages without autograd's knowledge.
+    Buffers on the meta device have none, and are taken not to change.
+    """
+    changed: list[str] = []
+    before: dict[str, tuple[torch.Tensor, torch.Tensor]] = {
+        name: (buffer, buffer.detach().clone())
+        for name, buffer in model.named_buffers()
+        if not buffer.is_meta
+    }
+    yield changed
+    after = dict(model.named_buffers())
+    for name, (buffer, values) in before.items():
+        if after.get(name) is not buffer:
+            changed.append(name)
+        elif not _is_equal(buffer, values):
+            changed.append(name)
+            buffer.detach().copy_(values)
+
+
+def _is_equal(first: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether the values are equal, with NaN equal to itself."""
+    same = first == other
+    if first.is_floating_point():
+        same |= first.isnan() & other.isnan()
+    return bool(same.all())
+
+
 def head_kind(model: Any) -> Head:
     """Return the kind of head that a model has, tried out with a few tokens."""
-    ids, *_ = trial_batch(model).arguments(device_of(model))
+    ids, *_ = trial_batch(model).arguments(model.device)
     assert ids is not None
     with inference(model), masked(plain_model(model)):
         return head_of(model, ids)

@@ -14,7 +14,7 @@ from rundir.config import RunConfig
 from rundir.data_paths import data_paths
 from rundir.errors import UserError
 from rundir.paths import RunDir
-from train.batches.batch import collate
+from train.batches.batch import loss_of
 from train.batches.feed import Feed
 from train.data.dataset import SampleFile
 from train.data.sources import find_sources
@@ -52,36 +52,36 @@ def rows_of_step(
     together.sort(
         key=lambda row_loss: (-(math.inf if math.isnan(row_loss[1]) else row_loss[1]), row_loss[0])
     )
-    names = _Files(config, run)
-    return [names.row(samples, index, value) for index, value in together]
+    files = _file_names(config, run)
+    return [_row(samples, index, value, files) for index, value in together]
 
 
 def _mean_loss(index: int, samples: SampleFile, ranks: Ranks, loss: nn.Module) -> float:
     ranks.pulse.tick("eval")
-    batch = collate([samples[index]])
-    return float(loss(*batch.arguments(ranks.device))) / max(1, batch.num_label_tokens)
+    loss_sum, num_labels = loss_of(loss, [samples[index]], ranks.device)
+    return loss_sum / max(1, num_labels)
 
 
-class _Files:
-    """The files that the training data were made of, as far as they are still there."""
+def _file_names(config: RunConfig, run: RunDir) -> list[list[str]]:
+    """Return the files that each data path was made of, as far as they are still there."""
+    names = []
+    for number, data_path in enumerate(data_paths(config.data.path)):
+        path = run.data_of_hub("path", number) if data_path.is_of_hub else Path(data_path.path)
+        names.append([str(path)])
+        with suppress(UserError):
+            names[-1] = [str(source.path) for source in find_sources(path)]
+    return names
 
-    def __init__(self, config: RunConfig, run: RunDir) -> None:
-        self._names: list[list[str]] = []
-        for number, data_path in enumerate(data_paths(config.data.path)):
-            path = run.data_of_hub("path", number) if data_path.is_of_hub else Path(data_path.path)
-            self._names.append([str(path)])
-            with suppress(UserError):
-                self._names[-1] = [str(source.path) for source in find_sources(path)]
 
-    def row(self, samples: SampleFile, index: int, loss: float) -> Row:
-        part, source, number = samples.origin(index)
-        names = self._names[part] if part < len(self._names) else []
-        is_known = source is not None and source < len(names)
-        return {
-            "file": names[source or 0] if is_known else "",
-            "row": index + 1 if number is None else number,
-            "loss": loss if math.isfinite(loss) else None,
-        }
+def _row(samples: SampleFile, index: int, loss: float, files: list[list[str]]) -> Row:
+    part, source, number = samples.origin(index)
+    names = files[part] if part < len(files) else []
+    is_known = source is not None and source < len(names)
+    return {
+        "file": names[source or 0] if is_known else "",
+        "row": index + 1 if number is None else number,
+        "loss": loss if math.isfinite(loss) else None,
+    }
 
 
 def row_texts(rows: list[Row], most: int) -> str:

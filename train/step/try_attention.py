@@ -12,7 +12,7 @@ from rundir.exit_codes import ExitCode
 from train.batches.batch import collate, collate_rows
 from train.model.build import plain_model
 from train.model.varlen import VARLEN, masked, use_masks
-from train.step.random_rows import logits_of, random_samples
+from train.step.random_rows import difference, logits_of, random_samples
 
 _LENGTHS = (9, 1, 6)  # tokens of three samples in a row
 # Of the root mean square of all logits. Two kernels round differently in each layer: 2 % in
@@ -59,15 +59,10 @@ def _why_not(model: Any, num_rows: int) -> str | None:
         raise
     except Exception as error:  # noqa: BLE001 - any model's code runs here, and a kernel of a GPU's
         return (str(error).strip() or type(error).__name__).splitlines()[0]
-    different = _difference(logits, wanted)
-    if not different < _MOST_DIFFERENT:  # so that NaN is different
-        return f"its logits differ by {different:.1%} from those with a mask"
-    moved = torch.cat(reversed_row.split(_LENGTHS[::-1])[::-1])
-    if not (different := _difference(moved, logits)) < _MOST_MOVED:
-        return f"its logits change by {different:.1%} with the place of a sample in its row"
+    from_masked = difference(logits, wanted)
+    if not from_masked < _MOST_DIFFERENT:  # so that NaN is different
+        return f"its logits differ by {from_masked:.1%} from those with a mask"
+    moved = difference(torch.cat(reversed_row.split(_LENGTHS[::-1])[::-1]), logits)
+    if not moved < _MOST_MOVED:
+        return f"its logits change by {moved:.1%} with the place of a sample in its row"
     return None
-
-
-def _difference(logits: torch.Tensor, wanted: torch.Tensor) -> float:
-    """Return the difference as a share of `wanted`, both by their root mean squares."""
-    return float((logits - wanted).square().mean().sqrt() / wanted.square().mean().sqrt())

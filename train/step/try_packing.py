@@ -16,7 +16,7 @@ from train.data.architecture import why_not_apart
 from train.data.dataset import Sample
 from train.model.apart import Apart, may_have_mask
 from train.model.build import plain_model
-from train.step.random_rows import LENGTHS, logits_of, random_samples
+from train.step.random_rows import LENGTHS, difference, logits_of, random_samples
 
 NOT_PACKED = "--set data.packing=auto"
 # Isolated samples change each other by exactly 0.0 in bfloat16, by at most 2.4e-7 in float32.
@@ -108,9 +108,9 @@ def _check_alone(model: Any, num_rows: int) -> None:
         part = slice(begin, begin + length)
         begin += length
         alone = logits_of(model, collate([mine[at]]))[0]
-        different = (logits[part] - alone).square().mean().sqrt() / alone.square().mean().sqrt()
-        if not float(different) < _MOST_DIFFERENT:
-            raise _not_packed(f"a sample's logits differ by {float(different):.1%} from it alone")
+        from_alone = difference(logits[part], alone)
+        if not from_alone < _MOST_DIFFERENT:
+            raise _not_packed(f"a sample's logits differ by {from_alone:.1%} from it alone")
         if beside[at] is mine[at] and leak_of(model, [logits[part], other[part]]):
             raise _not_packed("samples of several lengths in one row see each other")
 

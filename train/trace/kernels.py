@@ -62,17 +62,17 @@ def _attention_on_cuda(
             query, key, value, dropout_p, is_causal, False, scale=more.get("scale")
         )[0]
     if query.shape[1] == key.shape[1]:
-        bias = (
-            None
-            if attn_mask is None
-            else _bias(attn_mask, query).expand(*query.shape[:3], key.shape[2])
-        )
+        bias = _bias(attn_mask, query)
+        if bias is not None:
+            bias = bias.expand(*query.shape[:3], key.shape[2])
         return _ATEN._scaled_dot_product_efficient_attention(
             query, key, value, bias, True, dropout_p, is_causal, scale=more.get("scale")
         )[0]
-    return _ATEN._scaled_dot_product_attention_math(
-        query, key, value, attn_mask, dropout_p, is_causal, **more
-    )[0]
+    return _attention_by_math(query, key, value, attn_mask, dropout_p, is_causal, **more)
+
+
+def _attention_by_math(*given: Any, **more: Any) -> Any:
+    return _ATEN._scaled_dot_product_attention_math(*given, **more)[0]
 
 
 def _attention_on_cpu(
@@ -86,13 +86,16 @@ def _attention_on_cpu(
 ) -> Any:
     """Choose like ATen's transformers/sdp_utils_cpp.cpp: flash, unless there is dropout."""
     if dropout_p == 0 and query.shape[-1] == key.shape[-1] == value.shape[-1]:
-        bias = None if attn_mask is None else _bias(attn_mask, query)
         return _ATEN._scaled_dot_product_flash_attention_for_cpu(
-            query, key, value, 0.0, is_causal, attn_mask=bias, scale=more.get("scale")
+            query,
+            key,
+            value,
+            0.0,
+            is_causal,
+            attn_mask=_bias(attn_mask, query),
+            scale=more.get("scale"),
         )[0]
-    return _ATEN._scaled_dot_product_attention_math(
-        query, key, value, attn_mask, dropout_p, is_causal, **more
-    )[0]
+    return _attention_by_math(query, key, value, attn_mask, dropout_p, is_causal, **more)
 
 
 def _autocast(own: Any, device: Device, device_type: str, *given: Any, **more: Any) -> Any:
@@ -106,9 +109,9 @@ def _grouped_mm(own: Any, rows: Any, weight: Any, *, offs: Any = None, **more: A
     return torch.ops.transformers.grouped_mm_fallback(rows, weight, offs)
 
 
-def _bias(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def _bias(mask: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
     """Return a boolean mask as a bias to add to the scores; ATen makes one too, in every layer."""
-    if mask.dtype != torch.bool:
+    if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.where(mask, like.new_zeros(()), like.new_full((), float("-inf")))
 

@@ -49,7 +49,7 @@ class Storages(TorchDispatchMode):
     def enter(self, stage: str) -> None:
         """Begin a stage."""
         self._stage = stage
-        self._look()
+        self._note_peak()
 
     def restart(self) -> dict[str, dict[str, int]]:
         """Return the peaks so far and forget them; what is held stays held."""
@@ -98,9 +98,9 @@ class Storages(TorchDispatchMode):
 
         self._live[key] = weakref.ref(storage, freed), part, num_bytes
         self.held[part] += num_bytes
-        self._look()
+        self._note_peak()
 
-    def _look(self) -> None:
+    def _note_peak(self) -> None:
         total = sum(self.held.values())
         if total > self._highest.get(self._stage, -1):
             self._highest[self._stage] = total

@@ -18,7 +18,6 @@ from transformers import PretrainedConfig
 from ranks.group import Ranks
 from ranks.torch_compat import default_group, fake_store
 from rundir.config import RunConfig
-from rundir.events import EventWriter
 from rundir.paths import RunDir
 from train.batches.batch import Batch
 from train.batches.feed import Feed
@@ -27,12 +26,11 @@ from train.model.build import add_method, new_model, num_weights, plain_model
 from train.model.head import layers_of
 from train.model.new_tokens import grow
 from train.model.quantize import states_of
-from train.model.undistributed import Undistributed
 from train.model.varlen import VARLEN, NotForVarlenError, register, use_masks
 from train.step.loop import Trainer
 from train.step.selftest import try_step
 from train.trace.kernels import Device, kernels_of
-from train.trace.share import ALL, Bytes, Shape, largest_share, states_by_shape
+from train.trace.optimizer_share import ALL, Bytes, Shape, largest_share, states_by_shape
 from train.trace.storages import Storages
 from train.update.optimizer import with_own_states
 from train.worker import wrap
@@ -109,7 +107,7 @@ def trace(described: PretrainedConfig, config: RunConfig, device: Device) -> Tra
         wrapped: Any = wrap(model, ranks, init_sync=False, tried=tried)
         # Not annotated: DDP would reject annotations, which are strings here.
         wrapped.register_comm_hook(None, lambda _, bucket: _reduced(bucket))
-        _tell(wrapped, storages)
+        _enter_stages(wrapped, storages)
         trainer = _trainer(config, wrapped, ranks)
         trainer.warm_up()
         before = {f"{WARM_UP}{stage}": parts for stage, parts in storages.restart().items()}
@@ -131,7 +129,7 @@ def share_of(model: Any, config: RunConfig, states: dict[Shape, Bytes]) -> Bytes
     `model` is the whole model on the meta device, with what is trained.
     """
     with _group(config.launch.num_ranks) as ranks, kernels_of("cuda"):
-        return largest_share(_trainer(config, Undistributed(model), ranks).optimizer, states)
+        return largest_share(_trainer(config, model, ranks).optimizer, states)
 
 
 def _counts(model: Any) -> dict[str, int]:
@@ -159,7 +157,6 @@ def _trainer(config: RunConfig, wrapped: Any, ranks: Ranks) -> Trainer:
         ranks=ranks,
         model=wrapped,
         feed=Feed(samples, config, ranks.rank, ranks.world_size),
-        events=EventWriter(Path(os.devnull)),
         evaluator=None,
     )
 
@@ -186,7 +183,7 @@ def _batches(config: RunConfig) -> list[Batch]:
     return [batch] * min(2, math.ceil(share / num_rows))
 
 
-def _tell(wrapped: Any, storages: Storages) -> None:
+def _enter_stages(wrapped: Any, storages: Storages) -> None:
     """Tell the storages which stage runs, with hooks on the model.
 
     The head counts as loss: a chunked loss computes both together.

@@ -1,7 +1,8 @@
-"""The optimizer: AdamW; which weights decay; states whole, sharded or in 8 bits."""
+"""The optimizer: AdamW; which weights decay; states whole, sharded or in 8 bits; learning rates."""
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -80,3 +81,19 @@ def with_own_states(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Return the optimizer of the parameters whose states this rank has."""
     inner: torch.optim.Optimizer = getattr(optimizer, "optim", optimizer)
     return inner
+
+
+def learning_rate(config: TrainConfig, step: int, total_steps: int) -> float:
+    """Return the learning rate of `step` (from 0): linear warm-up, then the schedule, to its floor.
+
+    Cosine: m + (1 - m) · (1 + cos πx) / 2 of the peak, with m = `min_lr_ratio` and x the share of
+    the steps after the warm-up.
+    """
+    if step < config.warmup_steps:
+        return config.learning_rate * (step + 1) / config.warmup_steps
+    if config.schedule == "constant":
+        return config.learning_rate
+    after = (step - config.warmup_steps) / max(1, total_steps - config.warmup_steps)
+    left = (1 + math.cos(math.pi * after)) / 2 if config.schedule == "cosine" else 1 - after
+    least = config.min_lr_ratio
+    return config.learning_rate * (least + (1 - least) * left)

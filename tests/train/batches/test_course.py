@@ -135,6 +135,9 @@ def test_a_checkpoint_that_does_not_say_where_it_stands_is_an_error(tmp_path: Pa
         (9, {"global_batch_size": 8, "epochs": 1.5}, [8, 6]),  # round(13.5) is 14
         (100, {"global_batch_size": 10, "epochs": 1.1}, [10] * 11),
         (9, {"global_batch_size": 8, "epochs": 1.0, "max_steps": 3}, [8, 8, 8]),
+        (100, {"epochs": 0.25, "global_batch_size": 64}, [25]),
+        (5, {"epochs": 3.0, "global_batch_size": 64}, [15]),
+        (100, {"epochs": 0.0, "global_batch_size": 64}, [1]),
     ],
 )
 def test_the_last_step_of_the_epochs_has_the_rows_that_are_left(
@@ -145,7 +148,7 @@ def test_the_last_step_of_the_epochs_has_the_rows_that_are_left(
     steps = taken(course, range(len(sizes)))
     assert [len(step) for step in steps] == sizes
     if "max_steps" not in settings:
-        whole, more = divmod(round(settings["epochs"] * num_rows), num_rows)
+        whole, more = divmod(max(1, round(settings["epochs"] * num_rows)), num_rows)
         times = Counter(flat(steps))
         assert (
             Counter(times[row] for row in range(num_rows))

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
@@ -75,62 +76,60 @@ def test_the_order_is_a_function_of_seed_and_place_alone() -> None:
     assert fresh.step_indices(3) == drawn(4, 4)[-4:]
 
 
+class Mix:
+    """Prepares files of rows that are called after their file: a0, a1 and so on."""
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        self._folder, self._model, self._run = folder, model, RunDir(folder / "run")
+        for path in (self._run.path, self._run.events):
+            path.mkdir()
+        self.tokenizer = Tokenizer.from_file(f"{model}/tokenizer.json")
+
+    def __call__(self, *files: tuple[str, int, str], **settings: Any) -> Prepared:
+        """Prepare files, each given by its name, number of rows, and weight as it is typed."""
+        for name, count, _ in files:
+            rows = ({"prompt": f"{name}{i}", "response": "r"} for i in range(count))
+            text = "".join(json.dumps(row) + "\n" for row in rows)
+            (self._folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
+        data = ",".join(f"{self._folder}/{name}.jsonl{weight}" for name, _, weight in files)
+        config = RunConfig(profile="test")
+        config = replace(config, data=replace(config.data, path=data, **settings))
+        self._run.config.write_text(config_text(config, {}), encoding="utf-8")
+        write_prepared(self._run, prepare(self._run, self._model, None))
+        return read_prepared(self._run)
+
+    def text(self, samples: SampleFile, index: int) -> str:
+        return str(self.tokenizer.decode(samples[index][0].tolist(), skip_special_tokens=True))
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
-    """Return a run folder that nothing has been written to."""
-    made = RunDir(tmp_path / "run")
-    for folder in (made.path, made.events):
-        folder.mkdir()
-    return made
+def mix(tmp_path: Path, model: Path, cache: Path) -> Mix:  # noqa: ARG001 - an empty one
+    return Mix(tmp_path, model)
 
 
-def write(path: Path, prefix: str, count: int) -> None:
-    rows = ({"prompt": f"{prefix}{i}", "response": "r"} for i in range(count))
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
-def mixed(run: RunDir, model: Path, data: str, **settings: object) -> tuple[RunConfig, Prepared]:
-    config = RunConfig(profile="test")
-    config = replace(config, data=replace(config.data, path=data, **settings))  # type: ignore[arg-type]
-    run.config.write_text(config_text(config, {}), encoding="utf-8")
-    write_prepared(run, prepare(run, model, None))
-    return config, read_prepared(run)
-
-
-@pytest.mark.usefixtures("cache")
 def test_files_are_mixed_by_weight_and_what_an_epoch_takes_is_said(
-    run: RunDir, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mix: Mix, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(tmp_path / "a.jsonl", "a", 20)
-    write(tmp_path / "b.jsonl", "b", 10)
-    _, prepared = mixed(run, model, f"{tmp_path}/a.jsonl,{tmp_path}/b.jsonl:0.3")
+    prepared = mix(("a", 20, ""), ("b", 10, ":0.3"))
     said = capsys.readouterr().out
     assert "an epoch takes 20 samples of a.jsonl (1 of 20): about" in said
     assert "an epoch takes 3 samples of b.jsonl (0.3 of 10): about" in said
-    assert prepared.train.num_samples == len(SampleFile(prepared.train)) == 23
-    samples, tokenizer = SampleFile(prepared.train), Tokenizer.from_file(f"{model}/tokenizer.json")
+    samples = SampleFile(prepared.train)
+    assert prepared.train.num_samples == len(samples) == 23
     assert len(samples.lengths()) == 30
     order = order_of(samples, Course(num_rows=23, batch_size=23))
-    texts = [
-        tokenizer.decode(samples[index][0].tolist(), skip_special_tokens=True)
-        for step in range(3)
-        for index in order.step_indices(step)
-    ]
-    found = Counter(texts)
+    found = Counter(
+        mix.text(samples, index) for step in range(3) for index in order.step_indices(step)
+    )
     assert {found[f"a{i}r"] for i in range(20)} == {3}
     assert sum(found[f"b{i}r"] for i in range(10)) == 9
     assert max(found[f"b{i}r"] for i in range(10)) == 1
 
 
-@pytest.mark.usefixtures("cache")
-def test_ranks_share_the_steps_of_a_mixture_however_many_they_are(
-    run: RunDir, model: Path, tmp_path: Path
-) -> None:
-    write(tmp_path / "a.jsonl", "a", 9)
-    write(tmp_path / "b.jsonl", "b", 4)
-    config, prepared = mixed(run, model, f"{tmp_path}/a.jsonl,{tmp_path}/b.jsonl:2.5")
+def test_ranks_share_the_steps_of_a_mixture_however_many_they_are(mix: Mix) -> None:
+    samples = SampleFile(mix(("a", 9, ""), ("b", 4, ":2.5")).train)
+    config = RunConfig(profile="test")
     config = replace(config, train=replace(config.train, global_batch_size=6, max_steps=8))
-    samples = SampleFile(prepared.train)
     order = order_of(samples, course_of(config, len(samples)))
     for world in (1, 2, 3):
         for step in range(8):
@@ -139,68 +138,42 @@ def test_ranks_share_the_steps_of_a_mixture_however_many_they_are(
             assert Counter(given) == Counter(order.step_indices(step))
 
 
-@pytest.mark.usefixtures("cache")
-def test_of_each_file_its_own_share_is_held_out_and_never_trained_on(
-    run: RunDir, model: Path, tmp_path: Path
-) -> None:
-    write(tmp_path / "a.jsonl", "a", 200)
-    write(tmp_path / "b.jsonl", "b", 100)
-    data = f"{tmp_path}/a.jsonl,{tmp_path}/b.jsonl:2"
-    _, prepared = mixed(run, model, data, eval_fraction=0.25)
+def test_of_each_file_its_own_share_is_held_out_and_never_trained_on(mix: Mix) -> None:
+    prepared = mix(("a", 200, ""), ("b", 100, ":2"), eval_fraction=0.25)
     assert prepared.evaluation is not None
-    held_out = SampleFile(prepared.evaluation)
+    held_out, trained = SampleFile(prepared.evaluation), SampleFile(prepared.train)
     names = {held_out.texts(i)[0] for i in range(len(held_out))}
     of_file = Counter(name[0] for name in names)
     assert 30 < of_file["a"] < 70
     assert 12 < of_file["b"] < 40
-    trained, tokenizer = SampleFile(prepared.train), Tokenizer.from_file(f"{model}/tokenizer.json")
-    texts = [
-        tokenizer.decode(trained[i][0].tolist(), skip_special_tokens=True)
-        for i in range(len(trained.lengths()))
-    ]
+    texts = [mix.text(trained, i) for i in range(len(trained.lengths()))]
     assert not names & {text.removesuffix("r") for text in texts}
     assert len(texts) + len(held_out) == 300
     assert len(trained) == (200 - of_file["a"]) + 2 * (100 - of_file["b"])
 
 
-@pytest.mark.usefixtures("cache")
-def test_a_weight_of_one_file_is_its_share_of_an_epoch(
-    run: RunDir, model: Path, tmp_path: Path
-) -> None:
-    write(tmp_path / "a.jsonl", "a", 8)
-    _, prepared = mixed(run, model, f"{tmp_path}/a.jsonl:0.5")
-    assert len(SampleFile(prepared.train)) == 4
-    _, prepared = mixed(run, model, f"{tmp_path}/a.jsonl:0.001")
-    assert len(SampleFile(prepared.train)) == 1  # at least
+def test_a_weight_of_one_file_is_its_share_of_an_epoch_and_at_least_one_sample(mix: Mix) -> None:
+    for weight, num_samples in ((":0.5", 4), (":0.001", 1)):
+        assert len(SampleFile(mix(("a", 8, weight)).train)) == num_samples
 
 
-@pytest.mark.usefixtures("cache")
-def test_a_small_file_of_which_nothing_is_held_out_does_not_end_a_run(
-    run: RunDir, model: Path, tmp_path: Path
-) -> None:
-    write(tmp_path / "a.jsonl", "a", 300)
-    write(tmp_path / "b.jsonl", "b", 2)
-    data = f"{tmp_path}/a.jsonl,{tmp_path}/b.jsonl"
-    _, prepared = mixed(run, model, data, eval_fraction=0.05)
-    assert prepared.evaluation is not None
+def test_a_small_file_of_which_nothing_is_held_out_does_not_end_a_run(mix: Mix) -> None:
+    assert mix(("a", 300, ""), ("b", 2, ""), eval_fraction=0.05).evaluation is not None
     with pytest.raises(UserError, match="none of 2 samples is held out"):
-        mixed(run, model, f"{tmp_path}/b.jsonl", eval_fraction=0.0001)
+        mix(("b", 2, ""), eval_fraction=0.0001)
 
 
-@pytest.mark.usefixtures("cache")
 def test_by_default_a_fiftieth_is_held_out_and_nothing_of_what_is_too_small_to_tell(
-    run: RunDir, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mix: Mix, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(tmp_path / "a.jsonl", "a", 1000)
-    write(tmp_path / "b.jsonl", "b", 60)
-    _, prepared = mixed(run, model, f"{tmp_path}/a.jsonl", eval_fraction=-1.0)
+    prepared = mix(("a", 1000, ""), eval_fraction=-1.0)
     assert prepared.evaluation is not None
     assert 8 <= prepared.evaluation.num_samples < 40
     assert prepared.train.num_samples + prepared.evaluation.num_samples == 1000
-    _, asked = mixed(run, model, f"{tmp_path}/a.jsonl", eval_fraction=0.02)
+    asked = mix(("a", 1000, ""), eval_fraction=0.02)
     assert asked.evaluation == prepared.evaluation  # a resumed run may have either
     capsys.readouterr()
-    _, prepared = mixed(run, model, f"{tmp_path}/b.jsonl", eval_fraction=-1.0)
+    prepared = mix(("b", 60, ""), eval_fraction=-1.0)
     assert (prepared.train.num_samples, prepared.evaluation) == (60, None)
     said = capsys.readouterr().out
     assert "nothing is held out of 60 samples" in said

@@ -12,10 +12,10 @@ from rundir.errors import UserError
 from rundir.paths import RunDir
 from tests.launch.run_folders import trained_run
 from tests.models import tiny_model
-from train.answers import Speaker, Way
 from train.data.prepare_path import load_text_tools
 from train.model.build import load_model
-from train.talk import Conversation
+from train.speakers import Speaker, Way
+from train.talk import Talk
 
 _LONG = "word " * 100  # more than the 256 tokens of `tiny`
 
@@ -27,7 +27,7 @@ def test_what_is_too_long_for_one_is_answered_by_the_other(
     run: RunDir = trained_run(tmp_path / "run", base=base)
     model = load_model(read_config(run.config), base, torch.device("cpu")).eval()
     both = [Speaker(label=label, model=model, end_ids=[1]) for label in ("base", "trained")]
-    talk = Conversation(both, Way(max_new_tokens=4), load_text_tools(base))
+    talk = Talk(both, Way(max_new_tokens=4), load_text_tools(base))
     both[0].messages = [{"role": "user", "content": _LONG}]
     talk.ask("ab")
     lines = capsys.readouterr().out.splitlines()

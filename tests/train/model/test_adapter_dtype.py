@@ -21,11 +21,9 @@ from train.step.random_rows import random_samples
 from train.trace.estimate import _described, footprint
 
 CPU = torch.device("cpu")
+IDS = torch.arange(5, 25)[None]
+SHAPES = {"qwen3": QWEN3, "gpt2": GPT2 | NO_DROPOUT}
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "linear_backward"}
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore:{what}")
-    for what in (".*gradient_checkpointing", "fan_in_fan_out", ".*jit")
-]
 
 
 class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -106,14 +104,14 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shape", [QWEN3, GPT2 | NO_DROPOUT], ids=["qwen3", "gpt2"])
-def test_every_product_is_of_bfloat16_and_adapters_stay_float32(
-    shape: dict[str, Any], kind: str
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*(("qwen3", kind) for kind in KINDS), *(("gpt2", kind) for kind in ("lora", "dora", "qlora"))],
+)
+def test_every_product_is_of_bfloat16_and_adapters_stay_float32(name: str, kind: str) -> None:
     if kind == "qlora":
         pytest.importorskip("bitsandbytes")
-    model = made(configured(shape, **KINDS[kind]))
+    model = made(configured(SHAPES[name], **KINDS[kind]))
     with Products() as products:
         _, gradients = step(model)
     assert len(products.dtypes) > 100
@@ -125,10 +123,9 @@ def test_every_product_is_of_bfloat16_and_adapters_stay_float32(
 
 def test_an_evaluation_and_an_answer_multiply_in_bfloat16_too() -> None:
     model = made(configured(LLAMA))
-    ids = torch.arange(5, 25)[None]
     with Products() as products, inference(model):
-        model(input_ids=ids)
-        model.generate(input_ids=ids, max_new_tokens=3, do_sample=False, pad_token_id=0)
+        model(input_ids=IDS)
+        model.generate(input_ids=IDS, max_new_tokens=3, do_sample=False, pad_token_id=0)
     assert set(products.dtypes) == {torch.bfloat16}
 
 
@@ -191,20 +188,18 @@ def test_dora_changes_nothing_before_it_is_trained() -> None:
     config = configured(QWEN3, lora_dora=True)
     model = add_method(new_model(_described(config), config, CPU), config.train)
     base = new_model(_described(config), config, CPU)
-    ids = torch.arange(5, 25)[None]
     with inference(model), inference(base):
-        assert torch.equal(model(input_ids=ids).logits, base(input_ids=ids).logits)
+        assert torch.equal(model(input_ids=IDS).logits, base(input_ids=IDS).logits)
 
 
 def test_merged_adapters_are_in_an_ordinary_model() -> None:
     model = made(configured(QWEN3))
-    ids = torch.arange(5, 25)[None]
     with inference(model):
-        before = model(input_ids=ids).logits.float()
+        before = model(input_ids=IDS).logits.float()
     plain = merged(model)
     assert not any("Low" in type(module).__name__ for module in plain.modules())
     with inference(plain):
-        after = plain(input_ids=ids).logits.float()
+        after = plain(input_ids=IDS).logits.float()
     assert (after - before).norm() < 0.05 * before.norm()
 
 
@@ -232,21 +227,11 @@ def test_no_input_is_kept_in_float32() -> None:
     assert kept_bytes(model) < 0.75 * kept_bytes(as_peft_has_them(model))
 
 
-@pytest.fixture
-def activations() -> Any:
-    def found(**options: Any) -> int:
-        config = traced_config(QWEN3 | {"hidden_size": 128}, method="lora", **options)
-        return footprint(config, "cuda").activations_bytes
-
-    return found
-
-
-def test_the_plan_sees_the_smaller_activations(
-    activations: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    low = activations(dtype="bfloat16")
+def test_the_plan_sees_the_smaller_activations(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = traced_config(QWEN3 | {"hidden_size": 128}, method="lora", dtype="bfloat16")
+    low = footprint(config, "cuda").activations_bytes
     monkeypatch.setattr("train.model.adapter_dtype.compute_in_dtype_of_layers", lambda *_, **__: 0)
-    assert low < 0.8 * activations(dtype="bfloat16")
+    assert low < 0.8 * footprint(config, "cuda").activations_bytes
 
 
 def test_adapters_to_go_on_from_multiply_in_bfloat16_too(tmp_path: Any) -> None:

@@ -12,11 +12,6 @@ from tests.train.model.test_models import SHAPES, found, made, samples
 from train.batches.batch import collate_rows
 from train.model.build import blocks_of, compile_blocks, inference, plain_model
 
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore:{what}")
-    for what in (".*gradient_checkpointing", "fan_in_fan_out")
-]
-
 
 @pytest.mark.parametrize("kind", SHAPES)
 def test_blocks_are_the_layers_of_every_architecture(kind: str) -> None:
@@ -27,7 +22,6 @@ def test_blocks_are_the_layers_of_every_architecture(kind: str) -> None:
 
 @pytest.mark.long  # minutes: a compiler runs
 @pytest.mark.skipif(" " in torch.__file__, reason="torch cannot link in a path with a space")
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, about itself
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_a_compiled_model_has_the_gradients_of_one_that_is_not(checkpointing: bool) -> None:
     torch.compiler.reset()

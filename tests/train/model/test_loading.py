@@ -23,13 +23,12 @@ from rundir.config_file import read_config
 from rundir.errors import UserError
 from rundir.events import EventWriter
 from rundir.paths import RunDir
-from rundir.prepared import Loading, Prepared
+from rundir.prepared import Loading
 from tests.models import GPT2, LLAMA, MOE, QWEN3
 from tests.running import wait_for
-from tests.train.groups import new_run, run_program, start_ranks
+from tests.train.groups import new_run, prepared_data, run_program, start_ranks
 from tests.train.step.test_loop import configured, curve
 from train import worker
-from train.data.prepare_path import prepare_file
 from train.model.build import load_model
 from train.model.loading import read_ahead
 from train.model.make_checkpoint import make_checkpoint
@@ -134,20 +133,17 @@ def case_config(folder: Path, case: Case) -> RunConfig:
 
 def main(folder: Path, *, is_long: bool) -> None:
     """Train such cases, loaded in each of their ways; and resume from a checkpoint half-way."""
-    rows = (
-        f'{{"prompt": "{i} {"ab" * (i % 7)}", "response": "{"xyz" * (i % 4 + 1)}"}}\n'
-        for i in range(11)
-    )
-    Path(configured(folder).data.path).write_text("".join(rows), encoding="utf-8")
+    rows = [
+        {"prompt": f"{i} " + "ab" * (i % 7), "response": "xyz" * (i % 4 + 1)} for i in range(11)
+    ]
     for name, case in CASES.items():
         if case.is_long != is_long:
             continue
-        config, model = case_config(folder, case), folder / f"model {name}"
+        config = case_config(folder, case)
         as_saved = replace(config.model, dtype=case.saved_as)  # type: ignore[arg-type]
-        make_checkpoint(replace(config, model=as_saved), model)
-        (model / "generation_config.json").write_text('{"repetition_penalty": 1.5}')
-        data = prepare_file(Path(config.data.path), model, 0, 100)
-        plain = Prepared(model_path=str(model), train=data, evaluation=data, resume_from=None)
+        plain = prepared_data(folder, replace(config, model=as_saved), rows, f"model {name}")
+        generation = folder / f"model {name}" / "generation_config.json"
+        generation.write_text('{"repetition_penalty": 1.5}')
         for load in case.loads:
             loading = Loading(load=load)  # type: ignore[arg-type]
             run = new_run(folder, f"{name} {load}", config, replace(plain, loading=loading))

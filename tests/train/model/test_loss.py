@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from tests.models import QWEN3
 from train.batches.batch import IGNORE, Batch, collate
 from train.data.dataset import Sample, prompted
 from train.model.loss import SummedLoss
@@ -20,17 +21,7 @@ LENGTHS = [9, 3, 17, 2, 5]
 @pytest.fixture(scope="module")
 def model() -> Any:
     torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        head_dim=16,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=64,
-    )
-    made: Any = Qwen3ForCausalLM(config)
+    made: Any = Qwen3ForCausalLM(Qwen3Config(**QWEN3))
     return made.eval()
 
 
@@ -59,14 +50,11 @@ def test_it_is_the_loss_of_transformers_times_the_tokens(model: Any) -> None:
     torch.testing.assert_close(ours, mean * batch.num_label_tokens, rtol=1e-6, atol=0)
 
 
-def test_padding_changes_nothing(model: Any) -> None:
+def test_padding_changes_neither_the_loss_nor_whatever_its_ids_the_gradient(model: Any) -> None:
     with torch.no_grad():
         together = loss(model, collate(samples()))
         alone = sum(loss(model, collate([sample])) for sample in samples())
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=0)
-
-
-def test_padding_ids_have_no_influence_on_the_gradient(model: Any) -> None:
     batch, gradients = collate(samples()), []
     is_padding = torch.arange(max(LENGTHS)) >= torch.tensor(LENGTHS)[:, None]
     for padding in (0, 7):

@@ -32,20 +32,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "gemma": SMALL | {"head_dim": 16},
     "gpt2": GPT2 | NO_DROPOUT,
 }
-# peft asks transformers for a name that it has renamed, and detects transposed weights by itself.
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore:{what}")
-    for what in (".*gradient_checkpointing", "fan_in_fan_out")
-]
 
 
 CONFIG = RunConfig(profile="test")
 
 
 def made(kind: str, *, method: str = "full", **shape: Any) -> Any:
-    config = RunConfig(profile="test")
-    attention: Any = "eager" if kind in ("mamba", "gemma2") else "sdpa"
-    config = replace(config, model=replace(config.model, dtype="float32", attention=attention))
+    attention: Any = "eager" if kind == "gemma2" else "sdpa"
+    config = replace(CONFIG, model=replace(CONFIG.model, dtype="float32", attention=attention))
     described = CONFIG_MAPPING[kind](**(SHAPES.get(kind, SMALL) | shape))
     model = new_model(described, config, torch.device("cpu"))
     return add_method(model, TrainConfig(method=method))  # type: ignore[arg-type]
@@ -141,14 +135,7 @@ def test_a_model_that_is_not_causal_is_refused() -> None:
     assert raised.value.code == ExitCode.PREFLIGHT
 
 
-def test_a_model_whose_samples_see_each_other_in_a_row_is_refused() -> None:
-    model = made("mamba", hidden_size=32, state_size=4, num_hidden_layers=2)
-    with pytest.raises(UserError, match="see each other") as raised:
-        check_packing(model)
-    assert raised.value.do == "--set data.packing=auto"
-
-
-def test_a_model_that_takes_no_positions_is_refused_too() -> None:
+def test_a_model_that_takes_no_positions_is_refused() -> None:
     model = made("qwen2")
     inner = model.forward
     model.forward = lambda input_ids, use_cache: inner(input_ids=input_ids, use_cache=use_cache)
@@ -198,13 +185,9 @@ def test_what_the_models_code_raises_is_an_answer_and_the_machines_faults_are_no
         assert raised.value.code == ExitCode.PREFLIGHT
 
 
-def test_a_trial_step_is_no_longer_than_the_model_takes() -> None:
-    model = made("gpt2", n_positions=16)
-    assert tried_of(model, CONFIG) == Tried()
-
-
-def test_a_trial_asks_for_no_token_that_a_model_cannot_answer_with() -> None:
+def test_a_trial_is_no_longer_than_the_model_takes_and_asks_for_no_token_it_cannot_answer() -> None:
+    assert tried_of(made("gpt2", n_positions=16), CONFIG) == Tried()
     model = made("qwen2")
     model.set_input_embeddings(nn.Embedding(NUM_TOKENS + 1, SMALL["hidden_size"]))  # like Moshi's
     assert vocabulary_of(model) == NUM_TOKENS
-    assert tried_of(model, RunConfig(profile="p")).head == "matrix"
+    assert tried_of(model, CONFIG).head == "matrix"

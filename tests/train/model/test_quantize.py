@@ -30,10 +30,6 @@ from train.trace.trace import _weights
 pytest.importorskip("bitsandbytes")
 CPU = torch.device("cpu")
 IDS = torch.arange(3, 43)[None]
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore:{what}")
-    for what in (".*gradient_checkpointing", "fan_in_fan_out", ".*jit")
-]
 
 
 def configured(kind: str, method: str = "qlora", **shape: Any) -> RunConfig:
@@ -45,16 +41,29 @@ def configured(kind: str, method: str = "qlora", **shape: Any) -> RunConfig:
     )
 
 
-def as_random(config: RunConfig, folder: Path, device: torch.device = CPU) -> Any:
-    if not folder.exists():
-        make_checkpoint(config, folder)
-    return new_model(load_architecture(config.model, folder), config, device)
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> Bases:
+    return Bases(tmp_path_factory.mktemp("bases"))
 
 
-def as_loaded(config: RunConfig, folder: Path) -> Any:
-    if not folder.exists():
-        make_checkpoint(config, folder)
-    return load_model(config, folder, CPU)
+class Bases:
+    """Checkpoints in bfloat16, each made once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def of(self, config: RunConfig) -> Path:
+        shape = config.architecture
+        folder = self._folder / f"{shape['model_type']} {shape.get('tie_word_embeddings')}"
+        if not folder.exists():
+            make_checkpoint(replace(config, model=ModelConfig(dtype="bfloat16")), folder)
+        return folder
+
+    def random(self, config: RunConfig, device: torch.device = CPU) -> Any:
+        return new_model(load_architecture(config.model, self.of(config)), config, device)
+
+    def loaded(self, config: RunConfig) -> Any:
+        return load_model(config, self.of(config), CPU)
 
 
 def in_four_bits(model: Any) -> dict[str, list[int]]:
@@ -68,10 +77,10 @@ def in_four_bits(model: Any) -> dict[str, list[int]]:
 @pytest.mark.parametrize("is_tied", [True, False])
 @pytest.mark.parametrize("kind", ["qwen3", "gpt2"])
 def test_weights_made_here_are_held_as_those_that_transformers_loads(
-    kind: str, is_tied: bool, tmp_path: Path
+    kind: str, is_tied: bool, bases: Bases
 ) -> None:
     config = configured(kind, tie_word_embeddings=is_tied)
-    loaded, made = as_loaded(config, tmp_path / "base"), as_random(config, tmp_path / "base")
+    loaded, made = bases.loaded(config), bases.random(config)
     assert in_four_bits(made) == in_four_bits(loaded) != {}
     dtypes = {name: p.dtype for name, p in made.named_parameters()}
     assert dtypes == {name: p.dtype for name, p in loaded.named_parameters()}
@@ -81,28 +90,24 @@ def test_weights_made_here_are_held_as_those_that_transformers_loads(
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "gpt2"])
-def test_a_plan_sees_the_bytes_and_the_weights_that_there_are(kind: str, tmp_path: Path) -> None:
-    config, folder = configured(kind), tmp_path / "base"
-    planned, real = as_random(config, folder, torch.device("meta")), as_random(config, folder)
+def test_a_plan_sees_the_bytes_and_the_weights_that_there_are(kind: str, bases: Bases) -> None:
+    config = configured(kind)
+    planned, real = bases.random(config, torch.device("meta")), bases.random(config)
     assert [one.nbytes for one in _weights(planned)] == [one.nbytes for one in _weights(real)]
-    plain = as_random(configured(kind, method="lora"), folder)
+    plain = bases.random(configured(kind, method="lora"))
     assert num_weights(planned) == num_weights(plain) == sum(p.numel() for p in plain.parameters())
 
 
-def test_four_bits_are_near_what_they_stand_for(tmp_path: Path) -> None:
-    config = configured("qwen3")
-    four, plain = (
-        as_loaded(replace(config, train=replace(config.train, method=method)), tmp_path / "base")
-        for method in ("qlora", "lora")
-    )
+def test_four_bits_are_near_what_they_stand_for(bases: Bases) -> None:
+    four, plain = (bases.loaded(configured("qwen3", method)) for method in ("qlora", "lora"))
     with torch.no_grad():
         error = (four(IDS).logits - plain(IDS).logits).norm() / plain(IDS).logits.norm()
     assert 0 < error < 0.3
 
 
-def test_packed_is_unpacked_and_only_adapters_are_trained(tmp_path: Path) -> None:
+def test_packed_is_unpacked_and_only_adapters_are_trained(bases: Bases) -> None:
     config = replace(configured("qwen3"), model=ModelConfig(dtype="float32"))
-    model = add_method(as_loaded(config, tmp_path / "base"), config.train)
+    model = add_method(bases.loaded(config), config.train)
     check_packing(model)
     assert head_kind(model) == "matrix"
     some = samples()
@@ -112,8 +117,8 @@ def test_packed_is_unpacked_and_only_adapters_are_trained(tmp_path: Path) -> Non
         assert (p.grad is not None) == p.requires_grad == ("lora_" in name), name
 
 
-def test_an_evaluation_leaves_four_bits_as_they_are(tmp_path: Path) -> None:
-    model = as_loaded(configured("qwen3"), tmp_path / "base")
+def test_an_evaluation_leaves_four_bits_as_they_are(bases: Bases) -> None:
+    model = bases.loaded(configured("qwen3"))
     before = [p.clone() for p in model.parameters()]
     with torch.no_grad():
         model.eval()(IDS)
@@ -121,25 +126,27 @@ def test_an_evaluation_leaves_four_bits_as_they_are(tmp_path: Path) -> None:
     assert not any(getattr(m, "support_avx512bf16_for_cpu", False) for m in model.modules())
 
 
-def test_adapters_are_merged_into_the_weights_as_they_were_before(tmp_path: Path) -> None:
-    config = configured("qwen3")
-    config = replace(config, model=replace(config.model, dtype="float32"))
-    model = add_method(as_loaded(config, tmp_path / "base"), config.train)
+def test_adapters_are_merged_into_the_weights_as_they_were_before(
+    tmp_path: Path, bases: Bases
+) -> None:
+    config = replace(configured("qwen3"), model=ModelConfig(dtype="float32"))
+    base = bases.of(config)
+    model = add_method(bases.loaded(config), config.train)
     with torch.no_grad():
         for name, p in model.named_parameters():
             if "lora_B" in name:
                 p.normal_()
-    export_adapter(model, tmp_path / "adapter", base=str(tmp_path / "base"), revision="")
-    whole = on_whole_base(config, tmp_path / "base", tmp_path / "adapter")
+    export_adapter(model, tmp_path / "adapter", base=str(base), revision="")
+    whole = on_whole_base(config, base, tmp_path / "adapter")
     expected, trained = logits_of_some(whole), logits_of_some(model)
-    merged = export(whole, tmp_path / "base", tmp_path / "model", end_token_id=1)
+    merged = export(whole, base, tmp_path / "model", end_token_id=1)
     assert difference(expected, logits_of_some(merged)) < 1e-5
     assert 0 < difference(trained, logits_of_some(merged)) < 0.5  # the cost of four bits
     assert {p.dtype for p in merged.parameters()} == {torch.float32}
 
 
 def test_an_original_is_gone_when_the_next_layer_is_quantized(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bases: Bases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, seen, left = quantize_module._in_four_bits, list[Any](), list[int]()
 
@@ -149,7 +156,7 @@ def test_an_original_is_gone_when_the_next_layer_is_quantized(
         return real(module, dtype)
 
     monkeypatch.setattr(quantize_module, "_in_four_bits", watched)
-    model = as_random(configured("qwen3"), tmp_path / "base")
+    model = bases.random(configured("qwen3"))
     assert len(seen) == len(in_four_bits(model)) > 2
     assert not any(left), f"originals that were still there at each layer: {left}"
 

@@ -6,7 +6,6 @@ The file is also the program that the tests start, as tests/train/step/test_loop
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from ranks.group import Alone
-from rundir.checkpoints import checkpoint_name, complete_checkpoints, step_of
+from rundir.checkpoints import complete_checkpoints, step_of
 from rundir.config import RunConfig
 from rundir.config_file import read_config
 from rundir.errors import UserError
@@ -26,15 +24,12 @@ from rundir.prepared import Prepared
 from tests.models import QWEN3
 from tests.train.groups import new_run, run_program, start_ranks, told
 from train import worker
-from train.batches.course import Course, course_of
+from train.batches.course import course_of
 from train.batches.epoch_order import Order
-from train.batches.feed import Feed
 from train.data.prepare_path import prepare_path
 from train.data.samples import recipes
 from train.model.loss import SummedLoss
 from train.model.make_checkpoint import make_checkpoint
-from train.step.guards import Guards
-from train.step.loss_watch import BadLoss
 
 pytestmark = pytest.mark.runs  # starts groups of real ranks
 
@@ -202,40 +197,6 @@ def test_a_resumed_run_with_another_batch_goes_back_to_the_checkpoint_that_it_be
     position = notes["notes"]["position"]
     rows = (BAD_STEP - 1) * BATCH + (NUM_STEPS - BAD_STEP + 1) * 8
     assert (position["epoch"], position["rows_used"]) == divmod(rows, NUM_ROWS)
-
-
-@pytest.mark.parametrize(("batch_size", "kept"), [(BATCH, {40, 43}), (8, {40})])
-def test_steps_to_come_that_were_left_out_are_so_only_while_they_have_the_same_rows(
-    tmp_path: Path, batch_size: int, kept: set[int]
-) -> None:
-    config = configured(tmp_path, "none.jsonl")
-    run = RunDir(tmp_path / "run")
-    guards = guards_of(config, run, course_of(config, NUM_ROWS))
-    guards.losses.skipped |= {40, 43}
-    checkpoint = run.checkpoints / checkpoint_name(41)
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "state.json").write_text(json.dumps({"notes": guards.notes(41)}))
-    now = configured(tmp_path, "none.jsonl", global_batch_size=batch_size)
-    course = course_of(now, NUM_ROWS, str(checkpoint))
-    resumed = guards_of(now, run, course)
-    resumed.restore(checkpoint)
-    assert resumed.losses.skipped == kept
-    # What this run itself leaves out stays, although it goes back to that checkpoint.
-    for step in (44, 45):
-        resumed.go_back(checkpoint, BadLoss(step, 9.0))
-    assert resumed.losses.skipped == kept | {44, 45}
-
-
-def guards_of(config: RunConfig, run: RunDir, course: Course) -> Guards:
-    samples: Any = range(course.num_rows)
-    return Guards(
-        config=config,
-        run=run,
-        ranks=Alone(torch.device("cpu")),
-        events=EventWriter(Path(os.devnull)),
-        feed=Feed(samples, config, 0, 1, Order(course)),
-        loss=torch.nn.Identity(),
-    )
 
 
 def test_a_step_is_skipped_on_one_rank_as_on_two(done: Path) -> None:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import shutil
 import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import nn
-from torch._C._distributed_c10d import HashStore
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from ranks.group import Ranks
+from ranks.group import Alone, Ranks
 from rundir.checkpoints import (
     MARKER,
     best_checkpoint,
@@ -29,22 +26,12 @@ from rundir.checkpoints import (
 )
 from rundir.config import TrainConfig
 from rundir.errors import UserError
+from tests.models import QWEN3
 from train.model.build import add_method
 from train.step import checkpoint
 from train.update.optimizer import make_optimizer
 
-# peft asks transformers for a name that transformers has renamed; neither is ours to fix.
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    """Yield a real process group of one."""
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    control = dist.group.WORLD
-    assert control is not None
-    yield Ranks(rank=0, world_size=1, device=torch.device("cpu"), control=control)
-    dist.destroy_process_group()
+ALONE = Alone(torch.device("cpu"))
 
 
 class Training:
@@ -73,10 +60,10 @@ class Training:
             losses.append(loss.item())
         return losses
 
-    def save(self, folder: Path, step: int, ranks: Ranks, *, keep: int = 2) -> Path:
+    def save(self, folder: Path, step: int, ranks: Ranks = ALONE, *, keep: int = 2) -> Path:
         return checkpoint.save(folder, step, self.model, self.optimizer, ranks, keep=keep)
 
-    def load(self, path: Path, ranks: Ranks) -> int:
+    def load(self, path: Path, ranks: Ranks = ALONE) -> int:
         return checkpoint.load(path, self.model, self.optimizer, ranks)
 
 
@@ -103,22 +90,22 @@ def test_training_goes_on_as_if_it_had_never_stopped(
 
 
 def test_states_are_those_of_their_parameters_though_others_decay_together(
-    tmp_path: Path, ranks: Ranks
+    tmp_path: Path,
 ) -> None:
     """Which weights decay may change between versions."""
     first, second = Training(), Training()
     trained = [p for p in first.model.parameters() if p.requires_grad]
     first.optimizer = torch.optim.AdamW(trained[::-1], lr=0.1)
     first.steps(3)
-    second.load(first.save(tmp_path, 3, ranks), ranks)
+    second.load(first.save(tmp_path, 3))
     for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
         before, after = first.optimizer.state[one], second.optimizer.state[other]
         assert before.keys() == after.keys()
         assert all(torch.equal(before[key], after[key]) for key in before)
 
 
-def test_only_what_is_trained_is_saved(tmp_path: Path, ranks: Ranks) -> None:
-    path = Training().save(tmp_path, 1, ranks)
+def test_only_what_is_trained_is_saved(tmp_path: Path) -> None:
+    path = Training().save(tmp_path, 1)
     assert set(load_file(path / "model.safetensors")) == {
         "0.weight",
         "0.bias",
@@ -128,20 +115,12 @@ def test_only_what_is_trained_is_saved(tmp_path: Path, ranks: Ranks) -> None:
     assert (path / MARKER).is_file()
 
 
-def test_of_a_lora_model_only_the_adapters_are_saved(tmp_path: Path, ranks: Ranks) -> None:
+def test_of_a_lora_model_only_the_adapters_are_saved(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        head_dim=16,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-    )
-    model = add_method(Qwen3ForCausalLM(config), TrainConfig(method="lora", lora_rank=4))
+    base = Qwen3ForCausalLM(Qwen3Config(**QWEN3))
+    model = add_method(base, TrainConfig(method="lora", lora_rank=4))
     trained = [p for p in model.parameters() if p.requires_grad]
-    path = checkpoint.save(tmp_path, 1, model, torch.optim.AdamW(trained), ranks, keep=1)
+    path = checkpoint.save(tmp_path, 1, model, torch.optim.AdamW(trained), ALONE, keep=1)
     saved = load_file(path / "model.safetensors")
     assert len(saved) == 2 * 2 * 7  # A and B, of two layers, of seven linear layers each
     assert all(".lora_" in key for key in saved)
@@ -149,21 +128,15 @@ def test_of_a_lora_model_only_the_adapters_are_saved(tmp_path: Path, ranks: Rank
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(1, [50]), (2, [40, 50]), (9, [10, 20, 30, 40, 50])])
-def test_the_last_ones_are_kept(tmp_path: Path, ranks: Ranks, keep: int, kept: list[int]) -> None:
+def test_the_last_ones_are_kept_and_a_torn_one_neither_counts_nor_is_counted(
+    tmp_path: Path, keep: int, kept: list[int]
+) -> None:
+    (tmp_path / checkpoint_name(15)).mkdir()
     training = Training()
     for step in (10, 20, 30, 40, 50):
-        training.save(tmp_path, step, ranks, keep=keep)
+        training.save(tmp_path, step, keep=keep)
     assert steps_in(tmp_path) == kept
-    assert len(list(tmp_path.iterdir())) == len(kept)
-
-
-def test_a_torn_checkpoint_neither_counts_nor_is_counted(tmp_path: Path, ranks: Ranks) -> None:
-    torn = tmp_path / checkpoint_name(15)
-    torn.mkdir()
-    training = Training()
-    for step in (10, 20):
-        training.save(tmp_path, step, ranks, keep=2)
-    assert steps_in(tmp_path) == [10, 20]
+    assert len(list(tmp_path.iterdir())) == len(kept) + 1
 
 
 def other_layers() -> Training:
@@ -172,28 +145,26 @@ def other_layers() -> Training:
     return other
 
 
-def test_the_best_is_kept_beside_the_last_ones(tmp_path: Path, ranks: Ranks) -> None:
+def test_the_best_is_kept_beside_the_last_ones(tmp_path: Path) -> None:
     training, losses = Training(), {10: 3.0, 20: 1.0, 30: 2.0, 40: 1.5}
     for step in (10, 20, 30, 40, 50):
-        path = training.save(tmp_path, step, ranks, keep=2)
+        path = training.save(tmp_path, step, keep=2)
         if step in losses:
             note_evaluation(path, losses[step])
     assert steps_in(tmp_path) == [20, 40, 50]
     assert best_checkpoint(tmp_path) == tmp_path / checkpoint_name(20)
     (tmp_path / checkpoint_name(20) / "evaluation.json").write_text("{")  # torn
     assert best_checkpoint(tmp_path) == tmp_path / checkpoint_name(40)
-    training.save(tmp_path, 60, ranks, keep=1)
+    training.save(tmp_path, 60, keep=1)
     assert steps_in(tmp_path) == [40, 60]
 
 
-def test_one_without_its_marker_is_replaced_by_the_one_of_that_step(
-    tmp_path: Path, ranks: Ranks
-) -> None:
+def test_one_without_its_marker_is_replaced_by_the_one_of_that_step(tmp_path: Path) -> None:
     (tmp_path / checkpoint_name(10)).mkdir()
     assert incomplete_checkpoints(tmp_path) == [tmp_path / checkpoint_name(10)]
-    path = Training().save(tmp_path, 10, ranks)
+    path = Training().save(tmp_path, 10)
     assert steps_in(tmp_path) == [10]
-    assert Training().load(path, ranks) == 10
+    assert Training().load(path) == 10
 
 
 MODELS: dict[str, Callable[[], Training]] = {
@@ -204,11 +175,11 @@ MODELS: dict[str, Callable[[], Training]] = {
 }
 
 
-def saved_by_a_gpu(folder: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> Path:
+def saved_by_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkpoint whose tensors carry the tag of a GPU, as those of rank 7 of 8 do."""
     training = Training()
     training.steps(3)
-    path = training.save(folder, 3, ranks)
+    path = training.save(folder, 3)
     (file,) = path.glob("optimizer-*.pt")
     states = torch.load(file, weights_only=True)
     tagged = (0, lambda _storage: "cuda:7", lambda *_: None)
@@ -220,22 +191,22 @@ def saved_by_a_gpu(folder: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_states_of_another_ranks_gpu_are_loaded_without_that_gpu(
-    tmp_path: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = saved_by_a_gpu(tmp_path, ranks, monkeypatch)
+    path = saved_by_a_gpu(tmp_path, monkeypatch)
     (states,) = path.glob("optimizer-*.pt")
     with pytest.raises(RuntimeError, match=r"deserialize object on.*CUDA"):  # the tags are there
         torch.load(states, weights_only=True)
     training = Training()
-    assert training.load(path, ranks) == 3
+    assert training.load(path) == 3
     found = [value for one in training.optimizer.state.values() for value in one.values()]
     assert {value.device.type for value in found if isinstance(value, torch.Tensor)} == {"cpu"}
 
 
 def test_weights_are_never_there_a_second_time_on_the_device(
-    tmp_path: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = Training(width=512).save(tmp_path, 1, ranks)
+    path = Training(width=512).save(tmp_path, 1)
     alive: list[weakref.ref[torch.Tensor]] = []
     most = 0
     copy = torch.Tensor.copy_
@@ -247,7 +218,7 @@ def test_weights_are_never_there_a_second_time_on_the_device(
         return copy(self, other, *rest)
 
     monkeypatch.setattr(torch.Tensor, "copy_", watched)
-    Training(width=512).load(path, ranks)
+    Training(width=512).load(path)
     assert len(alive) >= 4
     assert most == 1
 
@@ -257,47 +228,45 @@ def test_weights_are_never_there_a_second_time_on_the_device(
     [("one", name) for name in list(MODELS)[1:]] + [(name, "one") for name in list(MODELS)[1:]],
 )
 def test_a_checkpoint_of_another_model_is_refused_and_changes_nothing(
-    tmp_path: Path, ranks: Ranks, saved: str, loaded: str
+    tmp_path: Path, saved: str, loaded: str
 ) -> None:
-    path, training = MODELS[saved]().save(tmp_path, 1, ranks), MODELS[loaded]()
+    path, training = MODELS[saved]().save(tmp_path, 1), MODELS[loaded]()
     before = [parameter.clone() for parameter in training.model.parameters()]
     with pytest.raises(UserError, match="does not fit this model") as raised:
-        training.load(path, ranks)
+        training.load(path)
     assert "train.method" in raised.value.do
     for one, parameter in zip(before, training.model.parameters(), strict=True):
         assert torch.equal(one, parameter)
 
 
-def test_random_states_of_another_number_of_ranks_are_left_alone(
-    tmp_path: Path, ranks: Ranks
-) -> None:
+def test_random_states_of_another_number_of_ranks_are_left_alone(tmp_path: Path) -> None:
     training = Training()
-    path = training.save(tmp_path, 1, ranks)
+    path = training.save(tmp_path, 1)
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    training.load(path, replace(ranks, world_size=2))
+    training.load(path, Ranks(rank=0, world_size=2, device=ALONE.device, control=None))
     assert torch.equal(torch.rand(3), expected)
-    training.load(path, ranks)
+    training.load(path)
     assert not torch.equal(torch.rand(3), expected)
 
 
 @pytest.mark.parametrize("room_bytes", [0, 4096, 12_288, 20_480])
 def test_a_full_disk_is_an_error_and_leaves_the_checkpoints_that_were_there(
-    small_disk: Path, ranks: Ranks, room_bytes: int
+    small_disk: Path, room_bytes: int
 ) -> None:
     training = Training(width=256)
-    path = training.save(small_disk, 1, ranks)
+    path = training.save(small_disk, 1)
     with (small_disk / "filling").open("wb") as file:
         file.write(b"0" * (shutil.disk_usage(small_disk).free - room_bytes))
     went_on = training.steps(2)
     # Detected beforehand it is an OSError; half way through it is whatever the writer raises.
     with pytest.raises(OSError if room_bytes < 8192 else Exception, match=r"."):
-        training.save(small_disk, 3, ranks)
+        training.save(small_disk, 3)
     assert steps_in(small_disk) == [1]
     assert sorted(file.name for file in small_disk.iterdir()) == ["filling", path.name]
     again = Training(width=256)
-    assert again.load(path, ranks) == 1
+    assert again.load(path) == 1
     assert again.steps(2) == went_on
 
 

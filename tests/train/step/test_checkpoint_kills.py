@@ -14,11 +14,9 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import HashStore
 
-from ranks.group import Ranks
+from ranks.group import Alone, Ranks
 from rundir.checkpoints import complete_checkpoints, note_evaluation, remove_half_written, step_of
 from rundir.paths import RunDir
 from train.step import checkpoint
@@ -28,18 +26,14 @@ _LONGEST_S = 0.25
 
 
 def training() -> tuple[nn.Linear, torch.optim.Optimizer, Ranks]:
-    """Return a model whose weights all equal its step count, and a real process group of one."""
+    """Return a model whose weights all equal its step count, and a rank that is alone."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    control = dist.group.WORLD
-    assert control is not None
-    ranks = Ranks(rank=0, world_size=1, device=torch.device("cpu"), control=control)
     model = nn.Linear(_WIDTH, _WIDTH, bias=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
     model.weight.data.zero_()
     model.weight.grad = torch.zeros_like(model.weight)
     optimizer.step()
-    return model, optimizer, ranks
+    return model, optimizer, Alone(torch.device("cpu"))
 
 
 def newest(run: RunDir) -> Path | None:

@@ -24,15 +24,14 @@ from rundir.config_file import read_config
 from rundir.control import ask
 from rundir.events import EventWriter
 from rundir.paths import RunDir
-from rundir.prepared import Prepared, read_prepared
+from rundir.prepared import read_prepared
 from tests.models import GPT2, NO_DROPOUT, QWEN3
-from tests.train.groups import new_run, run_program, start_ranks, told
+from tests.train.groups import new_run, prepared_data, run_program, start_ranks, told
 from train import worker
 from train.batches.batch import collate
 from train.batches.epoch_order import Order
 from train.batches.feed import Feed
 from train.data.dataset import SampleFile
-from train.data.prepare_path import prepare_file
 from train.model.loss import SummedLoss
 from train.model.make_checkpoint import make_checkpoint
 from train.step.loop import Trainer
@@ -89,7 +88,6 @@ def gradients_rank(run: RunDir, rank: int) -> None:
         config=config,
         run=run,
         ranks=ranks,
-        events=events,
         model=ddp,
         feed=feed,
         evaluator=None,
@@ -130,12 +128,7 @@ def main(folder: Path) -> None:
     rows = [
         {"prompt": f"{i} " + "ab" * (i % 7), "response": "xyz" * (i % 4 + 1)} for i in range(11)
     ]
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    Path(config.data.path).write_text(text, encoding="utf-8")
-    model = folder / "model"
-    make_checkpoint(config, model)
-    data = prepare_file(Path(config.data.path), model, 0, 100)
-    plain = Prepared(model_path=str(model), train=data, evaluation=data, resume_from=None)
+    plain = prepared_data(folder, config, rows)
     exact = replace(config, architecture=EXACT_ARCHITECTURE)
     make_checkpoint(exact, folder / "exact")
     of_exact = replace(plain, model_path=str(folder / "exact"))

@@ -16,8 +16,6 @@ from train.batches.batch import collate_rows
 from train.step.random_rows import logits_of, random_samples
 from train.step.try_packing import NOT_TRIED, check_packing, follow_packing, settle_packing
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*[Uu]nrecognized keys")
-
 
 def made(kind: str) -> Any:
     auto: Any = AutoModelForCausalLM

@@ -5,7 +5,6 @@ The file is also the program that the tests start (see test_loop.py).
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +16,8 @@ from safetensors.torch import load_file
 
 from rundir.checkpoints import complete_checkpoints
 from rundir.control import ask
-from rundir.prepared import Prepared
-from tests.train.groups import new_run, run_program, start_ranks, told
+from tests.train.groups import new_run, prepared_data, run_program, start_ranks, told
 from tests.train.step.test_loop import configured, curve, train_rank
-from train.data.prepare_path import prepare_file
-from train.model.make_checkpoint import make_checkpoint
 
 pytestmark = pytest.mark.runs  # starts groups of real ranks
 
@@ -37,13 +33,7 @@ def main(folder: Path) -> None:
         train=replace(config.train, max_steps=4, eval_generate=False),
     )
     rows = [{"prompt": f"{i}", "response": "xyz" * (i % 4 + 1)} for i in range(11)]
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    Path(config.data.path).write_text(text, encoding="utf-8")
-    make_checkpoint(config, folder / "model")
-    data = prepare_file(Path(config.data.path), folder / "model", 0, 100)
-    plain = Prepared(
-        model_path=str(folder / "model"), train=data, evaluation=None, resume_from=None
-    )
+    plain = replace(prepared_data(folder, config, rows), evaluation=None)
     for way in WAYS:
         whole = replace(config, train=replace(config.train, bf16_updates=way))
         shared = replace(whole, train=replace(whole.train, shard_optimizer=True))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import HashStore
 from transformers import AutoModelForCausalLM, PretrainedConfig
 from transformers.trainer_pt_utils import get_parameter_names
 
@@ -141,19 +138,10 @@ def test_states_of_a_byte_lead_to_almost_the_same_weights() -> None:
     assert 0 < (trained[0] - trained[1]).norm() < 0.05 * moved
 
 
-@pytest.fixture(scope="module")
-def group() -> Iterator[None]:
-    """Have a real process group of one."""
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 @pytest.mark.parametrize("is_sharded", [False, True])
 @pytest.mark.parametrize("updates", ["plain", "master", "stochastic"])
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw-8bit"])
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-@pytest.mark.usefixtures("group")
+@pytest.mark.usefixtures("ranks")
 def test_every_optimizer_takes_the_betas_that_are_set(
     optimizer: str, updates: str, is_sharded: bool
 ) -> None:

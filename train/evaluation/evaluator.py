@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from ranks.group import Ranks
 from rundir.config import RunConfig
 from rundir.data_paths import name_of
-from rundir.events import EventWriter
 from rundir.paths import RunDir
-from rundir.prepared import PreparedData
-from train.batches.batch import collate
-from train.data.dataset import SampleFile
+from train.evaluation.answer_snapshot import Snapshots
 from train.evaluation.answering import Answerer, spread_evenly
-from train.evaluation.snapshot import Snapshots
 from train.model.build import inference
-from train.model.loss import SummedLoss
 
 _TELL_S = 30.0
 
@@ -26,46 +19,28 @@ _TELL_S = 30.0
 Losses = tuple[list[int], float, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
-    """What is evaluated: the held-out data or, with a `name`, the set that is called so."""
-
-    data: PreparedData
-    most: int = 0  # samples, spread evenly; 0: all
-    name: str = ""
-    per_example: bool = False  # keep the loss of each sample
-
-
 class Evaluator:
-    """Evaluates the model of `loss` on held-out samples, divided among the ranks."""
+    """Evaluates a model on held-out samples, divided among the ranks."""
 
     def __init__(
-        self,
-        *,
-        loss: SummedLoss,
-        held_out: HeldOut,
-        tokenizer: Any,
-        ranks: Ranks,
-        events: EventWriter,
-        run: RunDir,
-        config: RunConfig,
+        self, answerer: Answerer, run: RunDir, config: RunConfig, *, most: int, name: str = ""
     ) -> None:
-        self.samples = samples = SampleFile(held_out.data)
-        model: Any = loss.model
-        self._summed_loss, self._model = loss, model
-        self._ranks, self._events, self._run = ranks, events, run
-        self.name, self._is_per_example = held_out.name, held_out.per_example
+        """Evaluate the set called `name`, by default the held-out data.
+
+        `most`: the number of samples, spread evenly; 0: all.
+        """
+        self._answerer, self.name = answerer, name
+        self.samples, self._ranks = answerer.samples, answerer.ranks
+        self._is_per_example = config.scoring is not None and config.scoring.per_example
         self._generate = config.train.eval_generate
-        dataset = self.name or name_of(config.data.eval_path or config.data.path)
-        self._snapshots = Snapshots(run, dataset, held_out.data)
+        dataset = name or name_of(config.data.eval_path or config.data.path)
+        self._snapshots = Snapshots(run, dataset, answerer.data)
         self._batch_size = config.train.micro_batch_size
         self._told_mono = 0.0
         self.examples: list[dict[str, Any]] = []  # of the last evaluation, on rank 0
-        end_id = held_out.data.end_token_id
-        self._answerer = Answerer(samples, model, tokenizer, end_id, ranks.device)
-        chosen = spread_evenly(len(samples), held_out.most)
+        chosen = spread_evenly(len(self.samples), most)
         self.num_samples = len(chosen)
-        self._own = chosen[ranks.rank :: ranks.world_size]
+        self._own = chosen[self._ranks.rank :: self._ranks.world_size]
 
     def evaluate(self, step: int) -> float:
         """Write the `eval` metric, and the snapshot of answers if they are generated.
@@ -74,9 +49,10 @@ class Evaluator:
         """
         self._ranks.pulse.tick("eval")
         self._told_mono = began_mono = time.monotonic()
-        with self._events.span("eval", step=step), inference(self._model):
+        with self._ranks.events.span("eval", step=step), inference(self._answerer.model):
             own = self._losses()
-            loss_sum, num_labels = self._ranks.sum([sum(one[1] for one in own), sum_labels(own)])
+            sums = [sum(loss for _, loss, _ in own), sum(num for _, _, num in own)]
+            loss_sum, num_labels = self._ranks.sum(sums)
             examples = self._examples(step, _means(own)) if self._generate else []
         exact_match = None
         if self._generate:
@@ -94,19 +70,19 @@ class Evaluator:
         if self._ranks.is_first:
             fields = {"step": step, "loss": loss, "exact_match": exact_match}
             if not self.name:
-                self._events.emit("metric", "eval", **fields)
+                self._ranks.events.emit("metric", "eval", **fields)
             else:
                 counts = {"num_samples": self.num_samples, "num_labels": int(num_labels)}
-                self._events.emit("metric", "eval.set", set=self.name, **fields, **counts)
+                self._ranks.events.emit("metric", "eval.set", set=self.name, **fields, **counts)
         return loss
 
     def _write(self, step: int, examples: Sequence[dict[str, Any]], seconds: float) -> None:
         """Write the snapshot; training goes on without it."""
-        with self._events.span("evolution", step=step):
+        with self._ranks.events.span("evolution", step=step):
             try:
                 self._snapshots.write(step, examples, seconds=round(seconds, 3))
             except OSError as error:
-                self._events.emit("mark", "evolution.missing", step=step, why=str(error))
+                self._ranks.mark("evolution.missing", step=step, why=str(error))
 
     def _join_losses(self, own: Sequence[Losses]) -> None:
         """Add the loss of each sample to its example, or make one, on rank 0."""
@@ -134,18 +110,13 @@ class Evaluator:
         if self._ranks.is_first and time.monotonic() - self._told_mono > _TELL_S:
             self._told_mono = time.monotonic()
             share = f"{what}, {num_done:,} of its {len(self._own):,} samples done"
-            text = f"[Rank 0] EVAL: {self.name or 'held-out'}: {share}"
-            self._events.emit("log", "line", text=text)
+            self._ranks.say(f"EVAL: {self.name or 'held-out'}: {share}")
 
     def _losses(self) -> list[Losses]:
         """Return each batch of this rank's share: its samples, their loss sum, their labels."""
-        losses = []
         is_single = self._is_per_example or self._generate
-        for indices in self._batches("loss", 1 if is_single else self._batch_size):
-            batch = collate([self.samples[i] for i in indices])
-            loss_sum = float(self._summed_loss(*batch.arguments(self._ranks.device)))
-            losses.append((indices, loss_sum, batch.num_label_tokens))
-        return losses
+        batches = self._batches("loss", 1 if is_single else self._batch_size)
+        return [(indices, *self._answerer.loss_of(indices)) for indices in batches]
 
     def _examples(self, step: int, losses: dict[int, float]) -> list[dict[str, Any]]:
         """Return this rank's share, answered greedily, in the fields of a snapshot."""
@@ -161,8 +132,3 @@ def _means(losses: Sequence[Losses]) -> dict[int, float]:
     return {
         indices[0]: loss_sum / max(1, num) for indices, loss_sum, num in losses if len(indices) == 1
     }
-
-
-def sum_labels(losses: Sequence[Losses]) -> int:
-    """Return the label tokens of batches."""
-    return sum(num for _, _, num in losses)

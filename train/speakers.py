@@ -48,13 +48,16 @@ class Speaker:
     as_itself: Callable[[], AbstractContextManager[Any]] = nullcontext  # adapters off, for a base
     messages: list[Message] = field(default_factory=list)
 
-    def asked(self, prompt: str, way: Way, tools: tuple[Any, Template]) -> list[int]:
-        """Return the tokens of `prompt` after what was said before.
+    def ids_of(self, prompt: str, way: Way, tools: tuple[Any, Template]) -> list[int]:
+        """Return the tokens of `prompt`, after the conversation unless it is a text to continue.
 
         Raises UserError if they are more than the model can take.
         """
         messages: list[Message] = [*self.messages, {"role": "user", "content": prompt}]
-        ids = _ids(prompt if way.is_raw else messages, *tools)
+        tokenizer, template = tools
+        text = prompt if way.is_raw else template.before_answer(messages)  # as in training
+        leading = template.leading_ids(tokenizer, of_text=way.is_raw)
+        ids = [*leading, *tokenizer.encode(text, add_special_tokens=False).ids]
         if len(ids) >= _most_tokens(self.model):
             raise UserError(
                 f"{len(ids):,} tokens are more than the model takes, {_most_tokens(self.model):,}",
@@ -62,15 +65,13 @@ class Speaker:
             )
         return ids
 
-    def answer(self, prompt: str, way: Way, tools: tuple[Any, Template], say: Say) -> str:
-        """Answer `prompt` after what was said before, passing text to `say` as it comes.
+    def answer(self, prompt: str, ids: list[int], way: Way, tokenizer: Any, say: Say) -> None:
+        """Answer `prompt`, whose `ids` are those of `ids_of`, passing text to `say` as it comes.
 
-        Ctrl-C ends the answer, not the conversation. Raises UserError if the conversation has
-        become longer than the model can take.
+        Ctrl-C ends the answer, not the conversation.
         """
-        ids = self.asked(prompt, way, tools)
         room = _most_tokens(self.model) - len(ids)
-        streamer = _Streamer(tools[0], say)
+        streamer = _Streamer(tokenizer, say)
         device = plain_model(self.model).get_input_embeddings().weight.device
         given = torch.tensor([ids], device=device)
         try:
@@ -95,7 +96,6 @@ class Speaker:
                 {"role": "user", "content": prompt},
                 {"role": "assistant", "content": streamer.text},
             ]
-        return streamer.text
 
 
 class _Streamer(BaseStreamer):
@@ -124,13 +124,6 @@ class _Streamer(BaseStreamer):
         self.text = text
         self._say(text[self._num_said :].translate(_CONTROLS))
         self._num_said = len(text)
-
-
-def _ids(asked: str | list[Message], tokenizer: Any, template: Template) -> list[int]:
-    """Return the tokens of what is asked, as it would stand in the training data."""
-    text = asked if isinstance(asked, str) else template.before_answer(asked)
-    leading = template.leading_ids(tokenizer, of_text=isinstance(asked, str))
-    return [*leading, *tokenizer.encode(text, add_special_tokens=False).ids]
 
 
 def _most_tokens(model: Any) -> int:

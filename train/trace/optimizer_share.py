@@ -33,9 +33,9 @@ def states_by_shape(optimizer: torch.optim.Optimizer, storages: Storages) -> dic
         fresh = [
             tensor for tensor in _tensors(state) if tensor.untyped_storage()._cdata not in seen
         ]
-        seen |= {one.untyped_storage()._cdata for one in fresh}
-        own = sum(one.nbytes for one in fresh)
-        own_held = sum(storages.held_bytes(one.untyped_storage()) for one in fresh)
+        seen |= {tensor.untyped_storage()._cdata for tensor in fresh}
+        own = sum(tensor.nbytes for tensor in fresh)
+        own_held = sum(storages.held_bytes(tensor.untyped_storage()) for tensor in fresh)
         states[tuple(parameter.shape)] = own, own_held
         exact, held = exact + own, held + own_held
     return states | {ALL: (exact, held)}

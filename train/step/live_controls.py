@@ -8,65 +8,44 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ranks.group import Ranks
 from rundir import control
-from rundir.config import RunConfig, TrainConfig
+from rundir.config import RunConfig
 from rundir.config_file import change_setting
+<<<<<<< HEAD:train/step/controls.py
 from rundir.control import ControlRequest
 from rundir.events import EventWriter
+=======
+from rundir.control import ControlRequest
+>>>>>>> h-train:train/step/live_controls.py
 from rundir.paths import RunDir
 from rundir.units import clock_text
 from train.step.recorder import Recorder
 
+if TYPE_CHECKING:
+    from train.step.loop import Trainer
+
 STOP, PAUSE, SAVE, EVALUATE, SET, PROFILE = (1 << place for place in range(6))
 _ONCE = {"save": SAVE, "evaluate": EVALUATE, "set": SET, "profile": PROFILE}
 
-_LOOK_EVERY_S = 0.25  # while paused: rank 0 at control/
+_READ_EVERY_S = 0.25  # while paused: rank 0 reads control/
 _MEET_EVERY_S = 2.0  # while paused: all ranks, so that none waits as long as a collective may
 _MEET_SHARE = 0.25  # of launch.collective_timeout_s, if that is shorter
 
 
-class Training(Protocol):
-    """What a request can have done, by all ranks together, and what it depends on."""
-
-    @property
-    def step(self) -> int:
-        """Steps trained."""
-
-    @property
-    def total_steps(self) -> int:
-        """Steps in all."""
-
-    @property
-    def settings(self) -> TrainConfig:
-        """The settings as they are now."""
-
-    def change(self, settings: TrainConfig) -> None:
-        """Go on with these settings."""
-
-    def save_now(self) -> str:
-        """Save a checkpoint unless there is one of this step; return why not, or ""."""
-
-    def evaluate_now(self) -> float | None:
-        """Evaluate; return the held-out loss, or None without held-out data."""
-
-    def leave_out(self, seconds: float) -> None:
-        """Leave seconds of waiting out of all measurements."""
-
-
 class Controls:
-    """The requests to one run. `look` is a rank's own; all call `stepped` together."""
+    """The requests to one run. `read` is a rank's own; all call `stepped` together."""
 
-    def __init__(self, config: RunConfig, run: RunDir, ranks: Ranks, events: EventWriter) -> None:
-        self._run, self._ranks, self._events = run, ranks, events
+    def __init__(self, config: RunConfig, run: RunDir, ranks: Ranks) -> None:
+        self._run, self._ranks = run, ranks
         self._meet_every_s = min(_MEET_EVERY_S, _MEET_SHARE * config.launch.collective_timeout_s)
         self._todo: dict[str, list[ControlRequest]] = {}  # on rank 0
         self._stuck: set[str] = set()  # files that could not be removed: answered once all the same
-        self._recorder = Recorder(run, ranks, events)
+        self._recorder = Recorder(run, ranks)
 
-    def look(self) -> int:
+    def read(self) -> int:
         """Return what is asked for, as bits, on rank 0; elsewhere 0.
 
         What is done once is taken out of the folder here, so that it is never done twice.
@@ -85,11 +64,8 @@ class Controls:
             asked |= PAUSE
         for pending in requests:
             bit = _ONCE.get(pending.request, 0)
-            if (
-                not bit
-                or pending.name in self._stuck
-                or (bit == PROFILE and self._recorder.is_recording)
-            ):
+            waits = bit == PROFILE and self._recorder.is_recording
+            if not bit or waits or pending.name in self._stuck:
                 continue
             if not self._remove(pending.name):
                 self._stuck.add(pending.name)
@@ -98,7 +74,7 @@ class Controls:
             asked |= _ONCE[request]
         return asked
 
-    def stepped(self, asked: int, training: Training) -> bool:
+    def stepped(self, asked: int, training: Trainer) -> bool:
         """Do what all ranks have heard, in the step that has ended, is asked for.
 
         Return True if the run is to stop. While it is paused, this waits.
@@ -110,7 +86,7 @@ class Controls:
         """Write a trace that has begun: there are no more steps."""
         self._recorder.finish()
 
-    def _answer(self, asked: int, training: Training) -> bool:
+    def _answer(self, asked: int, training: Trainer) -> bool:
         paused_at: float | None = None
         while not asked & STOP:
             self._do_once(asked, training)
@@ -126,7 +102,7 @@ class Controls:
             asked = self._wait()
         if paused_at is not None:
             paused_s = time.monotonic() - paused_at
-            training.leave_out(paused_s)
+            training.progress.leave_out(paused_s)
             if not asked & STOP:
                 answer = f"goes on after step {training.step}, paused for {clock_text(paused_s)}"
                 self._tell("resume", [], training, answer=answer)
@@ -137,13 +113,13 @@ class Controls:
         asked, deadline = PAUSE, time.monotonic() + self._meet_every_s
         self._ranks.pulse.tick("paused")
         while self._ranks.is_first and asked == PAUSE and time.monotonic() < deadline:
-            time.sleep(min(_LOOK_EVERY_S, self._meet_every_s))
+            time.sleep(min(_READ_EVERY_S, self._meet_every_s))
             self._ranks.pulse.tick("paused")
-            asked = self.look()
+            asked = self.read()
         (total,) = self._ranks.sum([asked if self._ranks.is_first else 0])
         return int(total)
 
-    def _do_once(self, asked: int, training: Training) -> None:
+    def _do_once(self, asked: int, training: Trainer) -> None:
         """Do what is done once, in an order in which a new setting already counts."""
         if asked & SET:
             self._change(training)
@@ -154,14 +130,12 @@ class Controls:
         if asked & EVALUATE:
             loss = training.evaluate_now()
             why = "there are no held-out data to evaluate on" if loss is None else ""
-            answer = (
-                f"held-out loss {loss:.4f} after step {training.step}" if loss is not None else ""
-            )
+            answer = "" if why else f"held-out loss {loss:.4f} after step {training.step}"
             self._tell("evaluate", self._taken("evaluate"), training, answer=answer, why=why)
         if asked & PROFILE:
             self._record(training)
 
-    def _change(self, training: Training) -> None:
+    def _change(self, training: Trainer) -> None:
         for change in self._ranks.share(self._taken("set")):
             was = training.settings
             try:
@@ -169,7 +143,7 @@ class Controls:
             except ValueError as error:
                 self._tell("set", [change], training, why=str(error))
                 continue
-            training.change(settings)
+            training.settings = settings
             value = getattr(settings, key)
             answer = f"train.{key} is {value} from step {training.step + 1} on, it was "
             answer += str(getattr(was, key)) + self._note(f"train.{key}", value, training.step)
@@ -185,8 +159,13 @@ class Controls:
             return f"; not in config.toml: {error}"
         return ""
 
+<<<<<<< HEAD:train/step/controls.py
     def _record(self, training: Training) -> None:
         files: list[ControlRequest] = self._ranks.share(self._taken("profile"))
+=======
+    def _record(self, training: Trainer) -> None:
+        files: list[ControlRequest] = self._ranks.share(self._taken("profile"))
+>>>>>>> h-train:train/step/live_controls.py
         left = training.total_steps - training.step
         numbers = [int(file.value) for file in files if file.value.isdecimal()]
         num_steps = min(max(numbers, default=1), control.MOST_TRACED_STEPS, left)
@@ -205,22 +184,25 @@ class Controls:
     def _tell(
         self,
         request: str,
+<<<<<<< HEAD:train/step/controls.py
         files: list[ControlRequest],
         training: Training,
+=======
+        files: list[ControlRequest],
+        training: Trainer,
+>>>>>>> h-train:train/step/live_controls.py
         *,
         answer: str = "",
         why: str = "",
     ) -> None:
-        if self._ranks.is_first:
-            self._events.emit(
-                "mark",
-                "control",
-                request=request,
-                ids=[file.id for file in files if file.id],
-                step=training.step,
-                done=not why,
-                said=f"{request}: not done: {why}" if why else answer,
-            )
+        self._ranks.mark(
+            "control",
+            request=request,
+            ids=[file.id for file in files if file.id],
+            step=training.step,
+            done=not why,
+            said=f"{request}: not done: {why}" if why else answer,
+        )
 
     def _remove(self, name: str) -> bool:
         """Remove a file of control/ on rank 0; return whether it is gone."""

@@ -22,13 +22,11 @@ from rundir.config_file import read_config
 from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import Prepared, PreparedData, write_prepared
-from tests.train.groups import new_run, run_program, start_ranks, told
+from tests.train.groups import new_run, prepared_data, run_program, start_ranks, told
 from tests.train.step.test_loop import configured, curve, train_rank
 from train import worker
-from train.data.prepare_path import prepare_file
+from train.evaluation.answer_snapshot import Snapshots
 from train.evaluation.answering import Answerer
-from train.evaluation.snapshot import Snapshots
-from train.model.make_checkpoint import make_checkpoint
 
 pytestmark = pytest.mark.runs  # starts groups of real ranks
 
@@ -67,12 +65,7 @@ def main(folder: Path) -> None:
             evolution_share=100.0,
         ),
     )
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    Path(config.data.path).write_text(text, encoding="utf-8")
-    model = folder / "model"
-    make_checkpoint(config, model)
-    data = prepare_file(Path(config.data.path), model, 0, 100)
-    prepared = Prepared(model_path=str(model), train=data, evaluation=data, resume_from=None)
+    prepared = prepared_data(folder, config, rows)
     for world_size in (1, 4):
         start_ranks(train_rank, new_run(folder, f"world{world_size}", config, prepared), world_size)
     start_ranks(fails_rank, new_run(folder, "fails", config, prepared), 2)
@@ -158,21 +151,28 @@ def test_answers_that_cannot_be_written_are_told_of_and_training_goes_on(done: P
     assert len(curve(done / "no place")) == NUM_STEPS
 
 
-def _write_on(run: RunDir, data: PreparedData) -> None:
+def _write_on(run: RunDir) -> None:
     row = {"example_id": 0, "loss": 1.0, "exact_match": False, "similarity": 0.5}
     rows = [row | {"example_id": i, "model_output": "x" * 1000} for i in range(200)]
-    written = Snapshots(run, "a", data)
+    written = Snapshots(run, "a", DATA)
     for step in range(10_000):
         written.write(step % 3, rows, seconds=0.1)
 
 
-def test_a_snapshot_whose_writer_is_killed_is_whole_or_absent(tmp_path: Path) -> None:
+DATA = PreparedData(path="a", num_samples=1, num_too_long=0, longest=1, end_token_id=0)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
     run = RunDir(tmp_path / "run")
     run.path.mkdir()
-    data = PreparedData(path="a", num_samples=1, num_too_long=0, longest=1, end_token_id=0)
-    write_prepared(run, Prepared(model_path="m", train=data, evaluation=data, resume_from=None))
+    write_prepared(run, Prepared(model_path="m", train=DATA, evaluation=DATA, resume_from=None))
+    return run
+
+
+def test_a_snapshot_whose_writer_is_killed_is_whole_or_absent(run: RunDir) -> None:
     for number in range(20):
-        writer = multiprocessing.get_context("fork").Process(target=_write_on, args=(run, data))
+        writer = multiprocessing.get_context("fork").Process(target=_write_on, args=(run,))
         writer.start()
         time.sleep(0.01 + 0.005 * number)
         assert writer.pid is not None
@@ -183,14 +183,10 @@ def test_a_snapshot_whose_writer_is_killed_is_whole_or_absent(tmp_path: Path) ->
     assert snapshots(run.path)
 
 
-def test_a_loss_that_is_no_number_is_written_by_its_name(tmp_path: Path) -> None:
-    run = RunDir(tmp_path / "run")
-    run.path.mkdir()
-    data = PreparedData(path="a", num_samples=1, num_too_long=0, longest=1, end_token_id=0)
-    write_prepared(run, Prepared(model_path="m", train=data, evaluation=data, resume_from=None))
+def test_a_loss_that_is_no_number_is_written_by_its_name(run: RunDir) -> None:
     row = {"example_id": 0, "loss": float("nan"), "exact_match": False, "similarity": 0.5}
     rows = [row, row | {"example_id": 1, "loss": float("inf")}]
-    Snapshots(run, "a", data).write(3, rows, seconds=0.1)
+    Snapshots(run, "a", DATA).write(3, rows, seconds=0.1)
     text = run.evolution("a", 3).read_text()
     one = json.loads(text, parse_constant=pytest.fail)
     assert [row["loss"] for row in one["examples"]] == ["nan", "inf"]

@@ -9,49 +9,30 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ranks.group import Ranks
 from rundir.config import RunConfig
 from rundir.data_paths import name_of
-from rundir.events import EventWriter
 from rundir.paths import RunDir
-from rundir.prepared import PreparedData
-from train.batches.batch import collate
-from train.data.dataset import SampleFile
+from train.evaluation.answer_snapshot import Snapshots
+from train.evaluation.answer_steps import Budget, scheduled
 from train.evaluation.answering import Answerer, spread_evenly
-from train.evaluation.schedule import Budget, scheduled
-from train.evaluation.snapshot import Snapshots
 from train.model.build import inference
-from train.model.loss import SummedLoss
 
 _AT_ONCE = 4  # prompts
 
 
-class Tracker:
+class AnswerTracker:
     """The tracker of one rank; every method is called by all ranks together."""
 
-    def __init__(
-        self,
-        *,
-        loss: SummedLoss,
-        data: PreparedData,
-        tokenizer: Any,
-        ranks: Ranks,
-        events: EventWriter,
-        run: RunDir,
-        config: RunConfig,
-    ) -> None:
-        model: Any = loss.model
-        self._loss, self._model, self._ranks, self._events = loss, model, ranks, events
-        self._samples = SampleFile(data)
-        self._answerer = Answerer(self._samples, model, tokenizer, data.end_token_id, ranks.device)
+    def __init__(self, answerer: Answerer, run: RunDir, config: RunConfig) -> None:
+        self._answerer, self._ranks = answerer, answerer.ranks
         self._batches = self._batched(config)
         self._share = config.train.evolution_share
         self._budget = Budget(self._share)
         dataset = name_of(config.data.eval_path or config.data.path)
-        self._snapshots = Snapshots(run, dataset, data)
+        self._snapshots = Snapshots(run, dataset, answerer.data)
         self._due: list[int] = []
         self._left_out: list[int] = []
-        self._has_said = False
+        self._has_reported = False
         self._first = self._last = 0
         self._taken = -1  # the last step with a snapshot
         self._began_mono = 0.0
@@ -64,17 +45,14 @@ class Tracker:
         """
         most = config.train.micro_batch_size * config.data.max_seq_length
         batches: list[list[int]] = []
-        longest = 0
-        for index in spread_evenly(len(self._samples), config.train.evolution_prompts):
+        longest, samples = 0, self._answerer.samples
+        for index in spread_evenly(len(samples), config.train.evolution_prompts):
             if not self._answerer.has_prompt(index):
                 continue
-            num_tokens = self._samples.length(index)
+            num_tokens = samples.length(index)
             longest = max(longest, num_tokens)
-            if (
-                not batches
-                or len(batches[-1]) == _AT_ONCE
-                or (len(batches[-1]) + 1) * longest > most
-            ):
+            num_then = len(batches[-1]) + 1 if batches else 0
+            if not batches or num_then > _AT_ONCE or num_then * longest > most:
                 batches.append([])
                 longest = num_tokens
             batches[-1].append(index)
@@ -86,7 +64,7 @@ class Tracker:
         self._due = list(scheduled(first, last)) if self._batches else []
         self._began_mono = time.monotonic()
 
-    def look(self, step: int, *, has_ended: bool = False, is_answered: bool = False) -> None:
+    def follow(self, step: int, *, has_ended: bool = False, is_answered: bool = False) -> None:
         """Take a snapshot after `step` steps, if it is due.
 
         `has_ended`: the run has, maybe early. `is_answered`: by an evaluation, whose snapshot of
@@ -112,13 +90,13 @@ class Tracker:
             self._leave_out(step, trained_s / done)
 
     def _leave_out(self, step: int, all_s: float) -> None:
-        if not self._has_said and self._ranks.is_first:
-            self._has_said = True
+        if not self._has_reported and self._ranks.is_first:
+            self._has_reported = True
             cost_s = self._budget.spent_s / self._budget.num_taken
-            self._say(
-                f"not after step {step}, nor after some later ones: answers take {cost_s:.1f} s "
-                f"each time, and may take {self._share:.0%} of about {all_s:.0f} s in all "
-                "(train.evolution_share)"
+            self._ranks.say(
+                f"EVOLUTION: not after step {step}, nor after some later ones: answers take "
+                f"{cost_s:.1f} s each time, and may take {self._share:.0%} of about {all_s:.0f} s "
+                "in all (train.evolution_share)"
             )
         self._left_out.append(step)
 
@@ -127,7 +105,7 @@ class Tracker:
         self._ranks.pulse.tick("eval")
         examples, why = [], ""
         try:
-            with inference(self._model):
+            with inference(self._answerer.model):
                 examples = self._answer(step)
         except Exception as error:  # noqa: BLE001 - the training is worth more than its answers
             why = f"{type(error).__name__}: {error}"
@@ -141,7 +119,7 @@ class Tracker:
         if reasons:
             self._miss(step, reasons[0])
             return
-        with self._events.span("evolution", step=step):
+        with self._ranks.events.span("evolution", step=step):
             self._write(step, [row for rows, _ in gathered for row in rows], began_mono)
 
     def _write(self, step: int, examples: Sequence[dict[str, Any]], began_mono: float) -> None:
@@ -158,7 +136,7 @@ class Tracker:
         except OSError as error:
             self._miss(step, str(error))
             return
-        self._events.emit(
+        self._ranks.events.emit(
             "metric",
             "evolution",
             step=step,
@@ -171,22 +149,17 @@ class Tracker:
 
     def _miss(self, step: int, why: str) -> None:
         """Tell that answers were due and are not there."""
-        self._events.emit("mark", "evolution.missing", step=step, why=why)
-        self._say(f"the answers after step {step} are missing: {why}")
-
-    def _say(self, text: str) -> None:
-        self._events.emit("log", "line", text=f"[Rank 0] EVOLUTION: {text}")
+        self._ranks.mark("evolution.missing", step=step, why=why)
+        self._ranks.say(f"EVOLUTION: the answers after step {step} are missing: {why}")
 
     def _answer(self, step: int) -> list[dict[str, Any]]:
         """Answer this rank's share of the prompts."""
         examples = []
         for indices in self._batches[self._ranks.rank :: self._ranks.world_size]:
             self._ranks.pulse.tick("eval")
-            losses = {index: self._loss_of(index) for index in indices}
+            losses = {}
+            for index in indices:
+                loss_sum, num_labels = self._answerer.loss_of([index])
+                losses[index] = loss_sum / max(1, num_labels)
             examples += self._answerer.examples(indices, step, losses)
         return examples
-
-    def _loss_of(self, index: int) -> float:
-        batch = collate([self._samples[index]])
-        loss_sum = float(self._loss(*batch.arguments(self._ranks.device)))
-        return loss_sum / max(1, batch.num_label_tokens)

@@ -8,11 +8,11 @@ from typing import Any
 
 from ranks.group import Ranks
 from rundir.config import RunConfig
-from rundir.events import EventWriter
 from rundir.paths import RunDir
 from rundir.prepared import PreparedData, read_prepared
-from train.evaluation.evaluate import Evaluator, HeldOut
-from train.evaluation.tracker import Tracker
+from train.evaluation.answer_tracker import AnswerTracker
+from train.evaluation.answering import Answerer
+from train.evaluation.evaluator import Evaluator
 from train.files.served import tokenizer_of
 from train.model.head import Head
 from train.model.loss import SummedLoss
@@ -22,7 +22,10 @@ class EvaluationSets:
     """The evaluators of a run. The main one alone decides which checkpoint is the best."""
 
     def __init__(
-        self, main: Evaluator | None, named: Sequence[Evaluator], tracker: Tracker | None = None
+        self,
+        main: Evaluator | None,
+        named: Sequence[Evaluator],
+        tracker: AnswerTracker | None = None,
     ) -> None:
         self._main, self.named, self.tracker = main, named, tracker
 
@@ -43,7 +46,6 @@ def evaluation_sets(
     config: RunConfig,
     run: RunDir,
     ranks: Ranks,
-    events: EventWriter,
     model: Any,
     *,
     head: Head,
@@ -54,33 +56,18 @@ def evaluation_sets(
         return None
     loss = SummedLoss(model, head=head)
     tokenizer = tokenizer_of(Path(prepared.model_path))
-    per_example = config.scoring is not None and config.scoring.per_example
 
-    def made(data: PreparedData, most: int, name: str = "") -> Evaluator:
-        return Evaluator(
-            loss=loss,
-            held_out=HeldOut(data=data, most=most, name=name, per_example=per_example),
-            tokenizer=tokenizer,
-            ranks=ranks,
-            events=events,
-            run=run,
-            config=config,
-        )
+    def answerer(data: PreparedData) -> Answerer:
+        return Answerer(data, loss, tokenizer, ranks)
 
-    most, main = config.data.max_eval_samples, prepared.evaluation
     named = [
-        made(data, config.evaluation[name].max_samples, name)
+        Evaluator(answerer(data), run, config, most=config.evaluation[name].max_samples, name=name)
         for name, data in prepared.evaluations.items()
     ]
-    tracker = None
-    if main is not None and config.train.evolution_prompts and config.scoring is None:
-        tracker = Tracker(
-            loss=loss,
-            data=main,
-            tokenizer=tokenizer,
-            ranks=ranks,
-            events=events,
-            run=run,
-            config=config,
-        )
-    return EvaluationSets(None if main is None else made(main, most), named, tracker)
+    if prepared.evaluation is None:
+        return EvaluationSets(None, named)
+    of_main, tracker = answerer(prepared.evaluation), None
+    if config.train.evolution_prompts and config.scoring is None:
+        tracker = AnswerTracker(of_main, run, config)
+    main = Evaluator(of_main, run, config, most=config.data.max_eval_samples)
+    return EvaluationSets(main, named, tracker)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -11,9 +12,8 @@ from torch import nn
 from ranks.group import Ranks
 from rundir.checkpoints import checkpoint_name, note_evaluation
 from rundir.config import RunConfig
-from rundir.events import EventWriter
 from rundir.paths import RunDir
-from train.evaluation.evaluation_sets import EvaluationSets
+from train.evaluation.all_sets import EvaluationSets
 from train.step import checkpoint
 from train.step.best import choose
 from train.step.guards import Guards
@@ -30,13 +30,12 @@ class Keeper:
         *,
         run: RunDir,
         ranks: Ranks,
-        events: EventWriter,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         evaluator: EvaluationSets | None,
         guards: Guards,
     ) -> None:
-        self._run, self._ranks, self._events = run, ranks, events
+        self._run, self._ranks = run, ranks
         self._model, self._optimizer = model, optimizer
         self._evaluator, self._guards = evaluator, guards
         self.saved: Path | None = None  # the run's last checkpoint
@@ -55,11 +54,10 @@ class Keeper:
             # without, as in a run that nothing has interrupted: it exports the same weights.
             self.saved = path
         if self._ranks.is_first and num_without_master(with_own_states(self._optimizer)):
-            text = (
-                "[Rank 0] RESUME: the checkpoint has no float32 copies of its weights in "
-                "bfloat16 (train.bf16_updates=master): they are made from these"
+            self._ranks.say(
+                "RESUME: the checkpoint has no float32 copies of its weights in bfloat16 "
+                "(train.bf16_updates=master): they are made from these"
             )
-            self._events.emit("log", "line", text=text)
         return step
 
     @property
@@ -115,7 +113,7 @@ class Keeper:
             return
         is_first = self._ranks.is_first
         self._ranks.pulse.tick("checkpoint")
-        with self._events.span("checkpoint", step=step) if is_first else nullcontext():
+        with self._ranks.events.span("checkpoint", step=step) if is_first else nullcontext():
             self.saved = checkpoint.save(
                 self._run.checkpoints,
                 step,
@@ -131,4 +129,6 @@ class Keeper:
         choice = choose(config, self._run, last_step)
         if choice.checkpoint is not None:
             checkpoint.load_weights(choice.checkpoint, self._model)
-        self._events.emit("mark", "export.choice", **choice.told())
+        fields = asdict(choice)
+        del fields["checkpoint"]
+        self._ranks.mark("export.choice", **fields)

@@ -22,11 +22,6 @@ from train.trace.kernels import kernels_of
 from train.trace.storages import Storages
 from train.update.optimizer import make_optimizer, with_own_states
 
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore:{what}")
-    for what in (".*torch.jit:DeprecationWarning", "fan_in_fan_out", ".*gradient_checkpointing")
-]
-
 
 def fullest(config: RunConfig, num_ranks: int) -> int:
     """Return the bytes that the fullest rank has, dealt out by hand as ZeRO's documentation says.
@@ -52,7 +47,7 @@ def sharded(config: RunConfig, num_ranks: int) -> RunConfig:
     return with_ranks(replace(config, train=train), num_ranks)
 
 
-@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+@pytest.mark.parametrize("num_ranks", [2, 8])
 def test_a_real_models_states_are_to_the_byte_those_of_the_fullest_rank(num_ranks: int) -> None:
     config = sharded(real("Qwen2.5-14B"), num_ranks)
     found = footprint(config, "cuda")
@@ -62,7 +57,7 @@ def test_a_real_models_states_are_to_the_byte_those_of_the_fullest_rank(num_rank
 
 
 @pytest.mark.parametrize("shape", [GPT2, QWEN3 | {"tie_word_embeddings": True}])
-@pytest.mark.parametrize("num_ranks", [2, 3, 7, 16])
+@pytest.mark.parametrize("num_ranks", [2, 7])
 def test_no_rank_has_more_states_than_predicted_and_one_has_as_many(
     shape: dict[str, Any], num_ranks: int
 ) -> None:
