@@ -11,10 +11,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.conftest import ROOT
-from tests.train.beside_trl import chats, completions, packed, templates, texts
+from tests.train.beside_trl import templates
 from tests.train.beside_trl.models import template_names, write_folder
 from tests.train.beside_trl.prepare import differences, of_airlock, of_trl
-from tests.train.beside_trl.shape import Shape
+from tests.train.beside_trl.shape import Shape, listed
 from tests.train.data.test_prepare_data import cache
 
 __all__ = ["cache"]  # a fixture
@@ -29,15 +29,7 @@ pytestmark = [
     ),
 ]
 
-SHAPES = [
-    *texts.TEXTS,
-    *texts.PAIRS,
-    *completions.COMPLETIONS,
-    *chats.TURNS,
-    *chats.MESSAGES,
-    *packed.LENGTHS,
-    *packed.TOOLS,
-]
+SHAPES = listed()
 ALL = [*SHAPES, *templates.of_marked_templates(), *templates.of_own_templates()]
 
 
