@@ -27,7 +27,7 @@ from rundir.prepared import Prepared, read_prepared
 from train.answers import Speaker, Way, out_of_memory, speakers
 from train.chat.template import Template
 from train.data.dataset import SampleFile
-from train.data.prepare_path import load_text_tools
+from train.data.path_samples import load_text_tools
 from train.data.samples import recipes
 
 _LABEL = "\033[2m{}:\033[0m"

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from launch.files.fetch_errors import explain
 from launch.files.fetch_progress import say
@@ -21,7 +21,6 @@ from rundir.exit_codes import ExitCode
 
 _CONVERTED = "refs/convert/parquet"  # https://huggingface.co/docs/dataset-viewer/parquet
 _NAMED = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:/([\w.-]+))?(?:/([\w.-]+))?")
-_DATA = re.compile(r"\.(jsonl|ndjson|json|csv|tsv|parquet|arrow|txt)(\.(gz|zst))?$")
 _TRAIN = "train"
 
 
@@ -143,7 +142,11 @@ def as_they_are(files: list[str], name: DataName) -> list[str]:
 
     Without a match, returns all files if no split was requested, and raises UserError otherwise.
     """
-    rows = sorted(file for file in files if _DATA.search(file) and "/." not in f"/{file}")
+    from train.data.formats.known import format_named
+
+    rows = sorted(
+        file for file in files if format_named(PurePosixPath(file)) and "/." not in f"/{file}"
+    )
     marked = re.compile(rf"(?<![a-z]){re.escape(name.split.lower())}(?![a-z])")
     of_split = [file for file in rows if marked.search(file.lower())]
     if not of_split and name.is_split_named and rows:

@@ -10,13 +10,13 @@ from typing import Any
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from train.chat.answer_turns import OWN_TEMPLATE, THOUGHT_END, turn_of, unwritable
 from train.chat.chat_template import CALLS, ChatTemplate, NotWrittenError
 from train.chat.long_chats import FEWEST_ANSWERS, rendered_at_once
-from train.chat.messages import Conversation, Message
-from train.chat.rendered import Rendered, Turn, apart, joined
+from train.chat.messages import ChatExample, Message
+from train.chat.rendered import AnswerTurn, Rendered, apart, joined
 from train.chat.template_files import find_templates, special_tokens
 from train.chat.template_trial import ANSWER, ASKED, try_out
-from train.chat.turns import OWN_TEMPLATE, THOUGHT_END, turn_of, unwritable
 
 _PLAIN = ("user", "assistant")  # the only roles possible without a template
 _SKIP = "--set data.on_bad_row=skip   # leaves such rows out, and lists them"
@@ -78,7 +78,7 @@ class Template:
         turn = self._turn([asked, {"role": "assistant", "content": response}], None)
         return turn.before, turn.text[len(turn.before) :]
 
-    def conversation(self, chat: Conversation) -> Rendering:
+    def conversation(self, chat: ChatExample) -> Rendering:
         """Return the texts that a conversation makes.
 
         There is one if the template only appends from turn to turn. Some templates (Qwen3's)
@@ -131,14 +131,14 @@ class Template:
         end = self._tokens["eos_token"]
         return bool(end) and text.rstrip().endswith(end)
 
-    def _texts(self, chat: Conversation) -> tuple[list[Rendered], int]:
+    def _texts(self, chat: ChatExample) -> tuple[list[Rendered], int]:
         """Return the texts of a conversation, and how many answers nothing asks for."""
         messages = chat.messages
         trained = [place for place in chat.answers if place not in chat.without_loss]
         # A greeting has no prompt: it is context, unless there is nothing else.
         asked = [place for place in trained if _is_asked(messages, place)] or trained
         whole = self._at_once(chat, asked)
-        turns: list[Turn] = []
+        turns: list[AnswerTurn] = []
         for place in asked if whole is None else ():
             try:
                 turns.append(self._turn(messages[: place + 1], chat.tools, messages[place + 1 :]))
@@ -151,7 +151,7 @@ class Template:
         num_trained = len(turns) or len(asked)
         return apart(turns) if whole is None else [whole], len(trained) - num_trained
 
-    def _at_once(self, chat: Conversation, asked: Sequence[int]) -> Rendered | None:
+    def _at_once(self, chat: ChatExample, asked: Sequence[int]) -> Rendered | None:
         """Return the text of a long conversation, without rendering it for each answer."""
         template, messages = self._template, chat.messages
         if template is None or len(asked) < FEWEST_ANSWERS or chat.tools:
@@ -174,7 +174,7 @@ class Template:
         messages: Sequence[Message],
         tools: list[Any] | None,
         following: Sequence[Message] = (),
-    ) -> Turn:
+    ) -> AnswerTurn:
         """Return the prompt and the answer that the last of `messages` is."""
         template = self._with_tools if tools else self._template
         if template is None:
@@ -184,7 +184,7 @@ class Template:
         end = self._next_marks.get(role, "")
         return turn_of(template, messages, tools, by_marks=self._by_marks, end=end)
 
-    def _plainly(self, messages: Sequence[Message], tools: list[Any] | None) -> Turn:
+    def _plainly(self, messages: Sequence[Message], tools: list[Any] | None) -> AnswerTurn:
         """Return prompt, newline, response and end: without a template nothing else is possible."""
         has_calls = any("tool_calls" in message for message in messages)
         if tuple(message["role"] for message in messages) != _PLAIN or tools or has_calls:
@@ -196,7 +196,7 @@ class Template:
                 code=ExitCode.DATA,
             )
         asked, answer = (message["content"] for message in messages)
-        return Turn(asked + "\n", [(answer + self._tokens["eos_token"], True)])
+        return AnswerTurn(asked + "\n", [(answer + self._tokens["eos_token"], True)])
 
     def _without_own_end(self, message: Message) -> Message:
         """Return an answer without the end mark that the template will write again."""
@@ -206,7 +206,7 @@ class Template:
         kept = text.removesuffix(end)
         return message | {"content": kept} if kept.strip() else message
 
-    def _check_roles(self, chat: Conversation) -> None:
+    def _check_roles(self, chat: ChatExample) -> None:
         """Raise UserError if the template omits a message, as some do with some roles.
 
         Tried once for each sequence of roles: a short message may occur elsewhere by chance.

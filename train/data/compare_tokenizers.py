@@ -5,15 +5,14 @@ They differ where the class that serves the model goes its own way (train/files/
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from rundir.units import num_text
 from train.data.cache import Tools, columns_of_first
-from train.data.readers import read_blocks
+from train.data.formats.known import first_rows
+from train.data.formats.source import Source
 from train.data.samples import Recipe
-from train.data.sources import Source
 from train.data.tokenise import Tokeniser
 from train.files.served import file_tokenizer, served
 
@@ -32,8 +31,7 @@ def compare_tokenizers(
     of_class = served(model_path)
     if not of_class.changes_ids:
         return []
-    with closing(read_blocks(sources[0])) as blocks:
-        first = next(blocks).cut(_COMPARED_ROWS)
+    first = first_rows(sources[0], _COMPARED_ROWS)
     tokenizer, template = tools
     both = _Both(tokenizer, file_tokenizer(model_path))
     columns = columns_of_first(first, recipe, sources[0])

@@ -7,25 +7,23 @@ from itertools import takewhile
 from typing import Any
 
 from train.chat.bad_row import BadRowError, in_json, missing_column
-from train.chat.media import refuse_media
+from train.chat.cell_values import decoded, not_utf8, refuse_media, text_of, truth_of
+from train.chat.column_names import HISTORY, SYSTEM, TOOLS
 from train.chat.messages import (
-    Conversation,
+    ChatExample,
     Message,
     conversation,
     is_message,
     read_messages,
 )
-from train.chat.values import decoded, not_utf8, text_of, truth_of
-from train.data.columns import HISTORY, SYSTEM, TOOLS, Columns, is_wanted, more_of, refuse_compared
-from train.data.text_files import LONGEST_ROW_BYTES
+from train.data.columns import Columns, is_wanted, more_of, refuse_compared
+from train.data.formats.lines import LONGEST_ROW_BYTES, TOO_LONG
 
 Segments = list[tuple[str, bool]]  # texts, and whether they have loss
-Example = str | Segments | Conversation
+Example = str | Segments | ChatExample
 
 _TURN = 2  # entries in a turn of a history: a question and its answer
 _ANSWERS = ("assistant", "tool")  # roles that a response may begin with
-
-TOO_LONG = BadRowError(f"has more than {LONGEST_ROW_BYTES >> 20} MiB")
 
 
 def parsed(raw: Any) -> Any:

@@ -25,7 +25,7 @@ from train.step.guards import Guards
 from train.step.keeper import Keeper
 from train.step.mfu import model_flops
 from train.step.progress import StepProgress
-from train.stream.stream import Stream
+from train.stream.streamed_samples import StreamedSamples
 from train.update.buckets import fill_buckets
 from train.update.optimizer import make_optimizer
 from train.update.schedule import learning_rate
@@ -88,7 +88,7 @@ class Trainer:
         if resume_from is not None:
             every = self._config.eval_every_steps
             self._step = self._keeper.resume(Path(resume_from), every)
-        if isinstance(self._feed.samples, Stream):
+        if isinstance(self._feed.samples, StreamedSamples):
             self._feed.samples.begin(self._step)
         if self._ranks.is_first:
             self._events.emit(

@@ -25,7 +25,7 @@ from rundir.prepared import Prepared, PreparedData, write_prepared
 from tests.train.groups import new_run, run_program, start_ranks, told
 from tests.train.step.test_loop import configured, curve, train_rank
 from train import worker
-from train.data.prepare_path import prepare_file
+from train.data.path_samples import prepare_file
 from train.evaluation.answering import Answerer
 from train.evaluation.snapshot import Snapshots
 from train.model.make_checkpoint import make_checkpoint

@@ -29,7 +29,7 @@ from tests.running import wait_for
 from tests.train.groups import new_run, run_program, start_ranks
 from tests.train.step.test_loop import configured, curve
 from train import worker
-from train.data.prepare_path import prepare_file
+from train.data.path_samples import prepare_file
 from train.model.build import load_model
 from train.model.loading import read_ahead
 from train.model.make_checkpoint import make_checkpoint

@@ -29,7 +29,7 @@ from train import worker
 from train.batches.course import Course, course_of
 from train.batches.epoch_order import Order
 from train.batches.feed import Feed
-from train.data.prepare_path import prepare_path
+from train.data.path_samples import prepare_path
 from train.data.samples import recipes
 from train.model.loss import SummedLoss
 from train.model.make_checkpoint import make_checkpoint

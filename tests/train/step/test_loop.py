@@ -32,7 +32,7 @@ from train.batches.batch import collate
 from train.batches.epoch_order import Order
 from train.batches.feed import Feed
 from train.data.dataset import SampleFile
-from train.data.prepare_path import prepare_file
+from train.data.path_samples import prepare_file
 from train.model.loss import SummedLoss
 from train.model.make_checkpoint import make_checkpoint
 from train.step.loop import Trainer

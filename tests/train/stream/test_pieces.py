@@ -14,14 +14,14 @@ import pytest
 
 from rundir.errors import UserError
 from tests.train.data.test_readers import FORMATS, PACKED, ROWS, write
-from train.data import text_files as lines
 from train.data.columns import Columns
-from train.data.readers import read_blocks
-from train.data.rows import TOO_LONG
+from train.data.formats import lines
+from train.data.formats.format import Numbered
+from train.data.formats.known import read_blocks
+from train.data.formats.lines import TOO_LONG
 from train.data.sources import find_sources
-from train.stream.piece_reader import Numbered, PieceReader
-from train.stream.pieces import PIECE, Pieces, StreamFile
-from train.stream.scan import scan, scan_all
+from train.stream.piece_reader import PieceReader
+from train.stream.pieces import PIECE, Pieces, StreamFile, scan, scan_all
 
 SMALL = 300  # bytes of a piece: a few rows
 
@@ -114,7 +114,7 @@ def test_any_number_of_files_is_one_table_and_a_limit_ends_it(
     tmp_path: Path, small_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "train.stream.scan._SMALL_BYTES", small_bytes
+        "train.stream.pieces._SMALL_BYTES", small_bytes
     )  # read by other processes, or not
     for i, kind in enumerate(("jsonl", "jsonl.gz", "parquet", "csv")):
         (tmp_path / f"{i}").mkdir()

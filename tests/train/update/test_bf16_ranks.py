@@ -20,7 +20,7 @@ from rundir.control import ask
 from rundir.prepared import Prepared
 from tests.train.groups import new_run, run_program, start_ranks, told
 from tests.train.step.test_loop import configured, curve, train_rank
-from train.data.prepare_path import prepare_file
+from train.data.path_samples import prepare_file
 from train.model.make_checkpoint import make_checkpoint
 
 pytestmark = pytest.mark.runs  # starts groups of real ranks

@@ -33,7 +33,7 @@ def told_in(events: EventWriter) -> Iterator[None]:
         _EVENTS.reset(before)
 
 
-class PrepareProgress:
+class ReadingProgress:
     """Shows rows, share and speed of reading `total_bytes`, the size of the files on disk."""
 
     def __init__(self, total_bytes: int) -> None:
