@@ -7,6 +7,7 @@ No code of a dataset is run.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import sys
@@ -83,7 +84,7 @@ def _fetched(name: DataName) -> tuple[list[str], Path]:
                 name.dataset_id,
                 repo_type="dataset",
                 revision=revision,
-                allow_patterns=[_literal(file) for file in chosen],
+                allow_patterns=[glob.escape(file) for file in chosen],
                 local_files_only=offline,
             )
             return chosen, Path(snapshot)
@@ -106,11 +107,6 @@ def _listed(dataset_id: str, revision: str | None, *, offline: bool) -> list[str
         raise errors.LocalEntryNotFoundError(f"{repo} has nothing of it, and HF_HUB_OFFLINE is set")
     snapshot = repo / "snapshots" / ref.read_text(encoding="utf-8").strip()
     return [str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if path.is_file()]
-
-
-def _literal(name: str) -> str:
-    """Return a pattern that matches only this name."""
-    return re.sub(r"([\[*?])", r"[\1]", name)
 
 
 def converted(files: list[str], name: DataName) -> list[str]:

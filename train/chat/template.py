@@ -87,7 +87,8 @@ class Template:
         cannot write.
         """
         messages = [self._without_own_end(message) for message in chat.messages]
-        has_own_end = any(map(_differ, messages, chat.messages))
+        pairs = zip(messages, chat.messages, strict=True)
+        has_own_end = any(message is not original for message, original in pairs)
         try:
             texts, num_unasked = self._texts(replace(chat, messages=messages))
         except NotWrittenError as error:
@@ -247,7 +248,3 @@ def _odd_order(messages: Sequence[Message]) -> str:
         return "the conversation begins with an answer"
     twice = next((i for i, pair in enumerate(pairwise(roles)) if pair == ("assistant",) * 2), None)
     return "" if twice is None else f"messages {twice} and {twice + 1} are two answers in a row"
-
-
-def _differ(message: Message, original: Message) -> bool:
-    return message is not original
