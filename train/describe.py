@@ -80,9 +80,9 @@ def show(described: Described, recipe: Recipe, console: Console) -> None:
         ("rows", rows),
         ("tokens", f"{counts['num_tokens']:,}, {share:.0%} with loss"),
         *(("note", remark) for remark in counts["remarks"]),
-        *(("note", one) for one in left_out(counts, recipe)),
+        *(("note", phrase) for phrase in left_out(counts, recipe)),
         *(("left out", num_text(counts["num_bad"], "bad row")) for _ in described.bad[:1]),
-        *(("  bad row", f"{one['file']}:{one['row']}: {one['problem']}") for one in described.bad),
+        *(("  bad row", f"{row['file']}:{row['row']}: {row['problem']}") for row in described.bad),
     ]
     for name, fact in facts:
         console.print(Text(f"  {name:<10}", style="dim") + Text(fact))

@@ -151,9 +151,9 @@ def as_they_are(files: list[str], name: DataName) -> list[str]:
 
 
 def _none_of(name: DataName, what: str, there: list[str], then: str) -> UserError:
-    asked = name.config if what == "configuration" else name.split
+    wanted = name.config if what == "configuration" else name.split
     return UserError(
-        f"the dataset {name.dataset_id} has no {what} {asked or 'by default'!r}; there are: "
+        f"the dataset {name.dataset_id} has no {what} {wanted or 'by default'!r}; there are: "
         f"{', '.join(there)}",
         do=f"--data hf:{name.dataset_id}/{then}",
         code=ExitCode.DATA,

@@ -127,10 +127,10 @@ def _turn(turn: Any, where: str) -> list[tuple[Message, bool]]:
     if role is None:  # a question and its answer in one entry
         for asks, answers in _SPEAKERS:
             if asks in turn and answers in turn:
-                asked = {"role": "user", "content": text_of(turn[asks], f"{where}.{asks}")}
+                question = {"role": "user", "content": text_of(turn[asks], f"{where}.{asks}")}
                 answer = text_of(turn[answers], f"{where}.{answers}")
                 has_loss = _has_loss(turn, where)
-                return [(asked, True), ({"role": "assistant", "content": answer}, has_loss)]
+                return [(question, True), ({"role": "assistant", "content": answer}, has_loss)]
     if not isinstance(role, str):
         raise BadRowError(f"has no `role` in `{where}`")
     role = role.lower()

@@ -54,7 +54,7 @@ def apart(turns: Sequence[AnswerTurn]) -> list[Rendered]:
     return [Rendered(turn.text, [_answer(len(turn.before), turn.answer)]) for turn in turns]
 
 
-def of_segments(segments: Sequence[Part]) -> Rendered:
+def segments_text(segments: Sequence[Part]) -> Rendered:
     """Return the text of consecutive segments; each with loss is an answer to all before it."""
     text, answers = "", []
     for segment, has_loss in segments:

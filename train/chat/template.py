@@ -74,8 +74,8 @@ class Template:
 
     def render(self, prompt: str, response: str) -> tuple[str, str]:
         """Return (text before the answer, the answer including its end mark)."""
-        asked = {"role": "user", "content": prompt}
-        turn = self._turn([asked, {"role": "assistant", "content": response}], None)
+        question = {"role": "user", "content": prompt}
+        turn = self._turn([question, {"role": "assistant", "content": response}], None)
         return turn.before, turn.text[len(turn.before) :]
 
     def conversation(self, chat: ChatExample) -> Rendering:
@@ -112,13 +112,13 @@ class Template:
         """Return what follows an answer: its end mark, and what else the template writes there."""
         return self.render(ASKED, ANSWER)[1].partition(ANSWER)[2]
 
-    def leading_ids(self, tokenizer: Any, *, of_text: bool = False) -> list[int]:
+    def leading_ids(self, tokenizer: Any, *, is_text: bool = False) -> list[int]:
         """Return the ids to put before plain text: the BOS that the tokenizer would add, or none.
 
-        A chat template writes its own; `of_text` is for text without a template.
+        A chat template writes its own; `is_text` is for text without a template.
         """
         bos_id = tokenizer.token_to_id(self._tokens["bos_token"] or "")
-        if (self._template is not None and not of_text) or bos_id is None:
+        if (self._template is not None and not is_text) or bos_id is None:
             return []
         return [bos_id] if tokenizer.encode("a").ids[0] == bos_id else []
 
@@ -137,25 +137,27 @@ class Template:
         messages = chat.messages
         trained = [place for place in chat.answers if place not in chat.without_loss]
         # A greeting has no prompt: it is context, unless there is nothing else.
-        asked = [place for place in trained if _is_asked(messages, place)] or trained
-        whole = self._at_once(chat, asked)
+        prompted = [place for place in trained if _is_prompted(messages, place)] or trained
+        whole = self._at_once(chat, prompted)
         turns: list[AnswerTurn] = []
-        for place in asked if whole is None else ():
+        for place in prompted if whole is None else ():
             try:
                 turns.append(self._turn(messages[: place + 1], chat.tools, messages[place + 1 :]))
             except NotWrittenError:
-                if messages[place - 1]["role"] != "assistant" or not (turns or place < asked[-1]):
+                if messages[place - 1]["role"] != "assistant" or not (
+                    turns or place < prompted[-1]
+                ):
                     raise  # else it is context: the template asks for one answer in a row alone
         self._check_roles(chat)
         if whole is None:
             whole = joined(turns)
-        num_trained = len(turns) or len(asked)
+        num_trained = len(turns) or len(prompted)
         return apart(turns) if whole is None else [whole], len(trained) - num_trained
 
-    def _at_once(self, chat: ChatExample, asked: Sequence[int]) -> Rendered | None:
+    def _at_once(self, chat: ChatExample, prompted: Sequence[int]) -> Rendered | None:
         """Return the text of a long conversation, without rendering it for each answer."""
         template, messages = self._template, chat.messages
-        if template is None or len(asked) < FEWEST_ANSWERS or chat.tools:
+        if template is None or len(prompted) < FEWEST_ANSWERS or chat.tools:
             return None
         if (
             self._by_marks
@@ -164,8 +166,8 @@ class Template:
         ):
             return None
         return rendered_at_once(
-            messages[: asked[-1] + 1],
-            asked,
+            messages[: prompted[-1] + 1],
+            prompted,
             lambda place: self._turn(messages[: place + 1], None),
             lambda some, asks: template.write(some, None, asks=asks).text,
         )
@@ -196,8 +198,8 @@ class Template:
                 do=OWN_TEMPLATE,
                 code=ExitCode.DATA,
             )
-        asked, answer = (message["content"] for message in messages)
-        return AnswerTurn(asked + "\n", [(answer + self._tokens["eos_token"], True)])
+        prompt, answer = (message["content"] for message in messages)
+        return AnswerTurn(prompt + "\n", [(answer + self._tokens["eos_token"], True)])
 
     def _without_own_end(self, message: Message) -> Message:
         """Return an answer without the end mark that the template will write again."""
@@ -236,7 +238,7 @@ class Template:
             return ""
 
 
-def _is_asked(messages: Sequence[Message], place: int) -> bool:
+def _is_prompted(messages: Sequence[Message], place: int) -> bool:
     """Return whether anybody has said anything before an answer."""
     return any(message["role"] in ("user", "tool") for message in messages[:place])
 

@@ -34,9 +34,9 @@ def find_templates(model_path: Path, own: str) -> tuple[str | None, str | None]:
     files = {_WITH_TOOLS: model_path / "additional_chat_templates" / f"{_WITH_TOOLS}.jinja"}
     files["default"] = model_path / "chat_template.jinja"
     # Some multimodal models have it in a file of its own.
-    of_processor = _object_in(model_path / "chat_template.json").get("chat_template")
-    if isinstance(of_processor, str) and of_processor:
-        named["default"] = of_processor
+    processor_template = _object_in(model_path / "chat_template.json").get("chat_template")
+    if isinstance(processor_template, str) and processor_template:
+        named["default"] = processor_template
     for name, file in files.items():
         if file.is_file():
             named[name] = file.read_text(encoding="utf-8-sig")

@@ -77,9 +77,9 @@ class Writer:
         self._num["num_tokens"] += len(block.train.column("input_ids").values)
         ranges = int32_view(block.train.column("loss_ranges").values)
         self._num["num_loss_tokens"] += int(ranges[1::2].sum() - ranges[::2].sum())
-        self._train.add(_of_source(block.train, number))
+        self._train.add(_with_source(block.train, number))
         if self._held_out is not None:
-            self._held_out.add(_of_source(block.held_out, number))
+            self._held_out.add(_with_source(block.held_out, number))
         if self._held_out_rows is not None:
             self._held_out_rows.writelines(rows.held_out_rows)
 
@@ -103,7 +103,7 @@ def bad_row_line(path: Path, number: int, error: BadRowError, **more: int) -> st
     return json.dumps(line, ensure_ascii=True) + "\n"
 
 
-def _of_source(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
+def _with_source(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
     """Return the batch with the number of its file, which the process that made it cannot know."""
     sources = pa.array([number] * batch.num_rows, pa.int32())
     return pa.RecordBatch.from_arrays([*batch.columns[:-1], sources], schema=SCHEMA)

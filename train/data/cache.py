@@ -133,16 +133,16 @@ def tokenizer_digest(model_path: Path, recipe: Recipe) -> str:
     if recipe.chat_template:
         files.append(Path(recipe.chat_template))
     digests = [digest_of(file) if file.is_file() else "none" for file in files]
-    if (of_class := served(model_path)).changes_ids:
-        digests.append(of_class.digest)
+    if (model_class := served(model_path)).changes_ids:
+        digests.append(model_class.digest)
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:24]
 
 
 def _tokenise(sources: list[Source], recipe: Recipe, tools: Tools, folder: Path) -> dict[str, Any]:
     """Write the files of `folder`; return the counts."""
     sizes = [source.path.stat().st_size for source in sources]
-    progress, of_path = ReadingProgress(sum(sizes)), {source.path: source for source in sources}
-    done_bytes = dict.fromkeys(of_path, 0)
+    progress, source_at = ReadingProgress(sum(sizes)), {source.path: source for source in sources}
+    done_bytes = dict.fromkeys(source_at, 0)
     blocks = _blocks(sources, recipe.max_samples)
     first = next(blocks, None)
     if first is None:
@@ -155,12 +155,12 @@ def _tokenise(sources: list[Source], recipe: Recipe, tools: Tools, folder: Path)
     processes = num_processes() if sum(sizes) > _SMALL_BYTES else 1
     with (
         closing(in_order(tokeniser, chain([first], blocks), processes)) as all_made,
-        Writer(folder, list(of_path), with_held_out=recipe.eval_fraction > 0) as writer,
+        Writer(folder, list(source_at), with_held_out=recipe.eval_fraction > 0) as writer,
     ):
         for made in all_made:
             if made.encoded.bad and recipe.on_bad_row == "stop":
                 number, error = made.encoded.bad[0]
-                raise bad_row(of_path[made.path], number, error.what, error.do)
+                raise bad_row(source_at[made.path], number, error.what, error.do)
             writer.add(made)
             done_bytes[made.path] = made.at_bytes
             progress.at(sum(done_bytes.values()), writer.num_rows)

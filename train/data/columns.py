@@ -89,14 +89,14 @@ def find_columns(row: Any, named: str, *, only_where: str = "") -> Columns:
         return _named(row, [name.strip() for name in named.split(",")])
     there = _by_lower_name(row)
     refuse_compared(row, None, only_where)
-    if columns := _of_lists(row, there, empty=False):
+    if columns := _list_columns(row, there, empty=False):
         return columns
     if pair := _pair_of(row, there):
         return Columns("pair", (pair[0], pair[-1]), "".join(pair[1:-1]))
     for name in TEXTS:
         if name in there:
             return Columns("text", (there[name],))
-    if columns := _of_lists(row, there, empty=True):  # and nothing else matched
+    if columns := _list_columns(row, there, empty=True):  # and nothing else matched
         return columns
     alone = "a prompt without an answer: " if "prompt" in there else ""
     raise BadRowError(
@@ -106,7 +106,7 @@ def find_columns(row: Any, named: str, *, only_where: str = "") -> Columns:
     )
 
 
-def _of_lists(row: dict[str, Any], there: dict[str, str], *, empty: bool) -> Columns | None:
+def _list_columns(row: dict[str, Any], there: dict[str, str], *, empty: bool) -> Columns | None:
     for name in (*MESSAGES, SEGMENTS):
         value = decoded(row[there[name]]) if name in there else None
         if isinstance(value, list) and (empty or value):
@@ -180,13 +180,13 @@ def _good(row: dict[str, Any], there: dict[str, str]) -> tuple[list[str], str]:
     if chosen is None:
         pair = [messages] if messages else _pair_of(row, there)
         return pair or ["PROMPT,RESPONSE"], alone
-    asked = [there[name] for name in (*ABOUT, "input") if name in there]
+    prompts = [there[name] for name in (*ABOUT, "input") if name in there]
     answer = decoded(row[chosen])
-    if (isinstance(answer, list) and len(answer) > 1) or not (asked or messages):
+    if (isinstance(answer, list) and len(answer) > 1) or not (prompts or messages):
         is_text = isinstance(answer, str)
         return [chosen], "with loss on all of the text" if is_text else alone
-    more = [there[name] for name in MORE if there.get(name, "") not in ("", *asked[:1])]
-    return [asked[0] if asked else str(messages), *more[:1], chosen], alone
+    more = [there[name] for name in MORE if there.get(name, "") not in ("", *prompts[:1])]
+    return [prompts[0] if prompts else str(messages), *more[:1], chosen], alone
 
 
 def _named(row: dict[str, Any], names: list[str]) -> Columns:

@@ -28,8 +28,8 @@ def compare_tokenizers(
 
     The texts are those that are tokenised, so the data must be readable. Raises UserError.
     """
-    of_class = served(model_path)
-    if not of_class.changes_ids:
+    model_class = served(model_path)
+    if not model_class.changes_ids:
         return []
     first = first_rows(sources[0], _COMPARED_ROWS)
     tokenizer, template = tools
@@ -46,7 +46,7 @@ def compare_tokenizers(
     from_char = used.offsets[begin][0] if begin < len(used) else 0
     line = (
         f"{len(both.differing):,} of {num_text(both.num_texts, 'text')} get other tokens from "
-        f"{of_class.class_name}, the model's class in transformers, than from its tokenizer.json: "
+        f"{model_class.class_name}, the model's class in transformers, than from its tokenizer.json: "
         f"{text[from_char:][:_SHOWN_CHARS]!r} becomes {pieces[0]}, not {pieces[1]}; the class's "
         "are trained on, since the model is served with them (transformers, vLLM)"
     )

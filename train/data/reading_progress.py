@@ -24,7 +24,7 @@ _MB = 1e6
 
 
 @contextlib.contextmanager
-def told_in(events: EventWriter) -> Iterator[None]:
+def reported_in(events: EventWriter) -> Iterator[None]:
     """Let all progress within the block be told in `events` as well."""
     before = _EVENTS.set(events)
     try:

@@ -143,8 +143,8 @@ def texts_of(example: Example) -> tuple[str, str]:
     if not isinstance(example, ChatExample):
         *before, (last, _) = example
         return "".join(text for text, _ in before), last
-    *_, asked, answer = ["", *(message["content"] for message in example.messages)]
-    return asked, answer
+    *_, prompt, answer = ["", *(message["content"] for message in example.messages)]
+    return prompt, answer
 
 
 def digest_of(example: Example) -> bytes:
@@ -182,7 +182,7 @@ def _lists(rows: list[list[int]]) -> pa.ListArray:
 def recipes(config: RunConfig) -> tuple[Recipe, Recipe]:
     """Return the recipes for training data and for held-out data."""
     data = config.data
-    of_evaluation = Recipe(
+    evaluation = Recipe(
         max_seq_length=data.max_seq_length,
         columns=data.columns,
         only_where=data.only_where,
@@ -193,12 +193,12 @@ def recipes(config: RunConfig) -> tuple[Recipe, Recipe]:
         on_bad_row=data.on_bad_row,
         with_texts=True,
     )
-    of_train = replace(
-        of_evaluation,
+    training = replace(
+        evaluation,
         with_texts=False,
         max_samples=data.max_samples,
         eval_fraction=data.held_out_share,
         # The seed changes the data only if it decides what is held out.
         seed=config.train.seed if data.held_out_share else 0,
     )
-    return of_train, of_evaluation
+    return training, evaluation

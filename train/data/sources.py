@@ -38,7 +38,7 @@ def find_sources(path: Path) -> list[Source]:
         about = path.stat()  # before opening it: opening a pipe would wait forever
         if not stat.S_ISDIR(about.st_mode):
             return [_source(path, about.st_mode)]
-        return _of_folder(path)
+        return _folder_sources(path)
     except OSError as error:
         raise UserError(
             f"cannot read the data {path}: {error.strerror}",
@@ -94,10 +94,10 @@ def _format_name(path: Path, start: bytes, compression: Compression) -> str:
     return named.by_content(start.removeprefix(BYTE_ORDER_MARK)).name
 
 
-def _of_folder(folder: Path) -> list[Source]:
+def _folder_sources(folder: Path) -> list[Source]:
     """Return all files of rows below a folder, or those of a dataset that `datasets` saved."""
     if (folder / "dataset_dict.json").is_file():
-        return _of_splits(folder)
+        return _train_split(folder)
     if (folder / "state.json").is_file():
         return _saved(folder)
     paths = sorted(
@@ -113,7 +113,7 @@ def _of_folder(folder: Path) -> list[Source]:
     return [_source(path, path.stat().st_mode) for path in paths]
 
 
-def _of_splits(folder: Path) -> list[Source]:
+def _train_split(folder: Path) -> list[Source]:
     splits = sorted(path.parent.name for path in folder.glob("*/state.json"))
     if "train" not in splits:
         first = shlex.quote(str(folder / splits[0])) if splits else "PATH"

@@ -11,7 +11,7 @@ from rundir.errors import UserError
 from train.chat.bad_row import BadRowError
 from train.chat.cell_values import decoded
 from train.chat.messages import ChatExample
-from train.chat.rendered import Rendered, of_segments
+from train.chat.rendered import Rendered, segments_text
 from train.chat.template import Rendering, Template
 from train.data.columns import Columns
 from train.data.encode import Encoder, Ids
@@ -34,7 +34,7 @@ class Tokeniser:
     ) -> None:
         self._encoder, self._template, self._recipe = Encoder(tokenizer), template, recipe
         self._columns = columns
-        self._lead = template.leading_ids(tokenizer, of_text=columns.kind in ("text", "segments"))
+        self._lead = template.leading_ids(tokenizer, is_text=columns.kind in ("text", "segments"))
         end = template.text_end_id(tokenizer)
         self._text_end = [] if end is None else [end]
 
@@ -97,7 +97,7 @@ class Tokeniser:
             if isinstance(example, ChatExample):
                 written = self._template.conversation(example)
             else:
-                written = Rendering([of_segments(example)])
+                written = Rendering([segments_text(example)])
             for text in written.texts:
                 text.text.encode()
         except UserError as error:

@@ -34,8 +34,14 @@ def remembered(path: Path, kind: str, make: Callable[[], bytes], *made_with: Any
     before = path.stat()
     if before.st_size < _REMEMBERED_BYTES:
         return make()
-    of_file = [before.st_size, before.st_mtime_ns, before.st_ctime_ns, before.st_ino, before.st_dev]
-    head = json.dumps([*made_with, *of_file]).encode() + b"\n"
+    file_values = [
+        before.st_size,
+        before.st_mtime_ns,
+        before.st_ctime_ns,
+        before.st_ino,
+        before.st_dev,
+    ]
+    head = json.dumps([*made_with, *file_values]).encode() + b"\n"
     name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
     note = cache_folder() / kind / name
     with contextlib.suppress(OSError):

@@ -43,7 +43,7 @@ class PieceReader:
             return (1, at) if follows[at] else (0, int(piece["file"]), int(piece["start"]))
 
         for at in sorted((at for at in range(len(pieces)) if len(wanted[at])), key=turn):
-            yield at, self._of_piece(pieces[at], wanted[at], follows=follows[at])
+            yield at, self._piece_rows(pieces[at], wanted[at], follows=follows[at])
 
     def close(self) -> None:
         """Close all open files."""
@@ -51,7 +51,7 @@ class PieceReader:
             cursor.close()
         self._open.clear()
 
-    def _of_piece(self, piece: np.ndarray, wanted: np.ndarray, *, follows: bool) -> Numbered:
+    def _piece_rows(self, piece: np.ndarray, wanted: np.ndarray, *, follows: bool) -> Numbered:
         at = int(piece["file"])
         file = self._files[at]
         self._check(at, file)

@@ -159,10 +159,10 @@ class StreamRows:
             window = self._order.window(position)
             positions = np.arange(position, window.end)
             own = positions[positions % self._world_size == self._rank]
-            yield from self._of_window(window, own)
+            yield from self._window_rows(window, own)
             position = window.end
 
-    def _of_window(self, window: Window, positions: np.ndarray) -> Iterator[StreamRow]:
+    def _window_rows(self, window: Window, positions: np.ndarray) -> Iterator[StreamRow]:
         slots, rows = window.places(positions)
         as_read = np.lexsort((rows, slots))
         bounds = np.searchsorted(slots[as_read], np.arange(len(window.pieces) + 1)).tolist()

@@ -14,7 +14,7 @@ import pytest
 from rundir.events import EventTail, EventWriter
 from tests.train.data.test_prepare_data import cache, file, model, saved_tokenizer
 from train.data.path_samples import prepare_path
-from train.data.reading_progress import ReadingProgress, told_in
+from train.data.reading_progress import ReadingProgress, reported_in
 from train.data.samples import Recipe
 from train.files import content
 from train.files.content import digest_of
@@ -37,7 +37,7 @@ def test_progress_tells_rows_share_speed_and_time_left(
 
 
 def test_progress_is_told_in_events_with_the_memory(tmp_path: Path) -> None:
-    with told_in(EventWriter(tmp_path / "prepare.jsonl")):
+    with reported_in(EventWriter(tmp_path / "prepare.jsonl")):
         progress = ReadingProgress(1000)
         progress.at(10, 3)
         progress.at(1000, 250)
