@@ -112,13 +112,13 @@ class Template:
         """Return what follows an answer: its end mark, and what else the template writes there."""
         return self.render(ASKED, ANSWER)[1].partition(ANSWER)[2]
 
-    def leading_ids(self, tokenizer: Any, *, is_text: bool = False) -> list[int]:
+    def leading_ids(self, tokenizer: Any, *, of_text: bool = False) -> list[int]:
         """Return the ids to put before plain text: the BOS that the tokenizer would add, or none.
 
-        A chat template writes its own; `is_text` is for text without a template.
+        A chat template writes its own; `of_text` is for text without a template.
         """
         bos_id = tokenizer.token_to_id(self._tokens["bos_token"] or "")
-        if (self._template is not None and not is_text) or bos_id is None:
+        if (self._template is not None and not of_text) or bos_id is None:
             return []
         return [bos_id] if tokenizer.encode("a").ids[0] == bos_id else []
 

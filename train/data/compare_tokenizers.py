@@ -46,8 +46,8 @@ def compare_tokenizers(
     from_char = used.offsets[begin][0] if begin < len(used) else 0
     line = (
         f"{len(both.differing):,} of {num_text(both.num_texts, 'text')} get other tokens from "
-        f"{model_class.class_name}, the model's class in transformers, than from its tokenizer.json: "
-        f"{text[from_char:][:_SHOWN_CHARS]!r} becomes {pieces[0]}, not {pieces[1]}; the class's "
+        f"{model_class.class_name}, the model's class in transformers, than from its "
+        f"tokenizer.json: {text[from_char:][:_SHOWN_CHARS]!r} becomes {pieces[0]}, not {pieces[1]}; the class's "
         "are trained on, since the model is served with them (transformers, vLLM)"
     )
     return [line]

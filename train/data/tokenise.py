@@ -34,7 +34,7 @@ class Tokeniser:
     ) -> None:
         self._encoder, self._template, self._recipe = Encoder(tokenizer), template, recipe
         self._columns = columns
-        self._lead = template.leading_ids(tokenizer, is_text=columns.kind in ("text", "segments"))
+        self._lead = template.leading_ids(tokenizer, of_text=columns.kind in ("text", "segments"))
         end = template.text_end_id(tokenizer)
         self._text_end = [] if end is None else [end]
 

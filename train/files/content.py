@@ -34,14 +34,8 @@ def remembered(path: Path, kind: str, make: Callable[[], bytes], *made_with: Any
     before = path.stat()
     if before.st_size < _REMEMBERED_BYTES:
         return make()
-    file_values = [
-        before.st_size,
-        before.st_mtime_ns,
-        before.st_ctime_ns,
-        before.st_ino,
-        before.st_dev,
-    ]
-    head = json.dumps([*made_with, *file_values]).encode() + b"\n"
+    times, places = (before.st_mtime_ns, before.st_ctime_ns), (before.st_ino, before.st_dev)
+    head = json.dumps([*made_with, before.st_size, *times, *places]).encode() + b"\n"
     name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
     note = cache_folder() / kind / name
     with contextlib.suppress(OSError):
