@@ -47,8 +47,9 @@ def compare_tokenizers(
     line = (
         f"{len(both.differing):,} of {num_text(both.num_texts, 'text')} get other tokens from "
         f"{model_class.class_name}, the model's class in transformers, than from its "
-        f"tokenizer.json: {text[from_char:][:_SHOWN_CHARS]!r} becomes {pieces[0]}, not {pieces[1]}; the class's "
-        "are trained on, since the model is served with them (transformers, vLLM)"
+        f"tokenizer.json: {text[from_char:][:_SHOWN_CHARS]!r} becomes {pieces[0]}, not "
+        f"{pieces[1]}; the class's are trained on, since the model is served with them "
+        "(transformers, vLLM)"
     )
     return [line]
 

@@ -22,8 +22,7 @@ from train.data.formats.text_format import TextFormat, TextRow
 from train.data.path_samples import prepare_file
 from train.data.sources import bad_row, find_sources
 from train.stream.piece_reader import PieceReader
-from train.stream.pieces import StreamFile
-from train.stream.scan import scan_all
+from train.stream.pieces import StreamFile, scan_all
 
 __all__ = ["cache", "file", "model", "saved_tokenizer"]  # their fixtures
 
