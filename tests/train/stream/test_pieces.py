@@ -180,12 +180,18 @@ def test_a_file_that_was_just_written_is_counted_anew(tmp_path: Path, cache: Pat
 
 
 @pytest.mark.parametrize("kind", ["jsonl.gz", "jsonl.zst"])
-def test_a_compressed_file_cut_short_is_named_when_it_is_counted(tmp_path: Path, kind: str) -> None:
+def test_a_compressed_file_cut_short_is_named_by_whichever_process_counts_it(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("train.stream.pieces._SMALL_BYTES", 0)  # so that others read the files
     path = write(kind, tmp_path, [{"text": str(i) * 50} for i in range(20_000)])
     path.write_bytes(path.read_bytes()[:-20])
     (source,) = find_sources(path)
     with pytest.raises(UserError, match=rf"{path} is damaged"):
         scan(source, SMALL)
+    (tmp_path / "whole.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(UserError, match=rf"{path} is damaged.*\n.*fetch it again"):
+        scan_all(files_at(tmp_path), SMALL, 0)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "jsonl.gz", "parquet", "arrow", "json"])
