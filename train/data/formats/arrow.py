@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
 
-from train.data.formats.batch_format import BatchFormat
+from train.data.formats.batch_format import Batches, BatchFormat
 from train.data.formats.source import Source
 
 
@@ -22,24 +21,17 @@ class Arrow(BatchFormat):
 
     def groups(self, source: Source) -> Iterator[tuple[int, int]]:
         with ExitStack() as files:
-            for batch in self.batches(source, files)[0]:
+            for batch in self.batches(source, files).batches:
                 yield batch.num_rows, batch.nbytes
 
-    def batches(
-        self, source: Source, files: ExitStack
-    ) -> tuple[Iterable[Any], Callable[[int], int]]:
+    def batches(self, source: Source, files: ExitStack, start: int | None = None) -> Batches:
         import pyarrow as pa
 
         mapped = files.enter_context(pa.memory_map(str(source.path)))
         try:
             file = pa.ipc.open_file(mapped)
+            batches = (file.get_batch(i) for i in range(file.num_record_batches))
         except pa.ArrowInvalid:
             mapped.seek(0)
-            return iter(pa.ipc.open_stream(mapped)), lambda _: int(mapped.tell())
-        batches = (file.get_batch(i) for i in range(file.num_record_batches))
-        return batches, lambda _: int(mapped.tell())
-
-    def batches_from(
-        self, source: Source, start: int, files: ExitStack
-    ) -> tuple[Iterator[Any], int]:
-        return iter(self.batches(source, files)[0]), 0
+            batches = iter(pa.ipc.open_stream(mapped))
+        return Batches(batches, 0, lambda _: int(mapped.tell()))

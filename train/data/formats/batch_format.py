@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 from train.data.formats.format import (
     BLOCK_BYTES,
@@ -20,20 +20,20 @@ from train.data.formats.format import (
 from train.data.formats.source import Source
 
 
+class Batches(NamedTuple):
+    """Record batches, the rows of the file before them, and how many bytes its first rows take."""
+
+    batches: Iterator[Any]
+    at: int
+    bytes_of: Callable[[int], int]
+
+
 class BatchFormat(Format):
     """A format of record batches; positions of rows count from 1."""
 
     @abstractmethod
-    def batches(
-        self, source: Source, files: ExitStack
-    ) -> tuple[Iterable[Any], Callable[[int], int]]:
-        """Open a file in `files`; return its batches, and how many bytes some first rows take."""
-
-    @abstractmethod
-    def batches_from(
-        self, source: Source, start: int, files: ExitStack
-    ) -> tuple[Iterator[Any], int]:
-        """Open a file in `files`; return batches that include row `start`, and rows before them."""
+    def batches(self, source: Source, files: ExitStack, start: int | None = None) -> Batches:
+        """Open a file in `files`; return its batches, with `start` from one that holds that row."""
 
     @abstractmethod
     def groups(self, source: Source) -> Iterator[tuple[int, int]]:
@@ -41,8 +41,7 @@ class BatchFormat(Format):
 
     def blocks(self, source: Source) -> Iterator[Block]:
         with ExitStack() as files:
-            batches, bytes_of = self.batches(source, files)
-            at = 0
+            batches, at, bytes_of = self.batches(source, files)
             for batch in batches:
                 size = max(1, batch.num_rows * BLOCK_BYTES // max(1, batch.nbytes))
                 for start in range(0, batch.num_rows, min(size, BLOCK_ROWS)):
@@ -63,15 +62,14 @@ class BatchFormat(Format):
 
     def cursor(self, source: Source, start: int) -> Cursor:
         files = ExitStack()
-        return _BatchCursor(files, *self.batches_from(source, start, files))
+        return _BatchCursor(files, self.batches(source, files, start))
 
 
 class _BatchCursor:
-    """Rows of consecutive batches; `at` is the number of rows of the file before them."""
+    """Rows of consecutive batches."""
 
-    def __init__(self, files: ExitStack, batches: Iterator[Any], at: int) -> None:
-        self._files, self._at = files, at
-        self._batches: Iterator[Any] = batches
+    def __init__(self, files: ExitStack, batches: Batches) -> None:
+        self._files, self._batches, self._at = files, batches.batches, batches.at
         self._batch: Any = None
 
     def can_go_to(self, start: int) -> bool:

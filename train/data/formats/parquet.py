@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import accumulate
 from typing import Any
 
-from train.data.formats.batch_format import BatchFormat
+from train.data.formats.batch_format import Batches, BatchFormat
 from train.data.formats.format import BLOCK_BYTES, BLOCK_ROWS
 from train.data.formats.source import Source
 
@@ -29,29 +29,21 @@ class Parquet(BatchFormat):
         with pq.ParquetFile(source.path) as file:
             yield from _groups(file)
 
-    def batches(
-        self, source: Source, files: ExitStack
-    ) -> tuple[Iterable[Any], Callable[[int], int]]:
-        import pyarrow.parquet as pq
-
-        file = files.enter_context(pq.ParquetFile(source.path))
-        num_rows, size = file.metadata.num_rows, sum(num_bytes for _, num_bytes in _groups(file))
-        rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES * num_rows // max(1, size)))
-        total = source.path.stat().st_size
-        batches = file.iter_batches(batch_size=rows, use_threads=False)
-        return batches, lambda at: total * at // max(1, num_rows)
-
-    def batches_from(
-        self, source: Source, start: int, files: ExitStack
-    ) -> tuple[Iterator[Any], int]:
+    def batches(self, source: Source, files: ExitStack, start: int | None = None) -> Batches:
         import pyarrow.parquet as pq
 
         file = files.enter_context(pq.ParquetFile(source.path))
         ends = [0, *accumulate(num_rows for num_rows, _ in _groups(file))]
-        group = bisect_right(ends, start) - 1
-        groups = [group] if group < file.metadata.num_row_groups else []
-        batches = file.iter_batches(_PIECE_ROWS, row_groups=groups, use_threads=False)
-        return batches, ends[group]
+        total, num_rows = source.path.stat().st_size, max(1, ends[-1])
+        at, groups, batch_rows = 0, range(len(ends) - 1), _PIECE_ROWS
+        if start is None:
+            size = sum(num_bytes for _, num_bytes in _groups(file))
+            batch_rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES * ends[-1] // max(1, size)))
+        else:
+            group = bisect_right(ends, start) - 1
+            at, groups = ends[group], groups[group : group + 1]
+        batches = file.iter_batches(batch_rows, row_groups=groups, use_threads=False)
+        return Batches(batches, at, lambda rows: total * rows // num_rows)
 
 
 def _groups(file: Any) -> Iterator[tuple[int, int]]:
