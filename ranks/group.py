@@ -12,7 +12,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
@@ -68,16 +67,11 @@ class Ranks:
         dist.gather_object(value, gathered if self.is_first else None, group=self.control)
         return gathered
 
-    def gather_arrays(self, array: np.ndarray) -> list[np.ndarray]:
-        """Return every rank's `array`, int32 of any length, in rank order on every rank."""
-        sizes = torch.zeros(self.world_size, dtype=torch.int64)
-        sizes[self.rank] = len(array)
-        dist.all_reduce(sizes, group=self.control)
-        padded = torch.zeros(int(sizes.max()), dtype=torch.int32)
-        padded[: len(array)] = torch.from_numpy(array)
-        gathered = [torch.empty_like(padded) for _ in range(self.world_size)]
-        dist.all_gather(gathered, padded, group=self.control)
-        return [part[:size].numpy() for part, size in zip(gathered, sizes.tolist(), strict=True)]
+    def exchange(self, value: Any) -> list[Any]:
+        """Return every rank's `value`, in rank order, on every rank."""
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self.control)
+        return values
 
     def share(self, value: Any) -> Any:
         """Return rank 0's `value` on every rank."""
@@ -107,9 +101,7 @@ class Alone(Ranks):
         """Return a list of the value itself."""
         return [value]
 
-    def gather_arrays(self, array: np.ndarray) -> list[np.ndarray]:
-        """Return a list of the array itself."""
-        return [array]
+    exchange = gather
 
     def share(self, value: Any) -> Any:
         """Return the value itself."""

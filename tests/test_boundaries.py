@@ -31,6 +31,7 @@ ROOMS = (
     "ranks",
     "train/files",
     "train/chat",
+    "train/data/formats",
     "train/data",
     "train/model",
     "train/batches",
@@ -233,6 +234,7 @@ def test_what_is_imported_when_a_module_loads_needs_no_tests_or_examples(package
         "rundir.status",
         "doctor.command",
         "launch.run.supervise.ask_doctor",
+        "train.data.sources",
     ],
 )
 def test_the_launchers_own_process_never_loads_torch(module: str, environ: dict[str, str]) -> None:

@@ -28,10 +28,10 @@ from train.data.cache import Tools, cached, listed_bad_rows
 from train.data.compare_tokenizers import compare_tokenizers
 from train.data.dataset import BEGIN, END, SampleFile, preview, short
 from train.data.mix import Ingredient, is_mixed, mixture_lines
-from train.data.prepare_path import as_prepared, left_out, load_text_tools, nothing_left
+from train.data.path_samples import as_prepared, left_out, load_text_tools, nothing_left
 from train.data.samples import Recipe, recipes
 from train.data.sources import find_sources
-from train.prepare import held_out_if_enough, local_paths
+from train.prepare import held_out_if_enough, paths_of
 
 _NUM_BINS, _BAR = 10, 40  # bins of the histogram; characters in its longest bar
 _NUM_BAD = 5
@@ -80,9 +80,9 @@ def show(described: Described, recipe: Recipe, console: Console) -> None:
         ("rows", rows),
         ("tokens", f"{counts['num_tokens']:,}, {share:.0%} with loss"),
         *(("note", remark) for remark in counts["remarks"]),
-        *(("note", one) for one in left_out(counts, recipe)),
+        *(("note", phrase) for phrase in left_out(counts, recipe)),
         *(("left out", num_text(counts["num_bad"], "bad row")) for _ in described.bad[:1]),
-        *(("  bad row", f"{one['file']}:{one['row']}: {one['problem']}") for one in described.bad),
+        *(("  bad row", f"{row['file']}:{row['row']}: {row['problem']}") for row in described.bad),
     ]
     for name, fact in facts:
         console.print(Text(f"  {name:<10}", style="dim") + Text(fact))
@@ -145,7 +145,7 @@ def main() -> None:
     config = read_config(run.config)
     recipe = replace(recipes(config)[0], on_bad_row="skip")
     tools = load_text_tools(model_path, recipe)
-    paths = local_paths(config, run, "path")
+    paths = paths_of(config.data.path, run, "path")
     if config.data.eval_fraction < 0:
         recipe = held_out_if_enough(paths, model_path, recipe, tools)
     all_described = [

@@ -1,7 +1,7 @@
 """Data preparation, once, before any rank starts: read, check, tokenise. Ranks only map the result.
 
 With data.streaming the ranks do this, and only some rows are tried here
-(train/stream/prepare_stream.py).
+(train/stream/count_and_try.py).
 
 `python -P -m train.prepare RUN_DIR MODEL_PATH [RESUME_FROM]` writes Arrow files to the cache
 (train/data/cache.py). Imports neither torch nor transformers, so it takes a second and can fork
@@ -29,12 +29,12 @@ from train.data.cache import Tools, cached
 from train.data.dataset import preview, short
 from train.data.fits_model import check_adapter, check_tokenizer, raw_config
 from train.data.mix import Ingredient, is_mixed, mixed, mixture_lines
-from train.data.prepare_path import load_text_tools, prepare_path, say
-from train.data.prepare_progress import told_in
+from train.data.path_samples import load_text_tools, prepare_path, say
+from train.data.reading_progress import reported_in
 from train.data.samples import Recipe, recipes
 from train.data.sources import find_sources
 from train.files.content import digest_of
-from train.stream.prepare_stream import prepare_stream
+from train.stream.count_and_try import count_and_try
 
 _FEWEST_HELD_OUT = 8  # samples held out by default
 
@@ -44,36 +44,19 @@ def prepare(run: RunDir, model_path: Path, resume_from: str | None) -> Prepared:
     config = read_config(run.config)
     check_is_causal(raw_config(model_path), model_path)
     check_adapter(config.train)
-    of_train, of_evaluation = recipes(config)
-    tools = load_text_tools(model_path, of_train)
+    training_recipe, evaluation_recipe = recipes(config)
+    tools = load_text_tools(model_path, training_recipe)
     for line in check_tokenizer(model_path, tools[0]):
         say(f"airlock: {line}")
     run.data.mkdir(exist_ok=True)
-    paths, evaluation = local_paths(config, run, "path"), None
-    named = _named_sets(config, run, model_path, of_evaluation, tools)
-    if config.scoring is not None:
-        first = next(iter(named.values()))  # there is nothing to train on
-        return Prepared(
-            model_path=str(model_path),
-            train=first,
-            evaluation=None,
-            resume_from=None,
-            evaluations=named,
-        )
-    if config.data.streaming:
-        train, shown, line = prepare_stream(paths[0][0], model_path, of_train, tools, run)
-        say(line)
+    named = _named_sets(config, run, model_path, evaluation_recipe, tools)
+    if config.scoring is not None:  # there is nothing to train on
+        train, evaluation, resume_from = next(iter(named.values())), None, None
     else:
-        if config.data.eval_fraction < 0:
-            of_train = held_out_if_enough(paths, model_path, of_train, tools)
-        train, evaluation = _all_of(paths, model_path, of_train, run, tools)
-        shown = preview(train, tools[0])
-    if config.data.eval_path and config.train.evaluate:
-        held_out = local_paths(config, run, "eval_path")
-        evaluation, _ = _all_of(held_out, model_path, of_evaluation, run, tools)
-    _show(run, shown)
-    if not config.data.streaming:  # those would take long to read
-        _note_files(run, [path for path, _ in paths + local_paths(config, run, "eval_path")])
+        train, evaluation = _training_data(config, run, model_path, training_recipe, tools)
+        if config.data.eval_path and config.train.evaluate:
+            held_out = paths_of(config.data.eval_path, run, "eval_path")
+            evaluation, _ = _combined(held_out, model_path, evaluation_recipe, run, tools)
     return Prepared(
         model_path=str(model_path),
         train=train,
@@ -81,6 +64,25 @@ def prepare(run: RunDir, model_path: Path, resume_from: str | None) -> Prepared:
         resume_from=resume_from,
         evaluations=named,
     )
+
+
+def _training_data(
+    config: RunConfig, run: RunDir, model_path: Path, recipe: Recipe, tools: Tools
+) -> tuple[PreparedData, PreparedData | None]:
+    """Return the training data, some of which are shown, and what is held out of them or None."""
+    paths = paths_of(config.data.path, run, "path")
+    if config.data.streaming:
+        train, shown, line = count_and_try(paths[0][0], model_path, recipe, tools, run)
+        say(line)
+        _show(run, shown)
+        return train, None
+    if config.data.eval_fraction < 0:
+        recipe = held_out_if_enough(paths, model_path, recipe, tools)
+    train, held_out = _combined(paths, model_path, recipe, run, tools)
+    _show(run, preview(train, tools[0]))
+    paths += paths_of(config.data.eval_path, run, "eval_path")
+    _note_files(run, [path for path, _ in paths])  # streamed files would take long to read
+    return train, held_out
 
 
 def _named_sets(
@@ -91,13 +93,8 @@ def _named_sets(
     for name, evaluation in config.evaluation.items() if config.train.evaluate else ():
         paths = paths_of(evaluation.path, run, f"set_{name}")
         own = replace(recipe, columns=evaluation.columns or recipe.columns)
-        prepared[name], _ = _all_of(paths, model_path, own, run, tools)
+        prepared[name], _ = _combined(paths, model_path, own, run, tools)
     return prepared
-
-
-def local_paths(config: RunConfig, run: RunDir, field: str) -> list[tuple[Path, DataPath]]:
-    """Return the local path of each entry of data.path or data.eval_path, with the entry."""
-    return paths_of(getattr(config.data, field), run, field)
 
 
 def paths_of(text: str, run: RunDir, field: str) -> list[tuple[Path, DataPath]]:
@@ -131,7 +128,7 @@ def held_out_if_enough(
     return replace(recipe, eval_fraction=0.0, seed=0)
 
 
-def _all_of(
+def _combined(
     paths: list[tuple[Path, DataPath]], model_path: Path, recipe: Recipe, run: RunDir, tools: Tools
 ) -> tuple[PreparedData, PreparedData | None]:
     """Return the combined data of all paths, and what is held out of them or None."""
@@ -187,7 +184,7 @@ def main() -> None:
     run, model_path, resume_from = RunDir(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3:]
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     events = EventWriter(run.event_file("prepare"))
-    with events.span("prepare", what="data"), told_in(events):
+    with events.span("prepare", what="data"), reported_in(events):
         prepared = prepare(run, model_path, resume_from[0] if resume_from else None)
         write_prepared(run, prepared)
 

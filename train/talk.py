@@ -26,7 +26,7 @@ from rundir.paths import RunDir
 from rundir.prepared import Prepared, read_prepared
 from train.chat.template import Template
 from train.data.dataset import SampleFile
-from train.data.prepare_path import load_text_tools
+from train.data.path_samples import load_text_tools
 from train.data.samples import recipes
 from train.speakers import Speaker, Way, out_of_memory, speakers
 

@@ -54,7 +54,7 @@ from train.model.new_tokens import grow
 from train.model.same_weights import check_same_weights
 from train.step.loop import Trainer
 from train.step.selftest import Tried, try_out
-from train.stream.stream import Stream
+from train.stream.streamed_samples import StreamedSamples
 from train.update.buckets import bucket_cap_mib
 
 _COST_STEPS = 8  # whose batches are looked at before the first one
@@ -177,7 +177,7 @@ def _train(
     resume_from = _resume_from(run, ranks) or prepared.resume_from
     course = course_of(config, prepared.train.num_samples, resume_from)
     samples = _samples(config, run, ranks, course)
-    order = samples if isinstance(samples, Stream) else order_of(samples, course)
+    order = samples if isinstance(samples, StreamedSamples) else order_of(samples, course)
     multiple = row_lengths(config, model, ranks.device)
     trainer = Trainer(
         config=config,
@@ -191,7 +191,7 @@ def _train(
     trainer.warm_up()
     trainer.restore(resume_from)
     result = trainer.train()
-    if isinstance(samples, Stream):
+    if isinstance(samples, StreamedSamples):
         samples.end()
     pulse.tick("export")
     if result == "done" and ranks.is_first:
@@ -203,10 +203,14 @@ def _train(
 
 
 def _tell_cost(
-    config: RunConfig, samples: SampleFile | Stream, order: StepOrder, ranks: Ranks
+    config: RunConfig, samples: SampleFile | StreamedSamples, order: StepOrder, ranks: Ranks
 ) -> None:
     """Tell what batches by length cost beside packed rows: known beforehand of prepared samples."""
-    if config.data.packing != "by_length" or not ranks.is_first or isinstance(samples, Stream):
+    if (
+        config.data.packing != "by_length"
+        or not ranks.is_first
+        or isinstance(samples, StreamedSamples)
+    ):
         return
     steps = range(order.course.first_step, order.course.num_steps)[:_COST_STEPS]
     if not steps:
@@ -225,12 +229,14 @@ def _tell_cost(
     )
 
 
-def _samples(config: RunConfig, run: RunDir, ranks: Ranks, course: Course) -> SampleFile | Stream:
+def _samples(
+    config: RunConfig, run: RunDir, ranks: Ranks, course: Course
+) -> SampleFile | StreamedSamples:
     """Return the training samples, prepared or streamed."""
     prepared = read_prepared(run)
     if not prepared.train.is_streamed:
         return SampleFile(prepared.train)
-    return Stream(
+    return StreamedSamples(
         config=config, run=run, prepared=prepared, ranks=ranks, events=ranks.events, course=course
     )
 

@@ -29,7 +29,7 @@ def texts_of(folder: Path) -> list[str]:
 
 def whole(folder: Path) -> None:
     """Prepare from the file to the sealed cache: digest, reading, checks, tokens, Arrow, fsync."""
-    from train.data.prepare_path import prepare_path
+    from train.data.path_samples import prepare_path
     from train.data.samples import Recipe
 
     shutil.rmtree(cache_folder(), ignore_errors=True)

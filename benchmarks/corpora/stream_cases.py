@@ -41,14 +41,14 @@ def config_of(folder: Path) -> RunConfig:
 def count_rows(folder: Path) -> int:
     """Count all rows and try some, as done before ranks start; return their number."""
     from rundir.paths import RunDir
-    from train.data.prepare_path import load_text_tools
+    from train.data.path_samples import load_text_tools
     from train.data.samples import recipes
-    from train.stream.prepare_stream import prepare_stream
+    from train.stream.count_and_try import count_and_try
 
     config, model = config_of(folder), folder / "model"
     recipe, tools = recipes(config)[0], load_text_tools(model)
     run = RunDir(folder / "run")
-    prepared, _, _ = prepare_stream(Path(config.data.path), model, recipe, tools, run)
+    prepared, _, _ = count_and_try(Path(config.data.path), model, recipe, tools, run)
     return prepared.num_samples
 
 
@@ -57,7 +57,7 @@ def ours(folder: Path, rank: int, world: int, begin: float) -> Iterator[int]:
     from train.batches.course import course_of
     from train.stream.piece_reader import PieceReader
     from train.stream.pieces import Pieces
-    from train.stream.share import StreamRows, order_of, shares
+    from train.stream.step_share import StreamRows, order_of, shares
 
     pieces, config = Pieces.load(folder / "run/data/stream"), config_of(folder)
     steps = pieces.num_rows // _BATCH

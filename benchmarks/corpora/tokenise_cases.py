@@ -37,9 +37,9 @@ def _size(texts: list[str]) -> float:
 def ours(folder: Path, steps: StepsFile) -> None:
     """Tokenise only: the rows are in memory."""
     from train.data.columns import Columns
+    from train.data.formats.format import Block
+    from train.data.path_samples import load_text_tools
     from train.data.pool import in_order, num_processes
-    from train.data.prepare_path import load_text_tools
-    from train.data.readers import Block
     from train.data.samples import Recipe
     from train.data.tokenise import Tokeniser
 
@@ -62,7 +62,7 @@ def on_one_core(folder: Path, steps: StepsFile) -> None:
 
 def bare(folder: Path, steps: StepsFile) -> None:
     """Call only the tokenizer's own batch function."""
-    from train.data.prepare_path import load_text_tools
+    from train.data.path_samples import load_text_tools
 
     texts, (tokenizer, _) = texts_of(folder), load_text_tools(folder / MODEL)
     pieces = [texts[at : at + 1024] for at in range(0, len(texts), 1024)]

@@ -103,7 +103,7 @@ class Work:
         from train.batches.course import Course
         from train.batches.epoch_order import Order
         from train.data.dataset import SampleFile
-        from train.data.prepare_path import prepare_file
+        from train.data.path_samples import prepare_file
         from train.model.make_checkpoint import make_checkpoint
 
         self.folder, self.recipe, self.model = folder, recipe, model or folder / "model"

@@ -64,7 +64,7 @@ def prepare(config: RunConfig, folder: Path) -> RunDir:
     Each rank creates the weights in its own memory: those of a file would be the kernel's pages
     until they are written to.
     """
-    from train.data.prepare_path import prepare_file
+    from train.data.path_samples import prepare_file
     from train.model.make_checkpoint import make_checkpoint
 
     run, model, data = RunDir(folder / "run"), folder / "model", folder / "data.jsonl"

@@ -7,11 +7,12 @@ No code of a dataset is run.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import sys
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from launch.files.fetch_errors import explain
 from launch.files.fetch_progress import say
@@ -21,7 +22,6 @@ from rundir.exit_codes import ExitCode
 
 _CONVERTED = "refs/convert/parquet"  # https://huggingface.co/docs/dataset-viewer/parquet
 _NAMED = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:/([\w.-]+))?(?:/([\w.-]+))?")
-_DATA = re.compile(r"\.(jsonl|ndjson|json|csv|tsv|parquet|arrow|txt)(\.(gz|zst))?$")
 _TRAIN = "train"
 
 
@@ -84,7 +84,7 @@ def _fetched(name: DataName) -> tuple[list[str], Path]:
                 name.dataset_id,
                 repo_type="dataset",
                 revision=revision,
-                allow_patterns=[_literal(file) for file in chosen],
+                allow_patterns=[glob.escape(file) for file in chosen],
                 local_files_only=offline,
             )
             return chosen, Path(snapshot)
@@ -107,11 +107,6 @@ def _listed(dataset_id: str, revision: str | None, *, offline: bool) -> list[str
         raise errors.LocalEntryNotFoundError(f"{repo} has nothing of it, and HF_HUB_OFFLINE is set")
     snapshot = repo / "snapshots" / ref.read_text(encoding="utf-8").strip()
     return [str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if path.is_file()]
-
-
-def _literal(name: str) -> str:
-    """Return a pattern that matches only this name."""
-    return re.sub(r"([\[*?])", r"[\1]", name)
 
 
 def converted(files: list[str], name: DataName) -> list[str]:
@@ -143,7 +138,11 @@ def as_they_are(files: list[str], name: DataName) -> list[str]:
 
     Without a match, returns all files if no split was requested, and raises UserError otherwise.
     """
-    rows = sorted(file for file in files if _DATA.search(file) and "/." not in f"/{file}")
+    from train.data.formats.known import format_named
+
+    rows = sorted(
+        file for file in files if format_named(PurePosixPath(file)) and "/." not in f"/{file}"
+    )
     marked = re.compile(rf"(?<![a-z]){re.escape(name.split.lower())}(?![a-z])")
     of_split = [file for file in rows if marked.search(file.lower())]
     if not of_split and name.is_split_named and rows:
@@ -152,9 +151,9 @@ def as_they_are(files: list[str], name: DataName) -> list[str]:
 
 
 def _none_of(name: DataName, what: str, there: list[str], then: str) -> UserError:
-    asked = name.config if what == "configuration" else name.split
+    wanted = name.config if what == "configuration" else name.split
     return UserError(
-        f"the dataset {name.dataset_id} has no {what} {asked or 'by default'!r}; there are: "
+        f"the dataset {name.dataset_id} has no {what} {wanted or 'by default'!r}; there are: "
         f"{', '.join(there)}",
         do=f"--data hf:{name.dataset_id}/{then}",
         code=ExitCode.DATA,

@@ -18,7 +18,7 @@ from rundir.config_file import config_text
 from rundir.events import Event, read_events
 from rundir.paths import ROOT, RunDir
 from rundir.prepared import Prepared, write_prepared
-from train.data.prepare_path import prepare_file
+from train.data.path_samples import prepare_file
 from train.model.make_checkpoint import make_checkpoint
 
 

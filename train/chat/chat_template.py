@@ -133,19 +133,19 @@ class ChatTemplate:
 
 def _probe(name: str) -> tuple[list[Message], list[Any] | None]:
     """Return a conversation, and tools, with unique words in the place that `name` stands for."""
-    asked: Message = {"role": "user", "content": _word(0)}
+    question: Message = {"role": "user", "content": _word(0)}
     answer: Message = {"role": "assistant", "content": _word(1)}
     called = {"type": "function", "function": {"name": _word(2), "arguments": {}}}
     if name == "tools":
         tool = {"name": _word(2), "description": "d", "parameters": {"type": "object"}}
-        return [asked, answer], [{"type": "function", "function": tool}]
+        return [question, answer], [{"type": "function", "function": tool}]
     if name == "tool_calls":
-        return [asked, {"role": "assistant", "content": "", "tool_calls": [called]}], None
+        return [question, {"role": "assistant", "content": "", "tool_calls": [called]}], None
     if name == "content":
-        return [asked, answer], None
+        return [question, answer], None
     if name == "name":
-        return [asked | {"name": _word(2)}, answer], None
-    return [asked, answer | {name: _word(2)}], None
+        return [question | {"name": _word(2)}, answer], None
+    return [question, answer | {name: _word(2)}], None
 
 
 def _in_role(role: str, place: int) -> Message:

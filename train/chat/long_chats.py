@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from train.chat.answer_turns import THOUGHT_END
 from train.chat.messages import Message
-from train.chat.rendered import Answer, Rendered, Turn
-from train.chat.turns import THOUGHT_END
+from train.chat.rendered import Answer, AnswerTurn, Rendered
 
 FEWEST_ANSWERS = 16
 _PLAIN_KEYS = {"role", "content"}
@@ -20,7 +20,7 @@ _BEGIN, _END = f"\ufdd2{_SECRET}\ufdd3", f"\ufdd3{_SECRET}\ufdd2"
 def rendered_at_once(
     messages: Sequence[Message],
     places: Sequence[int],
-    exact: Callable[[int], Turn],
+    exact: Callable[[int], AnswerTurn],
     write: Callable[[Sequence[Message], bool], str],
 ) -> Rendered | None:
     """Return a text with all answers at `places`; None if that cannot be told so.
@@ -88,7 +88,7 @@ class _Frame:
         return Answer(begins[0], ends[0], ((begins[0], ends[0]),))
 
 
-def _is_same(turn: Turn, text: str, answer: Answer) -> bool:
+def _is_same(turn: AnswerTurn, text: str, answer: Answer) -> bool:
     return turn.before == text[: answer.begin] and turn.text == text[: answer.end]
 
 

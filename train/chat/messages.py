@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from train.chat.bad_row import BadRowError, in_json
-from train.chat.values import decoded, text_of
+from train.chat.cell_values import decoded, text_of
 
 Message = dict[str, Any]  # role, content, maybe tool_calls and other keys that templates read
 
@@ -50,7 +50,7 @@ USED_KEYS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ChatExample:
     """Messages that end with an answer; `without_loss` are indices of answers not trained on."""
 
     messages: list[Message]
@@ -94,7 +94,7 @@ def conversation(
     system: str = "",
     tools: Any = None,
     only_last: bool = False,
-) -> Conversation:
+) -> ChatExample:
     """Return the messages up to the last answer with loss; nothing after it can be learned.
 
     `system` is put before them. Raises BadRowError if there is no such answer.
@@ -116,7 +116,7 @@ def conversation(
         trained = trained[-1:]
     end = trained[-1] + 1
     left = frozenset(place for place in answers if place < end) - frozenset(trained)
-    return Conversation(messages[:end], read_tools(tools), left)
+    return ChatExample(messages[:end], read_tools(tools), left)
 
 
 def _turn(turn: Any, where: str) -> list[tuple[Message, bool]]:
@@ -127,10 +127,10 @@ def _turn(turn: Any, where: str) -> list[tuple[Message, bool]]:
     if role is None:  # a question and its answer in one entry
         for asks, answers in _SPEAKERS:
             if asks in turn and answers in turn:
-                asked = {"role": "user", "content": text_of(turn[asks], f"{where}.{asks}")}
+                question = {"role": "user", "content": text_of(turn[asks], f"{where}.{asks}")}
                 answer = text_of(turn[answers], f"{where}.{answers}")
                 has_loss = _has_loss(turn, where)
-                return [(asked, True), ({"role": "assistant", "content": answer}, has_loss)]
+                return [(question, True), ({"role": "assistant", "content": answer}, has_loss)]
     if not isinstance(role, str):
         raise BadRowError(f"has no `role` in `{where}`")
     role = role.lower()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 Part = tuple[str, bool]  # text, and whether it has loss
 
 
-class Turn(NamedTuple):
+class AnswerTurn(NamedTuple):
     """All text before an answer, as a served model gets it, and the answer in parts."""
 
     before: str
@@ -38,7 +38,7 @@ class Rendered:
     answers: Sequence[Answer]
 
 
-def joined(turns: Sequence[Turn]) -> Rendered | None:
+def joined(turns: Sequence[AnswerTurn]) -> Rendered | None:
     """Return one text of all turns; None if a turn does not go on from the text before it."""
     text, answers = "", []
     for turn in turns:
@@ -49,12 +49,12 @@ def joined(turns: Sequence[Turn]) -> Rendered | None:
     return Rendered(text, answers)
 
 
-def apart(turns: Sequence[Turn]) -> list[Rendered]:
+def apart(turns: Sequence[AnswerTurn]) -> list[Rendered]:
     """Return a text for each turn."""
     return [Rendered(turn.text, [_answer(len(turn.before), turn.answer)]) for turn in turns]
 
 
-def of_segments(segments: Sequence[Part]) -> Rendered:
+def segments_text(segments: Sequence[Part]) -> Rendered:
     """Return the text of consecutive segments; each with loss is an answer to all before it."""
     text, answers = "", []
     for segment, has_loss in segments:

@@ -10,13 +10,13 @@ from typing import Any
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
+from train.chat.answer_turns import OWN_TEMPLATE, THOUGHT_END, turn_of, unwritable
 from train.chat.chat_template import CALLS, ChatTemplate, NotWrittenError
 from train.chat.long_chats import FEWEST_ANSWERS, rendered_at_once
-from train.chat.messages import Conversation, Message
-from train.chat.rendered import Rendered, Turn, apart, joined
+from train.chat.messages import ChatExample, Message
+from train.chat.rendered import AnswerTurn, Rendered, apart, joined
 from train.chat.template_files import find_templates, special_tokens
 from train.chat.template_trial import ANSWER, ASKED, try_out
-from train.chat.turns import OWN_TEMPLATE, THOUGHT_END, turn_of, unwritable
 
 _PLAIN = ("user", "assistant")  # the only roles possible without a template
 _SKIP = "--set data.on_bad_row=skip   # leaves such rows out, and lists them"
@@ -74,11 +74,11 @@ class Template:
 
     def render(self, prompt: str, response: str) -> tuple[str, str]:
         """Return (text before the answer, the answer including its end mark)."""
-        asked = {"role": "user", "content": prompt}
-        turn = self._turn([asked, {"role": "assistant", "content": response}], None)
+        question = {"role": "user", "content": prompt}
+        turn = self._turn([question, {"role": "assistant", "content": response}], None)
         return turn.before, turn.text[len(turn.before) :]
 
-    def conversation(self, chat: Conversation) -> Rendering:
+    def conversation(self, chat: ChatExample) -> Rendering:
         """Return the texts that a conversation makes.
 
         There is one if the template only appends from turn to turn. Some templates (Qwen3's)
@@ -87,7 +87,8 @@ class Template:
         cannot write.
         """
         messages = [self._without_own_end(message) for message in chat.messages]
-        has_own_end = any(map(_differ, messages, chat.messages))
+        pairs = zip(messages, chat.messages, strict=True)
+        has_own_end = any(message is not original for message, original in pairs)
         try:
             texts, num_unasked = self._texts(replace(chat, messages=messages))
         except NotWrittenError as error:
@@ -131,30 +132,32 @@ class Template:
         end = self._tokens["eos_token"]
         return bool(end) and text.rstrip().endswith(end)
 
-    def _texts(self, chat: Conversation) -> tuple[list[Rendered], int]:
+    def _texts(self, chat: ChatExample) -> tuple[list[Rendered], int]:
         """Return the texts of a conversation, and how many answers nothing asks for."""
         messages = chat.messages
         trained = [place for place in chat.answers if place not in chat.without_loss]
         # A greeting has no prompt: it is context, unless there is nothing else.
-        asked = [place for place in trained if _is_asked(messages, place)] or trained
-        whole = self._at_once(chat, asked)
-        turns: list[Turn] = []
-        for place in asked if whole is None else ():
+        prompted = [place for place in trained if _is_prompted(messages, place)] or trained
+        whole = self._at_once(chat, prompted)
+        turns: list[AnswerTurn] = []
+        for place in prompted if whole is None else ():
             try:
                 turns.append(self._turn(messages[: place + 1], chat.tools, messages[place + 1 :]))
             except NotWrittenError:
-                if messages[place - 1]["role"] != "assistant" or not (turns or place < asked[-1]):
+                if messages[place - 1]["role"] != "assistant" or not (
+                    turns or place < prompted[-1]
+                ):
                     raise  # else it is context: the template asks for one answer in a row alone
         self._check_roles(chat)
         if whole is None:
             whole = joined(turns)
-        num_trained = len(turns) or len(asked)
+        num_trained = len(turns) or len(prompted)
         return apart(turns) if whole is None else [whole], len(trained) - num_trained
 
-    def _at_once(self, chat: Conversation, asked: Sequence[int]) -> Rendered | None:
+    def _at_once(self, chat: ChatExample, prompted: Sequence[int]) -> Rendered | None:
         """Return the text of a long conversation, without rendering it for each answer."""
         template, messages = self._template, chat.messages
-        if template is None or len(asked) < FEWEST_ANSWERS or chat.tools:
+        if template is None or len(prompted) < FEWEST_ANSWERS or chat.tools:
             return None
         if (
             self._by_marks
@@ -163,8 +166,8 @@ class Template:
         ):
             return None
         return rendered_at_once(
-            messages[: asked[-1] + 1],
-            asked,
+            messages[: prompted[-1] + 1],
+            prompted,
             lambda place: self._turn(messages[: place + 1], None),
             lambda some, asks: template.write(some, None, asks=asks).text,
         )
@@ -174,7 +177,7 @@ class Template:
         messages: Sequence[Message],
         tools: list[Any] | None,
         following: Sequence[Message] = (),
-    ) -> Turn:
+    ) -> AnswerTurn:
         """Return the prompt and the answer that the last of `messages` is."""
         template = self._with_tools if tools else self._template
         if template is None:
@@ -184,7 +187,7 @@ class Template:
         end = self._next_marks.get(role, "")
         return turn_of(template, messages, tools, by_marks=self._by_marks, end=end)
 
-    def _plainly(self, messages: Sequence[Message], tools: list[Any] | None) -> Turn:
+    def _plainly(self, messages: Sequence[Message], tools: list[Any] | None) -> AnswerTurn:
         """Return prompt, newline, response and end: without a template nothing else is possible."""
         has_calls = any("tool_calls" in message for message in messages)
         if tuple(message["role"] for message in messages) != _PLAIN or tools or has_calls:
@@ -195,8 +198,8 @@ class Template:
                 do=OWN_TEMPLATE,
                 code=ExitCode.DATA,
             )
-        asked, answer = (message["content"] for message in messages)
-        return Turn(asked + "\n", [(answer + self._tokens["eos_token"], True)])
+        prompt, answer = (message["content"] for message in messages)
+        return AnswerTurn(prompt + "\n", [(answer + self._tokens["eos_token"], True)])
 
     def _without_own_end(self, message: Message) -> Message:
         """Return an answer without the end mark that the template will write again."""
@@ -206,7 +209,7 @@ class Template:
         kept = text.removesuffix(end)
         return message | {"content": kept} if kept.strip() else message
 
-    def _check_roles(self, chat: Conversation) -> None:
+    def _check_roles(self, chat: ChatExample) -> None:
         """Raise UserError if the template omits a message, as some do with some roles.
 
         Tried once for each sequence of roles: a short message may occur elsewhere by chance.
@@ -235,7 +238,7 @@ class Template:
             return ""
 
 
-def _is_asked(messages: Sequence[Message], place: int) -> bool:
+def _is_prompted(messages: Sequence[Message], place: int) -> bool:
     """Return whether anybody has said anything before an answer."""
     return any(message["role"] in ("user", "tool") for message in messages[:place])
 
@@ -247,7 +250,3 @@ def _odd_order(messages: Sequence[Message]) -> str:
         return "the conversation begins with an answer"
     twice = next((i for i, pair in enumerate(pairwise(roles)) if pair == ("assistant",) * 2), None)
     return "" if twice is None else f"messages {twice} and {twice + 1} are two answers in a row"
-
-
-def _differ(message: Message, original: Message) -> bool:
-    return message is not original

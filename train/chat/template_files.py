@@ -1,4 +1,4 @@
-"""The files of a model that its chat template is made of, and the texts of its special tokens."""
+"""What a chat template is made of and given: files, texts of special tokens, options by name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 
+_RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 _WITH_TOOLS = "tool_use"  # the name of a second template, for conversations with tools
 
 
@@ -26,42 +27,34 @@ def find_templates(model_path: Path, own: str) -> tuple[str | None, str | None]:
                 do="a file with a chat template, as chat_template.jinja of a model has it",
                 code=ExitCode.DATA,
             ) from error
-    source = tokenizer_config(model_path).get("chat_template")
+    source = _object_in(model_path / "tokenizer_config.json").get("chat_template")
     named = {"default": source} if isinstance(source, str) else {}
     if isinstance(source, list):
         named = {item["name"]: item["template"] for item in source}
     files = {_WITH_TOOLS: model_path / "additional_chat_templates" / f"{_WITH_TOOLS}.jinja"}
     files["default"] = model_path / "chat_template.jinja"
-    if of_processor := _of_processor(model_path):
-        named["default"] = of_processor
+    # Some multimodal models have it in a file of its own.
+    processor_template = _object_in(model_path / "chat_template.json").get("chat_template")
+    if isinstance(processor_template, str) and processor_template:
+        named["default"] = processor_template
     for name, file in files.items():
         if file.is_file():
             named[name] = file.read_text(encoding="utf-8-sig")
     return named.get("default"), named.get(_WITH_TOOLS)
 
 
-def _of_processor(model_path: Path) -> str | None:
-    """Return the chat template that some multimodal models have in chat_template.json."""
+def _object_in(file: Path) -> dict[str, Any]:
+    """Return the object in a file of JSON; empty if there is none."""
     try:
-        content = json.loads((model_path / "chat_template.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    source = content.get("chat_template") if isinstance(content, dict) else None
-    return source if isinstance(source, str) else None
-
-
-def tokenizer_config(model_path: Path) -> dict[str, Any]:
-    """Return the content of tokenizer_config.json; empty if there is none."""
-    try:
-        settings = json.loads((model_path / "tokenizer_config.json").read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    return settings if isinstance(settings, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def special_tokens(model_path: Path) -> dict[str, str]:
     """Return the texts of bos_token, eos_token and pad_token; "" for a missing one."""
-    settings = tokenizer_config(model_path)
+    settings = _object_in(model_path / "tokenizer_config.json")
     return {key: _token_text(settings.get(key)) for key in ("bos_token", "eos_token", "pad_token")}
 
 
@@ -70,3 +63,41 @@ def _token_text(token: Any) -> str:
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else ""
+
+
+def options_of(text: str) -> dict[str, Any]:
+    """Parse data.template_options: NAME=VALUE,… or one JSON object. Raises UserError.
+
+    Values are JSON, Python's constants or text.
+    """
+    if text.lstrip().startswith("{"):
+        try:
+            options: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise _no_options(text, f"is not valid JSON: {error}") from error
+    else:
+        parts = [part.partition("=") for part in text.split(",") if part.strip()]
+        options = {name.strip(): _option(value) for name, _, value in parts}
+        if not all(is_given for _, is_given, _ in parts):
+            raise _no_options(text, "gives a name no value")
+    for name in options:
+        if not name.isidentifier() or name in _RESERVED:
+            raise _no_options(text, f"names {name!r}, which cannot be set")
+    return options
+
+
+def _option(text: str) -> Any:
+    try:
+        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
+    except ValueError:
+        if text.lstrip()[:1] in ("[", "{"):
+            raise _no_options(text, "is not valid JSON") from None
+        return text
+
+
+def _no_options(text: str, what: str) -> UserError:
+    return UserError(
+        f"data.template_options is {text!r}: it {what}",
+        do="--set data.template_options=enable_thinking=false, or a JSON object of several",
+        code=ExitCode.USAGE,
+    )

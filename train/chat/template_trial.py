@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from rundir.errors import UserError
+from train.chat.answer_turns import as_marked, opens_thought, turn_of
 from train.chat.chat_template import ChatTemplate, Written
 from train.chat.messages import Message
-from train.chat.turns import as_marked, opens_thought, turn_of
 
 ASKED, ANSWER = "prompt", "answer"
 _CHAT: list[Message] = [
@@ -18,7 +18,7 @@ _CHAT: list[Message] = [
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TemplateTrial:
     """`by_marks`: the template's own marks say what has loss. `note` is for people.
 
     `next_marks` holds the token that ends an answer before a message of a role, if the answer has
@@ -30,16 +30,18 @@ class Trial:
     note: str = ""
 
 
-def try_out(template: ChatTemplate | None, marks: Collection[str]) -> Trial:
+def try_out(template: ChatTemplate | None, marks: Collection[str]) -> TemplateTrial:
     """Return how a template writes an answer; `marks` are the texts of special tokens."""
     if template is None:
-        return Trial(note="no chat template: a prompt, a new line, the response and its end")
+        return TemplateTrial(
+            note="no chat template: a prompt, a new line, the response and its end"
+        )
     try:
         before = template.write(_CHAT[:1], None, asks=True).text
         whole = template.write(_CHAT, None, asks=False)
         ours = turn_of(template, _CHAT, None).text[len(before) :]
     except UserError:  # reported where the template is used
-        return Trial()
+        return TemplateTrial()
     by_marks, notes = False, []
     if whole.text.startswith(before):
         by_marks, about = _marked(template, whole, len(before), ours)
@@ -50,7 +52,7 @@ def try_out(template: ChatTemplate | None, marks: Collection[str]) -> Trial:
     next_marks = {} if any(mark in ends for mark in marks) else _next_marks(template, marks)
     if next_marks:
         notes.append(f"answers end with {next_marks['user']!r}, with which the next turn begins")
-    return Trial(by_marks, next_marks, "; ".join(filter(None, notes)))
+    return TemplateTrial(by_marks, next_marks, "; ".join(filter(None, notes)))
 
 
 def _marked(template: ChatTemplate, whole: Written, begin: int, ours: str) -> tuple[bool, str]:

@@ -20,8 +20,8 @@ _ENCODERS = (
     "bert bert-generation big_bird camembert data2vec-text electra ernie megatron-bert reformer "
     "rembert roberta roberta-prelayernorm roc_bert roformer xlm-roberta xlm-roberta-xl xmod"
 )
-_NAMES = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
-_MULTIMODAL_NAMES = "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES"
+# Of transformers: model types with a causal language model, and those that take images beside text.
+_TABLES = ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES")
 # Of these, models that do not predict the next token of a text.
 _OTHER_GOALS = {
     "diffusion_gemma": "a diffusion model, which writes a block of text at once",
@@ -49,7 +49,7 @@ _REASONS = {kind: why for why, kinds in _WHY_NOT_APART.items() for kind in kinds
 def check_is_causal(config: dict[str, Any], model_path: Path) -> None:
     """Raise UserError if a config.json is not that of a causal language model."""
     kind = str(config.get("model_type", ""))
-    known = causal_kinds() | multimodal_kinds() if causal_kinds() else frozenset[str]()
+    known = known_kinds()
     if config.get("is_encoder_decoder"):
         what = "an encoder-decoder, which maps one text to another"
     elif kind in _OTHER_GOALS:
@@ -73,30 +73,21 @@ def why_not_apart(kind: str) -> str:
     return f"{kind}: {_REASONS[kind]}: " if kind in _REASONS else f"{kind}: "
 
 
-def causal_kinds() -> frozenset[str]:
-    """Return the model types with a causal language model in transformers; empty if unknown."""
-    return _kinds(_NAMES)
-
-
-def multimodal_kinds() -> frozenset[str]:
-    """Return the model types that take images beside text in transformers; empty if unknown."""
-    return _kinds(_MULTIMODAL_NAMES)
-
-
 @cache
-def _kinds(names: str) -> frozenset[str]:
-    """Return the model types in a table of transformers, by its name; empty if unknown.
+def known_kinds() -> frozenset[str]:
+    """Return the model types that transformers can train as language models; empty if unknown.
 
     Read from its source: importing it would import torch, which takes seconds.
     """
     spec = find_spec("transformers")
     folders = spec.submodule_search_locations if spec else None
+    kinds = set[str]()
     try:
         file = Path(next(iter(folders or []))) / "models/auto/modeling_auto.py"
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == names:
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in _TABLES:
                 assert isinstance(node.value, ast.Call)
-                return frozenset(dict(ast.literal_eval(node.value.args[0])))
+                kinds |= dict(ast.literal_eval(node.value.args[0])).keys()
     except (OSError, StopIteration, SyntaxError, ValueError, AssertionError):
-        pass
-    return frozenset()
+        return frozenset()
+    return frozenset(kinds)

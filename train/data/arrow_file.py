@@ -37,7 +37,7 @@ class Writer:
         self._bad = self._text(BAD_ROWS)
         self._held_out_rows = self._text(HELD_OUT_ROWS) if with_held_out else None
         self._counts, self._hashes = Counts(), [np.empty(0, np.uint64)]
-        self._seen = set[str]()
+        self.seen = set[str]()  # columns that have a value in some row
         self._longest: list[tuple[int, int, int]] = []
         self._num = dict.fromkeys(
             ("num_samples", "num_held_out", "num_tokens", "num_loss_tokens", "num_compared"), 0
@@ -61,40 +61,32 @@ class Writer:
 
     def add(self, block: Tokenised) -> None:
         """Write a block's samples. Raises OSError, for example for a full disk."""
-        for number, error in block.bad:
-            self._list(block.block.path, number, error)
-        self._counts.add(block.counts)
-        self._seen |= block.seen
-        number = self._number_of[block.block.path]
-        longest = [(tokens, number, row) for tokens, row in block.longest]
+        rows, number = block.encoded, self._number_of[block.path]
+        for row, error in rows.bad:
+            if self._counts.num_bad < MOST_LISTED:
+                self._bad.write(bad_row_line(block.path, row, error, source=number))
+        self._counts.add(rows.counts)
+        self.seen |= rows.seen
+        longest = [(tokens, number, row) for tokens, row in rows.longest]
         self._longest = heapq.nlargest(NUM_LONGEST, [*self._longest, *longest])
         if self._num["num_compared"] < _MOST_COMPARED:
-            self._hashes.append(block.hashes)
-            self._num["num_compared"] += len(block.hashes)
+            self._hashes.append(np.frombuffer(rows.digests, np.uint64))
+            self._num["num_compared"] += len(self._hashes[-1])
         self._num["num_samples"] += block.train.num_rows
         self._num["num_held_out"] += block.held_out.num_rows
         self._num["num_tokens"] += len(block.train.column("input_ids").values)
         ranges = int32_view(block.train.column("loss_ranges").values)
         self._num["num_loss_tokens"] += int(ranges[1::2].sum() - ranges[::2].sum())
-        self._train.add(_of_source(block.train, number))
+        self._train.add(_with_source(block.train, number))
         if self._held_out is not None:
-            self._held_out.add(_of_source(block.held_out, number))
+            self._held_out.add(_with_source(block.held_out, number))
         if self._held_out_rows is not None:
-            self._held_out_rows.writelines(block.held_out_rows)
-
-    def _list(self, path: Path, number: int, error: BadRowError) -> None:
-        if self._counts.num_bad < MOST_LISTED:
-            self._bad.write(bad_row_line(path, number, error, source=self._number_of[path]))
+            self._held_out_rows.writelines(rows.held_out_rows)
 
     @property
     def num_rows(self) -> int:
         """The number of rows so far, including bad ones."""
         return self._counts.num_rows
-
-    @property
-    def seen(self) -> set[str]:
-        """The columns that have a value in some row."""
-        return self._seen
 
     def counts(self) -> dict[str, Any]:
         """Return all counts; `longest_rows` are (index of the file, row, tokens)."""
@@ -111,7 +103,7 @@ def bad_row_line(path: Path, number: int, error: BadRowError, **more: int) -> st
     return json.dumps(line, ensure_ascii=True) + "\n"
 
 
-def _of_source(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
+def _with_source(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
     """Return the batch with the number of its file, which the process that made it cannot know."""
     sources = pa.array([number] * batch.num_rows, pa.int32())
     return pa.RecordBatch.from_arrays([*batch.columns[:-1], sources], schema=SCHEMA)

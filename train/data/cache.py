@@ -27,13 +27,16 @@ from rundir.seal import is_sealed, seal, use_sealed
 from train.chat.bad_row import BadRowError
 from train.chat.template import Template
 from train.data.arrow_file import BAD_ROWS, Writer
-from train.data.columns import Columns, check_settings, unused
+from train.data.columns import LINES, Columns, check_settings, find_columns, unused
+from train.data.formats.format import Block
+from train.data.formats.known import NEEDED, read_blocks
+from train.data.formats.source import Source
 from train.data.pool import in_order, num_processes
-from train.data.prepare_progress import PrepareProgress
-from train.data.readers import Block, read_blocks
+from train.data.reading_progress import ReadingProgress
+from train.data.rows import parsed
 from train.data.samples import Recipe
-from train.data.sources import NEEDED, Source, bad_row
-from train.data.tokenise import Tokeniser, columns_of
+from train.data.sources import bad_row
+from train.data.tokenise import Tokeniser
 from train.files.content import digest_of
 from train.files.served import served
 
@@ -130,18 +133,16 @@ def tokenizer_digest(model_path: Path, recipe: Recipe) -> str:
     if recipe.chat_template:
         files.append(Path(recipe.chat_template))
     digests = [digest_of(file) if file.is_file() else "none" for file in files]
-    if (of_class := served(model_path)).changes_ids:
-        digests.append(of_class.digest)
+    if (model_class := served(model_path)).changes_ids:
+        digests.append(model_class.digest)
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:24]
 
 
 def _tokenise(sources: list[Source], recipe: Recipe, tools: Tools, folder: Path) -> dict[str, Any]:
     """Write the files of `folder`; return the counts."""
     sizes = [source.path.stat().st_size for source in sources]
-    progress, done_bytes = (
-        PrepareProgress(sum(sizes)),
-        dict.fromkeys((known.path for known in sources), 0),
-    )
+    progress, source_at = ReadingProgress(sum(sizes)), {source.path: source for source in sources}
+    done_bytes = dict.fromkeys(source_at, 0)
     blocks = _blocks(sources, recipe.max_samples)
     first = next(blocks, None)
     if first is None:
@@ -149,20 +150,19 @@ def _tokenise(sources: list[Source], recipe: Recipe, tools: Tools, folder: Path)
             f"{sources[0].path} has no rows", do=f"--data PATH: {NEEDED}", code=ExitCode.DATA
         )
     columns = columns_of_first(first, recipe, sources[0])
-    of_path = {known.path: known for known in sources}
     end_token_id = end_token_id_of(columns, *tools)
     tokeniser = Tokeniser(*tools, recipe, columns)
     processes = num_processes() if sum(sizes) > _SMALL_BYTES else 1
     with (
         closing(in_order(tokeniser, chain([first], blocks), processes)) as all_made,
-        Writer(folder, list(of_path), with_held_out=recipe.eval_fraction > 0) as writer,
+        Writer(folder, list(source_at), with_held_out=recipe.eval_fraction > 0) as writer,
     ):
         for made in all_made:
-            if made.bad and recipe.on_bad_row == "stop":
-                number, error = made.bad[0]
-                raise bad_row(of_path[made.block.path], number, error.what, error.do)
+            if made.encoded.bad and recipe.on_bad_row == "stop":
+                number, error = made.encoded.bad[0]
+                raise bad_row(source_at[made.path], number, error.what, error.do)
             writer.add(made)
-            done_bytes[made.block.path] = made.block.at_bytes
+            done_bytes[made.path] = made.at_bytes
             progress.at(sum(done_bytes.values()), writer.num_rows)
         progress.end()
         counts: dict[str, Any] = writer.counts()
@@ -189,10 +189,17 @@ def columns_of_first(first: Block, recipe: Recipe, source: Source) -> Columns:
 
     Raises UserError if they are not known, or cannot be used as the recipe says.
     """
-    try:
-        columns = columns_of(first, recipe.columns, recipe.only_where)
-    except BadRowError as error:
-        raise bad_row(source, first.numbers[0], error.what, error.do) from error
+    columns = LINES
+    for _, raw in first:
+        try:
+            row = parsed(raw)
+        except BadRowError:
+            continue
+        try:
+            columns = find_columns(row, recipe.columns, only_where=recipe.only_where)
+        except BadRowError as error:
+            raise bad_row(source, first.numbers[0], error.what, error.do) from error
+        break
     check_settings(columns, recipe.on_long_row)
     return columns
 
@@ -238,18 +245,15 @@ def _alone(folder: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
-    started = say_at = time.monotonic()
+    started, wait_s = time.monotonic(), 0.0
     while True:
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=wait_s, poll_interval=_POLL_S)
             break
         except Timeout:
-            if time.monotonic() >= say_at:
-                waited_s = time.monotonic() - started
-                what = "data: another run prepares the same: waiting for it"
-                sys.stderr.write(f"{what}, {waited_s:.0f} s so far\n")
-                say_at += _REMIND_S
-            time.sleep(_POLL_S)
+            waited_s, wait_s = time.monotonic() - started, _REMIND_S
+            what = "data: another run prepares the same: waiting for it"
+            sys.stderr.write(f"{what}, {waited_s:.0f} s so far\n")
         except (NotImplementedError, OSError):
             break  # a file system without locks: see the module's docstring
     try:

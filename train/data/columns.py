@@ -9,60 +9,28 @@ from typing import Any, Literal
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from train.chat.bad_row import BadRowError, missing_column, names_of
+from train.chat.cell_values import decoded, truth_of
+from train.chat.column_names import (
+    ABOUT,
+    CHOSEN,
+    HISTORY,
+    LABELS,
+    MESSAGES,
+    MORE,
+    PAIRS,
+    REJECTED,
+    SEGMENTS,
+    SYSTEM,
+    TEXTS,
+    TOOLS,
+)
 from train.chat.messages import PASSED_ON, USED_KEYS
-from train.chat.values import decoded, truth_of
 
 Kind = Literal["text", "pair", "messages", "segments"]
 
-# In this order: columns whose meaning is more certain come first.
-_MESSAGES = ("messages", "conversations", "conversation", "dialogue", "dialog", "contents")
-_PAIRS = (
-    ("prompt", "response"),
-    ("prompt", "completion"),
-    ("instruction", "output"),
-    ("instruction", "response"),
-    ("instruction", "completion"),
-    ("instruction", "answer"),
-    ("question", "answer"),
-    ("question", "response"),
-    ("question", "solution"),
-    ("problem", "solution"),
-    ("query", "response"),
-    ("query", "answer"),
-    ("input", "output"),
-    ("inputs", "targets"),
-    ("input", "target"),
-    ("source", "target"),
-    ("user", "assistant"),
-    ("human", "assistant"),
-    ("prompt", "answer"),
-    ("article", "summary"),
-)
-_TEXTS = ("text", "content")
-_SEGMENTS = "segments"
-_MORE = ("input", "context", "question")  # context that an instruction or a question may refer to
-_ABOUT = ("instruction", "question", "query", "prompt")
-SYSTEM = ("system", "system_prompt", "systeminstruction")  # in lower case, like all below
-TOOLS = ("tools", "functions")
-HISTORY = "history"
 _MOST_NAMED = 3
-_CHOSEN = ("chosen", "chosen_response", "preferred_output")
-_REJECTED = ("rejected", "rejected_response", "rejected_messages", "non_preferred_output")
-_LABELS = ("label", "kto_tag")  # mark answers as good or bad
 _VERDICTS = ("true", "false", "yes", "no")
 _NUMBERS = ("0", "1", "-1")  # verdicts if the first row has one; otherwise they may be class labels
-# Of a row's columns, in lower case. `source` is not among them: it may be a note about all rows.
-ROW_NAMES = {
-    *_MESSAGES,
-    *(name for pair in _PAIRS for name in pair),
-    *_TEXTS,
-    _SEGMENTS,
-    *SYSTEM,
-    *TOOLS,
-    HISTORY,
-    *_CHOSEN,
-    *_REJECTED,
-} - {"source"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +65,7 @@ class Columns:
             return False
         beside = [*SYSTEM, *TOOLS]
         if self.kind == "pair":
-            beside += [HISTORY, *(_MORE if _takes_more(self) else ())]
+            beside += [HISTORY, *(MORE if _takes_more(self) else ())]
         return column.lower() in beside
 
 
@@ -121,14 +89,14 @@ def find_columns(row: Any, named: str, *, only_where: str = "") -> Columns:
         return _named(row, [name.strip() for name in named.split(",")])
     there = _by_lower_name(row)
     refuse_compared(row, None, only_where)
-    if columns := _of_lists(row, there, empty=False):
+    if columns := _list_columns(row, there, empty=False):
         return columns
     if pair := _pair_of(row, there):
         return Columns("pair", (pair[0], pair[-1]), "".join(pair[1:-1]))
-    for name in _TEXTS:
+    for name in TEXTS:
         if name in there:
             return Columns("text", (there[name],))
-    if columns := _of_lists(row, there, empty=True):  # and nothing else matched
+    if columns := _list_columns(row, there, empty=True):  # and nothing else matched
         return columns
     alone = "a prompt without an answer: " if "prompt" in there else ""
     raise BadRowError(
@@ -138,11 +106,11 @@ def find_columns(row: Any, named: str, *, only_where: str = "") -> Columns:
     )
 
 
-def _of_lists(row: dict[str, Any], there: dict[str, str], *, empty: bool) -> Columns | None:
-    for name in (*_MESSAGES, _SEGMENTS):
+def _list_columns(row: dict[str, Any], there: dict[str, str], *, empty: bool) -> Columns | None:
+    for name in (*MESSAGES, SEGMENTS):
         value = decoded(row[there[name]]) if name in there else None
         if isinstance(value, list) and (empty or value):
-            return Columns("segments" if name == _SEGMENTS else "messages", (there[name],))
+            return Columns("segments" if name == SEGMENTS else "messages", (there[name],))
     return None
 
 
@@ -153,7 +121,7 @@ def _by_lower_name(row: dict[str, Any]) -> dict[str, str]:
 
 def _pair_of(row: dict[str, Any], there: dict[str, str]) -> list[str]:
     """Return the columns of a prompt, its context, if any, and its response; or an empty list."""
-    for pair in _PAIRS:
+    for pair in PAIRS:
         if set(pair) <= there.keys():
             first, last = (there[name] for name in pair)
             more = more_of(row, Columns("pair", (first, last)))
@@ -162,7 +130,7 @@ def _pair_of(row: dict[str, Any], there: dict[str, str]) -> list[str]:
 
 
 def _takes_more(columns: Columns) -> bool:
-    return not columns.is_named and columns.names[0].lower() in _ABOUT
+    return not columns.is_named and columns.names[0].lower() in ABOUT
 
 
 def more_of(row: dict[str, Any], columns: Columns) -> str:
@@ -171,7 +139,7 @@ def more_of(row: dict[str, Any], columns: Columns) -> str:
         return columns.more if columns.more in row else ""
     there = {str(name).lower(): str(name) for name in row}
     own = [name.lower() for name in columns.names]
-    return next((there[column] for column in _MORE if column in there and column not in own), "")
+    return next((there[column] for column in MORE if column in there and column not in own), "")
 
 
 def refuse_compared(row: dict[str, Any], columns: Columns | None, only_where: str) -> None:
@@ -182,20 +150,20 @@ def refuse_compared(row: dict[str, Any], columns: Columns | None, only_where: st
     """
     if columns is not None and (columns.is_named or columns.kind in ("text", "segments")):
         return
-    rejected = next((name for name in row if name.lower() in _REJECTED), None)
+    rejected = next((name for name in row if name.lower() in REJECTED), None)
     if rejected is not None and isinstance(row[rejected], str | list | dict):
         columns_of_good, what = _good(row, _by_lower_name(row))
         raise BadRowError(
             f"is one of a preference pair: it has a `{rejected}` answer; Airlock trains on answers",
             do=f"--set data.columns={','.join(columns_of_good)}   # {what}",
         )
-    label = next((name for name in row if name.lower() in _LABELS), None)
+    label = next((name for name in row if name.lower() in LABELS), None)
     if label is None or label == only_where:
         return
     verdict = str(row[label]).strip().lower()
     if verdict in _VERDICTS or (columns is None and verdict in _NUMBERS):
         there = _by_lower_name(row)
-        names = _pair_of(row, there) or [there[name] for name in _MESSAGES if name in there]
+        names = _pair_of(row, there) or [there[name] for name in MESSAGES if name in there]
         if names:
             raise BadRowError(
                 f"is a good or a bad answer, as its `{label}` says; Airlock trains on answers",
@@ -207,18 +175,18 @@ def refuse_compared(row: dict[str, Any], columns: Columns | None, only_where: st
 def _good(row: dict[str, Any], there: dict[str, str]) -> tuple[list[str], str]:
     """Return the columns of the good answer and of what it answers, and a description of them."""
     alone = "the good ones alone"
-    messages = next((there[name] for name in _MESSAGES if name in there), None)
-    chosen = next((there[name] for name in _CHOSEN if name in there), None)
+    messages = next((there[name] for name in MESSAGES if name in there), None)
+    chosen = next((there[name] for name in CHOSEN if name in there), None)
     if chosen is None:
         pair = [messages] if messages else _pair_of(row, there)
         return pair or ["PROMPT,RESPONSE"], alone
-    asked = [there[name] for name in (*_ABOUT, "input") if name in there]
+    prompts = [there[name] for name in (*ABOUT, "input") if name in there]
     answer = decoded(row[chosen])
-    if (isinstance(answer, list) and len(answer) > 1) or not (asked or messages):
+    if (isinstance(answer, list) and len(answer) > 1) or not (prompts or messages):
         is_text = isinstance(answer, str)
         return [chosen], "with loss on all of the text" if is_text else alone
-    more = [there[name] for name in _MORE if there.get(name, "") not in ("", *asked[:1])]
-    return [asked[0] if asked else str(messages), *more[:1], chosen], alone
+    more = [there[name] for name in MORE if there.get(name, "") not in ("", *prompts[:1])]
+    return [prompts[0] if prompts else str(messages), *more[:1], chosen], alone
 
 
 def _named(row: dict[str, Any], names: list[str]) -> Columns:

@@ -5,15 +5,14 @@ They differ where the class that serves the model goes its own way (train/files/
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from rundir.units import num_text
 from train.data.cache import Tools, columns_of_first
-from train.data.readers import read_blocks
+from train.data.formats.known import first_rows
+from train.data.formats.source import Source
 from train.data.samples import Recipe
-from train.data.sources import Source
 from train.data.tokenise import Tokeniser
 from train.files.served import file_tokenizer, served
 
@@ -29,11 +28,10 @@ def compare_tokenizers(
 
     The texts are those that are tokenised, so the data must be readable. Raises UserError.
     """
-    of_class = served(model_path)
-    if not of_class.changes_ids:
+    model_class = served(model_path)
+    if not model_class.changes_ids:
         return []
-    with closing(read_blocks(sources[0])) as blocks:
-        first = next(blocks).cut(_COMPARED_ROWS)
+    first = first_rows(sources[0], _COMPARED_ROWS)
     tokenizer, template = tools
     both = _Both(tokenizer, file_tokenizer(model_path))
     columns = columns_of_first(first, recipe, sources[0])
@@ -48,9 +46,10 @@ def compare_tokenizers(
     from_char = used.offsets[begin][0] if begin < len(used) else 0
     line = (
         f"{len(both.differing):,} of {num_text(both.num_texts, 'text')} get other tokens from "
-        f"{of_class.class_name}, the model's class in transformers, than from its tokenizer.json: "
-        f"{text[from_char:][:_SHOWN_CHARS]!r} becomes {pieces[0]}, not {pieces[1]}; the class's "
-        "are trained on, since the model is served with them (transformers, vLLM)"
+        f"{model_class.class_name}, the model's class in transformers, than from its "
+        f"tokenizer.json: {text[from_char:][:_SHOWN_CHARS]!r} becomes {pieces[0]}, not "
+        f"{pieces[1]}; the class's are trained on, since the model is served with them "
+        "(transformers, vLLM)"
     )
     return [line]
 

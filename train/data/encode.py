@@ -94,7 +94,7 @@ class Encoder:
             *map(joint.place, range(hard, last)),
         ]
         ids = [*joint.ids[:start], *end, *alone.ids, *joint.ids[hard:last]]
-        return Ids(ids, _Places(len(ids), places.__getitem__).ranges(answer, start + len(end)))
+        return Ids(ids, _TokenPlaces(len(ids), places.__getitem__).ranges(answer, start + len(end)))
 
     @cached_property
     def _going_on(self) -> Any:
@@ -107,7 +107,7 @@ class Encoder:
         return Tokenizer.from_str(json.dumps(described))
 
 
-class _Places:
+class _TokenPlaces:
     """The places of tokens in a text: `place` returns where one begins and ends, in characters."""
 
     def __init__(self, num: int, place: Callable[[int], tuple[int, int]]) -> None:
@@ -138,7 +138,7 @@ class _Places:
         return borders
 
 
-class _Joint(_Places):
+class _Joint(_TokenPlaces):
     """A text as its tokenizer encodes it as a whole.
 
     `hard_starts` holds, for each answer, the last special token before it. Tokenizers cut there

@@ -43,7 +43,7 @@ def check_tokenizer(model_path: Path, tokenizer: Any) -> list[str]:
         )
     lines = [f"{name} = {named[name]} of the model {problem}" for name, problem in problems.items()]
     if isinstance(vocab_size, int):
-        lines += _of_sizes(vocabulary, vocab_size, num_tokens(model_path, vocab_size))
+        lines += _size_lines(vocabulary, vocab_size, num_tokens(model_path, vocab_size))
     if line := line_about(model_path):
         lines.append(line)
     if pad_token_id(model_path, tokenizer) is None and named.get("pad_token_id") is None:
@@ -54,7 +54,7 @@ def check_tokenizer(model_path: Path, tokenizer: Any) -> list[str]:
     return lines
 
 
-def _of_sizes(vocabulary: dict[str, int], vocab_size: int, num_grown: int) -> Iterator[str]:
+def _size_lines(vocabulary: dict[str, int], vocab_size: int, num_grown: int) -> Iterator[str]:
     most = max(vocabulary.values(), default=0)
     if len(vocabulary) < vocab_size * _SMALL_SHARE:
         yield (

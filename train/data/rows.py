@@ -7,25 +7,23 @@ from itertools import takewhile
 from typing import Any
 
 from train.chat.bad_row import BadRowError, in_json, missing_column
-from train.chat.media import refuse_media
+from train.chat.cell_values import decoded, not_utf8, refuse_media, text_of, truth_of
+from train.chat.column_names import HISTORY, SYSTEM, TOOLS
 from train.chat.messages import (
-    Conversation,
+    ChatExample,
     Message,
     conversation,
     is_message,
     read_messages,
 )
-from train.chat.values import decoded, not_utf8, text_of, truth_of
-from train.data.columns import HISTORY, SYSTEM, TOOLS, Columns, is_wanted, more_of, refuse_compared
-from train.data.text_files import LONGEST_ROW_BYTES
+from train.data.columns import Columns, is_wanted, more_of, refuse_compared
+from train.data.formats.lines import LONGEST_ROW_BYTES, TOO_LONG
 
 Segments = list[tuple[str, bool]]  # texts, and whether they have loss
-Example = str | Segments | Conversation
+Example = str | Segments | ChatExample
 
 _TURN = 2  # entries in a turn of a history: a question and its answer
 _ANSWERS = ("assistant", "tool")  # roles that a response may begin with
-
-TOO_LONG = BadRowError(f"has more than {LONGEST_ROW_BYTES >> 20} MiB")
 
 
 def parsed(raw: Any) -> Any:
@@ -88,7 +86,9 @@ def example_of(
     if columns.kind == "segments":
         return _segments(row[first], first)
     is_pair = columns.kind == "pair"
-    messages, without_loss = _of_pair(row, columns) if is_pair else read_messages(row[first], first)
+    messages, without_loss = (
+        _pair_messages(row, columns) if is_pair else read_messages(row[first], first)
+    )
     return conversation(
         messages,
         without_loss,
@@ -99,27 +99,27 @@ def example_of(
     )
 
 
-def _of_pair(row: dict[str, Any], columns: Columns) -> tuple[list[Message], set[int]]:
+def _pair_messages(row: dict[str, Any], columns: Columns) -> tuple[list[Message], set[int]]:
     """Return all messages, and the indices of answers without loss, such as those in the prompt."""
     first, last = columns.names
     history = _history(_beside(row, columns, (HISTORY,)))
-    asked, _ = _side(row[first], first, "user")
+    prompts, _ = _side(row[first], first, "user")
     more = more_of(row, columns)
     if more and isinstance(row[more], str | int | float | list) and str(row[more]).strip():
         text = text_of(row[more], more)
-        asked[-1] = asked[-1] | {"content": f"{asked[-1]['content']}\n\n{text}"}
+        prompts[-1] = prompts[-1] | {"content": f"{prompts[-1]['content']}\n\n{text}"}
     answers, untrained = _side(row[last], last, "assistant")
     if list(takewhile(lambda answer: answer["role"] not in _ANSWERS, answers)):
-        if answers[: len(asked)] != asked:
+        if answers[: len(prompts)] != prompts:
             raise BadRowError(
                 f"has messages in `{last}` that are no answer to its `{first}`",
                 do=f"--set data.columns={last}   # if they are the whole conversation",
             )
-        answers = answers[len(asked) :]  # it repeats the prompt
-        untrained = {place - len(asked) for place in untrained}
-    before = [*history, *asked]
+        answers = answers[len(prompts) :]  # it repeats the prompt
+        untrained = {place - len(prompts) for place in untrained}
+    before = [*history, *prompts]
     without_loss = {len(before) + place for place in untrained}
-    for place, message in enumerate(asked, len(history)):
+    for place, message in enumerate(prompts, len(history)):
         if message["role"] == "assistant":
             without_loss.add(place)
     return [*before, *answers], without_loss

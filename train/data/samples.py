@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -14,8 +15,7 @@ import pyarrow as pa
 
 from rundir.config import RunConfig
 from train.chat.bad_row import BadRowError
-from train.chat.messages import Conversation
-from train.data.readers import Block
+from train.chat.messages import ChatExample
 from train.data.rows import Example
 
 # loss_ranges: begin and end, begin and end, … of the tokens with loss. The texts are for people,
@@ -89,21 +89,6 @@ class Sample:
 
 
 @dataclass(slots=True)
-class Tokenised:
-    """The result of a block, held-out samples apart; `bad` has each position with its reason."""
-
-    block: Block
-    train: pa.RecordBatch
-    held_out: pa.RecordBatch
-    counts: Counts
-    hashes: np.ndarray
-    seen: set[str] = field(default_factory=set)
-    bad: list[tuple[int, BadRowError]] = field(default_factory=list)
-    longest: list[tuple[int, int]] = field(default_factory=list)
-    held_out_rows: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class Encoded:
     """The result of some rows: samples, content digests, and positions of bad rows with the reason.
 
@@ -114,12 +99,23 @@ class Encoded:
 
     samples: list[Sample] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
-    digests: list[bytes] = field(default_factory=list)
+    digests: bytearray = field(default_factory=bytearray)
     bad: list[tuple[int, BadRowError]] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     longest: list[tuple[int, int]] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)  # of all rows, in their files
     held_out_rows: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Tokenised:
+    """The samples of a block as they are written to files, and what `encoded` says of its rows."""
+
+    path: Path
+    at_bytes: int  # of the file, read so far
+    train: pa.RecordBatch
+    held_out: pa.RecordBatch
+    encoded: Encoded
 
 
 def batch_of(
@@ -144,18 +140,18 @@ def texts_of(example: Example) -> tuple[str, str]:
     """Return (what the last answer responds to, the last answer); a plain text has no prompt."""
     if isinstance(example, str):
         return "", example
-    if not isinstance(example, Conversation):
+    if not isinstance(example, ChatExample):
         *before, (last, _) = example
         return "".join(text for text, _ in before), last
-    *_, asked, answer = ["", *(message["content"] for message in example.messages)]
-    return asked, answer
+    *_, prompt, answer = ["", *(message["content"] for message in example.messages)]
+    return prompt, answer
 
 
 def digest_of(example: Example) -> bytes:
     """Return a digest of the content, in eight bytes."""
     if isinstance(example, str):
         text = example
-    elif isinstance(example, Conversation):
+    elif isinstance(example, ChatExample):
         parts = [
             part for message in example.messages for part in (message["role"], message["content"])
         ]
@@ -186,21 +182,7 @@ def _lists(rows: list[list[int]]) -> pa.ListArray:
 def recipes(config: RunConfig) -> tuple[Recipe, Recipe]:
     """Return the recipes for training data and for held-out data."""
     data = config.data
-    of_train = Recipe(
-        max_seq_length=data.max_seq_length,
-        max_samples=data.max_samples,
-        columns=data.columns,
-        only_where=data.only_where,
-        loss_on=data.loss_on,
-        chat_template=data.chat_template,
-        template_options=data.template_options,
-        on_long_row=data.on_long_row,
-        on_bad_row=data.on_bad_row,
-        eval_fraction=data.held_out_share,
-        # The seed changes the data only if it decides what is held out.
-        seed=config.train.seed if data.held_out_share else 0,
-    )
-    of_evaluation = Recipe(
+    evaluation = Recipe(
         max_seq_length=data.max_seq_length,
         columns=data.columns,
         only_where=data.only_where,
@@ -211,4 +193,12 @@ def recipes(config: RunConfig) -> tuple[Recipe, Recipe]:
         on_bad_row=data.on_bad_row,
         with_texts=True,
     )
-    return of_train, of_evaluation
+    training = replace(
+        evaluation,
+        with_texts=False,
+        max_samples=data.max_samples,
+        eval_fraction=data.held_out_share,
+        # The seed changes the data only if it decides what is held out.
+        seed=config.train.seed if data.held_out_share else 0,
+    )
+    return training, evaluation

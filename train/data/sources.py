@@ -1,4 +1,4 @@
-"""The files that a data path stands for, and their formats. Uses only the standard library."""
+"""The files that a data path stands for, and what they are. Uses only the standard library."""
 
 from __future__ import annotations
 
@@ -7,34 +7,17 @@ import gzip
 import json
 import shlex
 import stat
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from train.data.text_files import LONGEST_ROW_BYTES, is_a_row_a_line
+from train.data.formats.json_rows import JSONL
+from train.data.formats.known import FORMATS, NEEDED, ending_of, format_named, format_of
+from train.data.formats.lines import BYTE_ORDER_MARK, LONGEST_ROW_BYTES
+from train.data.formats.source import COMPRESSION_MAGICS, Compression, Source, wrong
 
-Format = Literal["jsonl", "json", "csv", "tsv", "parquet", "arrow", "text"]
-Compression = Literal["", "gzip", "zstd"]
-
-FORMATS: dict[str, Format] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "json",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".txt": "text",
-}
-_COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
-_BINARY: tuple[Format, ...] = ("parquet", "arrow")
-NEEDED = "JSONL, JSON, CSV, TSV, Parquet or text lines, also .gz or .zst; or a folder of these"
 _LOOKED_AT_BYTES = 65536
-_MARK = b"\xef\xbb\xbf"
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_MAGIC: dict[bytes, Format] = {b"PAR1": "parquet", b"ARROW1": "arrow"}
 _FOREIGN = {
     b"PK\x03\x04": ("a zip archive", "unzip {}"),
     b"SQLite format 3": ("SQLite", f"--data PATH: {NEEDED}"),
@@ -42,32 +25,7 @@ _FOREIGN = {
     b"\xfe\xff": ("UTF-16 text", "iconv -f UTF-16 -t UTF-8 {0} > utf8{1}"),
     b"version https://git-lfs": ("a git-lfs pointer", "git lfs pull"),
 }
-_OF_DATASETS = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One file of rows."""
-
-    path: Path
-    format: Format
-    compression: Compression = ""
-
-    @property
-    def name(self) -> str:
-        """The format and compression, for people to read."""
-        return " ".join(filter(None, (self.format, self.compression)))
-
-    @property
-    def is_text(self) -> bool:
-        """True if it has lines that a person can be pointed to."""
-        return self.format not in _BINARY
-
-    @property
-    def printed_by(self) -> str:
-        """The command that prints the text of the file."""
-        command = {"": "cat", "gzip": "zcat", "zstd": "zstdcat"}[self.compression]
-        return f"{command} {shlex.quote(str(self.path))}"
+_NOT_ROWS = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
 
 
 def find_sources(path: Path) -> list[Source]:
@@ -80,7 +38,7 @@ def find_sources(path: Path) -> list[Source]:
         about = path.stat()  # before opening it: opening a pipe would wait forever
         if not stat.S_ISDIR(about.st_mode):
             return [_source(path, about.st_mode)]
-        return _of_folder(path)
+        return _folder_sources(path)
     except OSError as error:
         raise UserError(
             f"cannot read the data {path}: {error.strerror}",
@@ -94,23 +52,22 @@ def _source(path: Path, mode: int) -> Source:
         raise OSError(errno.EINVAL, "not a regular file")
     with path.open("rb") as file:
         start = _start_of(file)
-    if not start.strip(_MARK + b" \t\r\n") and len(start) < _LOOKED_AT_BYTES:
+    if not start.strip(BYTE_ORDER_MARK + b" \t\r\n") and len(start) < _LOOKED_AT_BYTES:
         raise wrong(path, "is empty" if not start else "has no rows", f"--data PATH: {NEEDED}")
     for magic, (name, do) in _FOREIGN.items():
         if start.startswith(magic):
-            raise wrong(path, f"is {name}", do.format(shlex.quote(str(path)), _suffix(path)))
-    compression: Compression = ""
-    if start.startswith(_GZIP):
-        compression, start = "gzip", _unzipped(path)
-    elif start.startswith(_ZSTD):
-        compression = "zstd"
-    return Source(path, _format(path, start, compression), compression)
+            raise wrong(path, f"is {name}", do.format(shlex.quote(str(path)), ending_of(path)))
+    magics = COMPRESSION_MAGICS.items()
+    compression: Compression = next((kind for magic, kind in magics if start.startswith(magic)), "")
+    if compression == "gzip":
+        start = _unzipped(path)
+    return Source(path, _format_name(path, start, compression), compression)
 
 
 def _start_of(file: Any) -> bytes:
     """Return the first bytes; if they are of a long line of JSON, also those of the next line."""
     start: bytes = file.read(_LOOKED_AT_BYTES)
-    text = start.removeprefix(_MARK).strip()
+    text = start.removeprefix(BYTE_ORDER_MARK).strip()
     if text.startswith(b"{") and b"\n" not in text and len(start) == _LOOKED_AT_BYTES:
         start += file.readline(LONGEST_ROW_BYTES) + file.read(_LOOKED_AT_BYTES)
     return start
@@ -124,45 +81,31 @@ def _unzipped(path: Path) -> bytes:
         raise wrong(path, f"is damaged: {error}", f"gzip -t {shlex.quote(str(path))}") from error
 
 
-def _format(path: Path, start: bytes, compression: Compression) -> Format:
+def _format_name(path: Path, start: bytes, compression: Compression) -> str:
     """Return the format, from the first bytes, or from the name if they do not tell."""
-    for magic, name in _MAGIC.items():
-        if start.startswith(magic):
-            return name
-    named = FORMATS.get(_suffix(path))
-    if named in _BINARY and _is_stream(start):
-        return "arrow"
-    if named in _BINARY:
-        raise wrong(path, f"is no {named} file", f"--data PATH: {NEEDED}")
-    if named in ("text", "csv", "tsv") or compression == "zstd":
-        return named or "jsonl"
-    return "jsonl" if is_a_row_a_line(start.removeprefix(_MARK)) else "json"
+    for form in FORMATS:
+        if form.magics and start.startswith(form.magics):
+            return form.name
+    named = format_named(path) or JSONL
+    if named.magics:
+        raise wrong(path, f"is no {named.name} file", f"--data PATH: {NEEDED}")
+    if compression == "zstd":  # its text cannot be looked at here
+        return named.name
+    return named.by_content(start.removeprefix(BYTE_ORDER_MARK)).name
 
 
-def _is_stream(start: bytes) -> bool:
-    """Return whether a file begins like an Arrow stream, which is what `datasets` saves."""
-    return start.startswith(b"\xff\xff\xff\xff")
-
-
-def _suffix(path: Path) -> str:
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in _COMPRESSIONS:
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
-
-
-def _of_folder(folder: Path) -> list[Source]:
+def _folder_sources(folder: Path) -> list[Source]:
     """Return all files of rows below a folder, or those of a dataset that `datasets` saved."""
     if (folder / "dataset_dict.json").is_file():
-        return _of_splits(folder)
+        return _train_split(folder)
     if (folder / "state.json").is_file():
         return _saved(folder)
     paths = sorted(
         path
         for path in folder.rglob("*")
-        if _suffix(path) in FORMATS
+        if format_named(path) is not None
         and path.is_file()
-        and path.name not in _OF_DATASETS
+        and path.name not in _NOT_ROWS
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
     if not paths:
@@ -170,7 +113,7 @@ def _of_folder(folder: Path) -> list[Source]:
     return [_source(path, path.stat().st_mode) for path in paths]
 
 
-def _of_splits(folder: Path) -> list[Source]:
+def _train_split(folder: Path) -> list[Source]:
     splits = sorted(path.parent.name for path in folder.glob("*/state.json"))
     if "train" not in splits:
         first = shlex.quote(str(folder / splits[0])) if splits else "PATH"
@@ -194,18 +137,10 @@ def _saved(folder: Path) -> list[Source]:
 
 def bad_row(source: Source, number: int, what: str, do: str = "") -> UserError:
     """Return the error for a row, with the command that shows the row unless `do` is better."""
-    # A row may have megabytes, and nothing after it needs to be read. One of JSON may have many
-    # lines.
-    lines = f"tail -n +{number}" if source.format == "json" else f"sed -n '{number}{{p;q}}'"
-    command = f"{source.printed_by} | {lines} | head -c 2000"
+    command = format_of(source).row_command(source, number)
     skip = "--set data.on_bad_row=skip leaves out such rows"
     return UserError(
         f"{source.path}:{number}: the row {what}",
-        do=do or (f"{command}   # {skip}" if source.is_text else skip),
+        do=do or (f"{command}   # {skip}" if command else skip),
         code=ExitCode.DATA,
     )
-
-
-def wrong(path: Path, what: str, do: str) -> UserError:
-    """Return the error for data that cannot be used."""
-    return UserError(f"the data {path} {what}", do=do, code=ExitCode.DATA)

@@ -7,17 +7,15 @@ import heapq
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from rundir.errors import UserError
 from train.chat.bad_row import BadRowError
-from train.chat.messages import Conversation
-from train.chat.rendered import Rendered, of_segments
+from train.chat.cell_values import decoded
+from train.chat.messages import ChatExample
+from train.chat.rendered import Rendered, segments_text
 from train.chat.template import Rendering, Template
-from train.chat.values import decoded
-from train.data.columns import LINES, Columns, find_columns
+from train.data.columns import Columns
 from train.data.encode import Encoder, Ids
-from train.data.readers import Block, Raw
+from train.data.formats.format import Block, Raw
 from train.data.rows import Example, example_of, json_line, parsed
 from train.data.samples import Counts, Encoded, Recipe, Sample, Tokenised, batch_of, digest_of
 
@@ -43,26 +41,16 @@ class Tokeniser:
     def __call__(self, block: Block) -> Tokenised:
         """Return all samples of a block, as they are written to files."""
         made = self.encoded(block)
-        return Tokenised(
-            # The rows themselves are no longer needed.
-            Block(block.path, [], [], block.at_bytes),
+        train, held_out = (
             batch_of(
-                [sample for sample in made.samples if not sample.is_held_out],
+                [sample for sample in made.samples if sample.is_held_out == is_held_out],
                 made.numbers,
-                with_texts=self._recipe.with_texts,
-            ),
-            batch_of(
-                [sample for sample in made.samples if sample.is_held_out],
-                made.numbers,
-                with_texts=True,
-            ),
-            made.counts,
-            np.frombuffer(b"".join(made.digests), dtype=np.uint64),
-            made.seen,
-            made.bad,
-            made.longest,
-            made.held_out_rows,
+                with_texts=is_held_out or self._recipe.with_texts,
+            )
+            for is_held_out in (False, True)
         )
+        made.samples, made.numbers = [], []  # no longer needed, and sent to another process
+        return Tokenised(block.path, block.at_bytes, train, held_out, made)
 
     def encoded(self, rows: Iterable[tuple[int, Raw]]) -> Encoded:
         """Return all samples of rows, which come with their positions."""
@@ -90,17 +78,15 @@ class Tokeniser:
                 continue
             _note_columns(cells, self._columns, done.seen)
             digest = digest_of(example)
-            done.digests.append(digest)
+            done.digests += digest
             is_held_out = self._is_held_out(digest)
             if is_held_out:
                 done.held_out_rows.append(json_line(cells))
             texts.append((written, example, is_held_out, row))
         made = self._encode(texts, done.counts)
-        lengths = ((len(sample_.ids), numbers[sample_.row]) for sample_ in made)
+        lengths = ((len(sample.ids), numbers[sample.row]) for sample in made)
         done.longest = heapq.nlargest(NUM_LONGEST, lengths)
-        done.samples = [
-            sample_ for sample in made for sample_ in self._fitting(sample, done.counts)
-        ]
+        done.samples = [part for sample in made for part in self._fitting(sample, done.counts)]
         return done
 
     def _written(self, example: Example, counts: Counts) -> str | list[Rendered]:
@@ -108,10 +94,10 @@ class Tokeniser:
         if isinstance(example, str):
             return example
         try:
-            if isinstance(example, Conversation):
+            if isinstance(example, ChatExample):
                 written = self._template.conversation(example)
             else:
-                written = Rendering([of_segments(example)])
+                written = Rendering([segments_text(example)])
             for text in written.texts:
                 text.text.encode()
         except UserError as error:
@@ -136,7 +122,7 @@ class Tokeniser:
         """Return the samples of all texts, in order."""
         plain = self._encoder.plain([text for text, *_ in texts if isinstance(text, str)])
         parts = self._encoder.samples(
-            [character for text, *_ in texts if not isinstance(text, str) for character in text]
+            [part for text, *_ in texts if not isinstance(text, str) for part in text]
         )
         made: list[Sample] = []
         for text, example, is_held_out, row in texts:
@@ -218,14 +204,3 @@ def _note_columns(row: Any, columns: Columns, seen: set[str]) -> None:
                 *(message.keys() for message in content if isinstance(message, dict))
             )
             seen.update(f"{name}[].{key}" for key in keys)
-
-
-def columns_of(block: Block, named: str, only_where: str) -> Columns:
-    """Return the columns of the first readable row."""
-    for _, raw in block:
-        try:
-            row = parsed(raw)
-        except BadRowError:
-            continue
-        return find_columns(row, named, only_where=only_where)
-    return LINES

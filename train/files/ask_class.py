@@ -67,8 +67,8 @@ def _compared(served: Any, folder: Path) -> dict[str, Any]:
     if made != of_file:
         report["backend"] = backend.to_str()
         report["splits_marks"] = backend.encode_special_tokens
-    decisive = _of_ids(made)
-    report["changes_ids"] = decisive != _of_ids(of_file)
+    decisive = _decisive(made)
+    report["changes_ids"] = decisive != _decisive(of_file)
     report["digest"] = sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
     return report
 
@@ -95,27 +95,27 @@ def _canonical(tokenizer: Any) -> dict[str, Any]:
     words = [made["model"].pop(name, None) for name in ("vocab", "merges")]
     if (made["decoder"] or {}).get("type") == "ByteLevel":
         made["decoder"] = "ByteLevel"  # its settings are those of an encoder
-    return _told(made) | {
+    return _without_empty(made) | {
         "words": sha256(json.dumps(words).encode()).hexdigest(),
         "post_processor": tokenizer.encode("a").ids,  # all that it does to ids
         "splits_marks": tokenizer.encode_special_tokens,
     }
 
 
-def _of_ids(canonical: dict[str, Any]) -> dict[str, Any]:
+def _decisive(canonical: dict[str, Any]) -> dict[str, Any]:
     """Return what decides the ids of texts: neither the way back nor what is left out there."""
     marks = [token | {"special": None} for token in canonical["added_tokens"]]
     return canonical | {"decoder": None, "added_tokens": marks}
 
 
-def _told(value: Any) -> Any:
+def _without_empty(value: Any) -> Any:
     """Return JSON without empty settings and those of offsets: files may leave them out."""
     if isinstance(value, list):
-        return [_told(item) for item in value]
+        return [_without_empty(item) for item in value]
     if not isinstance(value, dict):
         return value
     return {
-        name: _told(item)
+        name: _without_empty(item)
         for name, item in value.items()
         if name != "trim_offsets" and item is not None and item is not False and item != ""
     }

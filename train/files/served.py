@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -189,6 +189,7 @@ def _key(model_path: Path) -> str:
     return hashlib.sha256("\n".join([_FORMAT, *parts]).encode()).hexdigest()[:32]
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return version(package)

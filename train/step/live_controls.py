@@ -14,12 +14,7 @@ from ranks.group import Ranks
 from rundir import control
 from rundir.config import RunConfig
 from rundir.config_file import change_setting
-<<<<<<< HEAD:train/step/controls.py
 from rundir.control import ControlRequest
-from rundir.events import EventWriter
-=======
-from rundir.control import ControlRequest
->>>>>>> h-train:train/step/live_controls.py
 from rundir.paths import RunDir
 from rundir.units import clock_text
 from train.step.recorder import Recorder
@@ -159,13 +154,8 @@ class Controls:
             return f"; not in config.toml: {error}"
         return ""
 
-<<<<<<< HEAD:train/step/controls.py
-    def _record(self, training: Training) -> None:
-        files: list[ControlRequest] = self._ranks.share(self._taken("profile"))
-=======
     def _record(self, training: Trainer) -> None:
         files: list[ControlRequest] = self._ranks.share(self._taken("profile"))
->>>>>>> h-train:train/step/live_controls.py
         left = training.total_steps - training.step
         numbers = [int(file.value) for file in files if file.value.isdecimal()]
         num_steps = min(max(numbers, default=1), control.MOST_TRACED_STEPS, left)
@@ -184,13 +174,8 @@ class Controls:
     def _tell(
         self,
         request: str,
-<<<<<<< HEAD:train/step/controls.py
-        files: list[ControlRequest],
-        training: Training,
-=======
         files: list[ControlRequest],
         training: Trainer,
->>>>>>> h-train:train/step/live_controls.py
         *,
         answer: str = "",
         why: str = "",

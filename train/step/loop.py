@@ -22,7 +22,7 @@ from train.step.guards import Guards
 from train.step.live_controls import STOP, Controls
 from train.step.mfu import model_flops
 from train.step.progress import StepProgress
-from train.stream.stream import Stream
+from train.stream.streamed_samples import StreamedSamples
 from train.update.buckets import fill_buckets
 from train.update.optimizer import learning_rate, make_optimizer
 
@@ -83,7 +83,7 @@ class Trainer:
         if resume_from is not None:
             every = self.settings.eval_every_steps
             self._step = self._keeper.resume(Path(resume_from), every)
-        if isinstance(self._feed.samples, Stream):
+        if isinstance(self._feed.samples, StreamedSamples):
             self._feed.samples.begin(self._step)
         self._ranks.mark(
             "train.plan",

@@ -19,7 +19,7 @@ from train.batches.feed import Feed
 from train.data.dataset import SampleFile
 from train.data.sources import find_sources
 from train.model.build import inference
-from train.stream.stream import Stream
+from train.stream.streamed_samples import StreamedSamples
 
 Row = dict[str, Any]  # file, row, and the mean loss of its labels (None: not a number)
 
@@ -39,7 +39,7 @@ def rows_of_step(
     come without, in the order of the step.
     """
     samples = feed.samples
-    if isinstance(samples, Stream):
+    if isinstance(samples, StreamedSamples):
         origins = samples.origins(step) if ranks.is_first else []
         return [{"file": file, "row": row, "loss": None} for file, row in origins]
     assert isinstance(samples, SampleFile)

@@ -1,4 +1,4 @@
 """Streamed data, which ranks read and tokenise themselves while they train.
 
-prepare_stream.py runs in the child process that prepares data, everything else in the ranks.
+count_and_try.py runs in the child process that prepares data, everything else in the ranks.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -39,27 +40,41 @@ def fetch(env: dict[str, str], name: str, folder: Path) -> tuple[int, str]:
     return code, said
 
 
-@pytest.mark.parametrize(
-    ("name", "texts"),
-    [(f"hf:{ID}", ["a", "b", "c"]), (f"hf:{ID}/train", ["a", "b", "c"]), (f"hf:{ID}/test", ["d"])],
-)
+FETCH = """
+import sys
+from pathlib import Path
+from launch.files.fetch_data import fetch
+for place, name in enumerate(sys.argv[2:]):
+    fetch(name, Path(sys.argv[1]) / str(place))
+"""
+SPLITS = {f"hf:{ID}": ["a", "b", "c"], f"hf:{ID}/train": ["a", "b", "c"], f"hf:{ID}/test": ["d"]}
+
+
 def test_the_files_of_a_split_are_fetched_and_read_also_offline(
-    hub: Hub, hub_env: dict[str, str], tmp_path: Path, name: str, texts: list[str]
+    hub: Hub, hub_env: dict[str, str], tmp_path: Path
 ) -> None:
-    code, said = fetch(hub_env, name, tmp_path / "first")
-    assert code == 0, said
-    hub.requests.clear()
-    code, said = fetch(hub_env | {"HF_HUB_OFFLINE": "1"}, name, tmp_path / "second")
-    assert (code, hub.requests) == (0, []), said
-    for folder in ("first", "second"):
-        lines = [
-            line
-            for source in find_sources(tmp_path / folder)
-            for line in source.path.read_text().splitlines()
+    names, held = [*SPLITS], []
+
+    def fetched(folder: str, *names: str, **env: str) -> list[list[str]]:
+        (tmp_path / folder).mkdir()
+        program = [sys.executable, "-P", "-c", FETCH, str(tmp_path / folder), *names]
+        subprocess.run(program, env=hub_env | env, check=True)
+        held.append({path.name for path in (tmp_path / "hf").rglob("*") if path.is_file()})
+        return [
+            [
+                json.loads(line)["text"]
+                for source in find_sources(tmp_path / folder / str(place))
+                for line in source.path.read_text().splitlines()
+            ]
+            for place in range(len(names))
         ]
-        assert [json.loads(line)["text"] for line in lines] == texts
-    names = {path.name for path in (tmp_path / "hf").rglob("*") if path.is_file()}
-    assert ("test.jsonl" in names) == (texts == ["d"])
+
+    assert fetched("by default", names[0]) == [["a", "b", "c"]]
+    assert fetched("all", *names) == [SPLITS[name] for name in names]
+    assert ["test.jsonl" in files for files in held] == [False, True]  # no more than is asked for
+    hub.requests.clear()
+    offline = fetched("offline", *names, HF_HUB_OFFLINE="1")
+    assert (offline, hub.requests) == ([SPLITS[name] for name in names], [])
 
 
 @pytest.mark.long

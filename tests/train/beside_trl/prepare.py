@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from rundir.errors import UserError
 from tests.train.beside_trl.shape import Shape
 from train.data.dataset import BEGIN, END, SampleFile
-from train.data.prepare_path import prepare_path
+from train.data.path_samples import prepare_path
 from train.data.samples import Recipe
 
 Token = tuple[int, bool]  # the id, and whether it has loss

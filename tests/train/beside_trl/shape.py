@@ -1,12 +1,17 @@
-"""A shape of training data, and what Airlock and TRL make differently of it."""
+"""A shape of training data, and what Airlock and TRL make differently of it.
+
+Most stand in *.toml beside this file, with their rows as lines of JSON.
+"""
 
 from __future__ import annotations
 
+import json
+import tomllib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.train.beside_trl.models import Kind
-from tests.train.forms.form import message
 
 Row = dict[str, Any]
 
@@ -38,7 +43,18 @@ class Shape:
         return ", ".join(filter(None, [self.name, self.template, self.tokenizer]))
 
 
-ASSISTANT_ONLY = {"assistant_only_loss": True}
+def listed() -> list[Shape]:
+    """Return all shapes of the tables."""
+    shapes = []
+    for table in sorted(Path(__file__).parent.glob("*.toml")):
+        for shape in tomllib.loads(table.read_text(encoding="utf-8"))["shape"]:
+            rows: Row = {
+                name: [json.loads(line) for line in shape.pop(name, "").splitlines()]
+                for name in ("rows", "trl_rows")
+            }
+            parts = [(ours, theirs) for ours, theirs in shape.pop("parts", [])]
+            shapes.append(Shape(**shape, **rows, parts=parts))
+    return shapes
 
 
 def in_parts(row: Row) -> Row:
@@ -50,53 +66,21 @@ def in_parts(row: Row) -> Row:
     return row | as_parts
 
 
-def user(text: Any) -> Row:
-    """Return a user's message."""
-    return message("user", text)
-
-
-def answer(text: Any, **more: Any) -> Row:
-    """Return a message of the assistant."""
-    return message("assistant", text, **more)
-
-
-def system(text: str) -> Row:
-    """Return a system prompt."""
-    return message("system", text)
-
-
-def pair(prompt: Any, completion: Any, **more: Any) -> Row:
-    """Return a row with the columns that TRL has for prompts and completions."""
-    return {"prompt": prompt, "completion": completion, **more}
-
-
-def chat(*messages: Row, **more: Any) -> Row:
-    """Return a row with a conversation."""
-    return {"messages": list(messages), **more}
-
-
-def text(words: str) -> Row:
-    """Return a row with a text."""
-    return {"text": words}
-
-
-def limited(length: int, on_long_row: str, **sft: Any) -> dict[str, Any]:
-    """Return the settings of both for samples of at most so many tokens."""
-    recipe = {"max_seq_length": length, "on_long_row": on_long_row}
-    return {"recipe": recipe, "sft": {"max_length": length, **sft}}
-
-
-def marked(name: str, *rows: Row, template: str = "qwen3_training", **more: Any) -> Shape:
-    """Return conversations with loss on the answers alone, which the template marks for TRL."""
-    sft = {"assistant_only_loss": True, **more.pop("sft", {})}
-    return Shape(name=name, rows=list(rows), template=template, sft=sft, **more)
-
-
-SHORT = chat(user("hello the model"), answer("the weather"))
-LONG = chat(
-    system("Be brief."),
-    user("hello the model"),
-    answer("the weather is 2+5=7"),
-    user("and user?"),
-    answer("größe 🚀"),
-)
+TURNS = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "hello the model"},
+    {"role": "assistant", "content": "the weather is 2+5=7"},
+    {"role": "user", "content": "and user?"},
+    {"role": "assistant", "content": "größe 🚀"},
+]
+SHORT = {
+    "messages": [
+        {"role": "user", "content": "hello the model"},
+        {"role": "assistant", "content": "the weather"},
+    ]
+}
+LONG = {"messages": TURNS}
+PLAIN = {
+    "prompt": [{"role": "user", "content": "hello"}],
+    "completion": [{"role": "assistant", "content": "the"}],
+}

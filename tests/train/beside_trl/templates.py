@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.train.beside_trl.completions import PLAIN, TURNS
 from tests.train.beside_trl.models import template, template_names
-from tests.train.beside_trl.shape import LONG, SHORT, Shape, chat, in_parts, marked
+from tests.train.beside_trl.shape import LONG, PLAIN, SHORT, TURNS, Shape, in_parts
 
 _QUESTION = (
     "·s·y·s·t·e·m·\n·Be· brief·.·<|im_end|>·\n·<|im_start|>·user·\n·hello· the· model·"
@@ -64,7 +63,7 @@ _END_OF_ALL: dict[str, Any] = {
 MARKED: dict[str, dict[str, Any]] = {
     "deepseek_r1_distill_training": _DEEPSEEK,
     "deepseekv3_training": _DEEPSEEK,
-    "gemma_training": {"rows": [chat(*TURNS[1:])]},  # it refuses system prompts
+    "gemma_training": {"rows": [{"messages": TURNS[1:]}]},  # it refuses system prompts
     "gptoss_training": {
         "rows": [SHORT],
         "why": "marks",
@@ -116,8 +115,8 @@ OWN: dict[str, dict[str, Any]] = {
 def of_marked_templates() -> list[Shape]:
     """Return several turns for each template that marks what the model says."""
     names = (name for name in template_names() if "endgeneration" in template(name))
-    shapes = ({"rows": [LONG], "template": name} | MARKED.get(name, {}) for name in names)
-    return [marked("several turns", *shape.pop("rows"), **shape) for shape in shapes]
+    shape = {"name": "several turns", "rows": [LONG], "sft": {"assistant_only_loss": True}}
+    return [Shape(**shape | {"template": marked} | MARKED.get(marked, {})) for marked in names]
 
 
 def of_own_templates() -> list[Shape]:

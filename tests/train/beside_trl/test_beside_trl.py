@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,13 +12,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.conftest import ROOT
-from tests.train.beside_trl import chats, completions, packed, templates, texts
+from tests.train.beside_trl import templates
 from tests.train.beside_trl.models import template_names, write_folder
 from tests.train.beside_trl.prepare import differences, of_airlock, of_trl
-from tests.train.beside_trl.shape import Shape
-from tests.train.data.test_prepare_data import cache
-
-__all__ = ["cache"]  # a fixture
+from tests.train.beside_trl.shape import Shape, listed
 
 pytestmark = [
     pytest.mark.skipif(
@@ -29,20 +27,12 @@ pytestmark = [
     ),
 ]
 
-SHAPES = [
-    *texts.TEXTS,
-    *texts.PAIRS,
-    *completions.COMPLETIONS,
-    *chats.TURNS,
-    *chats.MESSAGES,
-    *packed.LENGTHS,
-    *packed.TOOLS,
-]
+SHAPES = listed()
 ALL = [*SHAPES, *templates.of_marked_templates(), *templates.of_own_templates()]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def alone() -> Iterator[None]:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep TRL from reporting its use, and take back what importing it sets in the environment."""
     import datasets
 
@@ -50,13 +40,18 @@ def alone() -> Iterator[None]:
     datasets.disable_progress_bars()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY", True)
+        # Each tokenizer is asked once: how it differs from its file is kept in the cache.
+        patch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        # Nothing is made twice, and to name what is cached takes longer than to make it.
+        patch.setattr(
+            "datasets.fingerprint.Hasher.hash", staticmethod(lambda _: secrets.token_hex(8))
+        )
         yield
     datasets.enable_progress_bars()
     os.environ.clear()
     os.environ.update(before)
 
 
-@pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("shape", ALL, ids=str)
 def test_tokens_and_labels_are_those_of_trl_or_differ_for_a_named_reason(
     shape: Shape, tmp_path: Path

@@ -12,10 +12,10 @@ from tokenizers import Tokenizer
 
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
-from train.chat.messages import Conversation
+from train.chat.messages import ChatExample
 from train.chat.rendered import Rendered
 from train.chat.template import Template
-from train.chat.template_options import options_of
+from train.chat.template_files import options_of
 from train.data.encode import Encoder
 from train.model.make_checkpoint import CHAT_TEMPLATE, byte_tokenizer
 
@@ -131,7 +131,7 @@ MARKING = (
 )
 
 
-def samples(folder: Path, chat: Conversation, **given: Any) -> list[str]:
+def samples(folder: Path, chat: ChatExample, **given: Any) -> list[str]:
     """Render the samples of a conversation, with loss in brackets."""
     return [with_brackets(one) for one in Template(folder, **given).conversation(chat).texts]
 
@@ -149,10 +149,10 @@ def test_marks_of_a_template_say_what_has_loss_and_a_difference_is_said(tmp_path
     ours = "<|user|>a<|assistant|>[[b<|end|>]]<|user|>c<|assistant|>[[d<|end|>]]"
     folder = folder_with(tmp_path, MARKING)
     assert Template(folder).note == ""
-    assert samples(folder, Conversation(CHAT)) == [ours]
+    assert samples(folder, ChatExample(CHAT)) == [ours]
     more = MARKING.replace("{% generation %}", "(thinks){% generation %}")
     folder = folder_with(tmp_path, more)
-    assert samples(folder, Conversation(CHAT[:2])) == ["<|user|>a<|assistant|>(thinks)[[b<|end|>]]"]
+    assert samples(folder, ChatExample(CHAT[:2])) == ["<|user|>a<|assistant|>(thinks)[[b<|end|>]]"]
     assert "loss is on what the template marks" in Template(folder).note
     assert "'answer<|end|>' of '(thinks)answer<|end|>'" in Template(folder).note
 
@@ -163,7 +163,7 @@ def test_marks_without_the_end_of_an_answer_are_not_followed_and_that_is_said(
     folder = folder_with(
         tmp_path, MARKING.replace("<|end|>{% endgeneration %}", "{% endgeneration %}<|end|>")
     )
-    assert samples(folder, Conversation(CHAT[:2])) == ["<|user|>a<|assistant|>[[b<|end|>]]"]
+    assert samples(folder, ChatExample(CHAT[:2])) == ["<|user|>a<|assistant|>[[b<|end|>]]"]
     assert "without what ends it; loss is on 'answer<|end|>'" in Template(folder).note
 
 
@@ -176,7 +176,7 @@ def test_marks_are_those_that_transformers_finds(tmp_path: Path) -> None:
     found = tokenizer.apply_chat_template(
         CHAT, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
     )
-    (rendered,) = Template(folder).conversation(Conversation(CHAT)).texts
+    (rendered,) = Template(folder).conversation(ChatExample(CHAT)).texts
     encoder = Encoder(Tokenizer.from_file(str(folder / "tokenizer.json")))
     ((sample,),) = encoder.samples([rendered])
     mask = np.zeros(len(sample.ids), int)
@@ -188,7 +188,7 @@ def test_marks_are_those_that_transformers_finds(tmp_path: Path) -> None:
 
 def test_answers_without_loss_are_written_all_the_same(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, CHAT_TEMPLATE)
-    chat = Conversation(CHAT, None, frozenset({1}))
+    chat = ChatExample(CHAT, None, frozenset({1}))
     expected = "<|user|>a<|assistant|>b<|end|><|user|>c<|assistant|>[[d<|end|>]]"
     assert samples(folder, chat) == [expected]
 
@@ -204,10 +204,10 @@ CALLING: list[dict[str, Any]] = [
 def test_calls_and_tools_that_a_template_does_not_write_are_refused(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, CHAT_TEMPLATE)
     with pytest.raises(UserError, match="does not write calls of tools") as raised:
-        samples(folder, Conversation(CALLING))
+        samples(folder, ChatExample(CALLING))
     assert "data.chat_template=FILE" in raised.value.do
     with pytest.raises(UserError, match="does not write tools"):
-        samples(folder, Conversation(CHAT, TOOLS))
+        samples(folder, ChatExample(CHAT, TOOLS))
 
 
 def test_arguments_of_calls_are_objects_and_their_text_where_a_template_wants_that(
@@ -219,7 +219,7 @@ def test_arguments_of_calls_are_objects_and_their_text_where_a_template_wants_th
     )
     for written in ("c.function.arguments | tojson", "'' + c.function.arguments"):
         folder = folder_with(tmp_path, template.replace("WRITTEN", written))
-        assert samples(folder, Conversation(CALLING)) == [
+        assert samples(folder, ChatExample(CALLING)) == [
             '<|user|>a<|assistant|>[[f {"x": 1}<|end|>]]'
         ]
 
@@ -229,8 +229,8 @@ def test_a_second_template_is_for_conversations_with_tools(tmp_path: Path) -> No
     folder = folder_with(tmp_path, CHAT_TEMPLATE)
     (folder / "additional_chat_templates").mkdir()
     (folder / "additional_chat_templates" / "tool_use.jinja").write_text(other, encoding="utf-8")
-    assert samples(folder, Conversation(CHAT[:2]))[0].startswith("<|user|>a")
-    assert samples(folder, Conversation(CHAT[:2], TOOLS))[0].startswith("[{")
+    assert samples(folder, ChatExample(CHAT[:2]))[0].startswith("<|user|>a")
+    assert samples(folder, ChatExample(CHAT[:2], TOOLS))[0].startswith("[{")
 
 
 def test_a_message_that_a_template_leaves_out_is_refused(tmp_path: Path) -> None:
@@ -238,20 +238,20 @@ def test_a_message_that_a_template_leaves_out_is_refused(tmp_path: Path) -> None
     folder = folder_with(tmp_path, leaving_out)
     chat = [{"role": "system", "content": "Be brief."}, *CHAT]
     with pytest.raises(UserError, match="leaves out message 0, of the role 'system'"):
-        samples(folder, Conversation(chat))
+        samples(folder, ChatExample(chat))
 
 
 def test_a_message_is_missed_though_its_text_stands_elsewhere(tmp_path: Path) -> None:
     leaving_out = CHAT_TEMPLATE.replace("{{ message.content + '\\n' }}", "")
     chat = [{"role": "system", "content": "b"}, *CHAT[:2]]
     with pytest.raises(UserError, match="leaves out one of system, user, assistant"):
-        samples(folder_with(tmp_path, leaving_out), Conversation(chat))
+        samples(folder_with(tmp_path, leaving_out), ChatExample(chat))
 
 
 def test_a_word_in_a_comment_writes_nothing(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, "{# tool_calls, tools #}" + CHAT_TEMPLATE)
     with pytest.raises(UserError, match="does not write calls of tools"):
-        samples(folder, Conversation(CALLING))
+        samples(folder, ChatExample(CALLING))
     assert not Template(folder).writes("thinking")
     asking = CHAT_TEMPLATE + "{% if enable_thinking %}{% endif %}"
     assert not Template(folder_with(tmp_path, asking)).writes("thinking")
@@ -266,8 +266,8 @@ def test_thoughts_of_an_answer_that_is_trained_must_be_written(tmp_path: Path) -
     assert cut != CHAT_TEMPLATE
     folder = folder_with(tmp_path, cut)
     with pytest.raises(UserError, match="leaves out the thoughts of the answer"):
-        samples(folder, Conversation(chat))
-    assert samples(folder_with(tmp_path, CHAT_TEMPLATE), Conversation(chat)) == [
+        samples(folder, ChatExample(chat))
+    assert samples(folder_with(tmp_path, CHAT_TEMPLATE), ChatExample(chat)) == [
         "<|user|>a<|assistant|>[[<think>\nlong\n</think>\n\nb<|end|>]]"
     ]
 
@@ -279,7 +279,7 @@ def test_an_answer_of_which_nothing_is_marked_has_loss_as_a_whole(tmp_path: Path
         "{{ c.function.name }}{% endfor %}<|end|>{% endif %}{% endif %}{% endfor %}" + _ASKS
     )
     folder = folder_with(tmp_path, marking)
-    assert samples(folder, Conversation(CALLING)) == ["<|user|>a<|assistant|>[[f<|end|>]]"]
+    assert samples(folder, ChatExample(CALLING)) == ["<|user|>a<|assistant|>[[f<|end|>]]"]
 
 
 def test_filters_of_transformers_and_files_of_windows_are_read(tmp_path: Path) -> None:
@@ -301,11 +301,11 @@ def test_without_a_template_only_a_prompt_and_its_response_can_be_told_apart(
     tmp_path: Path,
 ) -> None:
     folder = folder_with(tmp_path, None)
-    assert samples(folder, Conversation(CHAT[:2])) == ["a\n[[b<|end|>]]"]
+    assert samples(folder, ChatExample(CHAT[:2])) == ["a\n[[b<|end|>]]"]
     assert "no chat template" in Template(folder).note
     for chat in (CHAT, [{"role": "system", "content": "s"}, *CHAT[:2]], CALLING):
         with pytest.raises(UserError, match="nothing would tell who speaks") as raised:
-            samples(folder, Conversation(chat))
+            samples(folder, ChatExample(chat))
         assert "data.chat_template=FILE" in raised.value.do
 
 
@@ -315,7 +315,7 @@ def test_a_template_of_ones_own_is_taken_instead_and_given_what_it_is_to_be_give
     folder, own = folder_with(tmp_path, None), tmp_path / "own.jinja"
     own.write_text(CHAT_TEMPLATE.replace("<|user|>", "<|user|>{{ mood }}:"), encoding="utf-8")
     found = samples(
-        folder, Conversation(CHAT[:2]), own=str(own), options=options_of("mood=gay, n=1")
+        folder, ChatExample(CHAT[:2]), own=str(own), options=options_of("mood=gay, n=1")
     )
     assert found == ["<|user|>gay:a<|assistant|>[[b<|end|>]]"]
     with pytest.raises(UserError, match="cannot be read"):

@@ -18,10 +18,10 @@ from tests.train.chat_templates.served import LLAMA_2, Chat, marks, templates, t
 from tests.train.chat_templates.test_chat_templates import folder
 from tests.train.data.test_prepare_data import cache
 from train.chat.chat_template import ChatTemplate
-from train.chat.messages import Conversation, read_messages
+from train.chat.messages import ChatExample, read_messages
 from train.chat.template import Template
 from train.data.dataset import SampleFile, preview
-from train.data.prepare_path import prepare_path
+from train.data.path_samples import prepare_path
 from train.data.samples import Recipe
 
 __all__ = ["cache"]  # a fixture
@@ -54,7 +54,7 @@ def template(tmp_path: Path, llama: Tokenizer) -> Callable[[str], Template]:
 def texts(template: Template, chat: Chat) -> list[str]:
     """Return the samples of messages as they stand in data, with loss in brackets."""
     messages, _ = read_messages(chat, "messages")
-    return [with_brackets(one) for one in template.conversation(Conversation(messages)).texts]
+    return [with_brackets(one) for one in template.conversation(ChatExample(messages)).texts]
 
 
 def trained(tmp_path: Path, model: Path, rows: list[dict[str, Any]]) -> list[tuple[list[int], Any]]:
@@ -158,7 +158,7 @@ def test_the_mark_of_the_next_speaker_ends_an_answer_that_has_no_other_end(
 def test_a_greeting_is_context_without_loss(
     source: str, template: Callable[[str], Template]
 ) -> None:
-    chat = Conversation([GREETING, ASKED, ANSWER])
+    chat = ChatExample([GREETING, ASKED, ANSWER])
     made = template(source).conversation(chat)
     (found,) = map(with_brackets, made.texts)
     assert "Welcome" in found.partition("[[")[0]
@@ -192,7 +192,7 @@ def test_an_answer_right_after_another_has_loss_if_the_template_asks_for_it(
     assert found.endswith(
         "[[Hello<|im_end|>\n]]<|im_start|>assistant\n[[7<|im_end|>\n]]",
     )
-    chat = Conversation([ASKED, ANSWER, AGAIN[1], *AGAIN])
+    chat = ChatExample([ASKED, ANSWER, AGAIN[1], *AGAIN])
     made = template("gemma4").conversation(chat)
     assert made.num_unasked == 1
     assert sum(len(one.answers) for one in made.texts) == 2
@@ -251,7 +251,7 @@ LONG = ("Llama-2", "ChatML", "Llama-3", "Mistral", "Qwen3", "lfm2", "phi3", "coh
 def test_a_long_conversation_is_that_of_its_turns(
     source: str, spaces: bool, template: Callable[[str], Template], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chat = Conversation(long_chat(24, spaces=spaces)[source == "Llama-2" :])
+    chat = ChatExample(long_chat(24, spaces=spaces)[source == "Llama-2" :])
     at_once = template(source).conversation(chat)
     monkeypatch.setattr("train.chat.template.FEWEST_ANSWERS", 1000)
     assert at_once == template(source).conversation(chat)
@@ -272,7 +272,7 @@ def test_a_long_conversation_is_rendered_no_more_often_than_a_short_one(
     numbers = []
     for num_answers in (100, 1000):
         rendered.clear()
-        (found,) = made.conversation(Conversation(long_chat(num_answers, spaces=True))).texts
+        (found,) = made.conversation(ChatExample(long_chat(num_answers, spaces=True))).texts
         assert len(found.answers) == num_answers
         numbers.append(len(rendered))
     assert numbers[0] == numbers[1] < 20

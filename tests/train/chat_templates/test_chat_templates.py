@@ -16,12 +16,12 @@ from tokenizers import Tokenizer
 from tests.train.chat_templates import read, written
 from tests.train.data.test_prepare_data import cache
 from train.data.dataset import SampleFile
-from train.data.prepare_path import prepare_path
+from train.data.path_samples import prepare_path
 from train.data.samples import Recipe
 
 __all__ = ["cache"]  # a fixture
 
-NUM_CONVERSATIONS = 200
+NUM_CONVERSATIONS = 100
 MARKS = [
     *("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>"),
     *("<|eot_id|>", "[INST]", "[/INST]", "<start_of_turn>", "<end_of_turn>", "<think>", "</think>"),

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from rundir.errors import UserError
 from tests.train.chat_templates.served import CHATS, KINDS, Chat, marks, templates, tokenizer_of
 from tests.train.chat_templates.test_chat_templates import folder
-from train.chat.messages import Conversation
+from train.chat.messages import ChatExample
 from train.chat.rendered import Rendered
 from train.chat.template import Template
 from train.data.encode import Encoder, Ids
@@ -83,7 +83,7 @@ def cases_of(source: str, tmp_path: Path, tokenizer: Tokenizer, special: Sequenc
     cases, refused = [], set[str]()
     for chat in CHATS:
         try:
-            texts = ours.conversation(Conversation(chat)).texts
+            texts = ours.conversation(ChatExample(chat)).texts
         except UserError as error:
             refused.add(str(error.args[0]))
             continue
@@ -97,20 +97,31 @@ def cases_of(source: str, tmp_path: Path, tokenizer: Tokenizer, special: Sequenc
     return cases, refused
 
 
-def reasons_of(case: Case, kind: str, tokenizer: Tokenizer) -> set[str]:
-    """Return why the samples of a case are not the joint text; check every prompt."""
+def reasons_of(cases: Sequence[Case], kind: str, tokenizer: Tokenizer) -> set[str]:
+    """Return why samples of the cases are not the joint texts; check every prompt."""
+    texts = [text for case in cases for one in case.theirs for text in one]
+    encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    ids: dict[str, list[int]] = {
+        text: encoding.ids for text, encoding in zip(texts, encodings, strict=True)
+    }
+    encoded = Encoder(tokenizer).samples([text for case in cases for text in case.ours])
+    reasons = set[str]()
+    for case in cases:
+        samples = [sample for _ in case.ours for sample in next(encoded)]
+        reasons |= reasons_of_case(case, samples, ids, kind, tokenizer)
+    return reasons
 
-    def ids(text: str) -> list[int]:
-        encoded: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
-        return encoded
 
-    prompts = [ids(one.prompt) for one in case.theirs]
+def reasons_of_case(
+    case: Case, samples: list[Ids], ids: dict[str, list[int]], kind: str, tokenizer: Tokenizer
+) -> set[str]:
+    prompts = [ids[one.prompt] for one in case.theirs]
     reasons, asked = set[str](), []
-    for sample in (one for some in Encoder(tokenizer).samples(case.ours) for one in some):
+    for sample in samples:
         places = [place_of(begin, sample, prompts) for begin in sample.ranges[::2]]
         asked += places
         last = places[-1]
-        joint = ids(case.theirs[last].whole)
+        joint = ids[case.theirs[last].whole]
         shared = min(len(joint), len(sample.ids))
         if sample.ids[:shared] == joint[:shared] and shared >= max(places and sample.ranges) - 1:
             continue
@@ -154,8 +165,7 @@ def matrix(tmp_path: Path) -> dict[str, tuple[str, ...]]:
         assert cases, f"{name} was trained: {refused}"
         assert all(REFUSED.get(name, "none is") in one for one in refused), (name, refused)
         rows[name] = tuple(
-            ", ".join(sorted(set().union(*(reasons_of(one, kind, tokenizer) for one in cases))))
-            or "equal"
+            ", ".join(sorted(reasons_of(cases, kind, tokenizer))) or "equal"
             for kind, tokenizer in tokenizers.items()
         )
     return rows

@@ -14,16 +14,15 @@ from transformers.models.auto.modeling_auto import (
 from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from train.data.architecture import (
-    causal_kinds,
     check_is_causal,
-    multimodal_kinds,
+    known_kinds,
     why_not_apart,
 )
 
 
 def test_the_kinds_are_those_of_transformers() -> None:
-    assert causal_kinds() == set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    assert multimodal_kinds() == set(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
+    multimodal = set(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
+    assert known_kinds() == set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) | multimodal
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 
 from rundir.events import EventTail, EventWriter
 from tests.train.data.test_prepare_data import cache, file, model, saved_tokenizer
-from train.data.prepare_path import prepare_path
-from train.data.prepare_progress import PrepareProgress, told_in
+from train.data.path_samples import prepare_path
+from train.data.reading_progress import ReadingProgress, reported_in
 from train.data.samples import Recipe
 from train.files import content
 from train.files.content import digest_of
@@ -26,8 +26,8 @@ def test_progress_tells_rows_share_speed_and_time_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("train.data.prepare_progress.time.monotonic", lambda: now)
-    progress = PrepareProgress(8_000_000)
+    monkeypatch.setattr("train.data.reading_progress.time.monotonic", lambda: now)
+    progress = ReadingProgress(8_000_000)
     progress.at(1_000_000, 10)
     assert capsys.readouterr().err == ""  # only now and then
     now = 120.0
@@ -37,12 +37,12 @@ def test_progress_tells_rows_share_speed_and_time_left(
 
 
 def test_progress_is_told_in_events_with_the_memory(tmp_path: Path) -> None:
-    with told_in(EventWriter(tmp_path / "prepare.jsonl")):
-        progress = PrepareProgress(1000)
+    with reported_in(EventWriter(tmp_path / "prepare.jsonl")):
+        progress = ReadingProgress(1000)
         progress.at(10, 3)
         progress.at(1000, 250)
         progress.end()
-    PrepareProgress(1000).end()  # of nobody's interest
+    ReadingProgress(1000).end()  # of nobody's interest
     first, last = EventTail(tmp_path / "prepare.jsonl").new_events()
     assert (first["name"], first["num_rows"], first["done_bytes"]) == ("prepare.progress", 3, 10)
     assert (last["num_rows"], last["done_bytes"], last["total_bytes"]) == (250, 1000, 1000)
@@ -55,7 +55,7 @@ def test_a_large_file_is_read_once_and_again_when_it_has_changed(
     reads: list[Path] = []
     whole = content._read
 
-    def read(path: Path) -> str:
+    def read(path: Path) -> bytes:
         reads.append(path)
         return whole(path)
 
@@ -85,7 +85,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(
     file: Path, model: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(small_disk))
-    rows = [{"text": f"{i} " * 90} for i in range(3000)]
+    rows = [{"text": f"{i} " * 90} for i in range(900)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(OSError, match="No space") as raised:
         prepare_path(file, model, Recipe(max_seq_length=1000))
@@ -98,7 +98,7 @@ PEAK = """
 import resource, sys
 from pathlib import Path
 from train.data import cache as data_cache
-from train.data.prepare_path import prepare_path
+from train.data.path_samples import prepare_path
 from train.data.samples import Recipe
 data_cache.num_processes = lambda: 2
 prepare_path(Path(sys.argv[1]), Path(sys.argv[2]), Recipe(max_seq_length=1000))

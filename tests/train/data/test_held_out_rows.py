@@ -15,7 +15,7 @@ import pytest
 from rundir.paths import RunDir
 from tests.train.data.test_prepare_data import cache, file, model, saved_tokenizer
 from train.data.dataset import SampleFile
-from train.data.prepare_path import prepare_path
+from train.data.path_samples import prepare_path
 from train.data.samples import Recipe
 
 __all__ = ["cache", "file", "model", "saved_tokenizer"]  # their fixtures

@@ -22,16 +22,8 @@ from rundir.exit_codes import ExitCode
 from rundir.paths import create_run
 from rundir.prepared import PreparedData, read_prepared
 from train.data.dataset import SampleFile
-from train.data.prepare_path import prepare_file
+from train.data.path_samples import prepare_file
 from train.model.make_checkpoint import byte_tokenizer
-
-PREPARE = """
-import sys
-from pathlib import Path
-from train.data.prepare_path import prepare_file
-sys.stdin.read()
-print(prepare_file(Path(sys.argv[1]), Path(sys.argv[2]), 0, 1000))
-"""
 
 
 @pytest.fixture(scope="session")
@@ -116,8 +108,11 @@ def test_marks_that_the_template_writes_are_not_added_again(file: Path, model: P
     ]
 
 
-def test_more_rows_than_a_batch_keep_their_order(file: Path, model: Path) -> None:
-    pairs = [(f"p{i}", f"r{i}") for i in range(5000)]
+def test_more_rows_than_a_block_keep_their_order(
+    file: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("train.data.formats.text_format.BLOCK_ROWS", 100)
+    pairs = [(f"p{i}", f"r{i}") for i in range(950)]
     file.write_text(rows(*pairs), encoding="utf-8")
     samples = SampleFile(prepare_file(file, model, 0, 100))
     assert [samples.texts(i) for i in range(len(samples))] == pairs
@@ -219,32 +214,6 @@ def test_whatever_the_tokens_depend_on_makes_another_file(file: Path, model: Pat
     made.append(prepare_file(file, model, 0, 100))
     assert len({prepared.path for prepared in made}) == 6
     assert decoded(made[4], model)[0] == (PAIRS[0][0], PAIRS[0][1] + "<|end|>")
-
-
-def test_two_processes_preparing_the_same_data_both_get_it(
-    file: Path, model: Path, cache: Path, environ: dict[str, str]
-) -> None:
-    file.write_text(rows(*((f"p{i}", "r" * 40) for i in range(6000))), encoding="utf-8")
-    env = environ | {"AIRLOCK_CACHE_DIR": str(cache.parent)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-P", "-c", PREPARE, str(file), str(model)],
-            env=env,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        for _ in range(2)
-    ]
-    for process in started:
-        assert process.stdin is not None
-        process.stdin.close()
-        process.stdin = None
-    answers = [process.communicate()[0] for process in started]
-    assert [process.returncode for process in started] == [0, 0]
-    assert answers[0] == answers[1]
-    assert len(list(cache.glob("[!.]*"))) == 1
-    assert len(SampleFile(prepare_file(file, model, 0, 1000))) == 6000
 
 
 def test_a_tokenizer_of_another_model_is_noticed_even_on_a_cached_file(

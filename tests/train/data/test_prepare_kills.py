@@ -21,14 +21,13 @@ import pytest
 from rundir.seal import is_sealed
 from tests.train.data.test_prepare_data import cache, file, model, saved_tokenizer
 from train.data import cache as data_cache
-from train.data import readers
 from train.data.dataset import SampleFile
-from train.data.prepare_path import prepare_path
+from train.data.path_samples import prepare_path
 from train.data.samples import Recipe
 
 __all__ = ["cache", "file", "model", "saved_tokenizer"]  # their fixtures
 
-NUM_ROWS = 3000
+NUM_ROWS = 2000
 RECIPE = Recipe(max_seq_length=1000)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -37,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.fixture(autouse=True)
 def several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_cache, "_SMALL_BYTES", 0)
-    monkeypatch.setattr(readers, "_BLOCK_ROWS", 50)
+    monkeypatch.setattr("train.data.formats.text_format.BLOCK_ROWS", 50)
     monkeypatch.setattr(data_cache, "num_processes", lambda: 2)
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # these are forks of a busy process
 
@@ -78,7 +77,7 @@ def alive(group: int) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize(
-    "num_kills", [5, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
+    "num_kills", [3, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
 )
 def test_whenever_it_is_killed_the_next_run_has_whole_data(
     file: Path, model: Path, cache: Path, num_kills: int

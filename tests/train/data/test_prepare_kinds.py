@@ -21,7 +21,7 @@ from train.chat.bad_row import BadRowError
 from train.data.cache import cached
 from train.data.columns import find_columns
 from train.data.dataset import SampleFile, marked, short
-from train.data.prepare_path import load_text_tools, prepare_path
+from train.data.path_samples import load_text_tools, prepare_path
 from train.data.samples import Recipe
 from train.data.sources import find_sources
 
@@ -245,35 +245,33 @@ def test_all_cores_make_the_same_file_as_one_process(
     file: Path, model: Path, cache: Path, environ: dict[str, str]
 ) -> None:
     program = """
-import sys
+import os, sys
 from pathlib import Path
 from train.data import cache as data_cache
-from train.data import pool
-from train.data import readers
-from train.data.prepare_path import load_text_tools, prepare_path
+from train.data.formats import text_format
+from train.data.path_samples import prepare_path
 from train.data.samples import Recipe
-from train.data.sources import find_sources
-data_cache._SMALL_BYTES, readers._BLOCK_ROWS = 0, 100
-data_cache.num_processes = lambda: int(sys.argv[3])
-recipe = Recipe(max_seq_length=20, eval_fraction=0.1, max_samples=3450)
-print(prepare_path(Path(sys.argv[1]), Path(sys.argv[2]), recipe)[0].path)
+data_cache._SMALL_BYTES, text_format.BLOCK_ROWS = 0, 100
+recipe = Recipe(max_seq_length=20, eval_fraction=0.1, max_samples=1450)
+for processes in (3, 1):  # it forks before it has threads
+    os.environ["AIRLOCK_CACHE_DIR"] = sys.argv[3] + str(processes)
+    data_cache.num_processes = lambda: processes
+    print(prepare_path(Path(sys.argv[1]), Path(sys.argv[2]), recipe)[0].path)
 """
     write(
-        file, *({"prompt": "p" * (i % 23), "response": f"r{i}"} for i in range(1, 4000) if i % 23)
+        file, *({"prompt": "p" * (i % 23), "response": f"r{i}"} for i in range(1, 1600) if i % 23)
     )
-    contents = []
-    for processes in ("1", "3"):
-        env = environ | {"AIRLOCK_CACHE_DIR": str(cache / processes)}
-        done = subprocess.run(
-            [sys.executable, "-P", "-W", "error", "-c", program, str(file), str(model), processes],
-            env=env,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stderr == ""
-        folder = Path(done.stdout.split()[-1]).parent
-        contents.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    done = subprocess.run(
+        [sys.executable, "-P", "-W", "error", "-c", program, str(file), str(model), str(cache)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert all(line.startswith("data: ") for line in done.stderr.splitlines())  # its progress
+    folders = [Path(line).parent for line in done.stdout.split() if line.endswith("samples.arrow")]
+    contents = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders]
+    assert len(contents) == 2
     assert contents[0].keys() == {
         "samples.arrow",
         "held_out.arrow",
@@ -283,7 +281,7 @@ print(prepare_path(Path(sys.argv[1]), Path(sys.argv[2]), recipe)[0].path)
         ".seal.json",
     }
     assert contents[0] == contents[1]
-    assert json.loads(contents[0]["counts.json"])["num_rows"] == 3450
+    assert json.loads(contents[0]["counts.json"])["num_rows"] == 1450
 
 
 def test_a_sample_file_is_pickled_as_its_name(file: Path, model: Path) -> None:

@@ -15,17 +15,19 @@ import pytest
 
 from rundir.errors import UserError
 from train.chat.bad_row import BadRowError
-from train.data import readers
-from train.data import text_files as lines
-from train.data.readers import read_blocks
-from train.data.rows import TOO_LONG, parsed
+from train.data.formats import batch_format, lines, text_format
+from train.data.formats.json_reader import elements
+from train.data.formats.known import read_blocks
+from train.data.formats.lines import TOO_LONG
+from train.data.formats.source import Source
+from train.data.rows import parsed
 from train.data.sources import find_sources
-from train.data.text_files import elements
 
 ROWS = [
     {"prompt": f"größe {i} \N{ROCKET}\n", "response": '"b", ' * (i % 7) + "[{1}]"}
     for i in range(100)
 ]
+SOURCE = Source(Path("rows.json"), "json")
 FORMATS = (
     "jsonl",
     "json",
@@ -105,7 +107,8 @@ def read(path: Path) -> list[tuple[int, Any]]:
 def test_every_format_gives_the_same_rows(
     tmp_path: Path, kind: str, block_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "_BLOCK_ROWS", block_rows)
+    for module in (text_format, batch_format):
+        monkeypatch.setattr(module, "BLOCK_ROWS", block_rows)
     found = read(write(kind, tmp_path))
     assert [row for _, row in found] == ROWS
     numbers = [number for number, _ in found]
@@ -247,7 +250,7 @@ def test_rows_in_an_object_take_no_more_memory_than_in_lines() -> None:
     rows = [{"prompt": str(i), "response": "r" * 1000} for i in range(3000)]
     for text in (json.dumps({"data": rows}), "\n".join(json.dumps(row, indent=1) for row in rows)):
         file = Counted(text.encode())
-        found = elements(file)
+        found = elements(file, SOURCE)
         assert [next(found)[1], next(found)[1]] == rows[:2]
         assert file.tell() == 1 << 18
         assert [row for _, row, _ in found] == rows[2:]
@@ -269,12 +272,12 @@ def test_an_array_is_the_same_however_it_is_cut(chunk: int) -> None:
     data, *objects = (
         json.dumps(value, ensure_ascii=False, indent=1).encode() for value in (values, *values)
     )
-    found = elements(Slow(data))
+    found = elements(Slow(data), SOURCE)
     assert [row for _, row, _ in found] == values
     for laid_out in (b'{"v": "1", "rows": ' + data + b"}", b"\n".join(objects)):
-        assert [row for _, row, _ in elements(Slow(laid_out))] == values
-    assert list(elements(Slow(b" [ ] "))) == []
-    numbers = elements(Slow(b"[12, 345]"))
+        assert [row for _, row, _ in elements(Slow(laid_out), SOURCE)] == values
+    assert list(elements(Slow(b" [ ] "), SOURCE)) == []
+    numbers = elements(Slow(b"[12, 345]"), SOURCE)
     assert [row for _, row, _ in numbers] == [b"12", b"345"]
 
 

@@ -12,7 +12,7 @@ from rundir.errors import UserError
 from rundir.paths import RunDir
 from tests.launch.run_folders import trained_run
 from tests.models import tiny_model
-from train.data.prepare_path import load_text_tools
+from train.data.path_samples import load_text_tools
 from train.model.build import load_model
 from train.speakers import Speaker, Way
 from train.talk import Talk

@@ -42,14 +42,20 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, errors
 
 
-def test_two_processes_ask_at_once_and_the_next_asks_nobody(
+def test_a_child_that_is_killed_ends_the_run_the_next_two_ask_at_once_and_later_ones_nobody(
     tmp_path: Path, environ: dict[str, str]
 ) -> None:
     folder = saved(tmp_path / "model", of_bytes(), "qwen3_5")
     env = {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}
+    process = start(folder, environ, **env)
+    os.kill(child_of(process), signal.SIGKILL)
+    code, _, errors = ended(process)
+    assert code == 1
+    assert "UserError: the process that loads the model's tokenizer was killed" in errors
+    assert not (tmp_path / "cache").exists()
     both = [start(folder, environ, **env) for _ in range(2)]
     expected = (0, f"{ids(auto(folder), 'in 2024')}\n", "")
-    assert [ended(one) for one in both] == [expected] * 2
+    assert [ended(process) for process in both] == [expected] * 2
     (note,) = (tmp_path / "cache" / "tokenizers").iterdir()  # and nothing half written
     before = note.stat().st_mtime_ns
     (folder / "tokenizer.json").touch()  # the content counts
@@ -65,12 +71,13 @@ def test_two_processes_ask_at_once_and_the_next_asks_nobody(
 
 
 def test_a_cache_that_cannot_be_written_costs_only_time(
-    tmp_path: Path, environ: dict[str, str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = saved(tmp_path / "model", of_bytes(), "qwen3_5")
     (tmp_path / "file").touch()
-    done = ended(start(folder, environ, AIRLOCK_CACHE_DIR=str(tmp_path / "file" / "cache")))
-    assert done == (0, f"{ids(auto(folder), 'in 2024')}\n", "")
+    monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    served_module._answer.cache_clear()
+    assert ids(tokenizer_of(folder), TEXTS[0]) == ids(auto(folder), TEXTS[0])
 
 
 def test_a_full_disk_costs_only_time(
@@ -86,20 +93,6 @@ def test_a_full_disk_costs_only_time(
     assert shutil.disk_usage(small_disk).free == 0
     assert ids(tokenizer_of(folder), TEXTS[0]) == ids(auto(folder), TEXTS[0])
     assert not [path for path in small_disk.rglob("*") if path.suffix == ".json"]
-
-
-def test_a_child_that_is_killed_ends_the_run_and_the_next_one_is_right(
-    tmp_path: Path, environ: dict[str, str]
-) -> None:
-    folder = saved(tmp_path / "model", of_bytes(), "qwen3_5")
-    env = {"AIRLOCK_CACHE_DIR": str(tmp_path / "cache")}
-    process = start(folder, environ, **env)
-    os.kill(child_of(process), signal.SIGKILL)
-    code, _, errors = ended(process)
-    assert code == 1
-    assert "UserError: the process that loads the model's tokenizer was killed" in errors
-    assert not (tmp_path / "cache").exists()
-    assert ended(start(folder, environ, **env))[0] == 0
 
 
 def child_of(process: subprocess.Popen[str]) -> int:

@@ -17,7 +17,7 @@ from rundir.exit_codes import ExitCode
 from tests.model_tokenizers import MARKS, QWEN2_SPLIT, TEXTS, auto, ids, of_bytes, of_pieces, saved
 from train.data.cache import tokenizer_digest
 from train.data.dataset import SampleFile
-from train.data.prepare_path import load_text_tools, prepare_path
+from train.data.path_samples import load_text_tools, prepare_path
 from train.data.samples import Recipe
 from train.describe import describe
 from train.files import served as served_module

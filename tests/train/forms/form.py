@@ -22,14 +22,13 @@ TEMPLATE = (
 class Form:
     """A file, and the expected outcome.
 
-    `rows` are objects for JSON lines, a text, or bytes. The outcome is either the samples in
-    `trained`, or an error with the words in `error`, whose advice works when followed: then it
-    trains `then`.
+    `rows` is what is in the file. The outcome is either the samples in `trained`, or an error with
+    the words in `error`, whose advice works when followed: then it trains `then`.
     """
 
     name: str
     of: str  # the library whose documentation has it
-    rows: list[Any] | str | bytes
+    rows: str | bytes
     file: str = "data.jsonl"
     settings: dict[str, Any] = field(default_factory=dict)
     trained: list[str] | None = None
@@ -41,58 +40,5 @@ class Form:
         return f"{self.of}: {self.name}"
 
 
-def user(text: str) -> str:
-    """Return a user's message."""
-    return f"<|user|>{text}"
-
-
-def answer(text: str) -> str:
-    """Return an assistant's message that is trained."""
-    return f"<|assistant|>[[{text}<|end|>]]"
-
-
-def said(text: str) -> str:
-    """Return an assistant's message that is not trained."""
-    return f"<|assistant|>{text}<|end|>"
-
-
-def system(text: str) -> str:
-    """Return a system prompt."""
-    return f"(system: {text})"
-
-
-def tool(text: str) -> str:
-    """Return a tool's result."""
-    return f"(tool: {text})"
-
-
-def text(words: str) -> str:
-    """Return a text, all of it trained."""
-    return f"[[{words}<|end|>]]"
-
-
-def message(role: str, content: Any, **more: Any) -> dict[str, Any]:
-    """Return a message in OpenAI's format."""
-    return {"role": role, "content": content, **more}
-
-
-def segment(label: Any, text: str) -> dict[str, Any]:
-    """Return a text with a flag for its loss, in Axolotl's format."""
-    return {"label": label, "text": text}
-
-
-def turn(who: str, value: Any) -> dict[str, Any]:
-    """Return a message in ShareGPT's format."""
-    return {"from": who, "value": value}
-
-
-PAIR = [user("2 + 5") + answer("7")]
-CHAT = [message("user", "2 + 5"), message("assistant", "7")]
-LONG_CHAT = [
-    message("system", "Be brief."),
-    *CHAT,
-    message("user", "And 1 more?"),
-    message("assistant", "8"),
-]
-LONG = system("Be brief.") + user("2 + 5") + answer("7") + user("And 1 more?") + answer("8")
-SHARED = [turn("human", "2 + 5"), turn("gpt", "7")]
+PAIR = ["<|user|>2 + 5<|assistant|>[[7<|end|>]]"]
+CHAT = [{"role": "user", "content": "2 + 5"}, {"role": "assistant", "content": "7"}]

@@ -1,10 +1,14 @@
-"""Every form: what is trained, or the error, and that the error's advice works when followed."""
+"""Every form: what is trained, or the error, and that the error's advice works when followed.
+
+The forms are in *.toml beside this file, and in files.py.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +18,21 @@ from tokenizers import Tokenizer
 from launch.config.resolve import resolve
 from rundir.errors import UserError
 from tests.train.data.test_prepare_data import cache
-from tests.train.forms import chats, files, odd, pairs, tool_chats
+from tests.train.forms import files
 from tests.train.forms.form import TEMPLATE, Form
 from train.data.dataset import SampleFile, marked
-from train.data.prepare_path import prepare_path
+from train.data.path_samples import prepare_path
 from train.data.samples import Recipe
 from train.model.make_checkpoint import byte_tokenizer
 
 __all__ = ["cache"]  # a fixture
 
-ALL = [*chats.FORMS, *tool_chats.FORMS, *pairs.FORMS, *files.FORMS, *odd.FORMS]
+TABLES = sorted(Path(__file__).parent.glob("*.toml"))
+ALL = files.FORMS + [
+    Form(**form)
+    for table in TABLES
+    for form in tomllib.loads(table.read_text(encoding="utf-8"))["form"]
+]
 _SETTING = re.compile(r"--set data\.(\w+)=(\S+)")
 
 
@@ -41,12 +50,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def written(form: Form, folder: Path) -> Path:
     """Write the form's file."""
     path = folder / form.file
-    if isinstance(form.rows, bytes):
-        path.write_bytes(form.rows)
-    elif isinstance(form.rows, str):
-        path.write_bytes(form.rows.encode())
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in form.rows), encoding="utf-8")
+    path.write_bytes(form.rows if isinstance(form.rows, bytes) else form.rows.encode())
     return path
 
 

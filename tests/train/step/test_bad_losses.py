@@ -26,7 +26,7 @@ from tests.train.groups import new_run, run_program, start_ranks, told
 from train import worker
 from train.batches.course import course_of
 from train.batches.epoch_order import Order
-from train.data.prepare_path import prepare_path
+from train.data.path_samples import prepare_path
 from train.data.samples import recipes
 from train.model.loss import SummedLoss
 from train.model.make_checkpoint import make_checkpoint

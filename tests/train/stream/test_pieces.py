@@ -14,14 +14,14 @@ import pytest
 
 from rundir.errors import UserError
 from tests.train.data.test_readers import FORMATS, PACKED, ROWS, write
-from train.data import text_files as lines
 from train.data.columns import Columns
-from train.data.readers import read_blocks
-from train.data.rows import TOO_LONG
+from train.data.formats import lines
+from train.data.formats.format import Numbered
+from train.data.formats.known import read_blocks
+from train.data.formats.lines import TOO_LONG
 from train.data.sources import find_sources
-from train.stream.piece_reader import Numbered, PieceReader
-from train.stream.pieces import PIECE, Pieces, StreamFile
-from train.stream.scan import scan, scan_all
+from train.stream.piece_reader import PieceReader
+from train.stream.pieces import PIECE, Pieces, StreamFile, scan, scan_all
 
 SMALL = 300  # bytes of a piece: a few rows
 
@@ -114,7 +114,7 @@ def test_any_number_of_files_is_one_table_and_a_limit_ends_it(
     tmp_path: Path, small_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "train.stream.scan._SMALL_BYTES", small_bytes
+        "train.stream.pieces._SMALL_BYTES", small_bytes
     )  # read by other processes, or not
     for i, kind in enumerate(("jsonl", "jsonl.gz", "parquet", "csv")):
         (tmp_path / f"{i}").mkdir()
@@ -180,12 +180,18 @@ def test_a_file_that_was_just_written_is_counted_anew(tmp_path: Path, cache: Pat
 
 
 @pytest.mark.parametrize("kind", ["jsonl.gz", "jsonl.zst"])
-def test_a_compressed_file_cut_short_is_named_when_it_is_counted(tmp_path: Path, kind: str) -> None:
+def test_a_compressed_file_cut_short_is_named_by_whichever_process_counts_it(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("train.stream.pieces._SMALL_BYTES", 0)  # so that others read the files
     path = write(kind, tmp_path, [{"text": str(i) * 50} for i in range(20_000)])
     path.write_bytes(path.read_bytes()[:-20])
     (source,) = find_sources(path)
     with pytest.raises(UserError, match=rf"{path} is damaged"):
         scan(source, SMALL)
+    (tmp_path / "whole.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(UserError, match=rf"{path} is damaged.*\n.*fetch it again"):
+        scan_all(files_at(tmp_path), SMALL, 0)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "jsonl.gz", "parquet", "arrow", "json"])

@@ -39,7 +39,7 @@ from train.batches.course import course_of
 from train.batches.feed import Feed
 from train.model.make_checkpoint import make_checkpoint
 from train.prepare import prepare
-from train.stream.stream import Stream
+from train.stream.streamed_samples import StreamedSamples
 
 pytestmark = pytest.mark.runs  # starts groups of real ranks
 
@@ -78,11 +78,11 @@ def new_run(folder: Path, name: str, config: RunConfig, resume_from: str | None 
     return run
 
 
-def open_stream(run: RunDir, ranks: Any, events: EventWriter) -> tuple[Stream, Feed]:
+def open_stream(run: RunDir, ranks: Any, events: EventWriter) -> tuple[StreamedSamples, Feed]:
     config = read_config(run.config)
     prepared = read_prepared(run)
     course = course_of(config, prepared.train.num_samples)
-    stream = Stream(
+    stream = StreamedSamples(
         config=config, run=run, prepared=prepared, ranks=ranks, events=events, course=course
     )
     return stream, Feed(stream, config, ranks.rank, ranks.world_size, stream)

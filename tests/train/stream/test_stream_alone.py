@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import threading
 from collections.abc import Generator
 from dataclasses import replace
@@ -27,20 +28,27 @@ from train.data.dataset import Sample
 from train.data.samples import Counts
 from train.files.served import file_tokenizer
 from train.model.make_checkpoint import make_checkpoint
-from train.stream.share import Share, joined
-from train.stream.stream import Ahead, Stream
+from train.stream.step_share import Share, joined
+from train.stream.streamed_samples import Ahead, StreamedSamples
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    make_checkpoint(configured(folder), folder / "model")
+    return folder / "model"
 
 
 @pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def alone(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with a model, for runs of this process."""
     monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "a.jsonl").write_text(row(1) + "\n")
-    make_checkpoint(configured(tmp_path), tmp_path / "model")
+    shutil.copytree(checkpoint, tmp_path / "model")
     return tmp_path
 
 
-def stream_of(folder: Path, config: RunConfig) -> tuple[Stream, Feed]:
+def stream_of(folder: Path, config: RunConfig) -> tuple[StreamedSamples, Feed]:
     run = new_run(folder, "run", config)
     events = EventWriter(run.event_file("rank0"), rank=0)
     return open_stream(run, Alone(torch.device("cpu")), events)
@@ -146,7 +154,7 @@ def test_what_ranks_tell_each_other_is_joined_in_the_order_of_the_step() -> None
         counts=Counts(num_rows=3, num_bad=1),
     )
     second = Share(samples=[(1, sample(5, 5, 5, 5))], counts=Counts(num_rows=1, num_too_long=2))
-    found = joined([one.packed() for one in (first, Share(), second)])
+    found = joined([first, Share(), second])
     assert [place for place, _ in found.samples] == [0, 1, 2]
     assert [ids.tolist() for _, (ids, _) in found.samples] == [
         [1, 2, 3, 4],
@@ -162,7 +170,7 @@ def test_what_ranks_tell_each_other_is_joined_in_the_order_of_the_step() -> None
 def test_of_errors_of_several_ranks_all_raise_the_first() -> None:
     errors = [UserError(f"größe {i}", do=f"do {i}", code=ExitCode.DATA) for i in range(2)]
     shares = [Share(), *(Share(error=error) for error in errors), Share()]
-    found = joined([one.packed() for one in shares]).error
+    found = joined(shares).error
     assert found is not None
     assert (str(found), found.code) == (str(errors[0]), ExitCode.DATA)
 

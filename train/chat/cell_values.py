@@ -1,4 +1,7 @@
-"""A value of a row as text, or decoded from its JSON."""
+"""A value of a row as text, or decoded from its JSON; images, sounds and videos are refused.
+
+Models are trained on text alone.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,13 @@ import json
 from typing import Any
 
 from train.chat.bad_row import BadRowError, in_json
-from train.chat.media import KINDS
 
 _YES = ("true", "t", "yes", "y", "on")
 _NO = ("false", "f", "no", "n", "off", "none", "null", "nan", "", "[]")
+_KIND_OF = {"image": "an image", "video": "a video", "audio": "a sound"}
+_COLUMNS = {f"{kind}{end}": what for kind, what in _KIND_OF.items() for end in ("", "s")}
+_PLACES = ("<image>", "<video>", "<audio>")  # where a text has them, in LLaVA's and others' data
+_PART_KINDS = ("image", "image_url", "input_image", "video", "video_url", "audio", "input_audio")
 
 
 def text_of(value: Any, column: str, where: str = "") -> str:
@@ -49,7 +55,7 @@ def _part(part: Any, where: str) -> str:
         text = part.get("text")
         if isinstance(text, str) and part.get("type", "text") in ("text", "input_text"):
             return text
-        if part.get("type") in KINDS:
+        if part.get("type") in _PART_KINDS:
             raise BadRowError(
                 f"has a part of type {part['type']!r} in {where}: Airlock trains on text alone",
                 do="--set data.on_bad_row=skip   # leaves such rows out, and lists them",
@@ -75,3 +81,25 @@ def decoded(value: Any) -> Any:
         except (ValueError, RecursionError):
             return value
     return value
+
+
+def refuse_media(row: dict[str, Any]) -> None:
+    """Raise BadRowError for a row that has an image, a video or a sound beside its text.
+
+    A text in a column of that name counts if the row's other texts say where it belongs: else it
+    can be a mere address, which nothing refers to.
+    """
+    for name, value in row.items():
+        if name.lower() not in _COLUMNS or value in (None, "", [], {}):
+            continue
+        if isinstance(value, str) and not _has_place(row):
+            continue
+        raise BadRowError(
+            f"has {_COLUMNS[name.lower()]} in `{name}`: Airlock trains on text alone",
+            do="--set data.on_bad_row=skip   # leaves such rows out, and lists them",
+        )
+
+
+def _has_place(row: dict[str, Any]) -> bool:
+    text = str(row)
+    return any(place in text for place in _PLACES)

@@ -9,7 +9,7 @@ from rundir.errors import UserError
 from rundir.exit_codes import ExitCode
 from train.chat.chat_template import ChatTemplate, NotWrittenError, Written
 from train.chat.messages import Message, reasoning_of
-from train.chat.rendered import Part, Turn
+from train.chat.rendered import AnswerTurn, Part
 
 THOUGHT, THOUGHT_END = "<think>", "</think>"  # templates omit what precedes the end in old answers
 OWN_TEMPLATE = (
@@ -25,7 +25,7 @@ def turn_of(
     *,
     by_marks: bool = False,
     end: str = "",
-) -> Turn:
+) -> AnswerTurn:
     """Return all text before the last message, which is an answer, and that message's parts.
 
     `by_marks`: the template's own marks say what has loss. `end` is put behind the answer. Raises
@@ -41,15 +41,15 @@ def turn_of(
     thought = thought_of(messages[-1])
     if not whole.text.startswith(before):
         answer = _after_thought(before, whole.text, thought, template)
-        return Turn(before, [(answer, True), *ending])
+        return AnswerTurn(before, [(answer, True), *ending])
     answer = whole.text[len(before) :]
     if thought.strip() not in answer:
         raise unwritable("leaves out the thoughts of the answer that is trained")
     if by_marks:
         parts = as_marked(whole, len(before))
         if any(has_loss for _, has_loss in parts):
-            return Turn(before, [*parts, *ending])
-    return Turn(before, [(answer, True), *ending])
+            return AnswerTurn(before, [*parts, *ending])
+    return AnswerTurn(before, [(answer, True), *ending])
 
 
 def thought_of(message: Message) -> str:

@@ -1,7 +1,7 @@
-"""Text files that are never in memory as a whole: their lines, and their rows of JSON.
+"""Rows of JSON that are never in memory as a whole: values are taken off the front of a file.
 
-JSON lays out its rows as an object a line, as objects over several lines, or as an array, which may
-be in an object: {"version": 1, "data": [ … ]}.
+They are laid out as an object a line, as objects over several lines, or as an array, which may be
+in an object: {"version": 1, "data": [ … ]}.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from typing import Any
 
+from rundir.errors import UserError
+from train.chat.column_names import ROW_NAMES
 from train.chat.messages import is_message
-from train.data.columns import ROW_NAMES
-
-LONGEST_ROW_BYTES = 16 << 20  # a longer row is not a sample, and would take all memory
+from train.data.formats.lines import LONGEST_ROW_BYTES, decoded
+from train.data.formats.source import Source, wrong
+from train.data.formats.text_format import TextRow
 
 _CHUNK_BYTES = 1 << 18
 _LOOKED_AT_CHARS = 1 << 16  # to see how rows are laid out
@@ -23,39 +26,6 @@ _DECODER = json.JSONDecoder()
 _KEY = re.compile(r'\s*[{,]\s*(?=")')
 _COLON = re.compile(r"\s*:\s*")
 _OBJECTS = re.compile(r"\[\s*(?={)")
-
-Found = tuple[int, bytes | dict[str, Any], int]
-
-
-class WrongJsonError(Exception):
-    """Invalid JSON, or an object with several lists of rows.
-
-    `what` completes a sentence about the file; `command` is one to pipe its text to.
-    """
-
-    def __init__(self, what: str, command: str) -> None:
-        super().__init__(what, command)
-        self.what, self.command = what, command
-
-
-def numbered(file: Any, first: int = 1) -> Iterator[tuple[int, bytes]]:
-    """Yield lines numbered as in an editor, without the byte order mark of the file's line 1.
-
-    A line that is too long is cut, but stays long enough to show it. When a line is yielded the
-    file has been read to the end of that line, and no further.
-    """
-    number = first - 1
-    while line := file.readline(LONGEST_ROW_BYTES + 1):
-        number += 1
-        rest = line
-        while len(rest) > LONGEST_ROW_BYTES and not rest.endswith(b"\n"):
-            rest = file.readline(LONGEST_ROW_BYTES + 1)
-        yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-
-
-def decoded(line: bytes) -> str:
-    """Decode a line; what is not UTF-8 becomes lone surrogates, which every row is checked for."""
-    return line.decode("utf-8", errors="surrogateescape")
 
 
 def is_a_row_a_line(start: bytes) -> bool:
@@ -101,30 +71,32 @@ def _value(text: str, at: int) -> tuple[Any, int]:
         return None, len(text)
 
 
-def elements(file: Any) -> Iterator[Found]:
+def elements(file: Any, source: Source) -> Iterator[TextRow]:
     """Yield the elements of an array, or objects that follow each other.
 
-    Each comes with the line that it begins on and its length. Raises WrongJsonError.
+    Each comes with the line that it begins on and its length. Raises UserError.
     """
-    reader = _Reader(file)
+    reader = _JsonReader(file, source)
     try:
         yield from reader.rows()
     except (ValueError, RecursionError) as error:
-        raise WrongJsonError(
+        raise wrong(
+            source.path,
             f"is not valid JSON at line {reader.line}: {error}",
-            f"sed -n '{reader.line}{{p;q}}' | head -c 2000",
+            f"{source.printed_by} | sed -n '{reader.line}{{p;q}}' | head -c 2000",
         ) from error
 
 
-class _Reader:
+class _JsonReader:
     """Takes values off the front of what was read."""
 
-    def __init__(self, file: Any) -> None:
-        self._file, self._undecoded = file, b""
+    def __init__(self, file: Any, source: Source) -> None:
+        self._file, self._source = file, source
+        self._decoder = getincrementaldecoder("utf-8")(errors="surrogateescape")
         self._text, self._at, self.line = "", 0, 1
         self._is_whole = False
 
-    def rows(self) -> Iterator[Found]:
+    def rows(self) -> Iterator[TextRow]:
         """Yield all rows. Raises ValueError for invalid JSON."""
         while len(self._text) < _LOOKED_AT_CHARS and not self._is_whole:
             self._read(0)
@@ -142,7 +114,7 @@ class _Reader:
         while self._mark():
             yield self._row()
 
-    def _array(self) -> Iterator[Found]:
+    def _array(self) -> Iterator[TextRow]:
         self._take("[")
         if self._mark() != "]":
             yield self._row()
@@ -152,7 +124,7 @@ class _Reader:
         self._take("]")
 
     def _end_of_object(self) -> None:
-        """Take what follows the array of rows. Raises WrongJsonError for another list."""
+        """Take what follows the array of rows. Raises UserError for another list."""
         while self._mark() == ",":
             self._take(",")
             name, _ = self._value()
@@ -162,16 +134,17 @@ class _Reader:
             self._value()
         self._take("}")
 
-    def _has_another(self, name: Any) -> WrongJsonError:
+    def _has_another(self, name: Any) -> UserError:
         take = f"import json, sys; data = json.load(sys.stdin)[{name!r}]"
         program = f"{take}; print(*map(json.dumps, data), sep='\\n')"
-        return WrongJsonError(
+        return wrong(
+            self._source.path,
             f"has rows in a list, and another list in `{name}`, at line {self.line}",
-            f"python3 -c {shlex.quote(program)} > rows.jsonl   # and --data rows.jsonl; or the "
-            f"other's name in the place of {name}",
+            f"{self._source.printed_by} | python3 -c {shlex.quote(program)} > rows.jsonl   # and "
+            f"--data rows.jsonl; or the other's name in the place of {name}",
         )
 
-    def _row(self) -> Found:
+    def _row(self) -> TextRow:
         """Take a row; what is no object is left to the check of rows."""
         self._mark()
         line = self.line
@@ -218,16 +191,5 @@ class _Reader:
         """Read as much again as is there, so that a long value is not parsed too often."""
         data = self._file.read(max(_CHUNK_BYTES, at_least))
         self._is_whole = not data
-        whole = self._undecoded + data
-        # A character may be cut in the middle; it ends within the next three bytes.
-        cut = len(whole) if self._is_whole else _last_start(whole)
-        self._undecoded = whole[cut:]
-        self._text, self._at = self._text[self._at :] + decoded(whole[:cut]), 0
-
-
-def _last_start(data: bytes) -> int:
-    """Return the index at which the last UTF-8 character begins."""
-    for at in range(len(data) - 1, max(len(data) - 5, -1), -1):
-        if data[at] & 0xC0 != 0x80:  # noqa: PLR2004 - continuation bytes begin with bits 10
-            return at
-    return len(data)
+        self._text = self._text[self._at :] + self._decoder.decode(data, final=self._is_whole)
+        self._at = 0

@@ -24,7 +24,7 @@ _MB = 1e6
 
 
 @contextlib.contextmanager
-def told_in(events: EventWriter) -> Iterator[None]:
+def reported_in(events: EventWriter) -> Iterator[None]:
     """Let all progress within the block be told in `events` as well."""
     before = _EVENTS.set(events)
     try:
@@ -33,7 +33,7 @@ def told_in(events: EventWriter) -> Iterator[None]:
         _EVENTS.reset(before)
 
 
-class PrepareProgress:
+class ReadingProgress:
     """Shows rows, share and speed of reading `total_bytes`, the size of the files on disk."""
 
     def __init__(self, total_bytes: int) -> None:

@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import chain, count, islice, pairwise
+from itertools import count, islice, pairwise
 from pathlib import Path
 
 import numpy as np
 
 from rundir.config import RunConfig
 from rundir.errors import UserError
-from rundir.exit_codes import ExitCode
 from train.batches.course import Course
 from train.chat.bad_row import BadRowError
 from train.data.columns import Columns
 from train.data.dataset import Sample
 from train.data.fits_model import check_fits
-from train.data.prepare_path import load_text_tools
-from train.data.readers import Raw
+from train.data.formats.format import Raw
+from train.data.formats.source import Source
+from train.data.path_samples import load_text_tools
 from train.data.samples import Counts, recipes
-from train.data.sources import Source, bad_row
+from train.data.sources import bad_row
 from train.data.tokenise import Tokeniser
 from train.stream.order import Shuffle, StreamOrder, Window
 from train.stream.piece_reader import PieceReader
 from train.stream.pieces import Pieces
 
 _LEAST_PIECES = 16  # per window: rows from fewer places would be too similar
-
-_COUNTED = (
-    "num_rows",
-    "num_bad",
-    "num_unwanted",
-    "num_too_long",
-    "num_truncated",
-    "num_split",
-    "num_rewritten",
-    "num_unasked",
-    "num_own_marks",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,59 +39,24 @@ class Share:
 
     samples: Sequence[tuple[int, Sample]] = ()
     counts: Counts = field(default_factory=Counts)
-    bad: Sequence[tuple[Row, BadRowError]] = ()
+    bad: Sequence[tuple[StreamRow, BadRowError]] = ()
     error: UserError | None = None
 
-    def packed(self) -> np.ndarray:
-        """Return samples, counts and error as one array of int32; bad rows are not included."""
-        error = _error_bytes(self.error)
-        heads = [(place, len(ids), ranges.size) for place, (ids, ranges) in self.samples]
-        counted = [getattr(self.counts, name) for name in _COUNTED]
-        numbers = [len(error), *error, *counted, len(heads), *chain.from_iterable(heads)]
-        parts = (part for _, (ids, ranges) in self.samples for part in (ids, ranges.ravel()))
-        return np.concatenate([np.array(numbers, np.int32), *parts])
 
-
-def joined(packed: Iterable[np.ndarray]) -> Share:
-    """Return all samples of a step, in the order of its rows, from what all ranks have packed.
+def joined(all_shares: Iterable[Share]) -> Share:
+    """Return all samples of a step, in the order of its rows, from the shares of all ranks.
 
     Of several errors the first rank's is kept.
     """
     samples: list[tuple[int, Sample]] = []
     counts, errors = Counts(), []
-    for numbers in packed:
-        rest = _Rest(numbers)
-        errors.append(bytes(rest.take(int(rest.take(1)[0])).tolist()))
-        counted = rest.take(len(_COUNTED)).tolist()
-        counts.add(Counts(**dict(zip(_COUNTED, counted, strict=True))))
-        heads = rest.take(3 * int(rest.take(1)[0])).reshape(-1, 3).tolist()
-        for place, num_ids, num_ranges in heads:
-            samples.append((place, (rest.take(num_ids), rest.take(num_ranges).reshape(-1, 2))))
+    for share in all_shares:
+        samples += share.samples
+        counts.add(share.counts)
+        errors.append(share.error)
     samples.sort(key=lambda sample: sample[0])
-    error = next((text for text in errors if text), b"")
-    return Share(samples=samples, counts=counts, error=_error_of(error))
-
-
-class _Rest:
-    """Takes numbers off the front of an array."""
-
-    def __init__(self, numbers: np.ndarray) -> None:
-        self._numbers, self._at = numbers, 0
-
-    def take(self, num: int) -> np.ndarray:
-        self._at += num
-        return self._numbers[self._at - num : self._at]
-
-
-def _error_bytes(error: UserError | None) -> bytes:
-    return b"" if error is None else json.dumps([error.args[0], error.do, error.code]).encode()
-
-
-def _error_of(text: bytes) -> UserError | None:
-    if not text:
-        return None
-    what, do, code = json.loads(text)
-    return UserError(what, do=do, code=ExitCode(code))
+    error = next((error for error in errors if error is not None), None)
+    return Share(samples=samples, counts=counts, error=error)
 
 
 def shares(
@@ -144,7 +96,7 @@ def order_of(pieces: Pieces, course: Course) -> StreamOrder:
     return StreamOrder(pieces.table, shuffles)
 
 
-def _share_of(places: Sequence[int], rows: Sequence[Row], tokeniser: Tokeniser) -> Share:
+def _share_of(places: Sequence[int], rows: Sequence[StreamRow], tokeniser: Tokeniser) -> Share:
     made = tokeniser.encoded((i, row.raw) for i, row in enumerate(rows))
     return Share(
         samples=[
@@ -160,7 +112,7 @@ def _share_of(places: Sequence[int], rows: Sequence[Row], tokeniser: Tokeniser) 
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StreamRow:
     """A row with its file and position."""
 
     source: Source
@@ -186,7 +138,7 @@ class StreamRows:
         self._order, self._reader, self._course = order, reader, course
         self._rank, self._world_size = rank, world_size
 
-    def steps(self, first: int) -> Generator[tuple[range, list[Row]]]:
+    def steps(self, first: int) -> Generator[tuple[range, list[StreamRow]]]:
         """Yield the positions in the step and the rows, for step `first` (from 0) and all after it.
 
         Raises UserError for a file that has changed.
@@ -202,24 +154,24 @@ class StreamRows:
         """Close all open files."""
         self._reader.close()
 
-    def _rows(self, position: int) -> Iterator[Row]:
+    def _rows(self, position: int) -> Iterator[StreamRow]:
         while True:
             window = self._order.window(position)
             positions = np.arange(position, window.end)
             own = positions[positions % self._world_size == self._rank]
-            yield from self._of_window(window, own)
+            yield from self._window_rows(window, own)
             position = window.end
 
-    def _of_window(self, window: Window, positions: np.ndarray) -> Iterator[Row]:
+    def _window_rows(self, window: Window, positions: np.ndarray) -> Iterator[StreamRow]:
         slots, rows = window.places(positions)
         as_read = np.lexsort((rows, slots))
         bounds = np.searchsorted(slots[as_read], np.arange(len(window.pieces) + 1)).tolist()
         parts = [as_read[begin:end] for begin, end in pairwise(bounds)]
-        window_rows: list[Row | None] = [None] * len(positions)
+        window_rows: list[StreamRow | None] = [None] * len(positions)
         for at, some in self._reader.rows(window.pieces, [rows[part] for part in parts]):
             source = self._reader.source(int(window.pieces[at]["file"]))
             for index, (number, raw) in zip(parts[at].tolist(), some, strict=True):
-                window_rows[index] = Row(source, number, raw)
+                window_rows[index] = StreamRow(source, number, raw)
         for index, row in enumerate(window_rows):
             window_rows[index] = None  # not kept once it is used
             assert row is not None

@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from rundir.paths import RunDir
 from rundir.prepared import PreparedData
 from rundir.units import num_text
 from train.chat.template import Template
-from train.chat.template_options import options_of
+from train.chat.template_files import options_of
 from train.data.arrow_file import BAD_ROWS, HELD_OUT, HELD_OUT_ROWS, TRAIN
 from train.data.cache import (
     Tools,
@@ -133,11 +134,11 @@ def summary(path: Path, counts: dict[str, Any], recipe: Recipe) -> str:
     return "; ".join([*parts, *counts["remarks"]])
 
 
-def left_out(counts: dict[str, Any], recipe: Recipe) -> list[str]:
+def left_out(counts: Mapping[str, Any], recipe: Recipe) -> list[str]:
     """Return phrases about the rows that are not trained on as they are."""
     limit = f"{recipe.max_seq_length:,}"
     return [
-        what.format(counts[name])
+        what.format(num)
         for name, what in (
             ("num_held_out", "{:,} samples held out"),
             ("num_unwanted", f"{{:,}} rows left out: `{recipe.only_where}` is not true"),
@@ -152,7 +153,7 @@ def left_out(counts: dict[str, Any], recipe: Recipe) -> list[str]:
             ("num_own_marks", "begin or end tokens of {:,} rows are their own: none is added"),
             ("num_duplicates", "{:,} rows are the same as an earlier one, and kept"),
         )
-        if counts[name]
+        if (num := counts.get(name))
     ]
 
 

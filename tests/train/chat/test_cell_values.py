@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from train.chat.bad_row import BadRowError
-from train.chat.media import refuse_media
+from train.chat.cell_values import refuse_media
 
 PLACED = [{"role": "user", "content": "<image>What is it?"}]
 

@@ -6,7 +6,6 @@ file. The content is examined only in the first rows of some files.
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +20,19 @@ from train.data.columns import Columns
 from train.data.compare_tokenizers import compare_tokenizers
 from train.data.dataset import NUM_SHOWN, marked
 from train.data.fits_model import check_fits
-from train.data.prepare_path import decided_by
-from train.data.readers import Block, read_blocks
+from train.data.formats.known import NEEDED, first_rows, format_of
+from train.data.formats.source import Source
+from train.data.path_samples import decided_by
 from train.data.samples import Counts, Recipe, Sample
-from train.data.sources import NEEDED, Source, bad_row, find_sources
+from train.data.sources import bad_row, find_sources
 from train.data.tokenise import Tokeniser
-from train.stream.pieces import Pieces, StreamFile
-from train.stream.scan import piece_bytes_of, scan_all
+from train.stream.pieces import Pieces, StreamFile, piece_bytes_of, scan_all
 
 _TRIED_ROWS, _TRIED_FILES = 256, 20
 _FOLDER = "stream"
 
 
-def prepare_stream(
+def count_and_try(
     path: Path, model_path: Path, recipe: Recipe, tools: Tools, run: RunDir
 ) -> tuple[PreparedData, list[str], str]:
     """Count the rows at `path`, and try some; write the positions of all below `run.data`.
@@ -60,7 +59,7 @@ def prepare_stream(
         longest=recipe.max_seq_length,
         end_token_id=end_token_id_of(columns, *tools),
         is_streamed=True,
-        mapped=[str(source.path) for source in used if source.format == "arrow"],
+        mapped=[str(source.path) for source in used if format_of(source).is_mapped],
         made_of={"files": pieces.fingerprint, **decided_by(recipe, model_path)},
     )
     return prepared, shown, "; ".join([_summary(path, pieces, len(used), recipe, counts), *more])
@@ -75,7 +74,7 @@ def _try(
     samples: list[Sample] = []
     counts = Counts()
     for source in sources[:_TRIED_FILES]:
-        block = _first_rows(source)
+        block = first_rows(source, _TRIED_ROWS)
         if columns is None:
             columns = columns_of_first(block, recipe, source)
             tokeniser = Tokeniser(*tools, recipe, columns)
@@ -91,11 +90,6 @@ def _try(
         raise _none_left(sources[0].path, counts, recipe)
     more = remarks(seen, columns, recipe, tools[1])
     return columns, [_as_text(sample, tools[0]) for sample in samples], counts, more
-
-
-def _first_rows(source: Source) -> Block:
-    with closing(read_blocks(source)) as blocks:
-        return next(blocks).cut(_TRIED_ROWS)
 
 
 def _as_text(sample: Sample, tokenizer: Any) -> str:

@@ -1,8 +1,9 @@
 """Streamed training data: ranks read and tokenise them while they train.
 
-Each rank takes its rows of a step (train/stream/share.py) and makes samples of them, in a thread,
-some steps ahead. Then all ranks exchange their samples, which costs little compared to a step, so
-that everything after it is as with prepared data: rows are packed, and tokens divided evenly.
+Each rank takes its rows of a step (train/stream/step_share.py) and makes samples of them, in a
+thread, some steps ahead. Then all ranks exchange their samples, which costs little compared to a
+step, so that everything after it is as with prepared data: rows are packed, and tokens divided
+evenly.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Generic, TypeVar
@@ -26,10 +28,11 @@ from train.batches.course import Course
 from train.data.arrow_file import BAD_ROWS, MOST_LISTED, bad_row_line
 from train.data.cache import tokenizer_digest
 from train.data.dataset import Sample
+from train.data.path_samples import left_out
 from train.data.samples import Counts, recipes
 from train.stream.piece_reader import PieceReader
 from train.stream.pieces import Pieces
-from train.stream.share import Share, StreamRows, joined, order_of, shares
+from train.stream.step_share import Share, StreamRows, joined, order_of, shares
 
 _NUM_AHEAD = 4  # steps
 _TOLD_AGAIN = 10  # times as many rows left out as at the last report
@@ -76,7 +79,7 @@ class Ahead(Generic[Item]):
             self._items.close()
 
 
-class Stream:
+class StreamedSamples:
     """The samples of one step at a time. Every method is called by all ranks together."""
 
     def __init__(
@@ -137,7 +140,7 @@ class Stream:
         except UserError as error:
             own = Share(error=error)
         self._list(own, step)
-        share = joined(self._ranks.gather_arrays(own.packed()))
+        share = joined(self._ranks.exchange(replace(own, bad=())))
         if share.error is not None:
             raise share.error
         self._samples = [sample for _, sample in share.samples]
@@ -168,7 +171,7 @@ class Stream:
                 num_split=counts.num_split,
                 num_rewritten=counts.num_rewritten,
             )
-            self._say(_summary(counts, self._config.data.max_seq_length))
+            self._say(self._summary())
 
     def _rows(self, rank: int, world_size: int) -> StreamRows:
         order, reader = (
@@ -193,7 +196,15 @@ class Stream:
         if left_out >= self._tell_at:
             self._tell_at = left_out * _TOLD_AGAIN
             if self._ranks.is_first:
-                self._say(_summary(self._counts, self._config.data.max_seq_length))
+                self._say(self._summary())
+
+    def _summary(self) -> str:
+        """Return a line about what became of the rows, so that none is left out silently."""
+        counts = self._counts
+        parts = [f"{counts.num_rows:,} rows streamed"]
+        if counts.num_bad:
+            parts.append(f"{counts.num_bad:,} bad ones left out (data/*.{BAD_ROWS})")
+        return "; ".join([*parts, *left_out(asdict(counts), recipes(self._config)[0])])
 
     def _say(self, text: str) -> None:
         self._events.emit("log", "line", text=f"[Rank {self._ranks.rank}] DATA: {text}")
@@ -210,21 +221,3 @@ def _check_tokenizer(config: RunConfig, prepared: Prepared) -> None:
             do="the same files, and the same version of transformers, on all nodes; start it again",
             code=ExitCode.DATA,
         )
-
-
-def _summary(counts: Counts, max_seq_length: int) -> str:
-    """Return a line about what became of the rows, so that none is left out silently."""
-    parts = [f"{counts.num_rows:,} rows streamed"]
-    for name, what in (
-        ("num_bad", "{:,} bad ones left out (data/*.bad_rows.jsonl)"),
-        ("num_unwanted", "{:,} rows left out by data.only_where"),
-        ("num_too_long", f"{{:,}} samples left out: more than {max_seq_length:,} tokens"),
-        ("num_truncated", f"{{:,}} samples cut off at {max_seq_length:,} tokens"),
-        ("num_split", "{:,} long rows split"),
-        ("num_rewritten", "{:,} conversations split into several samples"),
-        ("num_unasked", "{:,} answers without loss: no prompt asks for them"),
-        ("num_own_marks", "begin or end tokens of {:,} rows are their own: none is added"),
-    ):
-        if number := getattr(counts, name):
-            parts.append(what.format(number))
-    return "; ".join(parts)
