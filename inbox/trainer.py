@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Literal
+from dataclasses import asdict
+from typing import Any, Literal
 
 from inbox import requests
-from inbox.attempt import Ended, command_of, judge, log_of, new_attempt, run_of, shown
-from inbox.content import Interrupted, content_hash
-from inbox.ending import Verdict, completed, finish, finish_again
-from inbox.jobs import Attempt, Job
+from inbox.attempt import Ended, command_of, judge, log_of, new_attempt, run_of
+from inbox.content_hash import content_hash
+from inbox.inbox_settings import InboxSettings
+from inbox.job_verdict import JobVerdict, completed, finish, finish_again
+from inbox.jobs import Attempt, InboxJob
 from inbox.layout import Layout
 from inbox.models.models import Models
-from inbox.models.scoring import InterruptedScoringError
-from inbox.process import Recorded, recorded, start
 from inbox.reasons import last_error, why_failed
-from inbox.settings import Settings
+from inbox.recorded_process import Recorded, recorded, start
 from rundir.errors import UserError
 from rundir.paths import RunDir
 
@@ -28,13 +28,13 @@ _LONGEST_BACKOFF_S = 3600.0
 _KILL_AFTER_S = 900.0  # a skipped training that has not saved and ended by then is killed
 
 
-class Trainer:
+class JobTrainer:
     """Carries one job at a time. `say` logs a line; `is_stopped` tells whether to end soon."""
 
     def __init__(
         self,
         layout: Layout,
-        settings: Settings,
+        settings: InboxSettings,
         say: Callable[[str], None],
         is_stopped: Callable[[], bool],
     ) -> None:
@@ -44,7 +44,7 @@ class Trainer:
         self._completed = completed(layout)
         self._popen: subprocess.Popen[bytes] | None = None
         self._asked_at: float | None = None  # monotonic: when the attempt was interrupted
-        self.job: Job | None = None
+        self.job: InboxJob | None = None
         self.doing = ""  # "training", "hashing", "scoring"; "" without a job
 
     @property
@@ -66,7 +66,7 @@ class Trainer:
         """True if an attempt has been started whose end is not on record."""
         return bool(self.job and self.job.attempts and self.job.attempts[-1].ended_t is None)
 
-    def take_over(self, job: Job) -> None:
+    def take_over(self, job: InboxJob) -> None:
         """Go on with a job that another daemon has left in processing. Raises OSError."""
         if finish_again(job, self._layout):
             self._completed = completed(self._layout)
@@ -81,10 +81,10 @@ class Trainer:
             self._say(f"{job.id}: {'trains on' if alive else 'its process is gone'}")
         return None
 
-    def begin(self, job: Job | None) -> None:
+    def begin(self, job: InboxJob | None) -> None:
         """Start an attempt at the present job, or at the next one.
 
-        Raises OSError, and then the next look tries again, or Interrupted by a stop.
+        Raises OSError, and then the next look tries again, or StoppedError.
         """
         if self.job is None and job is not None:
             job.move(self._layout.processing)
@@ -112,7 +112,7 @@ class Trainer:
         earlier = self._completed.get(job.key)
         if earlier is not None and not job.train_again:
             reason = f"the same content was trained in the same way as {earlier}"
-            return self._finish(Verdict(result="duplicate", reason=reason, of_job=earlier))
+            return self._finish(JobVerdict(result="duplicate", reason=reason, of_job=earlier))
         try:
             model = self._models.start_from(fresh=self._settings.fresh)
         except UserError as error:  # `current` leads nowhere: a person says what to go on from
@@ -128,10 +128,10 @@ class Trainer:
         except OSError:
             job.attempts.pop()  # it never ran; what is on the disk already counts it
             raise
-        return self._say(f"{job.id}: attempt {attempt.number}: {shown(command)}")
+        return self._say(f"{job.id}: attempt {attempt.number}: {shlex.join(command)}")
 
-    def _set_way(self, job: Job) -> None:
-        """Settle what a job is trained on, and how. Raises OSError or Interrupted."""
+    def _set_way(self, job: InboxJob) -> None:
+        """Settle what a job is trained on, and how. Raises OSError or StoppedError."""
         if not job.content_hash:
             self.doing = "hashing"
             self._say(f"{job.id}: reads {job.name}")
@@ -140,15 +140,15 @@ class Trainer:
         job.key = f"{job.content_hash[:32]}-{self._settings.way}"
 
     def _launched(
-        self, job: Job, attempt: Attempt, command: tuple[str, ...]
+        self, job: InboxJob, attempt: Attempt, command: tuple[str, ...]
     ) -> subprocess.Popen[bytes]:
         def record(process: Recorded) -> None:
-            attempt.process = process.as_json()
+            attempt.process = asdict(process)
             job.write()
 
         return start(command, self._settings.environ_for(self._layout), log_of(job), record)
 
-    def look(self) -> None:
+    def end_if_over(self) -> None:
         """Bring the attempt to its end if its process has ended.
 
         Raises OSError, and then the job is to be taken over as the disk has it: what could not be
@@ -162,7 +162,7 @@ class Trainer:
             self.let_go()
             raise
 
-    def _end(self, job: Job) -> None:
+    def _end(self, job: InboxJob) -> None:
         """Decide what becomes of a job whose process has ended; its verdict is written first."""
         attempt = job.attempts[-1]
         code = self._popen.returncode if self._popen else None
@@ -180,7 +180,7 @@ class Trainer:
         if ended.how == "misconfigured":
             requests.pause(self._layout, f"{why}: {last_error(log_of(job))}")
         if ended.how == "hopeless" or job.num_failures >= self._settings.attempts:
-            return self._finish(self._verdict("failed", why, fix))
+            return self._finish(self._verdict("failed", why, fix=fix))
         wait_s = self._settings.backoff_s * 2 ** max(0, job.num_failures - 1)
         job.retry_after_s = min(wait_s, _LONGEST_BACKOFF_S) if ended.how == "failed" else 0.0
         attempt.ended_t, attempt.reason = time.time(), why
@@ -210,16 +210,14 @@ class Trainer:
                 env=self._settings.environ_for(self._layout),
                 is_stopped=self._is_stopped,
             )
-        except InterruptedScoringError as error:
-            raise Interrupted from error
         except (UserError, subprocess.SubprocessError, ValueError, KeyError) as error:
             reason = f"{ended.reason}, but its model could not be considered: {error}"
             return self._finish(self._verdict("failed", reason))
-        verdict = self._verdict("done", f"{ended.reason}; {outcome.reason}")
-        scored = replace(verdict, is_current=outcome.is_current, scores=outcome.scores)
-        return self._finish(scored)
+        reason = f"{ended.reason}; {outcome.reason}"
+        scored = {"is_current": outcome.is_current, "scores": outcome.scores}
+        return self._finish(self._verdict("done", reason, **scored))
 
-    def _finish(self, verdict: Verdict) -> None:
+    def _finish(self, verdict: JobVerdict) -> None:
         job = self.job
         assert job is not None
         finish(job, verdict, self._layout)
@@ -228,9 +226,9 @@ class Trainer:
         self._say(f"{job.id}: {verdict.result}: {verdict.reason}")
         self.job, self.doing, self._popen = None, "", None
 
-    def _verdict(self, result: str, reason: str, fix: str = "") -> Verdict:
-        run = self.run
-        return Verdict(result=result, reason=reason, fix=fix, run=str(run.path) if run else "")
+    def _verdict(self, result: str, reason: str, **fields: Any) -> JobVerdict:
+        run = str(self.run.path) if self.run else ""
+        return JobVerdict(result=result, reason=reason, run=run, **fields)
 
     def _is_running(self) -> bool:
         if self._popen is not None:

@@ -11,7 +11,7 @@ from typing import Any
 from inbox.models.descent import Descent, Line
 from inbox.models.forgetting import change, objections
 from inbox.models.held_out import HeldOutSet, HeldOutSets
-from inbox.models.scoring import Score, Scorer, ScoringFailedError
+from inbox.models.held_out_scores import Score, Scorer, ScoringFailedError
 
 _UNKNOWN = Score(loss=None)
 
@@ -48,7 +48,7 @@ class Judge:
     def judge(self, candidate: Candidate) -> Line:
         """Return the candidate's line of descent; computes for as long as evaluations take.
 
-        Raises InterruptedScoringError.
+        Raises StoppedError.
         """
         names = self._deciding(candidate)
         try:

@@ -17,16 +17,16 @@ from pathlib import Path
 
 from inbox.models.descent import Descent, Line
 from inbox.models.held_out import HeldOutSets
+from inbox.models.held_out_scores import Scorer
 from inbox.models.judging import Candidate, Judge
-from inbox.models.model_folder import keep, point_at, pointed_at
-from inbox.models.scoring import Scorer
+from inbox.models.kept_model import keep, point_at, pointed_at
 from rundir.config_file import read_config
 from rundir.paths import RunDir
 from rundir.prepared import read_prepared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ModelOutcome:
     """What became of the model of a job."""
 
     is_current: bool  # it is `models/current` now
@@ -66,12 +66,12 @@ class Models:
         command: Sequence[str],
         env: Mapping[str, str],
         is_stopped: Callable[[], bool] = lambda: False,
-    ) -> Outcome:
+    ) -> ModelOutcome:
         """Keep the model of a training that has ended well; make it current if it is good.
 
         Called again with the same `job_id`, after a kill, it ends in the same state: what was
         decided stays decided. Once `is_stopped` says so, an evaluation that goes on is asked to
-        stop. Raises OSError (a full disk; InterruptedScoringError if an evaluation was stopped:
+        stop. Raises OSError (a full disk; StoppedError if an evaluation was stopped:
         nothing is decided), and UserError if `current` leads nowhere.
         """
         line = self._descent.of(job_id)
@@ -83,7 +83,7 @@ class Models:
         is_last = made_current[-1:] == [job_id]
         if is_last:
             point_at(self.current, self._folder / job_id)
-        return Outcome(is_current=is_last, reason=line["reason"], scores=line["scores"])
+        return ModelOutcome(is_current=is_last, reason=line["reason"], scores=line["scores"])
 
     def _considered(
         self, job_id: str, name: str, content_hash: str, run: RunDir, scorer: Scorer

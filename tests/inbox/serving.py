@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 
 from inbox.attempt import status_of
+from inbox.daemon_state import answer
 from inbox.jobs import every_job
 from inbox.layout import Layout
-from inbox.state import answer
 from rundir.config import RunConfig
 from rundir.config_file import config_text
 from rundir.paths import ROOT, RunDir
@@ -95,7 +95,7 @@ class Served:
 
     def drop(self, name: str, text: str = '{"steps": 2}', priority: str = "normal") -> Path:
         """Put a file there as a careful program does: written elsewhere, then renamed."""
-        folder = dict(self.layout.drops())[priority]
+        folder = self.layout.drops()[priority]
         hidden = folder / f".{name}"
         hidden.write_text(text)
         return hidden.rename(folder / name)

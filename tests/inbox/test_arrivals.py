@@ -40,10 +40,10 @@ class Looks:
     def after(self, seconds: float) -> list[str]:
         """Return the names of what can be taken so many seconds after the last look."""
         self.clock.now_s += seconds
-        return [one.path.name for one in self.arrivals.look().ready]
+        return [arrival.path.name for arrival in self.arrivals.scan().ready]
 
     def why(self, path: Path) -> str:
-        return self.arrivals.look().waiting.get(path, "")
+        return self.arrivals.scan().waiting.get(path, "")
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_hidden_and_unfinished_names_are_never_taken(
     (layout.inbox / name).write_text("x")
     looks.after(0)
     assert looks.after(1000) == []
-    assert looks.arrivals.look().waiting == {}
+    assert looks.arrivals.scan().waiting == {}
 
 
 def test_a_folder_is_complete_when_nothing_in_it_has_changed(layout: Layout, looks: Looks) -> None:
@@ -147,9 +147,9 @@ def test_what_can_never_be_taken_is_told_of(layout: Layout, looks: Looks, tmp_pa
 
 
 def test_priorities_are_those_of_the_folders(layout: Layout, looks: Looks) -> None:
-    for _, drop in layout.drops():
+    for drop in layout.drops().values():
         (drop / f"in {drop.name}").write_text("x")
     looks.after(0)
     looks.clock.now_s += SETTLE_S
-    found = {one.path.name: one.priority for one in looks.arrivals.look().ready}
+    found = {arrival.path.name: arrival.priority for arrival in looks.arrivals.scan().ready}
     assert found == {"in high": "high", "in inbox": "normal", "in low": "low"}

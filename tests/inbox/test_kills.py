@@ -44,7 +44,7 @@ class Dropper:
         name = self.random.choice(["same.jsonl", f"{token}.jsonl"])
         priority = self.random.choice(["high", "normal", "low"])
         hidden = self.served.layout.inbox / f".{token}"
-        target = dict(self.served.layout.drops())[priority] / name
+        target = self.served.layout.drops()[priority] / name
         hidden.write_text(json.dumps(plan) if self.random.random() < 0.9 else f"no data: {token}")
         try:
             os.link(hidden, target)
@@ -94,7 +94,7 @@ def let_it_finish(served: Served) -> None:
 
     def is_done() -> bool:
         counts = Counter(state for state, _ in every_job(served.layout))
-        dropped = [path for _, drop in served.layout.drops() for path in drop.glob("*.jsonl")]
+        dropped = [path for drop in served.layout.drops().values() for path in drop.glob("*.jsonl")]
         return not dropped and not counts["queue"] and not counts["processing"]
 
     wait_for(is_done, why=f"{served.states()}", timeout_s=240)

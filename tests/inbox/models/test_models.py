@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from inbox.models.models import Models, Outcome
+from inbox.models.models import ModelOutcome, Models
 from rundir.errors import UserError
 from tests.conftest import ROOT
 from tests.inbox.models.trained import BASE_LOSS, asked, evaluator, model_with, run_of
@@ -25,13 +25,13 @@ class Inbox:
         self.folder, self.models = folder, Models(folder / "models", forgetting=0.1)
         self.command = evaluator(folder)
 
-    def train(self, name: str, *, fresh: bool = False, **losses: float | None) -> Outcome:
+    def train(self, name: str, *, fresh: bool = False, **losses: float | None) -> ModelOutcome:
         """Consider a training on the set `name` that ended with those losses."""
         start = self.models.start_from(fresh=fresh)
         run = run_of(self.folder, name, losses, start=start)
         return self.consider(name, run.path)
 
-    def consider(self, name: str, run: Path) -> Outcome:
+    def consider(self, name: str, run: Path) -> ModelOutcome:
         return self.models.consider(
             job_id=f"job-{name}",
             name=f"{name}.jsonl",
@@ -59,7 +59,7 @@ def inbox(tmp_path: Path) -> Inbox:
 def test_the_first_model_is_compared_with_its_base_and_becomes_current(inbox: Inbox) -> None:
     assert inbox.models.start_from(fresh=False) is None
     outcome = inbox.train("tea", tea=1.0)
-    assert outcome == Outcome(
+    assert outcome == ModelOutcome(
         is_current=True,
         reason="made current: on tea, held-out loss 5.000 to 1.000, -80%",
         scores={"tea": {"before": BASE_LOSS, "base": BASE_LOSS, "after": 1.0, "exact_match": 0.5}},

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from examples.tiny import make_data
-from inbox.models.models import Models, Outcome
+from inbox.models.models import ModelOutcome, Models
 from inbox.models.set_name import set_name
 from rundir.paths import ROOT
 
@@ -47,7 +47,7 @@ def test_three_sets_are_learnt_and_none_is_forgotten(
     models = Models(tmp_path / "models", forgetting=0.1)
     words = make_data._distinct_words(random.Random(1), 4 * NUM_WORDS)
 
-    def train(number: int, name: str, tasks: dict[str, Callable[[str], str]]) -> Outcome:
+    def train(number: int, name: str, tasks: dict[str, Callable[[str], str]]) -> ModelOutcome:
         file = tmp_path / f"{name}.jsonl"
         file.write_text(rows(words[number * NUM_WORDS :][:NUM_WORDS], tasks), encoding="utf-8")
         start = models.start_from(fresh=False)

@@ -11,8 +11,8 @@ import click
 import pytest
 from starlette.routing import Route
 
+from inbox.daemon_lock import held
 from inbox.layout import Layout
-from inbox.lock import held
 from monitor.api.app import all_routes
 from monitor.api.near import nearest
 from monitor.api.openapi import document, told_in

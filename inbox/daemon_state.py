@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from inbox.attempt import run_of, status_of
+from inbox.daemon_lock import holder_text, is_held
 from inbox.jobs import jobs_in
 from inbox.layout import STATES, Layout, entries
-from inbox.lock import holder_text, is_held
 from inbox.requests import paused
 from rundir.atomic import write_text
 

@@ -8,13 +8,13 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from inbox.jobs import Job, jobs_in
+from inbox.jobs import InboxJob, jobs_in
 from inbox.layout import Layout
 from rundir.atomic import write_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class JobVerdict:
     """What became of a job. `result`: done, duplicate, failed or skipped."""
 
     result: str
@@ -31,7 +31,7 @@ class Verdict:
         return "done" if self.result in ("done", "duplicate") else "failed"
 
 
-def finish(job: Job, verdict: Verdict, layout: Layout) -> None:
+def finish(job: InboxJob, verdict: JobVerdict, layout: Layout) -> None:
     """Write the verdict, then move the job: there with its verdict, or not there. Raises OSError.
 
     The verdict decides: until it is there, a killed daemon leaves an attempt whose end is to be
@@ -58,7 +58,7 @@ def finish(job: Job, verdict: Verdict, layout: Layout) -> None:
     _put_away(job, table, layout)
 
 
-def finish_again(job: Job, layout: Layout) -> bool:
+def finish_again(job: InboxJob, layout: Layout) -> bool:
     """Move a job that has its verdict already; return False if it has none. Raises OSError."""
     verdict = verdict_of(job)
     if verdict.get("result") not in ("done", "duplicate", "failed", "skipped"):
@@ -67,16 +67,16 @@ def finish_again(job: Job, layout: Layout) -> bool:
     return True
 
 
-def _put_away(job: Job, verdict: dict[str, Any], layout: Layout) -> None:
+def _put_away(job: InboxJob, verdict: dict[str, Any], layout: Layout) -> None:
     """Move a job to where its verdict says that it stays; its last attempt ends with it."""
     if job.attempts and job.attempts[-1].ended_t is None:
         job.attempts[-1].ended_t = verdict.get("ended_t")
         job.attempts[-1].reason = verdict.get("reason", "")
         job.write()
-    job.move(layout.path / Verdict(result=verdict["result"], reason="").state)
+    job.move(layout.path / JobVerdict(result=verdict["result"], reason="").state)
 
 
-def verdict_of(job: Job) -> dict[str, Any]:
+def verdict_of(job: InboxJob) -> dict[str, Any]:
     """Return the verdict of a job; {} if it has none."""
     try:
         verdict = json.loads((job.folder / "verdict.json").read_text(encoding="utf-8"))
@@ -85,7 +85,7 @@ def verdict_of(job: Job) -> dict[str, Any]:
     return verdict if isinstance(verdict, dict) else {}
 
 
-def put_verdict_aside(job: Job) -> None:
+def put_verdict_aside(job: InboxJob) -> None:
     """Keep the verdict of a job that is to be tried again under another name. Raises OSError."""
     number = sum(1 for _ in job.folder.glob("verdict.*.json")) + 1
     for kind in ("json", "txt"):

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from inbox.models.held_out import HeldOutSet, HeldOutSets
+from inbox.models.held_out_scores import Scorer, ScoringFailedError, StoppedError
 from inbox.models.models import Models
-from inbox.models.scoring import InterruptedScoringError, Scorer, ScoringFailedError
 from inbox.models.set_name import free_name, set_name
 from rundir.config_file import read_config
 from tests.conftest import ROOT
@@ -57,7 +57,7 @@ def test_an_evaluation_without_scores_is_told_with_its_last_words(text: str) -> 
 def test_an_evaluation_that_was_asked_to_stop_decides_nothing(tmp_path: Path, code: int) -> None:
     models = Models(tmp_path / "models", forgetting=0.1)
     run = run_of(tmp_path, "tea", {}, start=None)
-    with pytest.raises(InterruptedScoringError):
+    with pytest.raises(StoppedError):
         models.consider(
             job_id="job",
             name="tea",
@@ -72,7 +72,7 @@ def test_an_evaluation_that_was_asked_to_stop_decides_nothing(tmp_path: Path, co
 
 def test_a_stop_ends_the_evaluation_that_goes_on() -> None:
     scorer = Scorer(_says("import time; time.sleep(60)"), os.environ, lambda: True)
-    with pytest.raises(InterruptedScoringError):
+    with pytest.raises(StoppedError):
         scorer.scores("MODEL", [_set("a")])
 
 

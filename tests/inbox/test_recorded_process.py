@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from inbox.process import Recorded, start
+from inbox.recorded_process import Recorded, start
 from tests.running import wait_for
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from inbox.daemon_lock import held, is_held
 from inbox.layout import Layout
-from inbox.lock import held, is_held
 from rundir.errors import UserError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from inbox import command
+from inbox import inbox_command as command
 from rundir.errors import UserError
 from rundir.paths import ROOT
 from tests.conftest import mounted

@@ -16,7 +16,7 @@ HELD_OUT = ("--set", "data.eval_path=", "--set", "data.eval_fraction=0.1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class InboxSettings:
     """How an inbox trains, and how patient it is."""
 
     profile: str  # as ./start.sh takes it
