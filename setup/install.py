@@ -76,6 +76,10 @@ class Install:
         command = ("venv", "--allow-existing", "--no-project", "--python", python, str(VENV))
         hint = f"tries again; put a Python {needed} on PATH before it"
         self._uv("uv cannot make .venv", *command, hint=hint)
+        # uv caches to which environment a Python belongs, by its path. Was there ever one at this
+        # path without its pyvenv.cfg, it would install into the Python that the user's own is.
+        for known in self.cache.glob("interpreter-v*"):
+            shutil.rmtree(known, ignore_errors=True)
 
     def choose_torch(self) -> list[str]:
         """Choose and announce the build of torch, before it is fetched; return uv's options for it.
@@ -87,10 +91,7 @@ class Install:
             raise SetupError(
                 f"AIRLOCK_TORCH={wanted}: it can be cuda or cpu\n  AIRLOCK_TORCH=cpu {self.typed}"
             )
-        # uv caches to which environment a Python belongs, by its path. Was there ever one at this
-        # path without its pyvenv.cfg, it would install into the Python that the user's own is: it
-        # looks anew when it is to refresh something, of whatever name.
-        plan = self._plan("uv cannot resolve what is pinned", "--refresh-package", "airlock")
+        plan = self._plan("uv cannot resolve what is pinned")
         torch = re.search(r"^ [+~] torch==(\S+)", plan, re.MULTILINE)
         if torch is None:
             return []

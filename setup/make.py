@@ -2,10 +2,9 @@
 
     make.py .venv EXTRA COMMAND [ARGUMENTS...]
 
-Called by environment.sh with any Python; EXTRA is "dev" or empty, and COMMAND with its arguments is
-what the user typed. Exits with 0 and a complete `.venv`, with 4 after reporting what is wrong and
-the next command to type, with 21 when interrupted. Standard library only, and no syntax newer than
-Python 3.8's.
+The arguments are those of missing.py. Exits with 0 and a complete `.venv`, with 4 after reporting
+what is wrong and the next command to type, with 21 when interrupted. Standard library only, and no
+syntax newer than Python 3.8's.
 
 Besides packages, `.venv` holds `.airlock-installing` from the first moment until all is done;
 `.airlock-installed` (and `-dev`), a copy of what is pinned, to which the former is renamed at last;
@@ -54,10 +53,9 @@ def is_whole(markers: dict[Path, str]) -> bool:
 
 
 def claim(typed: str) -> None:
-    """Make sure that `.venv` is ours, that it is in order, and that nobody takes it for complete.
+    """Make sure that `.venv` is in order, and that nobody takes it for complete.
 
-    Raises:
-        SetupError: it is somebody else's.
+    Raises SetupError if it is somebody else's.
     """
     is_own = VENV.is_dir() and not VENV.is_symlink()
     if is_own and any(VENV.iterdir()):
@@ -84,11 +82,7 @@ def claim(typed: str) -> None:
 
 
 def make(extra: str, typed: str, markers: dict[Path, str]) -> None:
-    """Make `.venv`, or continue with what is there, up to the marker.
-
-    Raises:
-        SetupError, OSError: it cannot be done.
-    """
+    """Make `.venv`, or continue with what is there. Raises SetupError or OSError."""
     claim(typed)
     with LOG.open("wb", buffering=0) as log:
         install = Install(extra, typed, log)
@@ -105,14 +99,12 @@ def make(extra: str, typed: str, markers: dict[Path, str]) -> None:
 
 
 def make_if_need_be(extra: str, typed: str) -> None:
-    """Make `.venv` unless it is whole, while no other process does: the kernel frees the lock.
+    """Make `.venv` unless it is whole. Raises SetupError or OSError.
 
-    The lock's file stays: another process may have it open already, waiting for it.
-
-    Raises:
-        SetupError, OSError: it cannot be done.
+    Only one process at a time does so: it holds a lock, which the kernel frees however it ends.
     """
     started_s = time.monotonic()
+    # The lock's file stays: another process may have it open already, waiting for it.
     with (ROOT / ".venv.lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -55,8 +55,7 @@ def on_path() -> str | None:
 def fetched(folder: Path, log: BinaryIO) -> str:
     """Return a uv of our own in `folder`, by the pip of this Python or of a new environment.
 
-    Raises:
-        CommandError: this Python has neither pip nor venv, or pip could not get it.
+    Raises CommandError if this Python has neither pip nor venv, or pip cannot get it.
     """
     env, where = {**os.environ, **_PIP}, ["--target", str(folder)]
     pip = [sys.executable, "-I", "-m", "pip"]
@@ -99,10 +98,8 @@ def settings_of_pip() -> tuple[dict[str, str], list[str]]:
 def run(command: list[str], env: dict[str, str], log: BinaryIO | None) -> str:
     """Run `command`, which does not outlive this process; return its output, also sent to `log`.
 
-    Without a log it goes to the screen instead, on a terminal with uv's own progress bars.
-
-    Raises:
-        CommandError: it ended with an error.
+    Without a log it goes to the screen instead, on a terminal with uv's own progress bars. Raises
+    CommandError if the command fails.
     """
     ended = subprocess.run(
         command,
