@@ -71,7 +71,7 @@ class Daemon:
                 request.path.unlink(missing_ok=True)
         self.say(f"watches {self._layout.inbox} by {self._wake.means}")
         if self._settings.monitor:
-            serve_pages(self._layout, self._settings.environ, self._note)
+            serve_pages(self._layout, self._settings.environ, self._log.info)
         while True:
             wait_s = self._serve_once()
             if self._is_stopping and self._trainer.job is None:
@@ -190,7 +190,7 @@ class Daemon:
             self._trainer.let_go()
         elif self._end_now:
             self._end_now = False
-            self._trainer.end_now()
+            self._trainer.send_interrupt()
         else:
             self._trainer.interrupt("stop")
 
@@ -218,10 +218,6 @@ class Daemon:
         """Add a line to the log, and bring the state up to date."""
         self._log.info("%s", text)
         self._tell()
-
-    def _note(self, text: str) -> None:
-        """Add a line to the log: from any thread."""
-        self._log.info("%s", text)
 
     def _listen(self) -> None:
         for number in _SIGNALS:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import shlex
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from inbox.jobs import InboxJob, jobs_in
@@ -25,11 +25,6 @@ class JobVerdict:
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
     fix: str = ""  # what the doctor says to do
 
-    @property
-    def state(self) -> str:
-        """The folder that the job stays in."""
-        return "done" if self.result in ("done", "duplicate") else "failed"
-
 
 def finish(job: InboxJob, verdict: JobVerdict, layout: Layout) -> None:
     """Write the verdict, then move the job: there with its verdict, or not there. Raises OSError.
@@ -37,20 +32,15 @@ def finish(job: InboxJob, verdict: JobVerdict, layout: Layout) -> None:
     The verdict decides: until it is there, a killed daemon leaves an attempt whose end is to be
     judged; once it is, `finish_again` moves the job.
     """
-    here, there = str(job.folder), str(layout.path / verdict.state / job.id)
-    table = {
+    here, there = str(job.folder), str(_place(verdict.result, layout) / job.id)
+    table = asdict(verdict) | {
         "job": job.id,
         "name": job.name,
-        "result": verdict.result,
         "reason": verdict.reason.replace(here, there),  # a path is of where it will lie
         "ended_t": time.time(),
         "content_hash": job.content_hash,
         "key": job.key,
         "attempts": job.num_failures,
-        "run": verdict.run,
-        "of_job": verdict.of_job,
-        "is_current": verdict.is_current,
-        "scores": verdict.scores,
         "fix": verdict.fix.replace(here, there),
     }
     write_text(job.folder / "verdict.txt", _text(table, layout))
@@ -73,7 +63,12 @@ def _put_away(job: InboxJob, verdict: dict[str, Any], layout: Layout) -> None:
         job.attempts[-1].ended_t = verdict.get("ended_t")
         job.attempts[-1].reason = verdict.get("reason", "")
         job.write()
-    job.move(layout.path / JobVerdict(result=verdict["result"], reason="").state)
+    job.move(_place(verdict["result"], layout))
+
+
+def _place(result: str, layout: Layout) -> Path:
+    """Return the folder that a job with this result stays in."""
+    return layout.done if result in ("done", "duplicate") else layout.failed
 
 
 def verdict_of(job: InboxJob) -> dict[str, Any]:
@@ -114,5 +109,5 @@ def _text(table: dict[str, Any], layout: Layout) -> str:
     if table["fix"]:
         lines.append(f"→ {table['fix']}")
     if table["result"] in ("failed", "skipped"):
-        lines.append(f"→ ./airlock inbox {shlex.quote(str(layout.path))} retry {table['job']}")
+        lines.append(f"→ ./airlock inbox {layout.quoted} retry {table['job']}")
     return "\n".join(lines) + "\n"

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from math import inf
 from typing import Any, Literal
 
 from inbox import requests
@@ -18,6 +19,7 @@ from inbox.inbox_settings import InboxSettings
 from inbox.job_verdict import JobVerdict, completed, finish, finish_again
 from inbox.jobs import Attempt, InboxJob
 from inbox.layout import Layout
+from inbox.models.held_out_scores import Scorer
 from inbox.models.models import Models
 from inbox.reasons import last_error, why_failed
 from inbox.recorded_process import Recorded, recorded, start
@@ -40,31 +42,36 @@ class JobTrainer:
     ) -> None:
         self._layout, self._settings, self._say = layout, settings, say
         self._is_stopped = is_stopped
-        self._models = Models(layout.models, forgetting=settings.forgetting)
+        command = [str(settings.clone / "airlock")]
+        scorer = Scorer(command, settings.environ_for(layout), is_stopped)
+        self._models = Models(layout.models, forgetting=settings.forgetting, scorer=scorer)
         self._completed = completed(layout)
         self._popen: subprocess.Popen[bytes] | None = None
-        self._asked_at: float | None = None  # monotonic: when the attempt was interrupted
+        self._is_interrupted = False  # the present attempt
+        self._kill_at = inf  # monotonic: when it is skipped and has not ended by itself
         self.job: InboxJob | None = None
         self.doing = ""  # "training", "hashing", "scoring"; "" without a job
 
     @property
     def process(self) -> Recorded | None:
         """The process of the present attempt, ended or not; None without one."""
-        if self.job is None or not self.job.attempts:
-            return None
-        return recorded(self.job.attempts[-1].process)
+        return recorded(self._attempt.process) if self._attempt else None
 
     @property
     def run(self) -> RunDir | None:
         """The run folder of the present attempt, once there is one."""
-        if self.job is None or not self.job.attempts:
+        if self.job is None or self._attempt is None:
             return None
-        return run_of(self.job, self.job.attempts[-1], self._layout)
+        return run_of(self.job, self._attempt, self._layout)
 
     @property
     def is_training(self) -> bool:
         """True if an attempt has been started whose end is not on record."""
-        return bool(self.job and self.job.attempts and self.job.attempts[-1].ended_t is None)
+        return self._attempt is not None and self._attempt.ended_t is None
+
+    @property
+    def _attempt(self) -> Attempt | None:
+        return self.job.attempts[-1] if self.job and self.job.attempts else None
 
     def take_over(self, job: InboxJob) -> None:
         """Go on with a job that another daemon has left in processing. Raises OSError."""
@@ -120,7 +127,7 @@ class JobTrainer:
             job.move(self._layout.queue)
             return self.let_go()
         command = command_of(self._settings, job, attempt, model)
-        self._asked_at, self.doing = None, "training"
+        self._is_interrupted, self._kill_at, self.doing = False, inf, "training"
         job.attempts.append(attempt)
         try:
             job.write()  # counted before it is started: one that kills the machine counts as well
@@ -202,13 +209,7 @@ class JobTrainer:
         self._say(f"{job.id}: {ended.reason}; its model is considered")
         try:
             outcome = self._models.consider(
-                job_id=job.id,
-                name=job.name,
-                content_hash=job.content_hash,
-                run=run.path,
-                command=[str(self._settings.clone / "airlock")],
-                env=self._settings.environ_for(self._layout),
-                is_stopped=self._is_stopped,
+                job_id=job.id, name=job.name, content_hash=job.content_hash, run=run.path
             )
         except (UserError, subprocess.SubprocessError, ValueError, KeyError) as error:
             reason = f"{ended.reason}, but its model could not be considered: {error}"
@@ -235,15 +236,9 @@ class JobTrainer:
             is_running = self._popen.poll() is None
         else:
             is_running = self.process is not None and self.process.is_alive
-        if is_running and self._asked_at is not None:
-            self._end_if_overdue(time.monotonic() - self._asked_at)
-        return is_running
-
-    def _end_if_overdue(self, since_s: float) -> None:
-        """Kill a training that is skipped and does not end; one that is stopped has its time."""
-        assert self.job is not None
-        if self.job.attempts[-1].asked == "skip" and since_s > _KILL_AFTER_S and self.process:
+        if is_running and self.process is not None and time.monotonic() > self._kill_at:
             self.process.send(signal.SIGKILL)
+        return is_running
 
     def interrupt(self, why: Literal["stop", "skip"]) -> None:
         """Have the training save after its step and end; only its own recorded process is told.
@@ -257,14 +252,15 @@ class JobTrainer:
             job.attempts[-1].asked = why
             with contextlib.suppress(OSError):  # a full disk must not keep it from saving
                 job.write()
-        if self._asked_at is None and self.process is not None:
-            self._asked_at = time.monotonic()
-            self.process.send(signal.SIGINT)
+        if why == "skip":  # one that is stopped has its time
+            self._kill_at = time.monotonic() + _KILL_AFTER_S
+        if not self._is_interrupted:
+            self.send_interrupt()
 
-    def end_now(self) -> None:
-        """Have the training end without another step, as a second Ctrl-C does."""
+    def send_interrupt(self) -> None:
+        """Send SIGINT; the second one has the training end without another step."""
         if self.process is not None:
-            self.process.send(signal.SIGINT)
+            self._is_interrupted = self.process.send(signal.SIGINT)
 
     def skip(self) -> None:
         """End the present job for good; it is set aside among the failed ones. Raises OSError."""

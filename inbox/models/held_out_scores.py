@@ -44,10 +44,7 @@ class Scorer:
     """Runs `airlock evaluate`, and asks it to stop once `is_stopped` says so."""
 
     def __init__(
-        self,
-        command: Sequence[str],
-        env: Mapping[str, str],
-        is_stopped: Callable[[], bool] = lambda: False,
+        self, command: Sequence[str], env: Mapping[str, str], is_stopped: Callable[[], bool]
     ) -> None:
         self._command, self._env, self._is_stopped = list(command), dict(env), is_stopped
 

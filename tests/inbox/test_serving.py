@@ -36,24 +36,37 @@ def training(served: Served, name: str) -> psutil.Process:
     return found
 
 
-def test_a_dropped_file_is_trained_and_has_its_verdict(served: Served) -> None:
-    served.start()
-    served.plan("a.jsonl")
-    served.wait_for(a="done")
-    verdict = served.verdict("a.jsonl")
-    assert verdict["result"] == "done"
-    job = jobs_in(served.layout.done)[0]
-    assert (served.layout.models / "current").resolve() == served.layout.models / job.id
-    assert "a.jsonl: done" in (job.folder / "verdict.txt").read_text()
-
-
-def test_a_dropped_folder_is_one_job(served: Served) -> None:
-    hidden = served.layout.inbox / ".set"
+def test_each_dropped_thing_has_the_verdict_of_its_training(served: Served) -> None:
+    hidden = served.layout.inbox / ".folder"
     hidden.mkdir()
-    (hidden / "a.jsonl").write_text('{"steps": 2}')
-    served.start()
-    hidden.rename(served.layout.inbox / "set")
-    served.wait_for(set="done")
+    (hidden / "a.jsonl").write_text('{"steps": 2, "of": "a folder"}')
+    served.plan("good.jsonl")
+    served.plan("bad.jsonl", fail_at=1, save=False)
+    served.plan("killer.jsonl", die_at=1, save=False)
+    served.plan("none.jsonl", steps=0)
+    served.plan("checkpoint.jsonl", steps=4, fail_at=2)
+    served.start("--attempts", "3")
+    hidden.rename(served.layout.inbox / "folder")
+    (served.layout.inbox / "latin.jsonl").write_bytes(b'{"text": "\xe4\xf6\xff"}')
+    served.wait_for(good="done", folder="done", bad="failed", killer="failed", none="failed")
+    served.wait_for(checkpoint="done", latin="failed")
+    for name, result, attempts, reason in (
+        ("good.jsonl", "done", 1, "trained 2 steps"),
+        ("folder", "done", 1, "trained 2 steps"),
+        ("bad.jsonl", "failed", 3, "A mistake: seen by the doctor"),
+        ("killer.jsonl", "failed", 3, "killed by signal 9"),
+        ("none.jsonl", "failed", 3, "0 optimizer steps"),
+        ("latin.jsonl", "failed", 1, "cannot be read or used"),
+        ("checkpoint.jsonl", "done", 2, "trained 4 steps"),
+    ):
+        verdict = served.verdict(name)
+        assert (verdict["result"], verdict["attempts"]) == (result, attempts), verdict
+        assert reason in verdict["reason"]
+    assert served.verdict("bad.jsonl")["fix"] == "mend"
+    assert served.log().count("--resume") == 1
+    done = jobs_in(served.layout.done)
+    assert (served.layout.models / "current").resolve().name in {job.id for job in done}
+    assert f"{done[0].name}: done" in (done[0].folder / "verdict.txt").read_text()
 
 
 @pytest.mark.parametrize("pieces", [5, pytest.param(100, marks=pytest.mark.long)])
@@ -102,50 +115,18 @@ def test_the_attempt_is_on_the_disk_before_anything_is_started(
     assert served.verdict("a.jsonl")["attempts"] == 2
 
 
-def test_a_file_that_always_fails_is_set_aside_after_its_attempts_with_the_doctors_reason(
+def test_between_attempts_others_are_trained_and_one_that_is_tried_again_does_not_wait(
     served: Served,
 ) -> None:
-    served.plan("bad.jsonl", fail_at=1, save=False)
-    served.plan("good.jsonl")
-    served.start("--attempts", "3")
-    served.wait_for(bad="failed", good="done")
-    verdict = served.verdict("bad.jsonl")
-    assert verdict["attempts"] == 3
-    assert "A mistake: seen by the doctor" in verdict["reason"]
-    assert verdict["fix"] == "mend"
-
-
-def test_between_attempts_others_are_trained(served: Served) -> None:
     served.plan("bad.jsonl", fail_at=1, save=False)
     served.start("--backoff-s", "1000")
     wait_for(lambda: "attempt 1 ended" in served.log(), why="it does not fail")
     served.plan("good.jsonl")
     served.wait_for(good="done", bad="queue")
     wait_for(lambda: "tried again" in served.status()["why"], why="it does not say so")
-
-
-def test_a_file_that_kills_its_process_is_set_aside_too(served: Served) -> None:
-    served.plan("killer.jsonl", die_at=1, save=False)
-    served.start("--attempts", "2")
-    served.wait_for(killer="failed")
-    assert served.verdict("killer.jsonl")["attempts"] == 2
-    assert "killed by signal 9" in served.verdict("killer.jsonl")["reason"]
-
-
-def test_zero_steps_are_a_failure(served: Served) -> None:
-    served.plan("none.jsonl", steps=0)
-    served.start("--attempts", "1")
-    served.wait_for(none="failed")
-    assert "0 optimizer steps" in served.verdict("none.jsonl")["reason"]
-    assert not (served.layout.models / "current").exists()
-
-
-def test_data_that_cannot_be_read_are_not_tried_again(served: Served) -> None:
-    served.start()
-    (served.layout.inbox / "latin.jsonl").write_bytes(b'{"text": "\xe4\xf6\xff"}')
-    served.wait_for(latin="failed")
-    assert served.verdict("latin.jsonl")["attempts"] == 1
-    assert "cannot be read or used" in served.verdict("latin.jsonl")["reason"]
+    served.ask("skip", "bad.jsonl")
+    served.ask("retry", "bad.jsonl")
+    wait_for(lambda: "attempt 2 ended" in served.log(), why="it waits")
 
 
 def test_a_wrong_option_pauses_the_inbox_and_costs_no_file(served: Served) -> None:
@@ -189,14 +170,6 @@ def test_the_same_content_is_trained_once_unless_it_is_asked_for(served: Served)
     assert served.verdict("b.jsonl")["result"] == "done"
 
 
-def test_one_that_fails_goes_on_from_its_checkpoint(served: Served) -> None:
-    served.plan("a.jsonl", steps=4, fail_at=2)
-    served.start()
-    served.wait_for(a="done")
-    assert "--resume" in served.log()
-    assert served.verdict("a.jsonl")["attempts"] == 2
-
-
 @pytest.mark.parametrize("way", [(), ("--fresh",)])
 def test_training_continues_from_the_last_good_model_unless_it_is_to_be_fresh(
     served: Served, way: tuple[str, ...]
@@ -214,8 +187,7 @@ def test_stop_lets_the_step_end_and_the_job_goes_on_after_the_next_start(served:
     served.plan_long("long.jsonl")
     process = served.start()
     trainer = training(served, "long.jsonl")
-    said = served.ask("stop")
-    assert "stopped" in said.stdout
+    assert "stopped" in served.ask("stop").stdout
     assert process.wait(30) == 0
     assert not trainer.is_running()
     assert served.status()["status"] == "stopped"
@@ -253,7 +225,7 @@ def test_stop_is_heard_although_another_request_cannot_be_done(served: Served) -
     assert jobs_in(served.layout.processing)[0].attempts[-1].asked == "stop"
 
 
-def test_a_killed_daemon_leaves_the_training_which_the_next_one_takes_over(
+def test_a_killed_daemon_leaves_no_lock_and_its_training_which_the_next_one_takes_over(
     served: Served,
 ) -> None:
     until = served.plan_long("long.jsonl")
@@ -261,6 +233,8 @@ def test_a_killed_daemon_leaves_the_training_which_the_next_one_takes_over(
     trainer = training(served, "long.jsonl")
     served.kill()
     assert trainer.is_running()
+    assert served.status()["status"] == "stopped"
+    served.layout.lock.write_text(json.dumps({"pid": 1}))  # alive, and no inbox
     served.start()
     wait_for(lambda: "trains on" in served.log(), why="it is not taken over")
     until.touch()
@@ -306,15 +280,6 @@ def test_a_job_that_is_skipped_is_set_aside_and_can_be_tried_again(served: Serve
     assert served.verdict("long.jsonl")["result"] == "done"
 
 
-def test_a_failure_that_is_skipped_and_tried_again_does_not_wait(served: Served) -> None:
-    served.plan("bad.jsonl", fail_at=1, save=False)
-    served.start("--backoff-s", "1000")
-    wait_for(lambda: "tried again" in served.status()["why"], why="it does not wait")
-    served.ask("skip", "bad.jsonl")
-    served.ask("retry", "bad.jsonl")
-    wait_for(lambda: "attempt 2 ended" in served.log(), why="it waits")
-
-
 def test_little_free_disk_holds_the_next_training_and_says_so(served: Served) -> None:
     served.plan("a.jsonl")
     served.start("--min-free-gib", "1000000")
@@ -353,36 +318,19 @@ def disk_free(disk: Path) -> int:
     return psutil.disk_usage(str(disk)).free
 
 
-def test_idle_is_healthy_and_says_so(served: Served) -> None:
-    served.start()
-    wait_for(lambda: served.status()["is_running"], why="it does not start")
-    wait_for(lambda: served.status()["status"] == "idle", why="it is not idle")
-    told = served.ask("status")
-    assert told.returncode == 0
-    assert "idle and healthy" in told.stdout
-
-
-def test_a_second_daemon_says_who_has_the_folder_and_leaves_it(served: Served) -> None:
+def test_idle_is_healthy_and_a_second_daemon_says_who_has_the_folder(served: Served) -> None:
     first = served.start()
     wait_for(lambda: served.status()["is_running"], why="it does not start")
+    wait_for(lambda: served.status()["status"] == "idle", why="it is not idle")
+    answer = served.ask("status")
+    assert answer.returncode == 0
+    assert "idle and healthy" in answer.stdout
     second = served.ask("--profile", "tiny")
     assert second.returncode == 4
     assert f"process {first.pid}" in second.stderr
     assert first.poll() is None
     served.plan("a.jsonl")
     served.wait_for(a="done")
-
-
-def test_a_killed_daemon_leaves_no_lock_even_if_its_training_goes_on(served: Served) -> None:
-    until = served.plan_long("long.jsonl")
-    served.start()
-    training(served, "long.jsonl")
-    served.kill()
-    assert served.status()["status"] == "stopped"
-    served.layout.lock.write_text(json.dumps({"pid": 1}))  # alive, and no inbox
-    until.touch()
-    served.start()
-    served.wait_for(long="done")
 
 
 def test_a_training_hears_sigint_even_if_the_daemon_was_started_by_a_shell_that_ignores_it(
