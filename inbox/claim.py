@@ -49,13 +49,8 @@ def _move(path: Path, job: InboxJob) -> None:
             taken.parent.rmdir()
             raise
         sync(taken.parent)
-        _link(taken, job)
+        job.data.symlink_to(taken.absolute())  # nothing is copied, and nothing is removed
     sync(path.parent)
-
-
-def _link(taken: Path, job: InboxJob) -> None:
-    """Point at data on another file system: nothing is copied, and nothing is removed."""
-    job.data.symlink_to(taken.absolute())
 
 
 def _take_marker(job: InboxJob, layout: Layout) -> None:
@@ -104,7 +99,7 @@ def _is_linked(layout: Layout, job: InboxJob) -> bool:
     for drop in layout.drops().values():
         taken = drop / _TAKEN / job.id / job.name
         if os.path.lexists(taken):
-            _link(taken, job)
+            job.data.symlink_to(taken.absolute())
             return True
     return False
 

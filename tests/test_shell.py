@@ -53,12 +53,6 @@ def test_a_script_is_found_through_links_from_any_folder(
     assert program["file"] == str(clone.root / "launch/__main__.py")
 
 
-def test_a_relative_call_works_with_cdpath_set(clone: Clone) -> None:
-    # A `cd` to ".." or to "launch" would use CDPATH, and print where it went.
-    result = clone.execute(["../start.sh"], clone.root / "launch", {"CDPATH": str(clone.bin)})
-    assert json.loads(result.stdout)["file"] == str(clone.root / "launch/__main__.py")
-
-
 def test_start_works_when_given_to_a_shell(clone: Clone) -> None:
     result = clone.execute([str(clone.bin / "sh"), "start_4gpu.sh", "tiny"], clone.root)
     program = json.loads(result.stdout)

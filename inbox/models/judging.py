@@ -101,10 +101,10 @@ class Judge:
 
     def _deciding(self, candidate: Candidate) -> list[str]:
         """Return the names of the sets that decide: those of the current model, and its own."""
+        line = self._line_of_current
+        names = None if line is None else line["sets"]
         if self.current is None:
-            names: list[str] | None = []
-        else:  # put there by hand: it may have learnt any of them
-            names = self._line_of_current and self._line_of_current["sets"]
+            names = []  # and one without a line was put there by hand: it may know any of them
         own = [] if candidate.own is None else [candidate.own.name]
         earlier = [held_out.name for held_out in self.sets.named(names)]
         return [*(name for name in earlier if name not in own), *own]

@@ -39,20 +39,14 @@ def test_the_folder_stands_first_and_serving_is_the_default(
 def test_inside_an_inbox_it_need_not_be_named(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served.layout.lock.touch()
+    monkeypatch.delenv("AIRLOCK_INBOX_DIR", raising=False)
     monkeypatch.chdir(served.layout.queue)
+    with pytest.raises(UserError, match=r"./airlock inbox FOLDER skip 3"):
+        command.split(["skip", "3"])
+    served.layout.lock.touch()
     assert command.split(["status"]) == (served.layout.path, ["status"])
     monkeypatch.setenv("AIRLOCK_INBOX_DIR", "/box")
     assert command.split(["status"]) == (Path("/box"), ["status"])
-
-
-def test_without_a_folder_it_says_what_to_type(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("AIRLOCK_INBOX_DIR", raising=False)
-    with pytest.raises(UserError, match=r"./airlock inbox FOLDER skip 3"):
-        command.split(["skip", "3"])
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_an_install_that_was_killed_is_not_taken_for_whole_and_the_next_start_co
         index.holds = stub_uv(clone).name
         clone.env["PIP_INDEX_URL"] = index.url
     elif holds == "compiling":
-        many = "\n".join(f"x{i} = [{i}, '{i}']" for i in range(50_000))
+        many = "\n".join(f"x{i} = [{i}, '{i}']" for i in range(30_000))
         make_wheel(clone.root.parent / "wheels/airlock_tiny-1.0-py3-none-any.whl", code=many)
     first = begin(clone)
     if holds == "compiling":

@@ -95,7 +95,8 @@ def test_what_pip_is_set_to_becomes_settings_of_uv_and_those_of_uv_win(
         "[install]\nindex-url = http://b\nextra-index-url =\n  http://c\n  http://d\n"
         "[list]\nindex-url = http://no\n"
     )
-    for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
+    of_uv = ("UV_", "PIP_", "SSL_", "ALL_PROXY")
+    for name in [name for name in os.environ if name.startswith(of_uv)]:
         monkeypatch.delenv(name)
     own = {"PIP_TIMEOUT": "1.5", "PIP_FIND_LINKS": "/one /two", "PIP_NO_INDEX": "1"}
     own |= {"PIP_CERT": "", "PIP_CONFIG_FILE": str(file), "UV_INSECURE_HOST": "b"}
