@@ -33,7 +33,7 @@ class InboxSettings:
     environ: Mapping[str, str] = field(default_factory=dict)  # of what is started
 
     @property
-    def way(self) -> str:
+    def recipe(self) -> str:
         """What a training depends on beside its data, as a short hash."""
         words = [self.profile, *self.options, "fresh" if self.fresh else "continue"]
         return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]

@@ -113,7 +113,7 @@ class JobTrainer:
         attempt = new_attempt(job, self._layout)
         if not attempt.resumed:
             try:
-                self._set_way(job)
+                self._set_recipe(job)
             except OSError as error:  # taken away, or not to be read: others can be trained
                 return self._finish(self._verdict("failed", f"its data cannot be read: {error}"))
         earlier = self._completed.get(job.key)
@@ -137,14 +137,14 @@ class JobTrainer:
             raise
         return self._say(f"{job.id}: attempt {attempt.number}: {shlex.join(command)}")
 
-    def _set_way(self, job: InboxJob) -> None:
+    def _set_recipe(self, job: InboxJob) -> None:
         """Settle what a job is trained on, and how. Raises OSError or StoppedError."""
         if not job.content_hash:
             self.doing = "hashing"
             self._say(f"{job.id}: reads {job.name}")
             job.content_hash = content_hash(job.data, self._is_stopped)
         job.profile, job.options = self._settings.profile, list(self._settings.options)
-        job.key = f"{job.content_hash[:32]}-{self._settings.way}"
+        job.key = f"{job.content_hash[:32]}-{self._settings.recipe}"
 
     def _launched(
         self, job: InboxJob, attempt: Attempt, command: tuple[str, ...]

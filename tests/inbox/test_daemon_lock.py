@@ -17,12 +17,12 @@ from rundir.errors import UserError
 
 def test_a_daemon_begins_although_somebody_is_looking_at_its_lock(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
-    look = os.open(layout.lock, os.O_RDWR | os.O_CREAT)
-    fcntl.flock(look, fcntl.LOCK_SH)  # as is_held does, for a moment
+    reader = os.open(layout.lock, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(reader, fcntl.LOCK_SH)  # as is_held does, for a moment
 
     def end() -> None:
         time.sleep(0.05)
-        os.close(look)
+        os.close(reader)
 
     looking = threading.Thread(target=end)
     looking.start()

@@ -82,10 +82,10 @@ def round_of(served: Served, dropper: Dropper, folder: Path, kill_at: str) -> No
 
 def _has_looked(served: Served) -> bool:
     try:
-        told = json.loads(served.layout.state.read_text())
+        state = json.loads(served.layout.state.read_text())
     except (OSError, ValueError):
         return False
-    return served.process is not None and told["pid"] == served.process.pid
+    return served.process is not None and state["pid"] == served.process.pid
 
 
 def let_it_finish(served: Served) -> None:

@@ -31,9 +31,9 @@ def training(served: Served, name: str) -> psutil.Process:
 
     wait_for(process, why="it does not train")
     wait_for(lambda: served.status()["current_step"], why="no step")
-    found = process()
-    assert found is not None
-    return found
+    trainer = process()
+    assert trainer is not None
+    return trainer
 
 
 def test_each_dropped_thing_has_the_verdict_of_its_training(served: Served) -> None:
@@ -170,17 +170,17 @@ def test_the_same_content_is_trained_once_unless_it_is_asked_for(served: Served)
     assert served.verdict("b.jsonl")["result"] == "done"
 
 
-@pytest.mark.parametrize("way", [(), ("--fresh",)])
+@pytest.mark.parametrize("options", [(), ("--fresh",)])
 def test_training_continues_from_the_last_good_model_unless_it_is_to_be_fresh(
-    served: Served, way: tuple[str, ...]
+    served: Served, options: tuple[str, ...]
 ) -> None:
     served.plan("a.jsonl")
-    served.start(*way)
+    served.start(*options)
     served.wait_for(a="done")
     served.plan("b.jsonl")
     served.wait_for(b="done")
     first = next(job for job in jobs_in(served.layout.done) if job.name == "a.jsonl")
-    assert (f"model.path={served.layout.models / first.id}" in served.log()) == (not way)
+    assert (f"model.path={served.layout.models / first.id}" in served.log()) == (not options)
 
 
 def test_stop_lets_the_step_end_and_the_job_goes_on_after_the_next_start(served: Served) -> None:
@@ -336,12 +336,15 @@ def test_idle_is_healthy_and_a_second_daemon_says_who_has_the_folder(served: Ser
 def test_a_training_hears_sigint_even_if_the_daemon_was_started_by_a_shell_that_ignores_it(
     served: Served, tmp_path: Path
 ) -> None:
-    told = tmp_path / "status"
-    (served.clone / "start.sh").write_text(f"#!/bin/sh\ncat /proc/$$/status > {told}\n")
+    status_file = tmp_path / "status"
+    (served.clone / "start.sh").write_text(f"#!/bin/sh\ncat /proc/$$/status > {status_file}\n")
     served.plan("a.jsonl")
     served.start(within=("sh", "-c", 'trap "" INT; exec "$@"', "sh"))
-    wait_for(lambda: told.exists() and "SigIgn" in told.read_text(), why="it is not started")
-    ignored = int(told.read_text().partition("SigIgn:")[2].split()[0], 16)
+    wait_for(
+        lambda: status_file.exists() and "SigIgn" in status_file.read_text(),
+        why="it is not started",
+    )
+    ignored = int(status_file.read_text().partition("SigIgn:")[2].split()[0], 16)
     assert not ignored & 1 << signal.SIGINT - 1
 
 

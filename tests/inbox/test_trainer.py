@@ -102,8 +102,8 @@ def test_a_failure_that_could_not_be_put_back_into_the_queue_waits_all_the_same(
         train_on(trainer, served.layout)
     obstacle.rmdir()
     train_on(trainer, served.layout)
-    [(state, found)] = every_job(served.layout)
-    assert (state, len(found.attempts), found.retry_after_s) == ("queue", 1, 1000.0)
+    [(state, job_there)] = every_job(served.layout)
+    assert (state, len(job_there.attempts), job_there.retry_after_s) == ("queue", 1, 1000.0)
 
 
 def test_a_verdict_names_the_data_where_they_lie_from_then_on(served: Served) -> None:
@@ -115,10 +115,10 @@ def test_a_verdict_names_the_data_where_they_lie_from_then_on(served: Served) ->
     fix = f"./start.sh --data {before}"
     verdict = JobVerdict(result="failed", reason=f"{before}:2: no row", fix=fix)
     job_verdict.finish(job, verdict, served.layout)
-    told = job_verdict.verdict_of(job)
+    verdict_file = job_verdict.verdict_of(job)
     assert job.data == served.layout.failed / job.id / "data" / job.name
     assert job.data.is_file()
-    assert (told["reason"], told["fix"]) == (
+    assert (verdict_file["reason"], verdict_file["fix"]) == (
         f"{job.data}:2: no row",
         f"./start.sh --data {job.data}",
     )

@@ -54,9 +54,9 @@ def test_the_end_of_a_process_ends_the_wait(tmp_path: Path) -> None:
     waiting = wake.Wake([tmp_path / "watched"], poll_s=1.0)
     kept: list[Recorded] = []
     process = start(["sleep", "0.2"], dict(os.environ), tmp_path / "log", kept.append)
-    found = recorded(asdict(kept[0]))
-    assert found is not None
-    with found.opened() as descriptor:
+    record = recorded(asdict(kept[0]))
+    assert record is not None
+    with record.opened() as descriptor:
         waiting.wait(FOR_LONG_S, descriptor)
-    assert not found.is_alive
+    assert not record.is_alive
     process.wait()

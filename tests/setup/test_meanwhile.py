@@ -31,15 +31,15 @@ def begin(clone: Clone) -> subprocess.Popen[str]:
 
 def processes_of(clone: Clone) -> dict[int, str]:
     """Return the processes whose command line names the clone, by pid."""
-    found = {}
+    processes = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             command = (folder / "cmdline").read_text().replace("\0", " ")
         except OSError:
             continue
         if str(clone.root) in command:
-            found[int(folder.name)] = command
-    return found
+            processes[int(folder.name)] = command
+    return processes
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -66,7 +66,7 @@ def test_an_install_that_was_killed_is_not_taken_for_whole_and_the_next_start_co
     first = begin(clone)
     if holds == "compiling":
         wait_until(lambda: any("pip_compileall" in one for one in processes_of(clone).values()))
-    assert holds == "compiling" or index.asked.wait(60)
+    assert holds == "compiling" or index.was_asked.wait(60)
     os.kill(installer(clone), signal.SIGKILL)
     _, errors = first.communicate()
     assert first.returncode == 128 + signal.SIGKILL
@@ -99,7 +99,7 @@ def test_of_two_starts_at_once_the_second_waits_for_the_first_and_uses_its_work(
     clone: Clone, index: Index
 ) -> None:
     first = begin(clone)
-    assert index.asked.wait(60)
+    assert index.was_asked.wait(60)
     holder = installer(clone)
     second = begin(clone)
     assert second.stderr
@@ -118,7 +118,7 @@ def test_an_interrupted_install_ends_pip_and_says_how_to_go_on(
     clone: Clone, index: Index, whom: str
 ) -> None:
     process = begin(clone)
-    assert index.asked.wait(60)
+    assert index.was_asked.wait(60)
     if whom == "the terminal":
         os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
     else:
@@ -138,7 +138,7 @@ def test_what_is_pinned_anew_during_an_install_is_installed_next(
 ) -> None:
     clone.wheels("1.1")
     process = begin(clone)
-    assert index.asked.wait(60)
+    assert index.was_asked.wait(60)
     clone.pin(f"--index-url {index.url}\nairlock-tiny==1.1\n")
     index.may_answer.set()
     assert process.communicate()[0]
@@ -148,5 +148,5 @@ def test_what_is_pinned_anew_during_an_install_is_installed_next(
 
 
 def airlock_tiny(clone: Clone) -> list[str]:
-    found = clone.root.glob(".venv/lib/*/site-packages/airlock_tiny-*.dist-info")
-    return [path.name.split("-")[1].removesuffix(".dist") for path in found]
+    folders = clone.root.glob(".venv/lib/*/site-packages/airlock_tiny-*.dist-info")
+    return [path.name.split("-")[1].removesuffix(".dist") for path in folders]

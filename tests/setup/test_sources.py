@@ -83,7 +83,7 @@ def test_where_pip_is_set_to_a_mirror_packages_come_from_there(clone: Clone, ind
     settings.write_text(f"[global]\nindex-url = {index.url}\nextra-index-url = {index.url}\n")
     program = clone.stub(UV_HTTP_RETRIES="0", PIP_CONFIG_FILE=str(settings))
     assert program["prefix"] == str(clone.root / ".venv")
-    assert index.asked.is_set()
+    assert index.was_asked.is_set()
 
 
 def test_what_pip_is_set_to_becomes_settings_of_uv_and_those_of_uv_win(

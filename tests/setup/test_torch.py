@@ -27,8 +27,8 @@ def tool_uv(clone: Clone, line: str) -> Clone:
 
 def torch_of(clone: Clone) -> str:
     """Return the version of torch in the clone's environment."""
-    (found,) = clone.root.glob(".venv/lib/*/site-packages/torch-*.dist-info")
-    return found.name.removeprefix("torch-").removesuffix(".dist-info")
+    (folder,) = clone.root.glob(".venv/lib/*/site-packages/torch-*.dist-info")
+    return folder.name.removeprefix("torch-").removesuffix(".dist-info")
 
 
 @pytest.mark.skipif(HAS_DRIVER, reason="there is a driver")

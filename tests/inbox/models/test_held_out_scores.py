@@ -97,8 +97,8 @@ def test_a_set_is_read_as_its_run_read_it(tmp_path: Path) -> None:
     sets = HeldOutSets(tmp_path / "sets")
     made = sets.add(run, read_config(run.config), "tea.jsonl")
     assert made is not None
-    asked = {f"data.chat_template={template}", "data.columns=text", "data.max_seq_length=128"}
-    assert asked <= set(made.settings)
+    kept = {f"data.chat_template={template}", "data.columns=text", "data.max_seq_length=128"}
+    assert kept <= set(made.settings)
     assert made.options == []
     assert sets.add(run, read_config(run.config), "tea.jsonl") == made  # once
     template.unlink()

@@ -207,19 +207,19 @@ def test_a_full_disk_is_said_and_leaves_nothing_half(inbox: Inbox, small_disk: P
 
 def _snapshot(folder: Path) -> dict[str, object]:
     """Return what is in a folder of models, without times and what a later call removes."""
-    found: dict[str, object] = {}
+    contents: dict[str, object] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
         if path.is_symlink():
-            found[name] = str(path.readlink())
+            contents[name] = str(path.readlink())
         elif path.name == "descent.jsonl":
             lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-            found[name] = [{**line, "t": 0, "when": ""} for line in lines]
+            contents[name] = [{**line, "t": 0, "when": ""} for line in lines]
         elif path.is_file() and path.parent.name != "sets":
-            found[name] = path.read_bytes()
+            contents[name] = path.read_bytes()
         else:
-            found[name] = None
-    return found
+            contents[name] = None
+    return contents
 
 
 @pytest.mark.runs
