@@ -129,30 +129,33 @@ def test_between_attempts_others_are_trained_and_one_that_is_tried_again_does_no
     wait_for(lambda: "attempt 2 ended" in served.log(), why="it waits")
 
 
-def test_a_wrong_option_pauses_the_inbox_and_costs_no_file(served: Served) -> None:
+@pytest.mark.parametrize(
+    ("options", "why", "status"),
+    [
+        (("--set", "broken=option"), "there is no setting broken", "paused"),
+        (("--min-free-gib", "1000000"), "low disk", "held"),
+        ((), "is no model, or gone", "paused"),
+    ],
+)
+def test_what_keeps_trainings_from_starting_is_told_and_costs_no_file(
+    served: Served, options: tuple[str, ...], why: str, status: str
+) -> None:
+    current = served.layout.models / "current"
+    if not options:
+        current.symlink_to("gone")
     served.plan("a.jsonl")
     served.plan("b.jsonl")
-    served.start("--set", "broken=option")
-    wait_for(lambda: served.status()["status"] == "paused", why="it goes on")
-    assert "there is no setting broken" in served.status()["why"]
-    assert set(served.states().values()) == {"queue"}
-    served.end()
-    served.start()
+    process = served.start(*options)
+    wait_for(lambda: why in served.status()["why"], why="it does not say so")
+    wait_for(lambda: served.states() == {"a.jsonl": "queue", "b.jsonl": "queue"}, why="not there")
+    assert served.status()["status"] == status
+    if options:
+        served.end()
+        process = served.start()
+    else:
+        current.unlink()
     served.ask("resume")
     served.wait_for(a="done", b="done")
-
-
-def test_a_current_model_that_is_gone_pauses_the_inbox_until_it_is_mended(served: Served) -> None:
-    current = served.layout.models / "current"
-    current.symlink_to("gone")
-    served.plan("a.jsonl")
-    process = served.start()
-    wait_for(lambda: "is no model, or gone" in served.status()["why"], why="it does not say so")
-    assert served.status()["status"] == "paused"
-    assert served.states() == {"a.jsonl": "queue"}
-    current.unlink()
-    served.ask("resume")
-    served.wait_for(a="done")
     assert process.poll() is None
 
 
@@ -278,18 +281,6 @@ def test_a_job_that_is_skipped_is_set_aside_and_can_be_tried_again(served: Serve
     served.ask("retry", "long.jsonl")
     served.wait_for(long="done")
     assert served.verdict("long.jsonl")["result"] == "done"
-
-
-def test_little_free_disk_holds_the_next_training_and_says_so(served: Served) -> None:
-    served.plan("a.jsonl")
-    served.start("--min-free-gib", "1000000")
-    wait_for(served.states, why="it is not taken")
-    wait_for(lambda: "low disk" in served.status()["why"], why="no word")
-    assert served.status()["status"] == "held"
-    assert served.states() == {"a.jsonl": "queue"}
-    served.end()
-    served.start()
-    served.wait_for(a="done")
 
 
 def test_a_disk_that_fills_up_holds_it_and_it_goes_on_when_there_is_room(
