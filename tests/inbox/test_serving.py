@@ -106,7 +106,9 @@ def test_the_attempt_is_on_the_disk_before_anything_is_started(
     served: Served, tmp_path: Path
 ) -> None:
     served.plan("a.jsonl")
-    killed = served.start(env=environment(tmp_path / "hook", kill_at="process.start:start:before"))
+    killed = served.start(
+        env=environment(tmp_path / "hook", kill_at="recorded_process.start:start:before")
+    )
     killed.wait(60)
     assert [len(job.attempts) for job in jobs_in(served.layout.processing)] == [1]
     assert served.processes() == []
